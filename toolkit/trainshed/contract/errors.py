@@ -1,0 +1,103 @@
+"""What can go wrong before, around and in a job, and the exit status that says so.
+
+    TrainshedError            one line for a person; `details` below it
+    |- JobError               the job's own files or variables are wrong: a list of problems, all at once   exit 2
+    |- NoJobError             there is no job at all                                                        exit 2
+    |- ProgramError           the user's code cannot be found, unpacked or installed                        exit 1
+    |- LaunchError            the program cannot be started (missing launcher, bad distribution)            exit 1
+    `- ClusterError           another host is missing or unreachable                                        exit 69
+
+A script's own exit status is passed on as it is; one killed by signal n gives 128+n. A defect of trainshed itself is 70.
+"""
+
+from __future__ import annotations
+
+from .record import Record
+
+EXIT_SUCCESS = 0
+EXIT_USER = 1
+EXIT_JOB = 2
+EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits(3)
+EXIT_INTERNAL = 70  # EX_SOFTWARE
+EXIT_CANNOT_EXECUTE = 126  # as POSIX shells say it
+EXIT_NOT_FOUND = 127
+EXIT_SIGNAL_BASE = 128
+
+
+class Problem(Record):
+    """One thing wrong in the job, with its place: `file: field = value: message (suggestion)`."""
+
+    file: str
+    message: str
+    field: str = ""
+    value: str = ""
+    suggestion: str = ""
+
+    def line(self) -> str:
+        """The problem on one line, for a person."""
+        where = self.file + (f": {self.field}" if self.field else "")
+        value = f" = {shorten(self.value)}" if self.value else ""
+        suggestion = f" ({self.suggestion})" if self.suggestion else ""
+        return f"{where}{value}: {self.message}{suggestion}"
+
+
+class TrainshedError(Exception):
+    """An error with a first line for a person, optional details, and the exit status it leads to."""
+
+    exit_code = EXIT_USER
+
+    def __init__(self, message: str, *, details: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        self.hint = hint
+
+
+class JobError(TrainshedError):
+    """The job cannot be read; `problems` holds everything found, in the order of the files."""
+
+    exit_code = EXIT_JOB
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        count = f"{len(problems)} problems in the job" if len(problems) > 1 else "the job cannot be read"
+        super().__init__(
+            f"{count}: {problems[0].line()}",
+            details="\n".join(f"  {number}. {problem.line()}" for number, problem in enumerate(problems, 1))
+            if len(problems) > 1
+            else "",
+        )
+
+
+class NoJobError(TrainshedError):
+    """There is nothing to train: no config, no code, no program named."""
+
+    exit_code = EXIT_JOB
+
+
+class ProgramError(TrainshedError):
+    """The user's program cannot be found, unpacked or installed."""
+
+
+class LaunchError(TrainshedError):
+    """The program cannot be started."""
+
+
+class ClusterError(TrainshedError):
+    """Another host of the job is missing."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """`text` on one line, at most `limit` characters, the cut shown."""
+    text = " ".join(str(text).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def did_you_mean(word: str, known: object) -> str:
+    """`did you mean 'train'?` for the nearest of the `known` words, or an empty string."""
+    import difflib  # only needed where something is already wrong
+
+    near = difflib.get_close_matches(str(word), [str(item) for item in known], n=1, cutoff=0.6)  # type: ignore[attr-defined]
+    return f"did you mean {near[0]!r}?" if near else ""

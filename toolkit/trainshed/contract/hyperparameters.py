@@ -1,0 +1,182 @@
+"""Hyperparameters: what the caller wrote, what it means, and how it reaches the script.
+
+The platform hands over a flat JSON object of strings. Each string is JSON where it parses as JSON, else itself
+(SDK v2 encodes values, raw API callers do not). Numbers keep the spelling of the one who wrote them: `1.10` stays
+`1.10` on the command line, `1e5` stays `1e5`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from .errors import Problem, did_you_mean, shorten
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+RESERVED_PREFIXES = ("sagemaker_", "trainshed_")
+RESERVED_NAMES = frozenset({"_tuning_objective_metric", "default_user_module_name"})
+ARGV_STYLES = ("sagemaker", "json", "flags")
+_UNREADABLE = re.compile(r"[^A-Za-z0-9_]")
+
+
+class SpelledFloat(float):
+    """A float that remembers its text: `SpelledFloat("1.10")` prints as `1.10`, computes as 1.1."""
+
+    text: str
+
+    def __new__(cls, text: str) -> SpelledFloat:
+        value = super().__new__(cls, text)
+        value.text = text
+        return value
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __str__ = __repr__
+
+
+class Hyperparameters(Record):
+    """Decoded hyperparameters, split by whom they are for; insertion order is the file's.
+
+    user: what the script gets, by name. Values are JSON values; floats are `SpelledFloat`.
+    reserved: `sagemaker_*`, `trainshed_*` and the tuner's own, which never reach the script.
+    """
+
+    user: dict[str, Any] = {}  # noqa: RUF012 (records are frozen; nobody writes into a default)
+    reserved: dict[str, Any] = {}  # noqa: RUF012
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A reserved or user hyperparameter by name."""
+        return self.reserved.get(name, self.user.get(name, default))
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a hyperparameter is for the platform or for trainshed, and not for the script."""
+    return name.startswith(RESERVED_PREFIXES) or name in RESERVED_NAMES
+
+
+def decode(raw: Mapping[str, Any]) -> Hyperparameters:
+    """Decodes `raw` (name -> string, or any JSON value in hand-written files) and splits it."""
+    user: dict[str, Any] = {}
+    reserved: dict[str, Any] = {}
+    for name, value in raw.items():
+        (reserved if is_reserved(name) else user)[name] = decode_value(value)
+    return Hyperparameters(user=user, reserved=reserved)
+
+
+def decode_value(value: Any) -> Any:
+    """The JSON value that a string spells, or the string itself; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        decoded = json.loads(value, parse_float=SpelledFloat, parse_constant=SpelledFloat)
+    except (ValueError, RecursionError):  # ValueError: no JSON, or an integer of over 4,300 digits
+        return value
+    if isinstance(decoded, (dict, list)) and not _encodable(decoded):
+        return value
+    return decoded
+
+
+def _encodable(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def check(raw: Mapping[str, Any], file: str) -> list[Problem]:
+    """What the operating system could not pass on: NUL characters and lone surrogates in names or values."""
+    problems = []
+    for name, value in raw.items():
+        text = f"{name} {value if isinstance(value, str) else json.dumps(value)}"
+        decoded = decode_value(value)
+        if "\0" in text or (isinstance(decoded, str) and "\0" in decoded):
+            problems.append(Problem(file, "holds a NUL character, which no command line can carry", shorten(name, 40)))
+            continue
+        for part in (name, decoded if isinstance(decoded, str) else text):
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                problems.append(Problem(file, "holds half of a surrogate pair, which is no text", ascii(shorten(name, 40))))
+                break
+    return problems
+
+
+def argv_style(hyperparameters: Hyperparameters, file: str) -> tuple[str, list[Problem]]:
+    """The command-line style that `trainshed_argv` asks for (default: sagemaker), and what is wrong with it."""
+    style = hyperparameters.get("trainshed_argv", "sagemaker")
+    if style in ARGV_STYLES:
+        return style, []
+    suggestion = did_you_mean(str(style), ARGV_STYLES) or f"choose one of {', '.join(ARGV_STYLES)}"
+    return "sagemaker", [Problem(file, "is no command-line style", "trainshed_argv", str(style), suggestion)]
+
+
+def to_argv(user: Mapping[str, Any], style: str = "sagemaker") -> list[str]:
+    """The script's arguments.
+
+    sagemaker: as `sagemaker-training` 5.1.4 builds them: names sorted, `-k` for one letter, exactly one value each,
+        `True`/`False`, "" for None, Python spelling of lists, `k=v,k=v` for objects; numbers keep their spelling.
+    json: as SDK v3's drivers: in the file's order, always `--name`, values as JSON (`true`, `null`, `[1,2]`), strings bare.
+    flags: as command lines are written by hand: sorted, `--name` for true, nothing for false and null, one value each
+        for the items of a list, JSON for objects.
+    """
+    if style == "json":
+        return [token for name, value in user.items() for token in (f"--{name}", to_json_text(value))]
+    arguments: list[str] = []
+    for name in sorted(user):
+        value = user[name]
+        option = f"--{name}" if len(name) > 1 else f"-{name}" if name else ""
+        if style == "flags":
+            if value is True:
+                arguments.append(option)
+            elif value is False or value is None:
+                continue
+            elif isinstance(value, list):
+                arguments += [option, *(to_json_text(item) for item in value)]
+            else:
+                arguments += [option, to_json_text(value)]
+        else:
+            arguments += [option, _python_text(value)]
+    return arguments
+
+
+def _python_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return ",".join(f"{key}={item}" for key, item in sorted(value.items()))
+    return str(value)
+
+
+def to_json_text(value: Any) -> str:
+    """Strings as they are, numbers as they were spelled, everything else as JSON; None is `null`."""
+    if isinstance(value, (str, SpelledFloat)):
+        return str(value)
+    return json.dumps(value)
+
+
+def to_environment_text(value: Any) -> str:
+    """A value as environment variable: "" for None, strings and numbers as written, else compact JSON with sorted keys."""
+    if value is None:
+        return ""
+    if isinstance(value, (str, SpelledFloat)):
+        return str(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def variable_names(prefix: str, name: str) -> tuple[str, ...]:
+    """`SM_HP_` + `learning-rate` gives both `SM_HP_LEARNING-RATE` (as the peers name it) and `SM_HP_LEARNING_RATE`.
+
+    Shells drop variables whose names they cannot read, hence the second form. A name with `=` has only that one.
+    """
+    exact = prefix + name.upper()
+    readable = prefix + _UNREADABLE.sub("_", name).upper()
+    if exact == readable or "=" in exact or "\0" in exact:
+        return (readable,)
+    return (exact, readable)

@@ -1,0 +1,80 @@
+"""Where things lie: the folders of /opt/ml, with `SAGEMAKER_BASE_DIR` to move the root."""
+
+from __future__ import annotations
+
+import os
+
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_BASE = "/opt/ml"
+
+
+class Paths(Record):
+    """Absolute paths of one job; `base` is /opt/ml unless `SAGEMAKER_BASE_DIR` says otherwise."""
+
+    base: str
+    model: str
+    output: str
+    output_data: str
+    intermediate: str
+    code: str
+    checkpoints: str
+
+    @staticmethod
+    def of(base: str, environ: Mapping[str, str] | None = None) -> Paths:
+        """The paths below `base`; a folder that the environment names (SM_MODEL_DIR ...) wins over the derived one."""
+        environ = environ or {}
+        base = os.path.abspath(base)
+        return Paths(
+            base=base,
+            model=environ.get("SM_MODEL_DIR") or f"{base}/model",
+            output=environ.get("SM_OUTPUT_DIR") or f"{base}/output",
+            output_data=environ.get("SM_OUTPUT_DATA_DIR") or f"{base}/output/data",
+            intermediate=environ.get("SM_OUTPUT_INTERMEDIATE_DIR") or f"{base}/output/intermediate",
+            code=f"{base}/code",
+            checkpoints=f"{base}/checkpoints",
+        )
+
+    @staticmethod
+    def from_environment(environ: Mapping[str, str]) -> Paths:
+        """The paths that `SAGEMAKER_BASE_DIR` and the SM_* variables ask for."""
+        return Paths.of(environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_BASE, environ)
+
+    @property
+    def input(self) -> str:
+        """Everything the platform hands in."""
+        return f"{self.base}/input"
+
+    @property
+    def config(self) -> str:
+        """The platform's JSON files."""
+        return f"{self.base}/input/config"
+
+    @property
+    def input_data(self) -> str:
+        """One folder a channel."""
+        return f"{self.base}/input/data"
+
+    @property
+    def logs(self) -> str:
+        """One file a rank, every byte it printed."""
+        return f"{self.output_data}/logs"
+
+    @property
+    def failure(self) -> str:
+        """The failure file; the platform shows its first 1,024 characters."""
+        return f"{self.output}/failure"
+
+    @property
+    def success(self) -> str:
+        """An empty file, there only when the job succeeded."""
+        return f"{self.output}/success"
+
+    @property
+    def metrics(self) -> str:
+        """`SAGEMAKER_METRICS_DIRECTORY`: JSON lines, one file a process."""
+        return f"{self.output}/metrics/sagemaker"

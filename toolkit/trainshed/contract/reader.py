@@ -1,0 +1,150 @@
+"""Reads JSON objects field by field and collects every problem instead of stopping at the first."""
+
+from __future__ import annotations
+
+import json
+
+from .errors import Problem, did_you_mean, shorten
+from .files import read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+LIMIT = 64 << 20  # bytes; a config file beyond this is a mistake
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
+
+
+def kind_of(value: Any) -> str:
+    """`a list`, `a string` ...: the JSON kind of a value, for messages."""
+    return "null" if value is None else _KINDS.get(type(value), "a number" if isinstance(value, float) else "an object")
+
+
+def parse_json(data: bytes, file: str, problems: list[Problem], **options: Any) -> Any:
+    """The JSON value in `data`; None, with a problem noted, where there is none. Blank data is None without a problem."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problems.append(Problem(file, f"is not UTF-8 text (byte {error.start})"))
+        return None
+    if not text.strip("\0 \t\r\n"):  # the example containers' test folders hold empty files
+        return None
+    try:
+        return json.loads(text, **options)
+    except json.JSONDecodeError as error:
+        line = text.splitlines()[error.lineno - 1] if error.lineno <= len(text.splitlines()) else ""
+        problems.append(
+            Problem(file, f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}", value=shorten(line, 60))
+        )
+    except RecursionError:
+        problems.append(Problem(file, "is nested too deeply"))
+    except ValueError as error:  # an integer of over 4,300 digits
+        problems.append(Problem(file, f"is not usable JSON: {shorten(str(error))}"))
+    return None
+
+
+def read_json(path: str, problems: list[Problem], **options: Any) -> Any:
+    """The JSON value in a file; None where the file is absent or blank, or, with a problem noted, unreadable."""
+    try:
+        data = read_bytes(path, LIMIT)
+    except PermissionError:
+        problems.append(Problem(path, "cannot be read by this user", suggestion="chmod -R a+rX the folder, or run as its owner"))
+        return None
+    except (OSError, ValueError) as error:
+        problems.append(Problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}"))
+        return None
+    return None if data is None else parse_json(data, path, problems, **options)
+
+
+class Fields:
+    """One JSON object being read: each method takes a field, or its default with a problem noted."""
+
+    def __init__(self, value: Any, file: str, problems: list[Problem], prefix: str = "") -> None:
+        self.file, self.problems, self.prefix = file, problems, prefix
+        if value is not None and not isinstance(value, dict):
+            self.problem("", value, f"must be an object, not {kind_of(value)}")
+        self.values: dict[str, Any] = value if isinstance(value, dict) else {}
+
+    def problem(self, name: str, value: Any, message: str, suggestion: str = "") -> None:
+        """Notes a problem with a field of this object."""
+        field = f"{self.prefix}{name}" if name else self.prefix.rstrip(".")
+        text = "" if value is None else value if isinstance(value, str) else repr(value)
+        self.problems.append(Problem(self.file, message, ascii_safe(shorten(field, 60)), ascii_safe(shorten(text)), suggestion))
+
+    def text(self, name: str, default: str = "") -> str:
+        """A string; numbers are taken as they print."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return str(value)
+        if not isinstance(value, str):
+            self.problem(name, value, f"must be a string, not {kind_of(value)}")
+            return default
+        if not printable(value):
+            self.problem(name, value, "holds characters that are no text")
+            return default
+        return value
+
+    def choice(self, name: str, choices: Iterable[str], default: str) -> str:
+        """One of a few words, in any case of letters; the nearest one is suggested."""
+        choices = list(choices)
+        value = self.text(name, default)
+        for choice in choices:
+            if value.lower() == choice.lower():
+                return choice
+        self.problem(name, value, f"must be one of {', '.join(choices)}", did_you_mean(value, choices))
+        return default
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings without repeats."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) and printable(item) for item in value):
+            self.problem(name, value, "must be a list of strings")
+            return ()
+        if len(set(value)) != len(value):
+            repeated = next(item for item in value if value.count(item) > 1)
+            self.problem(name, repeated, "appears more than once")
+            return tuple(dict.fromkeys(value))
+        return tuple(value)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """An object; a string that spells one is taken, too (the profiler's config has those)."""
+        value = self.values.get(name)
+        if isinstance(value, str):
+            value = parse_json(value.encode("utf-8", "replace"), f"{self.file}: {self.prefix}{name}", self.problems)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.problem(name, value, f"must be an object, not {kind_of(value)}")
+            return {}
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        """A list of anything."""
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.problem(name, value, f"must be a list, not {kind_of(value)}")
+            return []
+        return value
+
+
+def printable(text: str) -> bool:
+    """Whether the operating system can carry the text: UTF-8 without NUL."""
+    if "\0" in text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def ascii_safe(text: str) -> str:
+    """The text with anything that could not be printed escaped."""
+    return text if printable(text) else ascii(text)[1:-1]

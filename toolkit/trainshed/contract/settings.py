@@ -1,0 +1,101 @@
+"""What a job may ask of trainshed itself: hyperparameters `trainshed_<name>` or variables `TRAINSHED_<NAME>`.
+
+The hyperparameter wins: it belongs to the job, while the variable may come with the image.
+"""
+
+from __future__ import annotations
+
+from .errors import Problem, did_you_mean
+from .hyperparameters import ARGV_STYLES, decode_value
+from .record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+DISTRIBUTIONS = ("script", "torchrun", "mpi", "xla", "pipeline")
+ENGINES = ("trainshed", "torchrun")
+
+
+class Settings(Record):
+    """The settings of one job, each with its default.
+
+    distribution: how ranks are started; "" lets the platform's flags decide (`sagemaker_mpi_enabled` ...).
+    processes_per_host: ranks on each host; 0 means GPUs, else Neuron cores, else 1 on CPU hosts.
+    engine: who starts torchrun jobs: our own supervisor, or torch's elastic agent.
+    max_restarts: how often the elastic agent restarts the ranks.
+    argv: command-line style of the hyperparameters.
+    grace_seconds: from a stop signal to SIGKILL. SageMaker gives 120 s, of which the last ten are for our report.
+    host_timeout_seconds: how long to wait for the names of the other hosts.
+    master_port: where rank 0 listens.
+    install_timeout_seconds: bound on installing requirements.
+    program, source: the script and where its code is, for jobs without SageMaker's names for them.
+    """
+
+    distribution: str = ""
+    processes_per_host: int = 0
+    engine: str = "trainshed"
+    max_restarts: int = 0
+    argv: str = "sagemaker"
+    grace_seconds: float = 110.0
+    host_timeout_seconds: float = 300.0
+    master_port: int = 7777
+    install_timeout_seconds: float = 1800.0
+    program: str = ""
+    source: str = ""
+
+
+_CHOICES = {"distribution": DISTRIBUTIONS, "engine": ENGINES, "argv": ARGV_STYLES}
+_RANGES = {
+    "processes_per_host": (0, 4096),
+    "max_restarts": (0, 1000),
+    "grace_seconds": (0, 86_400),
+    "host_timeout_seconds": (1, 86_400),
+    "master_port": (1, 65_535),
+    "install_timeout_seconds": (1, 86_400),
+}
+# Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
+_OTHER_VARIABLES = frozenset({"TRAINSHED_RUN_ID", "TRAINSHED_RUN_DIR", "TRAINSHED_LOG_LEVEL"})
+
+
+def read_settings(
+    reserved: Mapping[str, Any], hyperparameter_file: str, environ: Mapping[str, str], problems: list[Problem]
+) -> Settings:
+    """The settings that `trainshed_*` hyperparameters and `TRAINSHED_*` variables ask for; unknown ones are problems."""
+    given: dict[str, Any] = {}
+    for source, names in (
+        ("environment", {k: v for k, v in environ.items() if k.startswith("TRAINSHED_") and k not in _OTHER_VARIABLES}),
+        (hyperparameter_file, {k: v for k, v in reserved.items() if k.startswith("trainshed_")}),
+    ):
+        for name, value in names.items():
+            key = name[len("trainshed_") :].lower()
+            if key not in Settings._fields:
+                known = [f"{name[: len('trainshed_')]}{x if name.islower() else x.upper()}" for x in Settings._fields]
+                problems.append(Problem(source, "is no setting of trainshed", name, suggestion=did_you_mean(name, known)))
+                continue
+            if value in ("", None):
+                continue
+            checked = _check(key, decode_value(value), value)
+            if isinstance(checked, Problem):
+                problems.append(checked.replace(file=source, field=name))
+            else:
+                given[key] = checked
+    return Settings(**given)
+
+
+def _check(key: str, value: Any, written: Any) -> Any:
+    if key in _CHOICES:
+        if value in _CHOICES[key]:
+            return value
+        near = did_you_mean(str(value), _CHOICES[key])
+        return Problem("", f"must be one of {', '.join(_CHOICES[key])}", value=str(written), suggestion=near)
+    if key in _RANGES:
+        low, high = _RANGES[key]
+        whole = isinstance(getattr(Settings, key), int)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not low <= value <= high or (whole and value != int(value)):
+            kind = "a whole number" if whole else "a number"
+            return Problem("", f"must be {kind} from {low} to {high}", value=str(written))
+        return int(value) if whole else float(value)
+    return str(written if not isinstance(value, str) else value)
