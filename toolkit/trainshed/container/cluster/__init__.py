@@ -1,0 +1,46 @@
+"""Who is in the job: one module a scheduler, chosen by evidence."""
+
+from __future__ import annotations
+
+from trainshed.contract.cluster import Cluster
+
+from ..hardware import probe
+from . import sagemaker, single
+from .network import free_port
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainshed.contract.cluster import Hardware
+    from trainshed.contract.job import Job
+
+SCHEDULERS = (sagemaker, single)  # the first that finds evidence of itself
+
+
+def resolve(job: Job, environ: Mapping[str, str]) -> Cluster:
+    """The hosts of the job and this host's place among them. Looks at files, variables and /dev, starts nothing."""
+    scheduler = next(module for module in SCHEDULERS if module.evidence(job, environ))
+    cluster = scheduler.cluster(job, environ)
+    hardware = probe(environ)
+    port = environ.get("MASTER_PORT", "")
+    return cluster.replace(
+        hardware=hardware,
+        evidence=scheduler.evidence(job, environ),
+        processes_per_host=_processes_per_host(job, hardware, cluster.participates),
+        address=environ.get("MASTER_ADDR") or cluster.address,
+        port=int(port) if port.isdigit() and 0 < int(port) < 65536 else _port(job, cluster),
+    )
+
+
+def _processes_per_host(job: Job, hardware: Hardware, participates: bool) -> int:
+    """The job's word, else one for each GPU, else for each Neuron core, else for each CPU."""
+    if job.distribution.kind == "script" or not participates:
+        return 1
+    return job.distribution.processes_per_host or hardware.gpus or hardware.neurons or hardware.cpus
+
+
+def _port(job: Job, cluster: Cluster) -> int:
+    """The agreed port; ranks on one host take a free one where somebody else (a second job, say) already has it."""
+    wanted = job.settings.master_port
+    return wanted if len(cluster.hosts) > 1 or job.distribution.kind == "script" else free_port(wanted)

@@ -1,0 +1,43 @@
+"""A cluster as `resourceconfig.json` (or SM_HOSTS and SM_CURRENT_HOST) tells it: SageMaker, its SDKs' local modes, our runner."""
+
+from __future__ import annotations
+
+from trainshed.contract.cluster import Cluster
+
+from .hosts import natural_order
+from .network import interface_to
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainshed.contract.job import Job
+
+
+def evidence(job: Job, environ: Mapping[str, str]) -> str:
+    """Whether somebody listed the hosts."""
+    return f"the job lists {len(job.resources.hosts)} host(s)" if job.resources.given else ""
+
+
+def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+    """The hosts of the distribution's instance groups (all hosts without groups), in natural order.
+
+    The platform sorts `hosts` by letter (algo-10 before algo-2) and the hosts of a group not at all, so the order is
+    made here, the same on every host.
+    """
+    resources = job.resources
+    members = [host for group in job.distribution.groups for host in resources.group_hosts(group)]
+    hosts = natural_order(members or resources.hosts)
+    current = resources.current_host
+    if current not in hosts:
+        return Cluster(hosts=(current,), current_host=current, scheduler="sagemaker", participates=False)
+    several = len(hosts) > 1
+    return Cluster(
+        hosts=hosts,
+        current_host=current,
+        rank=hosts.index(current),
+        # By loopback on a single host: its name need not resolve, and often does not.
+        address=hosts[0] if several else "127.0.0.1",
+        interface=interface_to(resources.network_interface_name) if several else "",
+        scheduler="sagemaker",
+    )

@@ -1,0 +1,22 @@
+"""A job on this machine alone, described by nobody."""
+
+from __future__ import annotations
+
+from trainshed.contract.cluster import Cluster
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainshed.contract.job import Job
+
+
+def evidence(job: Job, environ: Mapping[str, str]) -> str:
+    """Always applies: this is the last resort."""
+    return "nothing names other hosts"
+
+
+def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+    """One host."""
+    host = job.resources.current_host
+    return Cluster(hosts=(host,), current_host=host, scheduler="single")

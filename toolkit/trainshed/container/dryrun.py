@@ -1,0 +1,99 @@
+"""`train --dry-run`: the first four steps, printed."""
+
+from __future__ import annotations
+
+import os
+
+from trainshed.contract.secrets import is_secret_name, mask_text, secret_values
+
+from .report.record import shown_arguments
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainshed.contract.cluster import Cluster
+    from trainshed.contract.job import Job
+
+    from .program import Program
+    from .supervisor.plan import LaunchPlan
+
+
+def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> str:
+    """What would be run, for a person; secrets masked."""
+    import shlex
+
+    first = plan.processes[0]
+    rows = [
+        ("job", job.name or "(no name)"),
+        ("base", job.paths.base),
+        ("program", f"{program.name} ({program.kind}) in {program.folder}"),
+        ("install", f"{program.requirements or 'nothing'}" + (" and the package" if program.kind == "package" else "")),
+        ("hosts", f"{', '.join(cluster.hosts)} (this is {cluster.current_host}, node rank {cluster.rank})"),
+        ("scheduler", f"{cluster.scheduler}: {cluster.evidence}"),
+        ("hardware", f"{cluster.hardware.cpus} CPUs, {cluster.hardware.gpus} GPUs, {cluster.hardware.neurons} Neuron cores"),
+        ("launcher", f"{plan.launcher}, asked for by {job.distribution.asked_by or 'default'}; {_ranks(cluster, plan)}"),
+    ]
+    if plan.launcher != "script":
+        rows.append(("rendezvous", f"{cluster.address}:{cluster.port}" + (f" over {cluster.interface}" if cluster.interface else "")))
+    for channel in job.channels:
+        rows.append(("channel", f"{channel.name}: {channel.input_mode}, {channel.path}, {_size(channel.path)}"))
+    for spec in plan.processes:
+        rows.append(("command" if spec.rank is None else f"rank {spec.rank}", shlex.join(shown_arguments(spec.argv, spec.env))))
+    rows += [
+        ("directory", first.cwd),
+        ("logs", os.path.dirname(first.log)),
+        ("signals", f"SIGTERM, SIGINT, SIGHUP, SIGQUIT go to the script, SIGKILL follows after {plan.grace_seconds:g} s"),
+        ("resume", _resume(job.paths.checkpoints)),
+    ]
+    rows += [("warning", text) for text in (*job.warnings, *plan.notes)]
+    lines = [f"{name:<11}{mask_text(text)}" for name, text in rows]
+    shared = {k: v for k, v in first.env.items() if os.environ.get(k) != v}
+    for spec in plan.processes[1:]:
+        shared = {name: value for name, value in shared.items() if spec.env.get(name) == value}
+    lines += ["", "environment (what train adds or changes):", *_variables(shared, "  ")]
+    for spec in plan.processes:
+        own = {k: v for k, v in spec.env.items() if k not in shared and os.environ.get(k) != v}
+        if own:
+            lines += [f"environment of rank {spec.rank}:", *_variables(own, "  ")]
+    return "\n".join(lines)
+
+
+def _variables(values: dict[str, str], indent: str) -> list[str]:
+    secrets = secret_values(values)
+    shown = []
+    for name in sorted(values):
+        text = "******" if is_secret_name(name) and values[name] else mask_text(values[name], secrets)
+        shown.append(f"{indent}{name}={text if len(text) <= 300 else text[:297] + '...'}")
+    return shown
+
+
+def _ranks(cluster: Cluster, plan: LaunchPlan) -> str:
+    if plan.processes[0].rank is None:
+        return f"{len(plan.processes)} process on this host"
+    return f"{len(plan.processes)} rank(s) on this host of {cluster.world_size}"
+
+
+def _size(path: str) -> str:
+    """Number of files and bytes below a path, counting at most 10,000 files."""
+    if not os.path.isdir(path):
+        return "one file" if os.path.isfile(path) else "not there"
+    count = size = 0
+    for root, _, names in os.walk(path):
+        for name in names:
+            try:
+                size += os.lstat(f"{root}/{name}").st_size
+            except OSError:
+                continue
+            count += 1
+            if count >= 10_000:
+                return "more than 10,000 files"
+    return f"{count} file(s), {size / 1e6:.1f} MB"
+
+
+def _resume(folder: str) -> str:
+    try:
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError:
+        return f"{folder} does not exist: starts from the beginning"
+    if not names:
+        return f"{folder} is empty: starts from the beginning"
+    return f"{folder} holds {len(names)} entries, the script may resume: {', '.join(names[-3:])}"

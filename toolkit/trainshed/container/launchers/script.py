@@ -1,0 +1,27 @@
+"""One process a host: the program as it is."""
+
+from __future__ import annotations
+
+from ..supervisor.plan import LaunchPlan, ProcessSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import Launch
+
+
+def plan(launch: Launch) -> LaunchPlan:
+    """A single process, without a rank."""
+    return LaunchPlan(
+        processes=(
+            ProcessSpec(
+                argv=(*launch.program.command, *launch.arguments),
+                env=launch.environment,
+                cwd=launch.program.folder,
+                log=launch.log_file(launch.cluster.rank),
+                signal_group=not launch.program.is_python,
+            ),
+        ),
+        grace_seconds=launch.job.settings.grace_seconds,
+        notes=launch.notes,
+        launcher="script",
+    )

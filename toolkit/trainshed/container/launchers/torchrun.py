@@ -1,0 +1,123 @@
+"""torch.distributed ranks on one host or many.
+
+For a fixed number of ranks our own supervisor starts them with torchrun's whole environment contract, so that
+`torch.distributed`, Accelerate and Lightning behave as under torchrun (torch.distributed.elastic's
+`LocalElasticAgent._start_workers` documents the names). `TORCHELASTIC_USE_AGENT_STORE` stays unset: with it rank 0
+would expect torchrun to serve the store. `trainshed_engine=torchrun` starts torch's own elastic agent instead.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trainshed.contract.errors import LaunchError
+
+from ..supervisor.plan import LaunchPlan, ProcessSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import Launch
+
+# What a Python process of ours must not inherit from an outer torchrun.
+_FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)
+
+
+def plan(launch: Launch) -> LaunchPlan:
+    """One process a rank, or the elastic agent."""
+    settings = launch.job.settings
+    if settings.max_restarts and settings.engine != "torchrun":
+        raise LaunchError(
+            f"trainshed_max_restarts = {settings.max_restarts} needs torch's elastic agent",
+            hint="set trainshed_engine to torchrun as well",
+        )
+    processes = _agent(launch) if settings.engine == "torchrun" else _ranks(launch)
+    return LaunchPlan(
+        processes=processes, grace_seconds=settings.grace_seconds, notes=launch.notes, launcher="torchrun"
+    )
+
+
+def _common(launch: Launch) -> dict[str, str]:
+    """Shared by all ranks; the user's own value wins."""
+    cluster, environment = launch.cluster, launch.environment
+    threads = max(1, cluster.hardware.cpus // cluster.processes_per_host)
+    defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    return {**defaults, **{name: value for name, value in environment.items() if name not in _FOREIGN}}
+
+
+def _ranks(launch: Launch) -> tuple[ProcessSpec, ...]:
+    cluster = launch.cluster
+    local_world = cluster.processes_per_host
+    common = _common(launch)
+    return tuple(
+        ProcessSpec(
+            argv=(*launch.program.command, *launch.arguments),
+            env={**common, **_rank_variables(launch, local_rank)},
+            cwd=launch.program.folder,
+            label=launch.label(cluster.rank * local_world + local_rank) if cluster.world_size > 1 else "",
+            log=launch.log_file(cluster.rank * local_world + local_rank),
+            rank=cluster.rank * local_world + local_rank,
+            signal_group=not launch.program.is_python,
+        )
+        for local_rank in range(local_world)
+    )
+
+
+def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:
+    cluster = launch.cluster
+    local_world = cluster.processes_per_host
+    rank, world = cluster.rank * local_world + local_rank, cluster.world_size
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "GROUP_RANK": str(cluster.rank),
+        "GROUP_WORLD_SIZE": str(len(cluster.hosts)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world),
+        "MASTER_ADDR": cluster.address,
+        "MASTER_PORT": str(cluster.port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": _run_id(launch),
+        "TORCHELASTIC_ERROR_FILE": error_file(launch.scratch, rank),
+    }
+
+
+def error_file(scratch: str, rank: int) -> str:
+    """Where `torch.distributed.elastic.multiprocessing.errors.record` puts a rank's exception."""
+    return f"{scratch}/rank{rank}.error.json"
+
+
+def _run_id(launch: Launch) -> str:
+    return launch.job.name or "trainshed"
+
+
+def _agent(launch: Launch) -> tuple[ProcessSpec, ...]:
+    """torchrun's agent with a c10d rendezvous; host 0 is told to serve it, since host names need not match."""
+    cluster = launch.cluster
+    argv = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={len(cluster.hosts)}",
+        f"--nproc-per-node={cluster.processes_per_host}",
+        f"--max-restarts={launch.job.settings.max_restarts}",
+        f"--rdzv-id={_run_id(launch)}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={cluster.address}:{cluster.port}",
+        f"--rdzv-conf=is_host={'true' if cluster.rank == 0 else 'false'}",
+        "--no-python",
+        *launch.program.command,
+        *launch.arguments,
+    )
+    return (
+        ProcessSpec(
+            argv=argv,
+            env=_common(launch),
+            cwd=launch.program.folder,
+            label=launch.cluster.current_host if len(cluster.hosts) > 1 else "",
+            log=launch.log_file(cluster.rank),
+        ),
+    )

@@ -1,0 +1,33 @@
+"""The user's program: located, unpacked, its requirements installed."""
+
+from __future__ import annotations
+
+from .locate import Program, locate
+from .source import fetch_source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trainshed.contract.job import Job
+
+__all__ = ["Program", "prepare"]
+
+
+def prepare(job: Job, environ: Mapping[str, str], say: Callable[[str], None], *, dry: bool = False) -> Program:
+    """Makes the program ready to run, once a node.
+
+    Args:
+        dry: only look: nothing is installed; sources are still fetched and unpacked, since only then the program is known.
+
+    Raises:
+        ProgramError: it cannot be found, unpacked or installed.
+        Interrupted: a stop signal came meanwhile.
+    """
+    folder = fetch_source(job, environ, say)
+    program = locate(job, folder, environ)
+    if dry or not (program.requirements or program.kind == "package"):
+        return program
+    from .requirements import install  # only where there is something to install
+
+    return install(program, job.settings.install_timeout_seconds, environ, say)

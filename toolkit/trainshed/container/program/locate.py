@@ -1,0 +1,158 @@
+"""Finds the program that the job names and how it is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+
+from trainshed.contract.errors import ProgramError, did_you_mean, shorten
+from trainshed.contract.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainshed.contract.job import Job
+
+USUAL_NAMES = ("train.py", "train.sh", "train", "main.py")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_BUILD_SYSTEM = re.compile(r"^\s*\[build-system\]", re.MULTILINE)
+
+
+class Program(Record):
+    """The user's program, ready to be given arguments.
+
+    name: as the job names it.
+    kind: `python` (a file), `module` (`-m`), `package` (installed, then `-m`), `shell`, `executable`.
+    command: what to run before the arguments, e.g. (python, train.py).
+    folder: the user's code, working directory of the program.
+    requirements: path of requirements.txt, "" for none.
+    packages: folder that PYTHONPATH needs because the environment itself could not be written, "" for none.
+    """
+
+    name: str
+    kind: str
+    command: tuple[str, ...]
+    folder: str
+    requirements: str = ""
+    packages: str = ""
+
+    @property
+    def is_python(self) -> bool:
+        """Whether our interpreter runs it (so that there can be one process a rank)."""
+        return self.kind in ("python", "module", "package")
+
+
+def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
+    """The program in `folder` (the user's code, "" for none) that the job names.
+
+    Raises:
+        ProgramError: there is no such program; names near ones.
+    """
+    name = job.program or _usual(folder)
+    requirements = f"{folder}/requirements.txt" if folder and os.path.isfile(f"{folder}/requirements.txt") else ""
+    if name.startswith("-m ") or name.startswith("-m\t"):
+        module = name[2:].strip()
+        if not _MODULE.fullmatch(module):
+            raise ProgramError(f"{shorten(name)!r} names no Python module", hint="write it like `-m package.module`")
+        return Program(
+            name=name,
+            kind="package" if folder and _is_package(folder) else "module",
+            command=(sys.executable, "-m", module),
+            folder=folder or os.getcwd(),
+            requirements=requirements,
+        )
+    path = _find(name, folder, environ)
+    if path is None:
+        module = name[:-3] if name.endswith(".py") else name
+        if folder and _is_package(folder) and _MODULE.fullmatch(module):  # a module of the package, not a file here
+            command = (sys.executable, "-m", module)
+            return Program(name=name, kind="package", command=command, folder=folder, requirements=requirements)
+        raise _not_found(name, folder)
+    folder = folder or os.path.dirname(path)
+    kind, command = _command(name, path, folder)
+    if kind == "python" and _is_package(folder):
+        kind = "package"
+        module = name[:-3].removeprefix("./")
+        if _MODULE.fullmatch(module):
+            command = (sys.executable, "-m", module)
+    return Program(name=name, kind=kind, command=command, folder=folder, requirements=requirements)
+
+
+def _usual(folder: str) -> str:
+    """The program of a job that names none: a usual name, or the only script there is."""
+    names = sorted(os.listdir(folder)) if folder else []
+    usual = [name for name in USUAL_NAMES if name in names and os.path.isfile(f"{folder}/{name}")]
+    scripts = [name for name in names if name.endswith((".py", ".sh")) and name != "setup.py"]
+    if usual:
+        return usual[0]
+    if len(scripts) == 1:
+        return scripts[0]
+    what = f"{folder} holds {', '.join(scripts[:6])}" if scripts else f"{folder or 'the code folder'} holds no script"
+    raise ProgramError(
+        f"the job names no program, and {what}",
+        hint='say which: hyperparameter {"sagemaker_program": "train.py"} or variable SAGEMAKER_PROGRAM',
+    )
+
+
+def _find(name: str, folder: str, environ: Mapping[str, str]) -> str | None:
+    """The file: absolute, in the user's code, or among the programs that come with the image."""
+    places = [folder, environ.get("TRAINSHED_ENTRYPOINTS", "")]
+    candidates = [name] if os.path.isabs(name) else [os.path.join(place, name) for place in places if place]
+    if not name.endswith((".py", ".sh")):
+        candidates += [f"{candidate}.py" for candidate in candidates]
+    return next((os.path.normpath(path) for path in candidates if os.path.isfile(path)), None)
+
+
+def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
+    shown = os.path.relpath(path, folder) if path.startswith(folder + "/") else path
+    if path.endswith(".py"):
+        return "python", (sys.executable, shown)
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(256)
+    except OSError as error:
+        raise ProgramError(f"{path} cannot be read: {error.strerror}") from error
+    kind = "shell" if path.endswith(".sh") or first.startswith(b"#!") else "executable"
+    if first.startswith(b"#!") and first.rstrip(b"\n").endswith(b"\r"):
+        raise ProgramError(
+            f"{name} has Windows line ends: its first line asks for {first[2:].strip().decode(errors='replace')!r} plus a "
+            "carriage return",
+            hint=f"convert it: sed -i 's/\\r$//' {shown}",
+        )
+    if os.stat(path).st_mode & stat.S_IXUSR and os.access(path, os.X_OK) and (first[:2] == b"#!" or kind != "shell"):
+        return kind, (path,)
+    if first.startswith(b"#!"):  # no execute bit, and the folder is the user's: start its interpreter ourselves
+        return kind, (*first[2:].decode(errors="replace").split(None, 1), path)
+    if kind == "shell":
+        return kind, ("/bin/sh", path)
+    raise ProgramError(
+        f"{name} is no program: it does not end in .py or .sh and is not executable", hint=f"chmod +x {shown}"
+    )
+
+
+def _is_package(folder: str) -> bool:
+    """setup.py, or a pyproject.toml that says how to build (many only hold a linter's settings)."""
+    if os.path.isfile(f"{folder}/setup.py"):
+        return True
+    try:
+        with open(f"{folder}/pyproject.toml", encoding="utf-8", errors="replace") as file:
+            return bool(_BUILD_SYSTEM.search(file.read()))
+    except OSError:
+        return False
+
+
+def _not_found(name: str, folder: str) -> ProgramError:
+    files = []
+    for root, folders, names in os.walk(folder) if folder else ():
+        folders[:] = [item for item in sorted(folders) if not item.startswith((".", "__"))]
+        if root.count("/") - folder.count("/") >= 3:
+            folders.clear()
+        files += [os.path.relpath(f"{root}/{item}", folder) for item in sorted(names)]
+    same = [file for file in files if os.path.basename(file) == os.path.basename(name)]
+    near = f"did you mean {same[0]!r}?" if same else did_you_mean(name, files)
+    scripts = [file for file in files if file.endswith((".py", ".sh"))]
+    listing = f"{folder} holds {', '.join(scripts[:8])}" if scripts else f"{folder or 'the code folder'} holds no script"
+    return ProgramError(f"there is no program {shorten(name)!r}: {listing}", hint=near)

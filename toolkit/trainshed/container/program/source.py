@@ -1,0 +1,109 @@
+"""Brings the user's code to this host: the code folder, an archive, a channel, or S3."""
+
+from __future__ import annotations
+
+import os
+
+from trainshed.contract.errors import ProgramError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trainshed.contract.job import Job
+
+ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
+_UNPACKING = ".unpacking-"
+
+
+def fetch_source(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
+    """The folder that holds the user's code; "" where there is none (the program may still be an absolute path).
+
+    /opt/ml/code is used as it is if anything is in it; else the place that the job names; else the `code` channel.
+
+    Raises:
+        ProgramError: the place does not exist, or cannot be fetched or unpacked.
+    """
+    code = job.paths.code
+    if has_entries(code):
+        return code
+    if job.source and os.path.abspath(job.source) != code:
+        return _bring(job.source, code, environ, say)
+    channel = job.channel("code")
+    if channel and has_entries(channel.path):
+        archives = [name for name in sorted(os.listdir(channel.path)) if name.endswith(ARCHIVES)]
+        if len(archives) == 1 and len([n for n in os.listdir(channel.path) if not n.startswith(".")]) == 1:
+            return _bring(f"{channel.path}/{archives[0]}", code, environ, say)
+        return channel.path
+    return code if os.path.isdir(code) else ""
+
+
+def has_entries(folder: str) -> bool:
+    """Whether the folder holds anything but the rest of an unpacking that was cut off."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(not entry.name.startswith(_UNPACKING) for entry in entries)
+    except OSError:
+        return False
+
+
+def _bring(source: str, code: str, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
+    if source.startswith("file://"):
+        source = source[len("file://") :]
+    if source.startswith("s3://"):
+        from .s3 import download
+
+        return _in_folder(code, lambda folder: _unpack_download(download(source, folder, environ, say), folder))
+    if "://" in source:
+        scheme = source.split("://", 1)[0]
+        raise ProgramError(
+            f"the source directory {source!r} cannot be fetched: {scheme}:// is not supported",
+            hint="use a folder, a .tar.gz, .tar or .zip file, or s3://bucket/key",
+        )
+    if os.path.isdir(source):
+        return os.path.abspath(source)
+    if not os.path.exists(source):
+        raise ProgramError(
+            f"the source directory {source} does not exist",
+            hint="sagemaker_submit_directory must be a folder or archive in this container, or an s3:// URI",
+        )
+    if source.endswith(".py") or source.endswith(".sh"):
+        return os.path.dirname(os.path.abspath(source))
+    return _in_folder(code, lambda folder: _unpack(source, folder))
+
+
+def _in_folder(code: str, fill: Callable[[str], None]) -> str:
+    """Fills `code` by way of a folder aside, so that a cut-off unpacking is never taken for the code."""
+    import shutil
+    import tempfile
+
+    try:
+        os.makedirs(code, exist_ok=True)
+        aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
+    except OSError:  # /opt/ml/code is read-only, or this user may not write there
+        code = tempfile.mkdtemp(prefix="trainshed-code-")
+        aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
+    try:
+        fill(aside)
+        for name in os.listdir(aside):
+            os.rename(f"{aside}/{name}", f"{code}/{name}")
+    except OSError as error:
+        raise ProgramError(
+            f"the source code could not be unpacked to {code}: {error.strerror or error}",
+            hint="free some space there, or set SAGEMAKER_BASE_DIR to a larger disk" if error.errno == 28 else "",
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return code
+
+
+def _unpack(source: str, folder: str) -> None:
+    from .archive import unpack
+
+    unpack(source, folder)
+
+
+def _unpack_download(path: str, folder: str) -> None:
+    if path.endswith(ARCHIVES):
+        _unpack(path, folder)
+        os.unlink(path)

@@ -1,0 +1,1 @@
+"""How the job ended: exit status, failure and success files, run record."""

@@ -1,0 +1,189 @@
+"""From an outcome to the reason: which rank failed first, how, where, and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+
+from trainshed.contract.errors import EXIT_INTERNAL, EXIT_NOT_FOUND, EXIT_SIGNAL_BASE, EXIT_USER, TrainshedError, shorten
+from trainshed.contract.outcome import Failure, clip
+from trainshed.contract.secrets import mask_text
+
+from .exception import Raised, find_exception
+from .hints import Context, hint_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainshed.contract.cluster import Cluster
+    from trainshed.contract.job import Job
+
+    from ..supervisor.plan import Outcome, ProcessResult, StartError
+
+TAIL_LINES = 20
+# What ranks say when it was another one that failed.
+_SECONDARY = re.compile(
+    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|ncclRemoteError|ncclSystemError|[Rr]emote process|"
+    r"Socket closed|recvBytes|failed to recv|Connection refused|EOF"
+)
+_SIGNALS = {
+    "SIGSEGV": "segmentation fault in native code",
+    "SIGBUS": "bus error, most often shared memory that is full",
+    "SIGABRT": "aborted by native code",
+    "SIGFPE": "arithmetic error in native code",
+    "SIGILL": "illegal instruction",
+    "SIGKILL": "killed, not to be caught",
+    "SIGTERM": "asked to stop",
+    "SIGINT": "interrupted",
+    "SIGHUP": "hung up",
+    "SIGPIPE": "nobody read its output",
+}
+
+
+def exit_code_of(returncode: int) -> int:
+    """A process's return code as an exit status: itself, or 128 + n for signal n."""
+    return EXIT_SIGNAL_BASE - returncode if returncode < 0 else returncode
+
+
+def diagnose(
+    outcome: Outcome, job: Job, cluster: Cluster, code_folder: str, oom_kills: int, secrets: tuple[str, ...]
+) -> Failure | None:
+    """The failure that an outcome amounts to; None where everything exited with 0."""
+    result = first_failure(outcome, code_folder)
+    if result is None:
+        return None
+    text = result.tail.decode("utf-8", "replace")
+    raised = _recorded_exception(result, code_folder) or find_exception(text, code_folder)
+    context = Context(
+        text=text if result.tail == result.output_tail else f"{text}\n{result.output_tail.decode('utf-8', 'replace')}",
+        job=job,
+        cluster=cluster,
+        code_folder=code_folder,
+        signal=result.signal,
+        returncode=result.returncode,
+        oom_kills=oom_kills,
+        stop_signal=outcome.stop_signal if result.stopped or outcome.stop_at <= result.ended else 0,
+        killed_by_us=bool(outcome.killed) and result.returncode == -signal.SIGKILL,
+    )
+    who = f"rank {result.spec.rank} on {cluster.current_host}" if result.spec.rank is not None else "the script"
+    if len(cluster.hosts) > 1 and result.spec.rank is None:
+        who += f" on {cluster.current_host}"
+    interrupted = bool(context.stop_signal) and raised is None
+    return Failure(
+        kind="Interrupted" if interrupted else "UserError",
+        summary=mask_text(f"{who} {_how(result, context)}{_what(raised, text)}", secrets),
+        exit_code=exit_code_of(result.returncode),
+        place=raised.place if raised else "",
+        hint=mask_text(hint_for(context), secrets),
+        details=mask_text(clip(raised.traceback, 16_000), secrets) if raised else "",
+        tail=mask_text(_last_lines(result), secrets),
+        host=cluster.current_host,
+        rank=result.spec.rank,
+        signal=signal.Signals(result.signal).name if result.signal else "",
+    )
+
+
+def first_failure(outcome: Outcome, code_folder: str) -> ProcessResult | None:
+    """The process whose failure came first.
+
+    Exits alone would mislead: a rank that raised may take longer to end than its peers take to notice. So the moment
+    counts at which its traceback began to arrive, and a rank that only reports a lost peer comes after all others.
+    """
+    failed = [result for result in outcome.results if result.returncode != 0]
+    if not failed:
+        return None
+
+    def key(result: ProcessResult) -> tuple[bool, bool, float]:
+        moment = result.ended if result.traceback_at is None else min(result.traceback_at, result.ended)
+        raised = find_exception(result.tail.decode("utf-8", "replace"), code_folder) if len(failed) > 1 else None
+        secondary = raised is not None and bool(_SECONDARY.search(raised.text))
+        # One that we stopped without an exception of its own did nothing wrong.
+        return result.stopped and raised is None and not outcome.stop_signal, secondary, moment
+
+    return min(failed, key=key)
+
+
+def _how(result: ProcessResult, context: Context) -> str:
+    if result.signal:
+        name = signal.Signals(result.signal).name
+        if context.oom_kills and result.signal == signal.SIGKILL:
+            return "was killed by the kernel: out of memory"
+        if context.stop_signal and context.killed_by_us:
+            return f"was stopped by {signal.Signals(context.stop_signal).name} and killed when its time was over"
+        if context.stop_signal == result.signal:
+            return f"was stopped by {name}"
+        return f"was killed by {name} ({_SIGNALS.get(name, 'signal')})"
+    if context.stop_signal:
+        return f"was stopped by {signal.Signals(context.stop_signal).name} and exited with {result.returncode}"
+    return f"exited with {result.returncode}"
+
+
+def _what(raised: Raised | None, text: str) -> str:
+    """The exception, or the last line that was printed."""
+    if raised is not None and raised.text:
+        return f": {raised.text}"
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    return f"; its last line: {shorten(last, 300)}" if last else ", and printed nothing"
+
+
+def _recorded_exception(result: ProcessResult, code_folder: str) -> Raised | None:
+    """The exception that torch's `@record` wrote for this rank, if the script uses it."""
+    path = result.spec.env.get("TORCHELASTIC_ERROR_FILE", "")
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            message = json.load(file)["message"]
+        callstack = message["extraInfo"]["py_callstack"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return find_exception(callstack, code_folder)
+
+
+def _last_lines(result: ProcessResult) -> str:
+    lines = result.tail.decode("utf-8", "replace").replace("\r", "\n").splitlines()[-TAIL_LINES:]
+    return "\n".join(line if len(line) <= 500 else line[:497] + "..." for line in lines)
+
+
+def failure_of_error(error: BaseException, host: str, secrets: tuple[str, ...]) -> Failure:
+    """The failure for an error before or beside the script: ours to explain, or, last of all, ours to mend."""
+    if isinstance(error, TrainshedError):
+        return Failure(
+            kind=type(error).__name__,
+            summary=mask_text(error.message, secrets),
+            exit_code=error.exit_code,
+            hint=mask_text(error.hint, secrets),
+            details=mask_text(error.details, secrets),
+            host=host,
+        )
+    import traceback  # slow to load, and only needed here
+
+    return Failure(
+        kind="InternalError",
+        summary=mask_text(f"trainshed itself failed: {type(error).__name__}: {shorten(str(error), 300)}", secrets),
+        exit_code=EXIT_INTERNAL,
+        hint="this is a defect of trainshed; please report it with the details below",
+        details=mask_text("".join(traceback.format_exception(error)), secrets),
+        host=host,
+    )
+
+
+def failure_of_start(error: StartError, host: str, secrets: tuple[str, ...]) -> Failure:
+    """The failure for a program that the operating system would not start."""
+    program, number = error.spec.argv[0], error.error.errno
+    hints = {
+        "cwd": "the working directory is missing or may not be entered",
+        7: "the hyperparameters or variables are longer than the system allows; pass large values in a file",
+        8: "it was built for another processor architecture, or is a script without a `#!` line",
+        12: "there is not enough memory to start a process",
+        11: "there are too many processes; raise the limit (docker run --pids-limit)",
+        13: f"make it executable: chmod +x {program}",
+        2: f"{os.path.basename(program)} is not in the image, or the interpreter of its `#!` line is not",
+    }
+    place = error.spec.cwd if error.stage == "cwd" else program
+    return Failure(
+        kind="LaunchError",
+        summary=mask_text(f"{place} cannot be started: {error.error.strerror}", secrets),
+        exit_code=EXIT_NOT_FOUND if number == 2 else 126 if number in (8, 13) else EXIT_USER,
+        hint=hints.get(error.stage) or hints.get(number or 0, ""),
+        host=host,
+    )

@@ -1,0 +1,337 @@
+"""What to do about a failure: a table of patterns in what was printed, and the advice for each.
+
+Every hint names things of this very job: the hyperparameter, the channel, the host, the size. `tests/container` holds one
+case for each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from trainshed.contract.errors import did_you_mean
+from trainshed.contract.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainshed.contract.cluster import Cluster
+    from trainshed.contract.job import Job
+
+
+class Context(Record):
+    """What is known when a hint is looked for.
+
+    text: what the failing process printed last.
+    signal: the signal that killed it, 0 for none.
+    returncode: its exit status, -n for signal n.
+    oom_kills: processes of this control group that the kernel killed for memory during the run.
+    stop_signal: the stop signal that we were sent before, 0 for none.
+    """
+
+    text: str
+    job: Job
+    cluster: Cluster
+    code_folder: str = ""
+    signal: int = 0
+    returncode: int = 1
+    oom_kills: int = 0
+    stop_signal: int = 0
+    killed_by_us: bool = False
+
+
+class Hint(Record):
+    """One row of the table: `advice` is called with the context and the match; "" means it does not apply after all."""
+
+    name: str
+    pattern: str
+    advice: Callable[[Context, re.Match[str]], str]
+
+
+def hint_for(context: Context) -> str:
+    """The first hint that applies, "" for none."""
+    return next((advice for _, advice in matching(context)), "")
+
+
+def matching(context: Context) -> list[tuple[str, str]]:
+    """All hints that apply, as (name, advice), best first."""
+    found = []
+    for name, special in SPECIAL:
+        advice = special(context)
+        if advice:
+            found.append((name, advice))
+    for hint in HINTS:
+        match = re.search(hint.pattern, context.text, re.MULTILINE)
+        advice = hint.advice(context, match) if match else ""
+        if advice:
+            found.append((hint.name, advice))
+    return found
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB" if size < 1 << 34 else f"{size / (1 << 30):,.0f} GiB"
+
+
+# What the way of dying tells, whatever was printed.
+
+
+def _stopped(context: Context) -> str:
+    if not context.stop_signal:
+        return ""
+    if context.killed_by_us:
+        return (
+            f"the script had not ended {context.job.settings.grace_seconds:g} s after the stop signal; "
+            "save less, or raise trainshed_grace_seconds if the platform gives more time"
+        )
+    if context.signal == context.stop_signal:
+        return (
+            "the job was stopped from outside and the script has no handler for the signal; "
+            "handle SIGTERM to save a checkpoint before it ends"
+        )
+    return "the job was stopped from outside (a stop request, a spot interruption or the time limit)"
+
+
+def _out_of_memory(context: Context) -> str:
+    if context.oom_kills:
+        return (
+            f"the kernel killed it for memory: the container may use {_megabytes(context.cluster.hardware.memory_bytes)}; "
+            "use a smaller batch, fewer data-loader workers, or more memory"
+        )
+    if context.signal == 9 and not context.killed_by_us:
+        return (
+            "SIGKILL came from outside: most often the host ran out of memory (look at `dmesg`), "
+            "else somebody killed the process"
+        )
+    return ""
+
+
+def _illegal_instruction(context: Context) -> str:
+    if context.signal != 4:
+        return ""
+    return "a library was built for a newer processor than this one; install another build of it"
+
+
+def _bus_error(context: Context) -> str:
+    return _shared_memory(context, None) if context.signal == 7 else ""
+
+
+SPECIAL: tuple[tuple[str, Callable[[Context], str]], ...] = (
+    ("stopped", _stopped),
+    ("out-of-memory", _out_of_memory),
+    ("illegal-instruction", _illegal_instruction),
+    ("bus-error", _bus_error),
+)
+
+
+# What was printed.
+
+
+def _shared_memory(context: Context, _: re.Match[str] | None) -> str:
+    size = context.cluster.hardware.shm_bytes
+    return (
+        f"shared memory is too small: /dev/shm has {_megabytes(size)}; start the container with --shm-size=2g or more "
+        "(Kubernetes: an emptyDir with medium Memory), or set num_workers to 0"
+    )
+
+
+def _cuda_memory(context: Context, _: re.Match[str]) -> str:
+    name = next((n for n in ("batch_size", "batch-size", "per_device_train_batch_size") if n in context.job.hyperparameters.user), "")
+    value = f" (it is {context.job.hyperparameters.user[name]})" if name else ""
+    return f"the GPU's memory is full: lower {name or 'the batch size'}{value}, use bf16 or activation checkpointing"
+
+
+def _missing_hosts(context: Context, match: re.Match[str]) -> str:
+    from ..cluster.hosts import resolves
+
+    others = [host for host in context.cluster.hosts if host != context.cluster.current_host]
+    gone = [host for host in others if not resolves(host)]
+    joined = f"{match['joined']} of {match['all']} ranks came; " if "joined" in match.re.groupindex and match["joined"] else ""
+    if gone:
+        return f"{joined}{', '.join(gone)} cannot be found any more: look at why that host ended"
+    if not others:
+        return f"{joined}a rank on this host never reached init_process_group; look at the other ranks' logs"
+    return (
+        f"{joined}look at the logs of {', '.join(others[:6])}: a rank there did not start or ended early; "
+        f"port {context.cluster.port} of {context.cluster.master} must be open between the hosts"
+    )
+
+
+def _peer_lost(context: Context, _: re.Match[str]) -> str:
+    others = [host for host in context.cluster.hosts if host != context.cluster.current_host]
+    where = f" on {', '.join(others[:6])}" if others else ""
+    return f"another rank ended first{where}; its log has the reason"
+
+
+def _port(context: Context, match: re.Match[str]) -> str:
+    return (
+        f"a port is taken (the rendezvous uses {context.cluster.port}): another job runs on this machine; "
+        "set trainshed_master_port, or MASTER_PORT, to a free one"
+    )
+
+
+_DISTRIBUTIONS = {
+    "cv2": "opencv-python-headless",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "yaml": "pyyaml",
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "Crypto": "pycryptodome",
+    "dateutil": "python-dateutil",
+    "google.protobuf": "protobuf",
+    "attr": "attrs",
+}
+
+
+def _module(context: Context, match: re.Match[str]) -> str:
+    module = match["module"]
+    top = module.split(".")[0]
+    local = _names_of(context.code_folder)
+    near = did_you_mean(top, local)
+    if near:
+        return f"the code folder has no {top!r}; {near}"
+    return f"add {_DISTRIBUTIONS.get(module, _DISTRIBUTIONS.get(top, top))} to requirements.txt beside the script, or to the image"
+
+
+def _names_of(folder: str) -> list[str]:
+    try:
+        names = os.listdir(folder) if folder else []
+    except OSError:
+        return []
+    return [name[:-3] if name.endswith(".py") else name for name in names if not name.startswith((".", "_"))]
+
+
+def _disk_full(context: Context, match: re.Match[str]) -> str:
+    if "/dev/shm" in context.text or "shared memory" in context.text:
+        return _shared_memory(context, match)
+    paths = context.job.paths
+    sizes = []
+    for folder in (paths.model, paths.output, paths.checkpoints, "/tmp"):
+        try:
+            stat = os.statvfs(folder)
+        except OSError:
+            continue
+        sizes.append(f"{folder} {_megabytes(stat.f_bavail * stat.f_frsize)}")
+    return f"a disk is full; free: {', '.join(sizes)}. Keep fewer checkpoints, or give the job a larger volume"
+
+
+def _read_only(context: Context, match: re.Match[str]) -> str:
+    return (
+        f"channels and the image are read-only; write to {context.job.paths.model} (SM_MODEL_DIR), "
+        f"{context.job.paths.output_data} (SM_OUTPUT_DATA_DIR) or /tmp"
+    )
+
+
+def _unrecognized(context: Context, match: re.Match[str]) -> str:
+    given = re.findall(r"(?:^|\s)--?([^\s=]+)", match["arguments"])
+    names = [name for name in given if name in context.job.hyperparameters.user]
+    if not names:
+        return "the script's parser does not know these arguments"
+    listed = ", ".join(repr(name) for name in names[:4])
+    known = re.findall(r"--([A-Za-z][\w-]*)", context.text.split("error:")[0])
+    near = did_you_mean(names[0], known)
+    return (
+        f"hyperparameter{'s' if len(names) > 1 else ''} {listed} became arguments that the script does not take"
+        + (f"; {near}" if near else "; remove them, add them to its parser, or use parse_known_args")
+    )
+
+
+def _required(context: Context, match: re.Match[str]) -> str:
+    names = ", ".join(repr(name.strip().lstrip("-")) for name in match["arguments"].split(","))
+    given = ", ".join(sorted(context.job.hyperparameters.user)) or "none"
+    return f"the script wants the hyperparameter(s) {names}; the job gives: {given}"
+
+
+def _bad_argument(context: Context, match: re.Match[str]) -> str:
+    name = match["name"].split("/")[-1].lstrip("-")
+    value = context.job.hyperparameters.user.get(name)
+    if value is True or value is False:
+        return (
+            f"hyperparameter {name!r} is {value}, passed as `--{name} {value}`; for flags without a value "
+            "set trainshed_argv to flags"
+        )
+    if isinstance(value, str) and value.startswith("-"):
+        return f"the value of hyperparameter {name!r} begins with '-', which argparse takes for an option"
+    return f"hyperparameter {name!r} has a value that the script's parser refuses"
+
+
+def _missing_file(context: Context, match: re.Match[str]) -> str:
+    path = match["path"]
+    data = context.job.paths.input_data
+    channels = [channel.name for channel in context.job.channels]
+    if path.startswith(data + "/"):
+        channel = path[len(data) + 1 :].split("/")[0]
+        if channel not in channels:
+            near = did_you_mean(channel, channels)
+            return f"there is no channel {channel!r}; channels are {', '.join(channels) or 'none'}" + (f" ({near})" if near else "")
+        return f"channel {channel!r} does not hold it; {_listing(f'{data}/{channel}')}"
+    if not path.startswith("/"):
+        return f"the path is relative to {context.code_folder}; data lies in {data}/<channel> (SM_CHANNEL_<NAME>)"
+    folder = os.path.dirname(path)
+    return f"{folder} {'does not hold it; ' + _listing(folder) if os.path.isdir(folder) else 'does not exist in this container'}"
+
+
+def _listing(folder: str) -> str:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        return f"{folder} cannot be listed: {error.strerror}"
+    return f"it holds {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}" if names else "it is empty"
+
+
+def _permission(context: Context, match: re.Match[str]) -> str:
+    return (
+        f"the job runs as uid {os.getuid()}, which may not do that to {match['path']}; "
+        "make the mounted folder writable for it, or start the container with --user of the folder's owner"
+    )
+
+
+def _channel_variable(context: Context, match: re.Match[str]) -> str:
+    channels = ", ".join(channel.name for channel in context.job.channels)
+    if match["name"].startswith("SM_CHANNEL_"):
+        wanted = match["name"][len("SM_CHANNEL_") :].lower()
+        return f"the job has no channel {wanted!r}; channels are {channels or 'none'}"
+    return f"the job does not set {match['name']}; hyperparameters become SM_HP_<NAME>, channels SM_CHANNEL_<NAME>"
+
+
+def _always(text: str) -> Callable[[Context, re.Match[str]], str]:
+    return lambda _context, _match: text
+
+
+HINTS: tuple[Hint, ...] = (
+    Hint("shared-memory", r"DataLoader worker .* killed by signal: (Bus error|Killed)|unable to (open|mmap|write|allocate) shared memory|(?:shm_open|/dev/shm)\S* .*No space|No space left on device.*(/dev/shm|torch_)", _shared_memory),
+    Hint("cuda-out-of-memory", r"CUDA out of memory|OutOfMemoryError: CUDA|CUBLAS_STATUS_ALLOC_FAILED", _cuda_memory),
+    Hint("cuda-driver", r"CUDA driver version is insufficient|NVIDIA driver on your system is too old|no kernel image is available|forward compatibility was attempted", _always("the image's CUDA does not fit this machine's driver or GPU; use an image built for an older CUDA, or update the driver (`nvidia-smi` shows what it supports)")),
+    Hint("no-gpu", r"Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled|libcuda\.so\.1: cannot open", _always("no GPU is visible here: start the container with --gpus all, use the GPU image, or let the script fall back to the CPU")),
+    Hint("device-assert", r"device-side assert triggered", _always("a label or index is out of range; run on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see the line")),
+    Hint("rendezvous-timeout", r"[Tt]imed out after \d+ seconds waiting for clients\. (?P<joined>\d+)/(?P<all>\d+) clients joined|RendezvousTimeoutError|The client socket has (?:timed out|failed to connect)|DistNetworkError|DistStoreError", _missing_hosts),
+    Hint("collective-timeout", r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation", _always("a rank did not join a collective in time: look for ranks that skip a step, have fewer batches, or are stuck in data loading")),
+    Hint("port-in-use", r"Address already in use|EADDRINUSE", _port),
+    Hint("interface", r"Unable to (?:resolve hostname|find (?:address|interface))|No (?:socket )?interface found|network interface .* not found", _always("the network library chose no usable interface; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the one that `ip route` shows")),
+    Hint("peer-lost", r"Connection (?:closed|reset) by (?:remote )?peer|ncclRemoteError|[Rr]emote process (?:exited|has terminated)|Broken pipe.*gloo", _peer_lost),
+    Hint("module", r"ModuleNotFoundError: No module named '(?P<module>[^']+)'", _module),
+    Hint("glibc", r"version `(?:GLIBC|GLIBCXX|CXXABI)_[^']*' not found", _always("a compiled package was made for a newer system; install a wheel for this image, or use a newer base image")),
+    Hint("exec-format", r"Exec format error", _always("the program was built for another processor architecture, or is a script without a `#!` line")),
+    Hint("unrecognized-arguments", r"error: unrecognized arguments: (?P<arguments>.+)", _unrecognized),
+    Hint("required-arguments", r"error: the following arguments are required: (?P<arguments>.+)", _required),
+    Hint("bad-argument", r"error: argument (?P<name>[^\s:]+): (?:expected|invalid|ignored)", _bad_argument),
+    Hint("channel-variable", r"KeyError: '(?P<name>SM_[A-Z0-9_.-]+)'", _channel_variable),
+    Hint("disk-full", r"No space left on device|Disk quota exceeded", _disk_full),
+    Hint("read-only", r"Read-only file system", _read_only),
+    Hint("permission", r"PermissionError: .*?'(?P<path>[^']+)'|(?P<shell>\S+): Permission denied", lambda c, m: _permission(c, m) if m["path"] else f"{m['shell']} may not be used or run by uid {os.getuid()}; check its owner and its execute bit"),
+    Hint("missing-file", r"(?:FileNotFoundError|No such file or directory).*?'(?P<path>[^']+)'", _missing_file),
+    Hint("too-many-files", r"Too many open files", _always("raise the limit (docker run --ulimit nofile=1048576), or use fewer data-loader workers")),
+    Hint("spawn", r"An attempt has been made to start a new process before the|freeze_support\(\)", _always("put the script's main part under `if __name__ == \"__main__\":`; the libraries it uses start processes of their own")),
+    Hint("hub-offline", r"couldn't connect to 'https://huggingface|OfflineModeIsEnabled|LocalEntryNotFoundError|Temporary failure in name resolution|Name or service not known.*https?", _always("the container has no way to that server: put models and data into a channel or the image")),
+    Hint("command-missing", r"(?P<command>[\w./-]+): (?:command )?not found", lambda c, m: f"{m['command']} is not installed in the image, or not on PATH"),
+    Hint("syntax", r"^(?:SyntaxError|IndentationError|TabError)", lambda c, m: f"the script does not parse with this image's Python {_python()}"),
+    Hint("recursion", r"RecursionError", _always("a function calls itself without end; see the traceback")),
+    Hint("unpicklable", r"(?:PicklingError|AttributeError|TypeError): (?:Can't|cannot|Can.t get) (?:pickle|local object)", _always("worker processes need picklable objects: move lambdas and local classes to the top of a module")),
+)
+
+
+def _python() -> str:
+    import platform
+
+    return platform.python_version()

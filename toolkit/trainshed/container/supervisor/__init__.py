@@ -1,0 +1,1 @@
+"""Runs the processes of one host: spawn, stream, signal, reap."""

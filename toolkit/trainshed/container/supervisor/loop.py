@@ -1,0 +1,323 @@
+"""One loop that watches the processes of a plan from start to end.
+
+Handlers only enqueue: a signal leaves one byte in a pipe, the loop does the work. The loop sleeps in `poll` on the
+ranks' pipes, on that signal pipe and, while output waits, on the console; it wakes for nothing else but deadlines.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from .plan import LaunchPlan, Outcome, ProcessResult, ProcessSpec, StartError
+from .spawn import spawn
+from .streams import CONSOLE_BYTES, Console, LogFile, Stream
+from .tree import become_subreaper, catches, descendants
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # only to programs that have a handler: their default is to die
+FAILURE_GRACE = 15.0  # seconds that the other ranks get to end once one has failed
+LEFTOVER_GRACE = 5.0  # seconds that processes get which a finished script has left running
+BATCH_SECONDS = 0.002  # unbuffered scripts write word by word: after a small read the next one waits this long
+BATCH_BYTES = 1 << 15  # what counts as a small read
+CONSOLE_GRACE = 5.0  # seconds to wait at the end for a console that does not take our lines
+_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+
+
+class Rank:
+    """A started process, its streams, and what is known of its end."""
+
+    def __init__(self, spec: ProcessSpec, out: Console, err: Console) -> None:
+        self.spec = spec
+        self.log = LogFile(spec.log)
+        self.pid, out_fd, err_fd = spawn(spec)
+        self.out = Stream(out_fd, out, self.log, spec.label)
+        self.err = Stream(err_fd, err, self.log, spec.label)
+        self.returncode: int | None = None
+        self.ended = 0.0
+        self.stopped = False
+
+    @property
+    def alive(self) -> bool:
+        return self.returncode is None
+
+    def result(self) -> ProcessResult:
+        """What the report needs to know."""
+        assert self.returncode is not None
+        errors, output = self.err.last_bytes(), self.out.last_bytes()
+        return ProcessResult(
+            spec=self.spec,
+            returncode=self.returncode,
+            ended=self.ended,
+            tail=errors if errors.strip() else output,
+            output_tail=output,
+            traceback_at=self.err.traceback_at,
+            stopped=self.stopped,
+        )
+
+
+class SignalPipe:
+    """Signals as bytes in a pipe, from construction to `close`."""
+
+    def __init__(self) -> None:
+        self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        watched = (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD)
+        self._old = {number: signal.signal(number, _note) for number in watched}
+
+    def take(self) -> list[int]:
+        """The signals that came since the last call, in order."""
+        try:
+            return list(os.read(self.fd, 4096))
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        """Puts the earlier handlers back."""
+        signal.set_wakeup_fd(self._old_fd)
+        for number, handler in self._old.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        os.close(self.fd)
+        os.close(self._write)
+
+
+def _note(_signal: int, _frame: object) -> None:
+    """The byte in the pipe is all there is to do."""
+
+
+def run(
+    plan: LaunchPlan, *, say: Callable[[str], None] = lambda _: None, started: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Runs the plan's processes to their end and returns how they ended; nothing of them is left afterwards.
+
+    When one fails, the others are stopped. A stop signal is passed on; what has not ended when the grace is over is killed.
+
+    Args:
+        say: takes one line for the user.
+        started: called once when all processes have been started.
+
+    Raises:
+        StartError: a process could not be started; those already running were stopped.
+    """
+    become_subreaper()
+    signals = SignalPipe()
+    try:
+        return _Run(plan, signals, say).to_the_end(started)
+    finally:
+        signals.close()
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(self, plan: LaunchPlan, signals: SignalPipe, say: Callable[[str], None]) -> None:
+        self.plan, self.signals, self.say = plan, signals, say
+        self.start = time.monotonic()
+        self.out, self.err = Console(1), Console(2)
+        self.ranks: list[Rank] = []
+        self.by_pid: dict[int, Rank] = {}
+        self.deadline: float | None = None
+        self.stop_signal = 0
+        self.stop_at = 0.0
+        self.sent = 0  # the signal that everyone was last asked to stop with
+        self.killed = 0
+        self.left_behind: set[int] = set()
+        self.batch_until = 0.0
+        self.timed_out = False
+
+    def now(self) -> float:
+        return time.monotonic() - self.start
+
+    def to_the_end(self, started: Callable[[], None]) -> Outcome:
+        try:
+            for spec in self.plan.processes:
+                rank = Rank(spec, self.out, self.err)
+                self.ranks.append(rank)
+                self.by_pid[rank.pid] = rank
+        except StartError:
+            self.ask_to_stop(signal.SIGTERM, FAILURE_GRACE)
+            self.watch()
+            self.finish_output()
+            raise
+        started()
+        self.watch()
+        self.finish_output()
+        return Outcome(
+            results=tuple(rank.result() for rank in self.ranks),
+            stop_signal=self.stop_signal,
+            stop_at=self.stop_at,
+            killed=self.killed,
+            left_behind=len(self.left_behind),
+            seconds=self.now(),
+            timed_out=self.timed_out,
+            log_problem=next((rank.log.problem for rank in self.ranks if rank.log.problem), ""),
+        )
+
+    def watch(self) -> None:
+        """Until no rank lives and nothing that they started is left."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """One turn of the loop; False when all is over."""
+        alive = any(rank.alive for rank in self.ranks)
+        if not alive:
+            left = descendants()
+            if not left:
+                return False
+            self.end_leftovers(left)
+        elif self.deadline is not None and self.now() >= self.deadline:
+            self.kill()
+        elif self.plan.max_seconds and not self.timed_out and self.now() >= self.plan.max_seconds:
+            self.timed_out = True
+            self.say(f"the time limit of {self.plan.max_seconds:g} s is over: stopping")
+            self.ask_to_stop(signal.SIGTERM, self.plan.grace_seconds)
+        # While nothing but leftovers is awaited, orphans of orphans appear without any signal to us: look again soon.
+        self.wait(None if alive else 0.05)
+        return True
+
+    def wait(self, longest: float | None) -> None:
+        """Sleeps until something happens, then handles all of it."""
+        poll = select.poll()
+        poll.register(self.signals.fd, select.POLLIN)
+        consoles = [console for console in (self.out, self.err) if console.size and not console.closed]
+        for console in consoles:
+            poll.register(console.fd, select.POLLOUT)
+        streams: dict[int, Stream] = {}
+        batching = self.batch_until - self.now()
+        if batching > 0:
+            longest = batching if longest is None else min(longest, batching)
+        elif self.out.size + self.err.size < CONSOLE_BYTES:
+            streams = {s.fd: s for rank in self.ranks for s in (rank.out, rank.err) if s.open}
+            for fd in streams:
+                poll.register(fd, _READABLE)
+        limit = self.plan.max_seconds if self.plan.max_seconds and not self.timed_out else None
+        for moment in (self.deadline, limit):
+            if moment is None:
+                continue
+            left = max(0.0, moment - self.now())
+            longest = left if longest is None else min(longest, left)
+        # Rounded up, or the last millisecond before a deadline would be spent spinning.
+        ready = dict(poll.poll(None if longest is None else int(longest * 1000) + 1))
+        now = self.now()
+        taken = sum(stream.read(now) for fd, stream in streams.items() if fd in ready)
+        if 0 < taken < BATCH_BYTES:
+            self.batch_until = now + BATCH_SECONDS
+        for console in consoles:
+            if ready.get(console.fd):
+                console.flush(bool(ready[console.fd] & select.POLLOUT))
+        for console in (self.out, self.err):
+            if console not in consoles:
+                console.flush(False)
+        if self.signals.fd in ready:
+            for number in self.signals.take():
+                self.handle(number)
+
+    def handle(self, number: int) -> None:
+        """One signal that was sent to us."""
+        if number == signal.SIGCHLD:
+            self.reap()
+        elif number in PASSED_SIGNALS:
+            for rank in self.ranks:
+                if rank.alive and catches(rank.pid, number):
+                    os.kill(rank.pid, number)
+        elif number in STOP_SIGNALS:
+            again = bool(self.stop_signal)
+            if not again:
+                self.stop_signal, self.stop_at = number, self.now()
+                self.say(
+                    f"{signal.Signals(number).name} received: passed on to the script, "
+                    f"which has {self.plan.grace_seconds:g} s to end"
+                )
+            if again and number == signal.SIGINT:  # somebody at a terminal who means it
+                self.deadline = self.now()
+            self.ask_to_stop(number, self.plan.grace_seconds)
+
+    def reap(self) -> None:
+        """Collects every ended child: ranks, and orphans that became ours."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self.by_pid.pop(pid, None)
+            if rank is not None:
+                self.rank_ended(rank, os.waitstatus_to_exitcode(status))
+
+    def rank_ended(self, rank: Rank, returncode: int) -> None:
+        rank.returncode, rank.ended = returncode, self.now()
+        rank.stopped = bool(self.sent)
+        now = self.now()
+        for stream in (rank.out, rank.err):
+            while stream.read(now):  # what it printed before it ended; a grandchild may hold the pipe open for longer
+                self.flush()
+        if returncode != 0 and any(other.alive for other in self.ranks):
+            self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
+
+    def ask_to_stop(self, number: int, grace: float) -> None:
+        """Sends a stop signal to every living rank; the first call starts the clock."""
+        if self.deadline is None:
+            self.deadline = self.now() + grace
+        self.sent = number
+        for rank in self.ranks:
+            if rank.alive:
+                _send(rank.pid, number, rank.spec.signal_group)
+
+    def kill(self) -> None:
+        """The grace is over."""
+        self.deadline = None
+        for rank in self.ranks:
+            if rank.alive:
+                self.killed += 1
+                self.say(f"{rank.spec.label or 'the script'} did not end in time and is killed")
+                _send(rank.pid, signal.SIGKILL, group=True)
+
+    def end_leftovers(self, left: list[int]) -> None:
+        """Asks what the script left running to end, and kills it when its time is over."""
+        new = [pid for pid in left if pid not in self.left_behind]
+        if new:
+            if self.deadline is None and not self.left_behind:
+                self.deadline = self.now() + min(LEFTOVER_GRACE, self.plan.grace_seconds)
+            self.left_behind.update(new)
+            for pid in new:
+                _send(pid, self.sent or signal.SIGTERM, group=False)
+        if self.deadline is None or self.now() >= self.deadline:
+            self.deadline = None
+            for pid in left:
+                _send(pid, signal.SIGKILL, group=False)
+
+    def flush(self) -> None:
+        for console in (self.out, self.err):
+            if console.size >= CONSOLE_BYTES:  # the ranks are gone; only the console holds us up
+                console.drain(CONSOLE_GRACE)
+            else:
+                console.flush(False)
+
+    def finish_output(self) -> None:
+        """Passes on what is left in the pipes and closes everything."""
+        for rank in self.ranks:
+            for stream in (rank.out, rank.err):
+                while stream.read(self.now()):
+                    self.flush()
+                stream.close()
+            rank.log.close()
+        for console in (self.out, self.err):
+            console.drain(CONSOLE_GRACE)
+
+
+def _send(pid: int, number: int, group: bool) -> None:
+    try:
+        if group:
+            os.killpg(pid, number)  # every rank leads a group of its own
+        else:
+            os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,204 @@
+"""From a rank's pipe to the console and its log file: whole lines, tagged, valid UTF-8, nothing kept without bound.
+
+All work is done on blocks of lines, never line by line, so that a chatty script costs the supervisor next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+READ_BYTES = 1 << 18
+LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces of this size
+TAIL_BYTES = 1 << 16  # of each stream, kept for the failure report
+FRAME_SECONDS = 1.0  # at most one frame of a progress bar in this time
+CONSOLE_BYTES = 1 << 22  # waiting for a slow console; beyond this the ranks have to wait, too
+_TRACEBACK = b"Traceback (most recent call last)"
+
+
+class Console:
+    """Writes to one of our own descriptors without ever blocking the supervisor.
+
+    A pipe that `poll` calls writable takes at least PIPE_BUF bytes, so writes of that size cannot block; setting
+    O_NONBLOCK instead would change the descriptor for everyone who shares it, the user's shell included.
+    """
+
+    PIECE = 4096  # PIPE_BUF on Linux
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.waiting: list[bytes] = []
+        self.size = 0
+        self.closed = False
+        try:
+            self.blocks = not stat.S_ISREG(os.fstat(fd).st_mode)
+        except OSError:
+            self.closed = True
+
+    def put(self, data: bytes) -> None:
+        """Queues data; `flush` writes it."""
+        if data and not self.closed:
+            self.waiting.append(data)
+            self.size += len(data)
+
+    def flush(self, writable: bool) -> None:
+        """Writes what can be written now. `writable`: whether a poll has just said so."""
+        if self.closed or not self.waiting:
+            return
+        data = memoryview(b"".join(self.waiting) if len(self.waiting) > 1 else self.waiting[0])
+        try:
+            while data and (not self.blocks or writable or self._is_writable()):
+                data = data[os.write(self.fd, data[: self.PIECE] if self.blocks else data) :]
+                writable = False
+        except BlockingIOError:  # somebody else made it non-blocking
+            pass
+        except OSError:  # nobody reads any more (EPIPE) or the disk is full: the job goes on, the log files stay
+            self.closed = True
+            data = memoryview(b"")
+        self.size = len(data)
+        self.waiting = [bytes(data)] if data else []
+
+    def _is_writable(self) -> bool:
+        import select
+
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        return bool(poll.poll(0))
+
+    def drain(self, seconds: float) -> None:
+        """Writes everything, waiting at most `seconds` for a reader that does not read."""
+        import select
+        import time
+
+        end = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        while self.waiting and not self.closed and (left := end - time.monotonic()) > 0:
+            self.flush(bool(poll.poll(left * 1000)))
+
+
+class LogFile:
+    """A rank's log file: every byte, in order of arrival. A full disk costs the log, never the job."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.fd, self.problem = path, -1, ""
+        if not path:
+            return
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            self.problem = f"no log file {path}: {error.strerror}"
+
+    def write(self, data: bytes) -> None:
+        """Appends data, or gives up the file."""
+        if self.fd < 0:
+            return
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self.fd, view) :]
+        except OSError as error:
+            self.problem = f"log file {self.path} ends early: {error.strerror}"
+            self.close()
+
+    def close(self) -> None:
+        """Closes the file; safe to call again."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Stream:
+    """One pipe of one rank."""
+
+    def __init__(self, fd: int, console: Console, log: LogFile, label: str) -> None:
+        self.fd, self.console, self.log = fd, console, log
+        self.prefix = f"[{label}] ".encode() if label else b""
+        self.pending = b""
+        self.tail = bytearray()
+        self.traceback_at: float | None = None
+        self.open = True
+        self.last_frame = 0.0
+
+    def read(self, now: float) -> int:
+        """Takes what the pipe holds, one block at most; how many bytes, 0 when there are none now or ever again."""
+        if not self.open:
+            return 0
+        try:
+            block = os.read(self.fd, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            block = b""
+        if not block:
+            self.close()
+            return 0
+        self._take(block, now)
+        return len(block)
+
+    def _take(self, block: bytes, now: float) -> None:
+        if _TRACEBACK in block:
+            self.traceback_at = now
+        self.tail += block[-TAIL_BYTES:]
+        if len(self.tail) > 4 * TAIL_BYTES:
+            del self.tail[:-TAIL_BYTES]
+        data = self.pending + block if self.pending else block
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) < LONGEST_LINE:
+            if b"\r" in block:
+                data = self._thin_open_line(data, now)
+            self.pending = data
+            return
+        if not cut:
+            self.pending = b""
+            self._emit(data + b"\n", data)
+            return
+        self.pending = data[cut:]
+        self._emit(data[:cut], data[:cut])
+
+    def _thin_open_line(self, data: bytes, now: float) -> bytes:
+        """A progress bar at work: shows its latest finished frame now and then, keeps only the frame being drawn."""
+        done, _, rest = data.rpartition(b"\r")
+        self.log.write(done + b"\r")
+        if now - self.last_frame >= FRAME_SECONDS:
+            frame = done.rpartition(b"\r")[2]
+            if frame.strip():
+                self.last_frame = now
+                self._show(frame + b"\n")
+        return rest
+
+    def _emit(self, lines: bytes, raw: bytes) -> None:
+        self.log.write(raw)
+        if b"\r" in lines:
+            lines = b"\n".join(_last_frame(line) for line in lines.split(b"\n"))
+        self._show(lines)
+
+    def _show(self, lines: bytes) -> None:
+        try:
+            lines.decode()
+        except UnicodeDecodeError:
+            lines = lines.decode("utf-8", "backslashreplace").encode()
+        if self.prefix:
+            lines = self.prefix + lines[:-1].replace(b"\n", b"\n" + self.prefix) + b"\n"
+        self.console.put(lines)
+
+    def close(self) -> None:
+        """Passes on an unfinished last line and closes the pipe."""
+        if not self.open:
+            return
+        if self.pending:
+            self._emit(self.pending + b"\n", self.pending)
+            self.pending = b""
+        self.open = False
+        os.close(self.fd)
+
+    def last_bytes(self) -> bytes:
+        """The end of what came through."""
+        return bytes(self.tail[-TAIL_BYTES:])
+
+
+def _last_frame(line: bytes) -> bytes:
+    """What a terminal would show of a line with carriage returns: the last frame that has any text."""
+    frames = [frame for frame in line.split(b"\r") if frame.strip()]
+    return frames[-1] if frames else b""

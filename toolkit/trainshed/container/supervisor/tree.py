@@ -1,0 +1,68 @@
+"""The process tree below us: become everyone's last parent, find what is left, end it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children (as they would be PID 1's), so that we can end and reap them."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(signum: int) -> None:
+    """The calling process gets `signum` when its parent dies, however it dies."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+
+
+def descendants() -> list[int]:
+    """PIDs of all processes below this one that are not zombies, parents before children."""
+    found, queue = [], [os.getpid()]
+    while queue:
+        children = [pid for pid in _children(queue.pop(0)) if not _is_zombie(pid)]
+        found += children
+        queue += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                children += map(int, file.read().split())
+    except OSError:
+        if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):  # a kernel without that file
+            return _children_by_scan(pid)
+    return children
+
+
+def _children_by_scan(parent: int) -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _stat_field(int(name), 1) == str(parent)]
+
+
+def _is_zombie(pid: int) -> bool:
+    return _stat_field(pid, 0) in ("Z", "X", "")
+
+
+def _stat_field(pid: int, index: int) -> str:
+    """Field `index` after the command name in /proc/PID/stat (0 is the state, 1 the parent); "" if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[index]
+    except (OSError, IndexError):
+        return ""
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Whether the process has a handler of its own for a signal (proc(5), SigCgt)."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
+    except (OSError, StopIteration):
+        return False
