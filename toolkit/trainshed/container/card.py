@@ -15,10 +15,13 @@ def card() -> str:
     from .report.record import installed_versions
 
     hardware = probe(os.environ)
-    versions = " · ".join(f"{name} {version}" for name, version in installed_versions().items() if name in ("torch", "transformers"))
+    python = sys.version.split()[0]
+    versions = "".join(
+        f" · {name} {version}" for name, version in installed_versions().items() if name in ("torch", "transformers")
+    )
     gpus = f"{hardware.gpus} GPU(s)" if hardware.gpus else "no GPU"
     return f"""\
-trainshed {trainshed.__version__} · Python {sys.version.split()[0]}{' · ' + versions if versions else ''} · {hardware.cpus} CPU(s), {gpus}
+trainshed {trainshed.__version__} · Python {python}{versions} · {hardware.cpus} CPU(s), {gpus}
 
 This image trains what is mounted at /opt/ml:
   /opt/ml/code/train.py                            your script (and requirements.txt)

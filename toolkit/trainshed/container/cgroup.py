@@ -8,7 +8,7 @@ _ROOT = "/sys/fs/cgroup"
 
 
 def _files(controller: str, v1_name: str, v2_name: str) -> list[str]:
-    """Where a value may stand, nearest group first. Inside a container the group's own path is usually mounted as the root."""
+    """Where a value may stand, nearest group first. Inside a container the group's own path is mostly the root."""
     places = []
     try:
         with open("/proc/self/cgroup") as file:

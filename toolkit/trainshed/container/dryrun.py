@@ -29,19 +29,35 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
         ("install", f"{program.requirements or 'nothing'}" + (" and the package" if program.kind == "package" else "")),
         ("hosts", f"{', '.join(cluster.hosts)} (this is {cluster.current_host}, node rank {cluster.rank})"),
         ("scheduler", f"{cluster.scheduler}: {cluster.evidence}"),
-        ("hardware", f"{cluster.hardware.cpus} CPUs, {cluster.hardware.gpus} GPUs, {cluster.hardware.neurons} Neuron cores"),
-        ("launcher", f"{plan.launcher}, asked for by {job.distribution.asked_by or 'default'}; {_ranks(cluster, plan)}"),
+        (
+            "hardware",
+            f"{cluster.hardware.cpus} CPUs, {cluster.hardware.gpus} GPUs, {cluster.hardware.neurons} Neuron cores",
+        ),
+        (
+            "launcher",
+            f"{plan.launcher}, asked for by {job.distribution.asked_by or 'default'}; {_ranks(cluster, plan)}",
+        ),
     ]
     if plan.launcher != "script":
-        rows.append(("rendezvous", f"{cluster.address}:{cluster.port}" + (f" over {cluster.interface}" if cluster.interface else "")))
+        rows.append(
+            (
+                "rendezvous",
+                f"{cluster.address}:{cluster.port}" + (f" over {cluster.interface}" if cluster.interface else ""),
+            )
+        )
     for channel in job.channels:
         rows.append(("channel", f"{channel.name}: {channel.input_mode}, {channel.path}, {_size(channel.path)}"))
     for spec in plan.processes:
-        rows.append(("command" if spec.rank is None else f"rank {spec.rank}", shlex.join(shown_arguments(spec.argv, spec.env))))
+        rows.append(
+            ("command" if spec.rank is None else f"rank {spec.rank}", shlex.join(shown_arguments(spec.argv, spec.env)))
+        )
     rows += [
         ("directory", first.cwd),
         ("logs", os.path.dirname(first.log)),
-        ("signals", f"SIGTERM, SIGINT, SIGHUP, SIGQUIT go to the script, SIGKILL follows after {plan.grace_seconds:g} s"),
+        (
+            "signals",
+            f"SIGTERM, SIGINT, SIGHUP, SIGQUIT go to the script, SIGKILL follows after {plan.grace_seconds:g} s",
+        ),
         ("resume", _resume(job.paths.checkpoints)),
     ]
     rows += [("warning", text) for text in (*job.warnings, *plan.notes)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 
 
-
 class Interrupted(BaseException):
     """Raised where a stop signal ends a step before the script runs; not an Exception, so that nothing swallows it."""
 
@@ -14,7 +13,7 @@ class Interrupted(BaseException):
         self.number, self.when = number, when
 
 
-class stop_raises:  # noqa: N801 (used like a function)
+class stop_raises:
     """Within the block, stop signals raise `Interrupted` (as PID 1 they would be ignored otherwise)."""
 
     def __init__(self, when: str) -> None:

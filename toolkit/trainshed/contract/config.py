@@ -141,7 +141,9 @@ def parse_resource_config(value: Any, file: str, problems: list[Problem]) -> Res
         if not HOST_NAME.fullmatch(host):
             fields.problem("hosts" if host in hosts else "current_host", host, "is no host name")
     if current not in hosts and len(problems) == before:
-        fields.problem("current_host", current, f"is not among the hosts ({', '.join(hosts[:5])})", did_you_mean(current, hosts))
+        fields.problem(
+            "current_host", current, f"is not among the hosts ({', '.join(hosts[:5])})", did_you_mean(current, hosts)
+        )
     groups = []
     for number, item in enumerate(fields.items("instance_groups")):
         one = Fields(item, file, problems, f"instance_groups[{number}].")
@@ -156,7 +158,9 @@ def parse_resource_config(value: Any, file: str, problems: list[Problem]) -> Res
     group = fields.text("current_group_name") or fields.text("current_instance_group") or DEFAULT_GROUP
     names = [item.name for item in groups]
     if groups and group not in names and len(problems) == before:
-        fields.problem("current_group_name", group, f"is none of the groups ({', '.join(names)})", did_you_mean(group, names))
+        fields.problem(
+            "current_group_name", group, f"is none of the groups ({', '.join(names)})", did_you_mean(group, names)
+        )
     interface = fields.text("network_interface_name") or DEFAULT_INTERFACE
     return ResourceConfig(
         current_host=current,

@@ -7,7 +7,6 @@ the peers spell them and once with `_` (`SM_HP_LEARNING-RATE` and `SM_HP_LEARNIN
 
 from __future__ import annotations
 
-
 from .hyperparameters import to_environment_text, variable_names
 
 TYPE_CHECKING = False
@@ -48,7 +47,11 @@ def script_environment(
     """
     paths, resources = job.paths, job.resources
     groups = {
-        group.name: {"hosts": list(group.hosts), "instance_group_name": group.name, "instance_type": group.instance_type}
+        group.name: {
+            "hosts": list(group.hosts),
+            "instance_group_name": group.name,
+            "instance_type": group.instance_type,
+        }
         for group in resources.instance_groups
     }
     current_group_hosts = list(resources.group_hosts(resources.current_group_name) or resources.hosts)
@@ -118,7 +121,9 @@ def script_environment(
     warnings = []
     for name in [name for name, value in environment.items() if len(value.encode()) + len(name) >= LONGEST]:
         del environment[name]
-        warnings.append(f"{name} is longer than the 128 KiB that Linux allows a variable and is left out; read the file instead")
+        warnings.append(
+            f"{name} is longer than the 128 KiB that Linux allows a variable and is left out; read the file instead"
+        )
     return environment, warnings
 
 

@@ -201,9 +201,7 @@ def _has_entries(folder: str) -> bool:
         return False
 
 
-def _file_or_variables(
-    path: str, variable: str, environ: Mapping[str, str], problems: list[Problem], **options: Any
-) -> Any:
+def _file_or_variables(path: str, variable: str, environ: Mapping[str, str], problems: list[Problem], **options: Any) -> Any:
     """A config file's JSON, or where there is no such file, that of the variable which says the same."""
     if not os.path.exists(path) and environ.get(variable):
         return parse_json(environ[variable].encode("utf-8", "replace"), f"variable {variable}", problems, **options)

@@ -49,7 +49,9 @@ def read_json(path: str, problems: list[Problem], **options: Any) -> Any:
     try:
         data = read_bytes(path, LIMIT)
     except PermissionError:
-        problems.append(Problem(path, "cannot be read by this user", suggestion="chmod -R a+rX the folder, or run as its owner"))
+        problems.append(
+            Problem(path, "cannot be read by this user", suggestion="chmod -R a+rX the folder, or run as its owner")
+        )
         return None
     except (OSError, ValueError) as error:
         problems.append(Problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}"))
@@ -70,7 +72,9 @@ class Fields:
         """Notes a problem with a field of this object."""
         field = f"{self.prefix}{name}" if name else self.prefix.rstrip(".")
         text = "" if value is None else value if isinstance(value, str) else repr(value)
-        self.problems.append(Problem(self.file, message, ascii_safe(shorten(field, 60)), ascii_safe(shorten(text)), suggestion))
+        self.problems.append(
+            Problem(self.file, message, ascii_safe(shorten(field, 60)), ascii_safe(shorten(text)), suggestion)
+        )
 
     def text(self, name: str, default: str = "") -> str:
         """A string; numbers are taken as they print."""

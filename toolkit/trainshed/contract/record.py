@@ -11,7 +11,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, TypeVar, dataclass_transform
+    from typing import Any, TypeVar
+
+    from typing_extensions import dataclass_transform
 
     Self = TypeVar("Self", bound="Record")
 else:
@@ -31,7 +33,7 @@ class Record:
     _required: frozenset[str] = frozenset()
 
     def __init_subclass__(cls) -> None:
-        own = tuple(name for name in cls.__dict__.get("__annotations__", ()) if not name.startswith("_"))
+        own = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
         cls._fields = tuple(dict.fromkeys(cls._fields + own))
         cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
 

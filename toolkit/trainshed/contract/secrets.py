@@ -35,7 +35,9 @@ def is_secret_name(name: str) -> bool:
 
 def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which the values of secret names are masked and logins in URLs are blanked, at any depth."""
-    return {key: MASK if is_secret_name(str(key)) and value not in ("", None) else _mask(value) for key, value in values.items()}
+    return {
+        key: MASK if is_secret_name(str(key)) and value not in ("", None) else _mask(value) for key, value in values.items()
+    }
 
 
 def _mask(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A cluster as `resourceconfig.json` (or SM_HOSTS and SM_CURRENT_HOST) tells it: SageMaker, its SDKs' local modes, our runner."""
+"""A cluster as `resourceconfig.json` (or SM_HOSTS and SM_CURRENT_HOST) tells it: SageMaker, local modes, our runner."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ def _unpack_tar(archive: str, folder: str) -> None:
                 raise ProgramError(f"{archive} has more than {MOST_MEMBERS:,} members")
             _check_name(archive, member.name)
             if member.issym():
-                _check_link(archive, member.name, os.path.join(os.path.dirname(member.name), member.linkname), member.linkname)
+                _check_link(
+                    archive, member.name, os.path.join(os.path.dirname(member.name), member.linkname), member.linkname
+                )
             elif member.islnk():
                 _check_link(archive, member.name, member.linkname, member.linkname)
             elif not (member.isfile() or member.isdir()):
@@ -88,7 +90,9 @@ def _check_name(archive: str, name: str) -> None:
 def _check_link(archive: str, name: str, target: str, written: str) -> None:
     normal = os.path.normpath(target)
     if written.startswith("/") or normal == ".." or normal.startswith("../"):
-        raise ProgramError(f"{archive} holds the link {shorten(name)!r} to {shorten(written)!r}, which points outside: refused")
+        raise ProgramError(
+            f"{archive} holds the link {shorten(name)!r} to {shorten(written)!r}, which points outside: refused"
+        )
 
 
 def _check_no_path_through_links(archive: str, links: list[str], names: Iterable[str]) -> None:

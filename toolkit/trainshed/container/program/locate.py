@@ -68,8 +68,13 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
     if path is None:
         module = name[:-3] if name.endswith(".py") else name
         if folder and _is_package(folder) and _MODULE.fullmatch(module):  # a module of the package, not a file here
-            command = (sys.executable, "-m", module)
-            return Program(name=name, kind="package", command=command, folder=folder, requirements=requirements)
+            return Program(
+                name=name,
+                kind="package",
+                command=(sys.executable, "-m", module),
+                folder=folder,
+                requirements=requirements,
+            )
         raise _not_found(name, folder)
     folder = folder or os.path.dirname(path)
     kind, command = _command(name, path, folder)

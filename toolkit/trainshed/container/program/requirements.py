@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from .locate import Program
 
 # pip's settings that say where packages come from. uv reads none of them, so with any of these pip does the work.
-_INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CERT", "PIP_CONFIG_FILE", "PIP_PROXY")
+_INDEX_VARIABLES = (
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_NO_INDEX",
+    "PIP_CERT",
+    "PIP_CONFIG_FILE",
+    "PIP_PROXY",
+)
 _INSTALL_GRACE = 5.0
 
 
@@ -111,7 +119,7 @@ def _reason(text: str) -> str:
 
 def _hint(text: str) -> str:
     if "No matching distribution" in text or "no version of" in text:
-        return "check the package's name and version in requirements.txt, and whether the index is reachable from the container"
+        return "check the name and version in requirements.txt, and whether the index is reachable from the container"
     if "No space left" in text:
         return "the container's disk is full"
     if "Connection" in text or "resolve host" in text or "Temporary failure" in text:

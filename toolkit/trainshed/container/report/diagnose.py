@@ -7,7 +7,14 @@ import os
 import re
 import signal
 
-from trainshed.contract.errors import EXIT_INTERNAL, EXIT_NOT_FOUND, EXIT_SIGNAL_BASE, EXIT_USER, TrainshedError, shorten
+from trainshed.contract.errors import (
+    EXIT_INTERNAL,
+    EXIT_NOT_FOUND,
+    EXIT_SIGNAL_BASE,
+    EXIT_USER,
+    TrainshedError,
+    shorten,
+)
 from trainshed.contract.outcome import Failure, clip
 from trainshed.contract.secrets import mask_text
 

@@ -13,11 +13,18 @@ _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::\s?(?P<message>.*))?$")
 _USAGE = re.compile(r"^(?P<program>[^\s:]+): error: (?P<message>.+)$")
 _RANK_TAG = re.compile(r"^\[(?:rank)?\d+\]:\s?")  # torch tags the lines of a failing rank's traceback a second time
 _NATIVE = re.compile(
-    r"^(?:terminate called after throwing .*|.*(?:: |^)Assertion .* failed\.?|Fatal Python error: .*|.*error while loading shared "
-    r"libraries: .*|.*: symbol lookup error: .*|\*\*\* .* \*\*\*.*|free\(\): .*|malloc\(\): .*|double free .*)$"
+    r"^(?:terminate called after throwing .*|.*(?:: |^)Assertion .* failed\.?|Fatal Python error: .*"
+    r"|.*error while loading shared libraries: .*|.*: symbol lookup error: .*|\*\*\* .* \*\*\*.*"
+    r"|free\(\): .*|malloc\(\): .*|double free .*)$"
 )
 # Raised by launchers about a child's failure; the child's own exception is the reason.
-_WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
+_WRAPPERS = (
+    "ChildFailedError",
+    "CalledProcessError",
+    "SignalException",
+    "ProcessRaisedException",
+    "ProcessExitedException",
+)
 
 
 class Raised(Record):
@@ -79,7 +86,7 @@ def _end_of_message(lines: list[str], start: int) -> int:
     """Messages of several lines end at a blank line, at the next traceback, or after 30 lines."""
     for number in range(start, min(start + 30, len(lines))):
         line = lines[number]
-        if not line.strip() or _HEADER in line or _EXCEPTION.match(line) and ":" in line and "Error" in line.split(":")[0]:
+        if not line.strip() or _HEADER in line or (_EXCEPTION.match(line) and ":" in line and "Error" in line.split(":")[0]):
             return number
     return min(start + 30, len(lines))
 

@@ -1,6 +1,6 @@
 """What to do about a failure: a table of patterns in what was printed, and the advice for each.
 
-Every hint names things of this very job: the hyperparameter, the channel, the host, the size. `tests/container` holds one
+Every hint names things of this very job: the hyperparameter, the channel, the host, the size. `tests/report` holds one
 case for each.
 """
 
@@ -136,7 +136,10 @@ def _shared_memory(context: Context, _: re.Match[str] | None) -> str:
 
 
 def _cuda_memory(context: Context, _: re.Match[str]) -> str:
-    name = next((n for n in ("batch_size", "batch-size", "per_device_train_batch_size") if n in context.job.hyperparameters.user), "")
+    name = next(
+        (n for n in ("batch_size", "batch-size", "per_device_train_batch_size") if n in context.job.hyperparameters.user),
+        "",
+    )
     value = f" (it is {context.job.hyperparameters.user[name]})" if name else ""
     return f"the GPU's memory is full: lower {name or 'the batch size'}{value}, use bf16 or activation checkpointing"
 
@@ -146,7 +149,9 @@ def _missing_hosts(context: Context, match: re.Match[str]) -> str:
 
     others = [host for host in context.cluster.hosts if host != context.cluster.current_host]
     gone = [host for host in others if not resolves(host)]
-    joined = f"{match['joined']} of {match['all']} ranks came; " if "joined" in match.re.groupindex and match["joined"] else ""
+    joined = (
+        f"{match['joined']} of {match['all']} ranks came; " if "joined" in match.re.groupindex and match["joined"] else ""
+    )
     if gone:
         return f"{joined}{', '.join(gone)} cannot be found any more: look at why that host ended"
     if not others:
@@ -191,7 +196,8 @@ def _module(context: Context, match: re.Match[str]) -> str:
     near = did_you_mean(top, local)
     if near:
         return f"the code folder has no {top!r}; {near}"
-    return f"add {_DISTRIBUTIONS.get(module, _DISTRIBUTIONS.get(top, top))} to requirements.txt beside the script, or to the image"
+    distribution = _DISTRIBUTIONS.get(module, _DISTRIBUTIONS.get(top, top))
+    return f"add {distribution} to requirements.txt beside the script, or to the image"
 
 
 def _names_of(folder: str) -> list[str]:
@@ -231,9 +237,8 @@ def _unrecognized(context: Context, match: re.Match[str]) -> str:
     listed = ", ".join(repr(name) for name in names[:4])
     known = re.findall(r"--([A-Za-z][\w-]*)", context.text.split("error:")[0])
     near = did_you_mean(names[0], known)
-    return (
-        f"hyperparameter{'s' if len(names) > 1 else ''} {listed} became arguments that the script does not take"
-        + (f"; {near}" if near else "; remove them, add them to its parser, or use parse_known_args")
+    return f"hyperparameter{'s' if len(names) > 1 else ''} {listed} became arguments that the script does not take" + (
+        f"; {near}" if near else "; remove them, add them to its parser, or use parse_known_args"
     )
 
 
@@ -264,12 +269,16 @@ def _missing_file(context: Context, match: re.Match[str]) -> str:
         channel = path[len(data) + 1 :].split("/")[0]
         if channel not in channels:
             near = did_you_mean(channel, channels)
-            return f"there is no channel {channel!r}; channels are {', '.join(channels) or 'none'}" + (f" ({near})" if near else "")
+            return f"there is no channel {channel!r}; channels are {', '.join(channels) or 'none'}" + (
+                f" ({near})" if near else ""
+            )
         return f"channel {channel!r} does not hold it; {_listing(f'{data}/{channel}')}"
     if not path.startswith("/"):
         return f"the path is relative to {context.code_folder}; data lies in {data}/<channel> (SM_CHANNEL_<NAME>)"
     folder = os.path.dirname(path)
-    return f"{folder} {'does not hold it; ' + _listing(folder) if os.path.isdir(folder) else 'does not exist in this container'}"
+    if os.path.isdir(folder):
+        return f"{folder} does not hold it; {_listing(folder)}"
+    return f"{folder} does not exist in this container"
 
 
 def _listing(folder: str) -> str:
@@ -281,10 +290,22 @@ def _listing(folder: str) -> str:
 
 
 def _permission(context: Context, match: re.Match[str]) -> str:
+    if match["program"]:
+        return f"{match['program']} may not be used or run by uid {os.getuid()}; check its owner and its execute bit"
     return (
         f"the job runs as uid {os.getuid()}, which may not do that to {match['path']}; "
         "make the mounted folder writable for it, or start the container with --user of the folder's owner"
     )
+
+
+def _command_missing(context: Context, match: re.Match[str]) -> str:
+    return f"{match['command']} is not installed in the image, or not on PATH"
+
+
+def _syntax(context: Context, match: re.Match[str]) -> str:
+    import platform
+
+    return f"the script does not parse with this image's Python {platform.python_version()}"
 
 
 def _channel_variable(context: Context, match: re.Match[str]) -> str:
@@ -300,38 +321,115 @@ def _always(text: str) -> Callable[[Context, re.Match[str]], str]:
 
 
 HINTS: tuple[Hint, ...] = (
-    Hint("shared-memory", r"DataLoader worker .* killed by signal: (Bus error|Killed)|unable to (open|mmap|write|allocate) shared memory|(?:shm_open|/dev/shm)\S* .*No space|No space left on device.*(/dev/shm|torch_)", _shared_memory),
+    Hint(
+        "shared-memory",
+        r"DataLoader worker .* killed by signal: (Bus error|Killed)"
+        r"|unable to (open|mmap|write|allocate) shared memory"
+        r"|(?:shm_open|/dev/shm)\S* .*No space|No space left on device.*(/dev/shm|torch_)",
+        _shared_memory,
+    ),
     Hint("cuda-out-of-memory", r"CUDA out of memory|OutOfMemoryError: CUDA|CUBLAS_STATUS_ALLOC_FAILED", _cuda_memory),
-    Hint("cuda-driver", r"CUDA driver version is insufficient|NVIDIA driver on your system is too old|no kernel image is available|forward compatibility was attempted", _always("the image's CUDA does not fit this machine's driver or GPU; use an image built for an older CUDA, or update the driver (`nvidia-smi` shows what it supports)")),
-    Hint("no-gpu", r"Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled|libcuda\.so\.1: cannot open", _always("no GPU is visible here: start the container with --gpus all, use the GPU image, or let the script fall back to the CPU")),
-    Hint("device-assert", r"device-side assert triggered", _always("a label or index is out of range; run on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see the line")),
-    Hint("rendezvous-timeout", r"[Tt]imed out after \d+ seconds waiting for clients\. (?P<joined>\d+)/(?P<all>\d+) clients joined|RendezvousTimeoutError|The client socket has (?:timed out|failed to connect)|DistNetworkError|DistStoreError", _missing_hosts),
-    Hint("collective-timeout", r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation", _always("a rank did not join a collective in time: look for ranks that skip a step, have fewer batches, or are stuck in data loading")),
+    Hint(
+        "cuda-driver",
+        r"CUDA driver version is insufficient|NVIDIA driver on your system is too old"
+        r"|no kernel image is available|forward compatibility was attempted",
+        _always(
+            "the image's CUDA does not fit this machine's driver or GPU; use an image built for an older CUDA, "
+            "or update the driver (`nvidia-smi` shows what it supports)"
+        ),
+    ),
+    Hint(
+        "no-gpu",
+        r"Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled"
+        r"|libcuda\.so\.1: cannot open",
+        _always(
+            "no GPU is visible here: start the container with --gpus all, use the GPU image, "
+            "or let the script fall back to the CPU"
+        ),
+    ),
+    Hint(
+        "device-assert",
+        r"device-side assert triggered",
+        _always("a label or index is out of range; run on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see the line"),
+    ),
+    Hint(
+        "rendezvous-timeout",
+        r"[Tt]imed out after \d+ seconds waiting for clients\. (?P<joined>\d+)/(?P<all>\d+) clients joined"
+        r"|RendezvousTimeoutError|The client socket has (?:timed out|failed to connect)|DistNetworkError|DistStoreError",
+        _missing_hosts,
+    ),
+    Hint(
+        "collective-timeout",
+        r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation",
+        _always(
+            "a rank did not join a collective in time: look for ranks that skip a step, have fewer batches, "
+            "or are stuck in data loading"
+        ),
+    ),
     Hint("port-in-use", r"Address already in use|EADDRINUSE", _port),
-    Hint("interface", r"Unable to (?:resolve hostname|find (?:address|interface))|No (?:socket )?interface found|network interface .* not found", _always("the network library chose no usable interface; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the one that `ip route` shows")),
-    Hint("peer-lost", r"Connection (?:closed|reset) by (?:remote )?peer|ncclRemoteError|[Rr]emote process (?:exited|has terminated)|Broken pipe.*gloo", _peer_lost),
+    Hint(
+        "interface",
+        r"Unable to (?:resolve hostname|find (?:address|interface))|No (?:socket )?interface found"
+        r"|network interface .* not found",
+        _always(
+            "the network library chose no usable interface; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
+            "to the one that `ip route` shows"
+        ),
+    ),
+    Hint(
+        "peer-lost",
+        r"Connection (?:closed|reset) by (?:remote )?peer|ncclRemoteError"
+        r"|[Rr]emote process (?:exited|has terminated)|Broken pipe.*gloo",
+        _peer_lost,
+    ),
     Hint("module", r"ModuleNotFoundError: No module named '(?P<module>[^']+)'", _module),
-    Hint("glibc", r"version `(?:GLIBC|GLIBCXX|CXXABI)_[^']*' not found", _always("a compiled package was made for a newer system; install a wheel for this image, or use a newer base image")),
-    Hint("exec-format", r"Exec format error", _always("the program was built for another processor architecture, or is a script without a `#!` line")),
+    Hint(
+        "glibc",
+        r"version `(?:GLIBC|GLIBCXX|CXXABI)_[^']*' not found",
+        _always("a compiled package was made for a newer system; install a wheel for this image, or use a newer base image"),
+    ),
+    Hint(
+        "exec-format",
+        r"Exec format error",
+        _always("the program was built for another processor architecture, or is a script without a `#!` line"),
+    ),
     Hint("unrecognized-arguments", r"error: unrecognized arguments: (?P<arguments>.+)", _unrecognized),
     Hint("required-arguments", r"error: the following arguments are required: (?P<arguments>.+)", _required),
     Hint("bad-argument", r"error: argument (?P<name>[^\s:]+): (?:expected|invalid|ignored)", _bad_argument),
     Hint("channel-variable", r"KeyError: '(?P<name>SM_[A-Z0-9_.-]+)'", _channel_variable),
     Hint("disk-full", r"No space left on device|Disk quota exceeded", _disk_full),
     Hint("read-only", r"Read-only file system", _read_only),
-    Hint("permission", r"PermissionError: .*?'(?P<path>[^']+)'|(?P<shell>\S+): Permission denied", lambda c, m: _permission(c, m) if m["path"] else f"{m['shell']} may not be used or run by uid {os.getuid()}; check its owner and its execute bit"),
+    Hint(
+        "permission",
+        r"PermissionError: .*?'(?P<path>[^']+)'|(?P<program>\S+): Permission denied",
+        _permission,
+    ),
     Hint("missing-file", r"(?:FileNotFoundError|No such file or directory).*?'(?P<path>[^']+)'", _missing_file),
-    Hint("too-many-files", r"Too many open files", _always("raise the limit (docker run --ulimit nofile=1048576), or use fewer data-loader workers")),
-    Hint("spawn", r"An attempt has been made to start a new process before the|freeze_support\(\)", _always("put the script's main part under `if __name__ == \"__main__\":`; the libraries it uses start processes of their own")),
-    Hint("hub-offline", r"couldn't connect to 'https://huggingface|OfflineModeIsEnabled|LocalEntryNotFoundError|Temporary failure in name resolution|Name or service not known.*https?", _always("the container has no way to that server: put models and data into a channel or the image")),
-    Hint("command-missing", r"(?P<command>[\w./-]+): (?:command )?not found", lambda c, m: f"{m['command']} is not installed in the image, or not on PATH"),
-    Hint("syntax", r"^(?:SyntaxError|IndentationError|TabError)", lambda c, m: f"the script does not parse with this image's Python {_python()}"),
+    Hint(
+        "too-many-files",
+        r"Too many open files",
+        _always("raise the limit (docker run --ulimit nofile=1048576), or use fewer data-loader workers"),
+    ),
+    Hint(
+        "spawn",
+        r"An attempt has been made to start a new process before the|freeze_support\(\)",
+        _always(
+            'put the script\'s main part under `if __name__ == "__main__":`; '
+            "the libraries it uses start processes of their own"
+        ),
+    ),
+    Hint(
+        "hub-offline",
+        r"couldn't connect to 'https://huggingface|OfflineModeIsEnabled|LocalEntryNotFoundError"
+        r"|Temporary failure in name resolution|Name or service not known.*https?",
+        _always("the container has no way to that server: put models and data into a channel or the image"),
+    ),
+    Hint("command-missing", r"(?P<command>[\w./-]+): (?:command )?not found", _command_missing),
+    Hint("syntax", r"^(?:SyntaxError|IndentationError|TabError)", _syntax),
     Hint("recursion", r"RecursionError", _always("a function calls itself without end; see the traceback")),
-    Hint("unpicklable", r"(?:PicklingError|AttributeError|TypeError): (?:Can't|cannot|Can.t get) (?:pickle|local object)", _always("worker processes need picklable objects: move lambdas and local classes to the top of a module")),
+    Hint(
+        "unpicklable",
+        r"(?:PicklingError|AttributeError|TypeError): (?:Can't|cannot|Can.t get) (?:pickle|local object)",
+        _always("worker processes need picklable objects: move lambdas and local classes to the top of a module"),
+    ),
 )
-
-
-def _python() -> str:
-    import platform
-
-    return platform.python_version()

@@ -47,7 +47,9 @@ class RunRecord:
     def phase(self, name: str) -> None:
         """Closes the phase that has been going on since the last call (or the start), under this name."""
         now = time.time()
-        self.data["phases"].append({"name": name, "started": self._phase_start, "seconds": round(now - self._phase_start, 6)})
+        self.data["phases"].append(
+            {"name": name, "started": self._phase_start, "seconds": round(now - self._phase_start, 6)}
+        )
         self._phase_start = now
 
     def job(self, job: Job) -> None:
@@ -93,9 +95,7 @@ class RunRecord:
         """How it ended."""
         stopped = bool(outcome and outcome.stop_signal)
         state = "Stopped" if stopped or (failure and failure.kind == "Interrupted") else "Failed" if failure else "Completed"
-        self.data.update(
-            state=state, ended=time.time(), seconds=round(time.time() - self.started, 6), exit_code=exit_code
-        )
+        self.data.update(state=state, ended=time.time(), seconds=round(time.time() - self.started, 6), exit_code=exit_code)
         if outcome is not None:
             self.data["outcome"] = {
                 "stop_signal": outcome.stop_signal,
