@@ -13,19 +13,32 @@ class Interrupted(BaseException):
         self.number, self.when = number, when
 
 
-class stop_raises:
+class _StopHandler:
+    """Within the block, stop signals are handled by `handle`; the earlier handlers come back afterwards."""
+
+    STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __enter__(self) -> None:
+        self.old = {number: signal.signal(number, self.handle) for number in self.STOPS}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.old.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    def handle(self, number: int, frame: object) -> None:
+        """What to do with a stop signal: nothing."""
+
+
+class stop_ignored(_StopHandler):
+    """Within the block, stop signals do nothing: the outcome is being written and we end in a moment anyway."""
+
+
+class stop_raises(_StopHandler):
     """Within the block, stop signals raise `Interrupted` (as PID 1 they would be ignored otherwise)."""
 
     def __init__(self, when: str) -> None:
         self.when = when
 
-    def __enter__(self) -> None:
-        def raise_it(number: int, _frame: object) -> None:
-            raise Interrupted(number, self.when)
-
-        stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        self.old = {number: signal.signal(number, raise_it) for number in stops}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.old.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+    def handle(self, number: int, frame: object) -> None:
+        """Ends the step at hand."""
+        raise Interrupted(number, self.when)

@@ -15,10 +15,11 @@ from . import launchers
 from .cgroup import oom_kills
 from .cluster import resolve
 from .console import say
-from .interrupted import Interrupted, stop_raises
+from .interrupted import Interrupted, stop_ignored, stop_raises
 from .program import prepare
 from .report.finish import finish
 from .report.record import RunRecord
+from .scratch import Scratch
 from .supervisor.loop import run
 from .supervisor.plan import StartError
 
@@ -70,18 +71,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> int:
     """Runs one job to its end (or prints what it would run) and returns the exit status."""
-    import shutil
-    import tempfile
-
     record = RunRecord()
     paths = Paths.from_environment(environ)
     secrets = secret_values(environ)
     host = environ.get("SM_CURRENT_HOST", "")
     outcome: Outcome | None = None
     failure: Failure | None = None
-    scratch = ""
     try:
-        with stop_raises("before the script was started"):
+        with stop_raises("before the script was started"), Scratch(environ, paths.output) as scratch:
             job = read_job(environ)
             paths, host = job.paths, job.resources.current_host
             secrets = secret_values({**environ, **job.hyperparameters.user, **job.hyperparameters.reserved})
@@ -93,40 +90,38 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             cluster = resolve(job, environ)
             record.cluster(cluster)
             program = prepare(job, environ, say, dry=dry_run)
-            scratch = tempfile.mkdtemp(prefix="trainshed-")
-            plan = launchers.plan(job, cluster, program, dict(environ), scratch)
+            plan = launchers.plan(job, cluster, program, dict(environ), scratch.path)
             record.plan(program, plan)
             if dry_run:
                 from .dryrun import describe
 
                 print(describe(job, cluster, program, plan))
                 return EXIT_SUCCESS
+            for note in plan.notes:
+                say(f"warning: {note}", secrets)
             _wait_for_hosts(job, cluster)
-        killed_before = oom_kills()
-        for note in plan.notes:
-            say(f"warning: {note}", secrets)
-        outcome = run(plan, say=say, started=record.running)
-        failure = _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
+            if plan.scratch:
+                scratch.make()
+            killed_before = oom_kills()
+            outcome = run(plan, say=say, started=record.running)
+            failure = _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
     except NoJobError as error:
         from .card import card
 
         print(card(), file=sys.stderr)
+        failure = _explain(error, host, secrets)
         if dry_run or not os.path.isdir(paths.base):
             say(error.message)
-            return error.exit_code
-        failure = _explain(error, host, secrets)
+            return failure.exit_code
     except Interrupted as error:
         failure = _interrupted(error, host)
     except BaseException as error:  # every exit path writes its outcome, ours included
         failure = _explain(error, host, secrets)
-    finally:
-        if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
     if dry_run:
-        assert failure is not None
-        say(failure.text())
-        return failure.exit_code
-    return finish(paths, record, outcome, failure)
+        say(failure.text() if failure else "")
+        return failure.exit_code if failure else EXIT_SUCCESS
+    with stop_ignored():
+        return finish(paths, record, outcome, failure)
 
 
 def _make_folders(job: Job) -> None:

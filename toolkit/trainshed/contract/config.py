@@ -24,8 +24,8 @@ INPUT_MODES = ("File", "Pipe", "FastFile")
 DEFAULT_HOST = "algo-1"
 DEFAULT_GROUP = "homogeneousCluster"
 DEFAULT_INTERFACE = "eth0"
-CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,252})")
+CHANNEL_NAME = r"[A-Za-z0-9._-]{1,64}"  # patterns are compiled by `re` when first used: most starts need none
+HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,252})"
 
 
 class Channel(Record):
@@ -110,7 +110,7 @@ def parse_channels(value: Any, file: str, input_data: str, problems: list[Proble
     fields = Fields(value, file, problems)
     channels = []
     for name in sorted(fields.values):
-        if not CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
+        if not re.fullmatch(CHANNEL_NAME, name) or name in (".", ".."):
             fields.problem(name, None, "is no channel name: up to 64 letters, digits, '.', '_' and '-'")
             continue
         one = Fields(fields.values[name], file, problems, f"{name}.")
@@ -138,7 +138,7 @@ def parse_resource_config(value: Any, file: str, problems: list[Problem]) -> Res
     hosts = fields.texts("hosts") or ((current,) if current else (DEFAULT_HOST,))
     current = current or hosts[0]
     for host in (*hosts, current):
-        if not HOST_NAME.fullmatch(host):
+        if not re.fullmatch(HOST_NAME, host):
             fields.problem("hosts" if host in hosts else "current_host", host, "is no host name")
     if current not in hosts and len(problems) == before:
         fields.problem(

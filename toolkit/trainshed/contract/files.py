@@ -18,7 +18,8 @@ def write_atomic(path: str, data: str | bytes, *, mode: int = 0o644) -> None:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
-            os.fsync(fd)
+            if data:  # an empty file has nothing that could be lost
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.replace(aside, path)

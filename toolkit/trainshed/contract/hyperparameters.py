@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RESERVED_PREFIXES = ("sagemaker_", "trainshed_")
 RESERVED_NAMES = frozenset({"_tuning_objective_metric", "default_user_module_name"})
 ARGV_STYLES = ("sagemaker", "json", "flags")
-_UNREADABLE = re.compile(r"[^A-Za-z0-9_]")
+_UNREADABLE = r"[^A-Za-z0-9_]"
 
 
 class SpelledFloat(float):
@@ -176,7 +176,7 @@ def variable_names(prefix: str, name: str) -> tuple[str, ...]:
     Shells drop variables whose names they cannot read, hence the second form. A name with `=` has only that one.
     """
     exact = prefix + name.upper()
-    readable = prefix + _UNREADABLE.sub("_", name).upper()
+    readable = prefix + re.sub(_UNREADABLE, "_", name).upper()
     if exact == readable or "=" in exact or "\0" in exact:
         return (readable,)
     return (exact, readable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from . import config, hyperparameters
 from .config import Channel, ResourceConfig
@@ -243,7 +244,7 @@ def _locate_channels(
     if not configured:
         prefix = "SM_CHANNEL_"
         named = {name[len(prefix) :].lower(): path for name, path in environ.items() if name.startswith(prefix) and path}
-        named.update({name: f"{paths.input_data}/{name}" for name in folders if config.CHANNEL_NAME.fullmatch(name)})
+        named.update({name: f"{paths.input_data}/{name}" for name in folders if re.fullmatch(config.CHANNEL_NAME, name)})
         channels = tuple(Channel(name=name, path=path) for name, path in sorted(named.items()))
     located = []
     for channel in channels:

@@ -10,27 +10,33 @@ if TYPE_CHECKING:
     from typing import Any
 
 MASK = "******"
+SHORTEST_SECRET = 4  # shorter values ("0", "yes") would blank out innocent text
+
+# Patterns are strings, compiled by `re` when first used: a job without secrets never pays for them at start.
+_SUSPECTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth")
 _WORDS = "secret|password|passwd|passphrase|token|credential|private_?key|access_?key|api_?key|auth"
-_SECRET_NAME = re.compile(rf"(?:^|[^a-z])(?:{_WORDS})s?(?:$|[^a-z])", re.IGNORECASE)
+_SECRET_NAME = rf"(?i)(?:^|[^a-z])(?:{_WORDS})s?(?:$|[^a-z])"
 # Names that carry such a word and are no secret: token counts, tokenizers, paths to them.
-_HARMLESS = re.compile(
-    r"tokeniz|(?:num|max|min|n|new|per|vocab|pad|eos|bos|unk|mask|sep|cls)_?tokens?|tokens?_?(?:per|count|id|ids|size|length|type|embed)"
-    r"|author",
-    re.IGNORECASE,
+_HARMLESS = (
+    r"(?i)tokeniz|(?:num|max|min|n|new|per|vocab|pad|eos|bos|unk|mask|sep|cls)_?tokens?"
+    r"|tokens?_?(?:per|count|id|ids|size|length|type|embed)|author"
 )
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_URL_LOGIN = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<login>[^/\s@'\"]+)@")
-_KNOWN_FORMS = re.compile(
+_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
+_URL_LOGIN = r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<login>[^/\s@'\"]+)@"
+_KNOWN_PREFIXES = ("AKIA", "ASIA", "hf_", "gh", "sk-", "glpat-", "pypi-", "xox")
+_KNOWN_FORMS = (
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}"
     r"|\bglpat-[A-Za-z0-9_-]{20,}|\bpypi-[A-Za-z0-9_-]{40,}|\bxox[abprs]-[A-Za-z0-9-]{10,}"
 )
-SHORTEST_SECRET = 4  # shorter values ("0", "yes") would blank out innocent text
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a hyperparameter or variable of this name should never be shown."""
-    name = _CAMEL.sub("_", name)
-    return bool(_SECRET_NAME.search(_HARMLESS.sub("", name)))
+    lower = name.lower()
+    if not any(word in lower for word in _SUSPECTS):
+        return False
+    name = re.sub(_CAMEL, "_", name)
+    return bool(re.search(_SECRET_NAME, re.sub(_HARMLESS, "", name)))
 
 
 def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,8 +64,9 @@ def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
     """`text` without the given secrets, without logins in URLs, without keys of well-known forms."""
     for secret in secrets:
         text = text.replace(secret, MASK)
-    text = _URL_LOGIN.sub(rf"\g<scheme>{MASK}@", text)
-    return _KNOWN_FORMS.sub(MASK, text)
+    if "://" in text:
+        text = re.sub(_URL_LOGIN, rf"\g<scheme>{MASK}@", text)
+    return re.sub(_KNOWN_FORMS, MASK, text) if any(prefix in text for prefix in _KNOWN_PREFIXES) else text
 
 
 def mask_arguments(arguments: list[str], secrets: tuple[str, ...] = ()) -> list[str]:

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_NUMBERS = re.compile(r"(\d+)")
+_NUMBERS = r"(\d+)"
 SAY_EVERY = 5.0  # seconds between two lines that say what is awaited
 
 
@@ -19,7 +19,7 @@ def natural_order(hosts: Iterable[str]) -> tuple[str, ...]:
     """Hosts without repeats, numbers in names compared as numbers: algo-2 before algo-10."""
 
     def key(host: str) -> tuple[list[tuple[bool, int, str]], str]:
-        parts = _NUMBERS.split(host)
+        parts = re.split(_NUMBERS, host)
         return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts], host
 
     return tuple(sorted(dict.fromkeys(hosts), key=key))

@@ -31,7 +31,13 @@ def plan(launch: Launch) -> LaunchPlan:
             hint="set trainshed_engine to torchrun as well",
         )
     processes = _agent(launch) if settings.engine == "torchrun" else _ranks(launch)
-    return LaunchPlan(processes=processes, grace_seconds=settings.grace_seconds, notes=launch.notes, launcher="torchrun")
+    return LaunchPlan(
+        processes=processes,
+        grace_seconds=settings.grace_seconds,
+        notes=launch.notes,
+        launcher="torchrun",
+        scratch=launch.scratch,
+    )
 
 
 def _common(launch: Launch) -> dict[str, str]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
 
 USUAL_NAMES = ("train.py", "train.sh", "train", "main.py")
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_BUILD_SYSTEM = re.compile(r"^\s*\[build-system\]", re.MULTILINE)
+_MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_BUILD_SYSTEM = r"(?m)^\s*\[build-system\]"
 
 
 class Program(Record):
@@ -55,7 +55,7 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
     requirements = f"{folder}/requirements.txt" if folder and os.path.isfile(f"{folder}/requirements.txt") else ""
     if name.startswith("-m ") or name.startswith("-m\t"):
         module = name[2:].strip()
-        if not _MODULE.fullmatch(module):
+        if not re.fullmatch(_MODULE, module):
             raise ProgramError(f"{shorten(name)!r} names no Python module", hint="write it like `-m package.module`")
         return Program(
             name=name,
@@ -67,7 +67,7 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
     path = _find(name, folder, environ)
     if path is None:
         module = name[:-3] if name.endswith(".py") else name
-        if folder and _is_package(folder) and _MODULE.fullmatch(module):  # a module of the package, not a file here
+        if folder and _is_package(folder) and re.fullmatch(_MODULE, module):  # a module of the package, not a file here
             return Program(
                 name=name,
                 kind="package",
@@ -81,7 +81,7 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
     if kind == "python" and _is_package(folder):
         kind = "package"
         module = name[:-3].removeprefix("./")
-        if _MODULE.fullmatch(module):
+        if re.fullmatch(_MODULE, module):
             command = (sys.executable, "-m", module)
     return Program(name=name, kind=kind, command=command, folder=folder, requirements=requirements)
 
@@ -144,7 +144,7 @@ def _is_package(folder: str) -> bool:
         return True
     try:
         with open(f"{folder}/pyproject.toml", encoding="utf-8", errors="replace") as file:
-            return bool(_BUILD_SYSTEM.search(file.read()))
+            return bool(re.search(_BUILD_SYSTEM, file.read()))
     except OSError:
         return False
 

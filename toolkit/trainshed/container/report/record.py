@@ -114,8 +114,10 @@ class RunRecord:
         """Puts the record on disk; a full or read-only disk costs the record, never the job."""
         if not self.path:
             return
+        # One line a key: readable enough, and several times faster than the indenting encoder, which is pure Python.
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, default=str)}" for key, value in self.data.items())
         try:
-            write_atomic(self.path, json.dumps(self.data, indent=1, default=str) + "\n")
+            write_atomic(self.path, f"{{\n{lines}\n}}\n")
         except OSError:
             pass
 

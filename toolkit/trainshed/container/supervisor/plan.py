@@ -34,6 +34,7 @@ class LaunchPlan(Record):
     max_seconds: longest time that all of it may take, 0 for no limit.
     notes: what to tell the user about how this plan came about (shown by `--dry-run` and at the start).
     launcher: the distribution that made it.
+    scratch: the folder for this run's small files, "" where nothing needs it.
     """
 
     processes: tuple[ProcessSpec, ...]
@@ -41,6 +42,7 @@ class LaunchPlan(Record):
     max_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     launcher: str = "script"
+    scratch: str = ""
 
 
 class ProcessResult(Record):
