@@ -19,6 +19,7 @@ from .interrupted import Interrupted, stop_ignored, stop_raises
 from .program import prepare
 from .report.finish import finish
 from .report.record import RunRecord
+from .roster import agree, fail_before_start, join_roster
 from .scratch import Scratch
 from .supervisor.loop import run
 from .supervisor.plan import StartError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
 
     from .program import Program
+    from .roster.leader import Leader
+    from .roster.member import Member
     from .supervisor.plan import Outcome
 
 USAGE = """\
@@ -77,6 +80,8 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     host = environ.get("SM_CURRENT_HOST", "")
     outcome: Outcome | None = None
     failure: Failure | None = None
+    roster: Leader | Member | None = None
+    joining: tuple[Job, Cluster] | None = None  # set while other hosts may be waiting for this one
     try:
         with stop_raises("before the script was started"), Scratch(environ, paths.output) as scratch:
             job = read_job(environ)
@@ -89,6 +94,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
                 say(f"warning: {warning}", secrets)
             cluster = resolve(job, environ)
             record.cluster(cluster)
+            joining = (job, cluster)
             program = prepare(job, environ, say, dry=dry_run)
             plan = launchers.plan(job, cluster, program, dict(environ), scratch.path)
             record.plan(program, plan)
@@ -99,11 +105,12 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
                 return EXIT_SUCCESS
             for note in plan.notes:
                 say(f"warning: {note}", secrets)
-            _wait_for_hosts(job, cluster)
+            joining = None
+            roster = join_roster(job, cluster, environ, say)
             if plan.scratch:
                 scratch.make()
             killed_before = oom_kills()
-            outcome = run(plan, say=say, started=record.running)
+            outcome = run(plan, say=say, started=record.running, watcher=roster)
             failure = _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
     except NoJobError as error:
         from .card import card
@@ -121,6 +128,10 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
         say(failure.text() if failure else "")
         return failure.exit_code if failure else EXIT_SUCCESS
     with stop_ignored():
+        if roster is not None:
+            failure = agree(roster, outcome, failure, host)
+        elif joining is not None and failure is not None:
+            fail_before_start(*joining, environ, say, failure)
         return finish(paths, record, outcome, failure)
 
 
@@ -137,14 +148,6 @@ def _make_folders(job: Job) -> None:
                 f"{folder} cannot be written by uid {os.getuid()}",
                 hint="mount it writable, make its owner the container's user, or start the container with --user",
             )
-
-
-def _wait_for_hosts(job: Job, cluster: Cluster) -> None:
-    if len(cluster.hosts) < 2 or not cluster.participates or job.distribution.kind == "script":
-        return
-    from .cluster.hosts import wait_for_names
-
-    wait_for_names(cluster.hosts, job.settings.host_timeout_seconds, say)
 
 
 def _diagnose(
@@ -167,6 +170,9 @@ def _interrupted(error: Interrupted, host: str) -> Failure:
 def _explain(error: BaseException, host: str, secrets: tuple[str, ...]) -> Failure:
     from .report.diagnose import failure_of_error, failure_of_start
 
+    known = getattr(error, "failure", None)  # of another host, which could not start
+    if known is not None:
+        return known  # type: ignore[no-any-return]
     if isinstance(error, StartError):
         return failure_of_start(error, host, secrets)
     return failure_of_error(error, host, secrets)

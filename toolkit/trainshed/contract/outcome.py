@@ -18,11 +18,12 @@ class Failure(Record):
     """Why a job failed: the first cause, for a person.
 
     kind: `UserError` (the script or its input), `JobError`, `ProgramError`, `LaunchError`, `ClusterError`, `Interrupted`,
-        `InternalError`.
+        `Stopped` (ended because another host had failed), `InternalError`.
     summary: one line: rank and host that failed first, how, exception and message.
     place: the user's file:line and function, "" where unknown.
     hint: what to do, "" where we do not know.
     tail: the last lines that the failing rank printed.
+    at: seconds from the start of the run to the failure's first sign (its traceback, or the exit).
     details: everything else (all problems of a job, the full traceback).
     """
 
@@ -36,6 +37,7 @@ class Failure(Record):
     host: str = ""
     rank: int | None = None
     signal: str = ""
+    at: float = 0.0
 
     def text(self) -> str:
         """The failure file: diagnosis first, so that the first 1,024 bytes say what matters, then details and tail."""

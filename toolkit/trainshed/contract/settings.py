@@ -27,8 +27,9 @@ class Settings(Record):
     max_restarts: how often the elastic agent restarts the ranks.
     argv: command-line style of the hyperparameters.
     grace_seconds: from a stop signal to SIGKILL. SageMaker gives 120 s, of which the last ten are for our report.
-    host_timeout_seconds: how long to wait for the names of the other hosts.
+    host_timeout_seconds: how long to wait for the other hosts at the start.
     master_port: where rank 0 listens.
+    roster_port: where host 0 listens for the other hosts' `train`; 0 means the port after rank 0's.
     install_timeout_seconds: bound on installing requirements.
     program, source: the script and where its code is, for jobs without SageMaker's names for them.
     """
@@ -41,6 +42,7 @@ class Settings(Record):
     grace_seconds: float = 110.0
     host_timeout_seconds: float = 300.0
     master_port: int = 7777
+    roster_port: int = 0
     install_timeout_seconds: float = 1800.0
     program: str = ""
     source: str = ""
@@ -53,10 +55,11 @@ _RANGES = {
     "grace_seconds": (0, 86_400),
     "host_timeout_seconds": (1, 86_400),
     "master_port": (1, 65_535),
+    "roster_port": (0, 65_535),
     "install_timeout_seconds": (1, 86_400),
 }
 # Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
-_OTHER_VARIABLES = frozenset({"TRAINSHED_RUN_ID", "TRAINSHED_RUN_DIR", "TRAINSHED_LOG_LEVEL"})
+_OTHER_VARIABLES = frozenset({"TRAINSHED_ROSTER_TOKEN", "TRAINSHED_RUN_ID", "TRAINSHED_RUN_DIR", "TRAINSHED_LOG_LEVEL"})
 
 
 def read_settings(

@@ -77,8 +77,9 @@ def diagnose(
     if len(cluster.hosts) > 1 and result.spec.rank is None:
         who += f" on {cluster.current_host}"
     interrupted = bool(context.stop_signal) and raised is None
+    stopped = bool(outcome.stopped_by) and result.stopped and raised is None
     return Failure(
-        kind="Interrupted" if interrupted else "UserError",
+        kind="Interrupted" if interrupted else "Stopped" if stopped else "UserError",
         summary=mask_text(f"{who} {_how(result, context)}{_what(raised, text)}", secrets),
         exit_code=exit_code_of(result.returncode),
         place=raised.place if raised else "",
@@ -88,7 +89,18 @@ def diagnose(
         host=cluster.current_host,
         rank=result.spec.rank,
         signal=signal.Signals(result.signal).name if result.signal else "",
+        at=_moment(result),
     )
+
+
+def is_secondary(failure: Failure) -> bool:
+    """Whether a failure only says that another rank went away."""
+    return bool(_SECONDARY.search(failure.summary))
+
+
+def _moment(result: ProcessResult) -> float:
+    """When the failure first showed."""
+    return result.ended if result.traceback_at is None else min(result.traceback_at, result.ended)
 
 
 def first_failure(outcome: Outcome, code_folder: str) -> ProcessResult | None:
@@ -102,11 +114,10 @@ def first_failure(outcome: Outcome, code_folder: str) -> ProcessResult | None:
         return None
 
     def key(result: ProcessResult) -> tuple[bool, bool, float]:
-        moment = result.ended if result.traceback_at is None else min(result.traceback_at, result.ended)
         raised = find_exception(result.tail.decode("utf-8", "replace"), code_folder) if len(failed) > 1 else None
         secondary = raised is not None and bool(_SECONDARY.search(raised.text))
         # One that we stopped without an exception of its own did nothing wrong.
-        return result.stopped and raised is None and not outcome.stop_signal, secondary, moment
+        return result.stopped and raised is None and not outcome.stop_signal, secondary, _moment(result)
 
     return min(failed, key=key)
 

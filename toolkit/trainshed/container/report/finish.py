@@ -23,7 +23,7 @@ def finish(paths: Paths, record: RunRecord, outcome: Outcome | None, failure: Fa
     """
     record.phase("training" if outcome is not None else "preparing")
     exit_code = failure.exit_code if failure else EXIT_SUCCESS
-    stopped = outcome is not None and outcome.stop_signal and not failure
+    stopped = outcome is not None and (outcome.stop_signal or outcome.stopped_by) and not failure
     try:
         if failure:
             own = read_own_failure(paths)

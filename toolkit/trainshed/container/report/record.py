@@ -93,12 +93,13 @@ class RunRecord:
 
     def ended(self, outcome: Outcome | None, failure: Failure | None, exit_code: int) -> None:
         """How it ended."""
-        stopped = bool(outcome and outcome.stop_signal)
+        stopped = bool(outcome and (outcome.stop_signal or (outcome.stopped_by and not failure)))
         state = "Stopped" if stopped or (failure and failure.kind == "Interrupted") else "Failed" if failure else "Completed"
         self.data.update(state=state, ended=time.time(), seconds=round(time.time() - self.started, 6), exit_code=exit_code)
         if outcome is not None:
             self.data["outcome"] = {
                 "stop_signal": outcome.stop_signal,
+                "stopped_by": outcome.stopped_by,
                 "killed": outcome.killed,
                 "left_behind": outcome.left_behind,
                 "timed_out": outcome.timed_out,

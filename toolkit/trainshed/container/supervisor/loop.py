@@ -20,9 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .watcher import Watcher
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # only to programs that have a handler: their default is to die
 FAILURE_GRACE = 15.0  # seconds that the other ranks get to end once one has failed
+LOST_GRACE = 4.0  # the same when a host has vanished: whatever they wait for will not come
 LEFTOVER_GRACE = 5.0  # seconds that processes get which a finished script has left running
 BATCH_SECONDS = 0.002  # unbuffered scripts write word by word: after a small read the next one waits this long
 BATCH_BYTES = 1 << 15  # what counts as a small read
@@ -92,7 +95,11 @@ def _note(_signal: int, _frame: object) -> None:
 
 
 def run(
-    plan: LaunchPlan, *, say: Callable[[str], None] = lambda _: None, started: Callable[[], None] = lambda: None
+    plan: LaunchPlan,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    started: Callable[[], None] = lambda: None,
+    watcher: Watcher | None = None,
 ) -> Outcome:
     """Runs the plan's processes to their end and returns how they ended; nothing of them is left afterwards.
 
@@ -101,6 +108,7 @@ def run(
     Args:
         say: takes one line for the user.
         started: called once when all processes have been started.
+        watcher: what else the loop is to watch: the roster of the job's hosts.
 
     Raises:
         StartError: a process could not be started; those already running were stopped.
@@ -108,7 +116,7 @@ def run(
     become_subreaper()
     signals = SignalPipe()
     try:
-        return _Run(plan, signals, say).to_the_end(started)
+        return _Run(plan, signals, say, watcher).to_the_end(started)
     finally:
         signals.close()
 
@@ -116,8 +124,8 @@ def run(
 class _Run:
     """The state of one run."""
 
-    def __init__(self, plan: LaunchPlan, signals: SignalPipe, say: Callable[[str], None]) -> None:
-        self.plan, self.signals, self.say = plan, signals, say
+    def __init__(self, plan: LaunchPlan, signals: SignalPipe, say: Callable[[str], None], watcher: Watcher | None) -> None:
+        self.plan, self.signals, self.say, self.watcher = plan, signals, say, watcher
         self.start = time.monotonic()
         self.out, self.err = Console(1), Console(2)
         self.ranks: list[Rank] = []
@@ -125,6 +133,7 @@ class _Run:
         self.deadline: float | None = None
         self.stop_signal = 0
         self.stop_at = 0.0
+        self.stopped_by = ""
         self.sent = 0  # the signal that everyone was last asked to stop with
         self.killed = 0
         self.left_behind: set[int] = set()
@@ -152,6 +161,7 @@ class _Run:
             results=tuple(rank.result() for rank in self.ranks),
             stop_signal=self.stop_signal,
             stop_at=self.stop_at,
+            stopped_by=self.stopped_by,
             killed=self.killed,
             left_behind=len(self.left_behind),
             seconds=self.now(),
@@ -203,6 +213,12 @@ class _Run:
                 continue
             left = max(0.0, moment - self.now())
             longest = left if longest is None else min(longest, left)
+        watched = self.watcher.descriptors() if self.watcher is not None else {}
+        for fd, events in watched.items():
+            poll.register(fd, events)
+        if self.watcher is not None:
+            pause = self.watcher.pause()
+            longest = pause if longest is None else min(longest, pause)
         # Rounded up, or the last millisecond before a deadline would be spent spinning.
         ready = dict(poll.poll(None if longest is None else int(longest * 1000) + 1))
         now = self.now()
@@ -218,6 +234,8 @@ class _Run:
         if self.signals.fd in ready:
             for number in self.signals.take():
                 self.handle(number)
+        if self.watcher is not None:
+            self.watcher.turn(self)
 
     def handle(self, number: int) -> None:
         """One signal that was sent to us."""
@@ -231,6 +249,8 @@ class _Run:
             again = bool(self.stop_signal)
             if not again:
                 self.stop_signal, self.stop_at = number, self.now()
+                if self.watcher is not None:
+                    self.watcher.interrupted(f"stopped by {signal.Signals(number).name}")
                 self.say(
                     f"{signal.Signals(number).name} received: passed on to the script, "
                     f"which has {self.plan.grace_seconds:g} s to end"
@@ -259,8 +279,22 @@ class _Run:
         for stream in (rank.out, rank.err):
             while stream.read(now):  # what it printed before it ended; a grandchild may hold the pipe open for longer
                 self.flush()
+        if returncode != 0 and self.watcher is not None and not self.sent:
+            self.watcher.failing(
+                f"rank {rank.spec.rank} ended with {returncode}" if rank.spec.label else "its script failed"
+            )
         if returncode != 0 and any(other.alive for other in self.ranks):
             self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
+
+    def stop_for_others(self, why: str, interrupted: bool, lost: bool) -> None:
+        """Ends the ranks because of something that happened on another host."""
+        if self.stopped_by:
+            return
+        self.stopped_by = why
+        if any(rank.alive for rank in self.ranks):
+            self.say(f"stopping: {why}")
+            limit = self.plan.grace_seconds if interrupted else LOST_GRACE if lost else FAILURE_GRACE
+            self.ask_to_stop(signal.SIGTERM, min(limit, self.plan.grace_seconds))
 
     def ask_to_stop(self, number: int, grace: float) -> None:
         """Sends a stop signal to every living rank; the first call starts the clock."""

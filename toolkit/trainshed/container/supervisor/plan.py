@@ -75,6 +75,7 @@ class Outcome(Record):
     results: one for each process, in the plan's order.
     stop_signal: the first stop signal that the supervisor itself was sent, 0 for none.
     stop_at: when, in seconds since the start.
+    stopped_by: why another host of the job had us stop, "" if none did.
     killed: how many processes had to be sent SIGKILL after the grace.
     left_behind: how many processes the script had left running when its ranks had ended.
     seconds: wall time of the run.
@@ -85,6 +86,7 @@ class Outcome(Record):
     results: tuple[ProcessResult, ...]
     stop_signal: int = 0
     stop_at: float = 0.0
+    stopped_by: str = ""
     killed: int = 0
     left_behind: int = 0
     seconds: float = 0.0

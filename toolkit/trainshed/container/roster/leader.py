@@ -1,0 +1,328 @@
+"""Host 0: everyone connects to it; it lets the job start, tells all when one fails, and gives the verdict."""
+
+from __future__ import annotations
+
+import hmac
+import select
+import socket
+import time
+
+from trainshed.contract.errors import ClusterError
+from trainshed.contract.outcome import Failure
+
+from ..cluster.hosts import resolves
+from .link import Link
+from .messages import (
+    ALIVE_EVERY,
+    GONE_AFTER,
+    LOST_AFTER,
+    TELLING_SECONDS,
+    VERDICT_AFTER,
+    FailedElsewhere,
+    Report,
+    Verdict,
+    failure_to_json,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..supervisor.watcher import Supervised
+
+SAY_EVERY = 5.0
+
+
+class Host:
+    """Another host as host 0 sees it."""
+
+    def __init__(self, rank: int, name: str, now: float) -> None:
+        self.rank, self.name = rank, name
+        self.link: Link | None = None
+        self.joined = False
+        self.seen = now
+        self.closed = False  # whether its connection was closed since then
+        self.lost_at = 0.0
+        self.report: Report | None = None
+        self.reported_at = 0.0
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more is to be expected from it."""
+        return self.report is not None or bool(self.lost_at)
+
+
+class Leader:
+    """The roster as host 0 sees it."""
+
+    def __init__(self, hosts: tuple[str, ...], port: int, token: str, grace: float, say: Callable[[str], None]) -> None:
+        now = time.monotonic()
+        self.names, self.port, self.token, self.grace, self.say = hosts, port, token, grace, say
+        self.hosts = [Host(rank, name, now) for rank, name in enumerate(hosts) if rank > 0]
+        self.strangers: list[Link] = []  # connected, but has not said hello yet
+        self.listener: socket.socket | None = None
+        self.going = False
+        self.stopping = ""
+        self.stop_interrupts = False
+        self.stopped_at = 0.0
+        self.next_alive = 0.0
+        self.own: Report | None = None
+        self.own_at = 0.0
+        self.refusal: Failure | None = None
+
+    # --- joining ---
+
+    def join(self, seconds: float) -> None:
+        """Waits until all hosts have said hello, then lets them go.
+
+        Raises:
+            ClusterError: the port cannot be used, or hosts are missing after `seconds`; names them.
+        """
+        self._listen()
+        start = said = time.monotonic()
+        while missing := [host.name for host in self.hosts if not host.joined]:
+            now = time.monotonic()
+            failed = next((h.report.failure for h in self.hosts if h.report and h.report.failure), None)
+            if failed is not None:
+                self._refuse(failed, min(TELLING_SECONDS, seconds))
+                raise FailedElsewhere(failed)
+            names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+            if now - start > seconds:
+                unknown = [name for name in missing[:8] if not resolves(name)]
+                names += f" (no such host name: {', '.join(unknown)})" if unknown else ""
+                failure = Failure(
+                    kind="ClusterError",
+                    summary=f"{names} did not come within {seconds:.0f} s ({len(self.names) - len(missing)} of "
+                    f"{len(self.names)} hosts are there)",
+                    exit_code=ClusterError.exit_code,
+                    hint="the host did not start, failed before the others were ready, or cannot reach "
+                    f"{self.names[0]} on port {self.port}; trainshed_host_timeout_seconds sets how long to wait",
+                )
+                self._spread(failure)
+                raise ClusterError(failure.summary, hint=failure.hint)
+            if now - said >= SAY_EVERY:
+                said = now
+                self.say(f"waiting for {names} ({now - start:.0f} s of {seconds:.0f} s)")
+            self._wait(0.2)
+        self.going = True
+        self._broadcast({"type": "go"})
+
+    def _listen(self) -> None:
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        try:
+            self.listener = socket.create_server(
+                ("", self.port), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=len(self.names) + 8
+            )
+        except OSError as error:
+            raise ClusterError(
+                f"port {self.port}, on which the other hosts find this one, cannot be used: {error.strerror}",
+                hint="set trainshed_roster_port to a free one",
+            ) from error
+        self.listener.setblocking(False)
+
+    def fail_before_start(self, failure: Failure, seconds: float) -> None:
+        """Tells every host that comes within `seconds` that this one could not start."""
+        self._listen()
+        self._refuse(failure, seconds)
+
+    def _refuse(self, failure: Failure, seconds: float) -> None:
+        self.refusal = failure
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not all(host.joined for host in self.hosts):
+            self._wait(0.2)
+        self._spread(failure)
+
+    def _spread(self, failure: Failure | None) -> None:
+        """Tells everyone the verdict and waits a moment for it to be taken; those that took it close the connection."""
+        self._broadcast({"type": "verdict", "failure": failure_to_json(failure)})
+        end = time.monotonic() + 2.0
+        while any(host.link is not None for host in self.hosts) and time.monotonic() < end:
+            self._wait(0.1)
+        self.close()
+
+    # --- watched by the supervisor ---
+
+    def descriptors(self) -> dict[int, int]:
+        """What the supervisor's loop is to poll for us."""
+        links = self.strangers + [host.link for host in self.hosts if host.link is not None]
+        found = dict(link.descriptor() for link in links)
+        if self.listener is not None:
+            found[self.listener.fileno()] = select.POLLIN
+        return found
+
+    def pause(self) -> float:
+        """Seconds until we must have a turn."""
+        return max(0.0, self.next_alive - time.monotonic())
+
+    def turn(self, supervised: Supervised | None) -> None:
+        """Takes and gives signs of life; tells everyone to stop when a host fails or is lost."""
+        now = time.monotonic()
+        self._accept(now)
+        for link in list(self.strangers):
+            self._hello(link, now)
+        for host in self.hosts:
+            if host.link is not None:
+                self._read(host, host.link, now)
+        if now >= self.next_alive:
+            self.next_alive = now + ALIVE_EVERY
+            self._broadcast({"type": "alive"})
+        if self.going:
+            self._look_for_lost(now)
+        if self.stopping and supervised is not None:
+            supervised.stop_for_others(self.stopping, self.stop_interrupts, any(host.lost_at for host in self.hosts))
+
+    def failing(self, why: str) -> None:
+        """A rank of this host has failed: everyone is to stop."""
+        self._stop(f"{self.names[0]}: {why}", interrupted=False)
+
+    def interrupted(self, why: str) -> None:
+        """This host was sent a stop signal: everyone is to stop."""
+        self._stop(f"{self.names[0]}: {why}", interrupted=True)
+
+    # --- the end ---
+
+    def leave(self, report: Report) -> Verdict:
+        """Waits for the reports of all hosts, tells all the verdict, and returns it."""
+        self.own, self.own_at = report, time.monotonic()
+        if report.state == "failed" and not self.stopping:
+            self._stop(f"{self.names[0]} failed", interrupted=False)
+        said = time.monotonic()
+        while not all(host.settled for host in self.hosts):
+            now = time.monotonic()
+            waiting = [host.name for host in self.hosts if not host.settled]
+            patience = VERDICT_AFTER + (self.grace if self.stop_interrupts else 0.0)
+            if self.stopping and now - max(self.stopped_at, self.own_at) > patience:
+                self.say(f"{', '.join(waiting)}: no report after {patience:.0f} s")
+                break
+            if now - said >= 6 * SAY_EVERY:
+                said = now
+                self.say(f"this host has ended; waiting for {', '.join(waiting)}")
+            self._wait(0.5)
+        verdict = Verdict(failure=self._first_cause())
+        self._spread(verdict.failure)
+        return verdict
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for link in self.strangers + [host.link for host in self.hosts if host.link is not None]:
+            link.close()
+        if self.listener is not None:
+            self.listener.close()
+        self.listener = None
+
+    def _first_cause(self) -> Failure | None:
+        """The failure that came first; one that only speaks of a lost peer comes after all others, even a lost host."""
+        causes: list[tuple[bool, float, Failure]] = []
+        reports = [(self.own, self.own_at)] + [(host.report, host.reported_at) for host in self.hosts]
+        for report, at in reports:
+            if report is not None and report.failure is not None and report.state == "failed":
+                causes.append((report.secondary, at - report.age, report.failure))
+        for host in self.hosts:
+            if host.lost_at and host.report is None:
+                causes.append((False, host.seen, self._failure_of_lost(host)))
+        if causes:
+            return min(causes, key=lambda cause: cause[:2])[2]
+        # Nobody failed by itself: a host that was interrupted, and ended badly for it, is all there is to say.
+        ended = [report for report, _ in reports if report is not None and report.failure is not None]
+        ended.sort(key=lambda report: report.state != "interrupted")
+        return ended[0].failure if ended else None
+
+    def _failure_of_lost(self, host: Host) -> Failure:
+        return Failure(
+            kind="ClusterError",
+            summary=f"{host.name} vanished: no sign of life for {host.lost_at - host.seen:.0f} s",
+            exit_code=ClusterError.exit_code,
+            hint="the host was stopped or killed (spot capacity, memory, a crash), or the network to it is down; "
+            "look at its log",
+            host=host.name,
+        )
+
+    # --- the connections ---
+
+    def _wait(self, longest: float) -> None:
+        poll = select.poll()
+        for fd, events in self.descriptors().items():
+            poll.register(fd, events)
+        poll.poll(int(min(longest, self.pause()) * 1000) + 1)
+        self.turn(None)
+
+    def _broadcast(self, message: dict[str, Any]) -> None:
+        for host in self.hosts:
+            if host.link is not None:
+                host.link.send(message)
+
+    def _stop(self, why: str, *, interrupted: bool) -> None:
+        if not self.stopping:
+            self.stopping, self.stop_interrupts, self.stopped_at = why, interrupted, time.monotonic()
+            self._broadcast({"type": "stop", "why": why, "interrupted": interrupted})
+
+    def _accept(self, now: float) -> None:
+        while self.listener is not None:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.strangers.append(Link(connection, now))
+
+    def _hello(self, link: Link, now: float) -> None:
+        messages = link.receive(now)
+        if not messages:
+            if not link.open or now - link.seen > 10.0:
+                link.close()
+                self.strangers.remove(link)
+            return
+        self.strangers.remove(link)
+        hello, *rest = messages
+        rank = hello.get("rank")
+        known = next((host for host in self.hosts if host.rank == rank), None)
+        if hello.get("type") != "hello" or known is None:
+            link.close()
+        elif not hmac.compare_digest(str(hello.get("token", "")).encode(), self.token.encode()):
+            why = (
+                f"{known.name} and {self.names[0]} were not started for the same job: "
+                "their program, hyperparameters, job name or hosts differ"
+            )
+            self.say(f"{why}; {known.name} is refused")
+            link.send({"type": "refused", "why": why})
+            link.close()
+        else:
+            if known.link is not None:
+                known.link.close()
+            known.link, known.joined, known.seen, known.closed = link, True, now, False
+            if self.refusal is not None:
+                link.send({"type": "verdict", "failure": failure_to_json(self.refusal)})
+            if self.going:
+                link.send({"type": "go"})
+            if self.stopping:
+                link.send({"type": "stop", "why": self.stopping, "interrupted": self.stop_interrupts})
+            self._handle(known, rest, now)
+
+    def _read(self, host: Host, link: Link, now: float) -> None:
+        messages = link.receive(now)
+        if messages:
+            host.seen = now
+        self._handle(host, messages, now)
+        if not link.open and host.link is link:
+            host.link, host.closed = None, True
+
+    def _handle(self, host: Host, messages: list[dict[str, Any]], now: float) -> None:
+        for message in messages:
+            kind = message.get("type")
+            if kind in ("failing", "interrupted"):
+                self._stop(f"{host.name}: {message.get('why', 'failed')}", interrupted=kind == "interrupted")
+            elif kind == "ended" and host.report is None:
+                try:
+                    host.report, host.reported_at = Report.of(message), now
+                except (KeyError, TypeError, ValueError) as error:
+                    self.say(f"{host.name} sent a report that cannot be read ({error})")
+                    continue
+                if host.report.state == "failed":
+                    self._stop(f"{host.name} failed", interrupted=False)
+
+    def _look_for_lost(self, now: float) -> None:
+        for host in self.hosts:
+            if host.settled or now - host.seen <= (GONE_AFTER if host.closed else LOST_AFTER):
+                continue
+            host.lost_at = now
+            self._stop(f"{host.name} vanished (no sign of life for {now - host.seen:.0f} s)", interrupted=False)

@@ -1,0 +1,258 @@
+"""Every host but the first: connects to host 0, and connects again when the connection breaks."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+
+from trainshed.contract.errors import ClusterError
+from trainshed.contract.outcome import Failure
+
+from ..cluster.hosts import resolves
+from .link import Link
+from .messages import (
+    ALIVE_EVERY,
+    GONE_AFTER,
+    LOST_AFTER,
+    VERDICT_AFTER,
+    FailedElsewhere,
+    Report,
+    Verdict,
+    failure_of_json,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..supervisor.watcher import Supervised
+
+CONNECT_SECONDS = 3.0  # of one attempt
+SAY_EVERY = 5.0
+
+
+class Member:
+    """The roster as a host other than the first sees it."""
+
+    def __init__(
+        self,
+        hosts: tuple[str, ...],
+        rank: int,
+        address: tuple[str, int],
+        token: str,
+        grace: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.hosts, self.rank, self.address, self.token, self.grace = hosts, rank, address, token, grace
+        self.say = say
+        self.link: Link | None = None
+        self.connecting: socket.socket | None = None
+        self.connecting_since = 0.0
+        self.next_attempt = 0.0
+        self.seen = time.monotonic()  # when host 0 last gave a sign of life
+        self.closed = False  # whether the connection was closed by the other side since then
+        self.next_alive = 0.0
+        self.going = False
+        self.refused = ""
+        self.stopping = ""  # why host 0 told us to stop
+        self.stop_interrupts = False
+        self.verdict: Verdict | None = None
+        self.report: Report | None = None
+        self.unsaid: list[dict[str, Any]] = []  # to be said again on a new connection
+
+    # --- joining ---
+
+    def join(self, seconds: float) -> None:
+        """Waits until all hosts are there.
+
+        Raises:
+            ClusterError: host 0 did not answer in `seconds`, or says that other hosts are missing.
+        """
+        start = time.monotonic()
+        said = start
+        while not self.going:
+            self._wait(0.2)
+            now = time.monotonic()
+            if self.refused:
+                raise ClusterError(self.refused)
+            if self.verdict is not None and self.verdict.failure is not None:
+                self.close()
+                raise FailedElsewhere(self.verdict.failure)
+            if now - start > seconds:
+                unknown = "" if self.link or resolves(self.address[0]) else f" (no such host name: {self.address[0]})"
+                raise ClusterError(
+                    f"{self.hosts[0]} did not let the job start within {seconds:.0f} s{unknown}",
+                    hint=f"{self.hosts[0]} waits for the other hosts, or is not there: look at its log; port "
+                    f"{self.address[1]} must be open between the hosts",
+                )
+            if now - said >= SAY_EVERY:
+                said = now
+                state = "waits for the other hosts" if self.link else f"does not answer on port {self.address[1]} yet"
+                self.say(f"waiting for {self.hosts[0]}: it {state} ({now - start:.0f} s of {seconds:.0f} s)")
+
+    def fail_before_start(self, failure: Failure, seconds: float) -> None:
+        """Tells host 0, if it can be reached within `seconds`, that this host could not start."""
+        self._tell(Report(state="failed", failure=failure).message())
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.verdict is None and not self.refused:
+            self._wait(0.2)
+        self.close()
+
+    # --- watched by the supervisor ---
+
+    def descriptors(self) -> dict[int, int]:
+        """What the supervisor's loop is to poll for us."""
+        if self.link is not None:
+            return dict([self.link.descriptor()])
+        return {self.connecting.fileno(): select.POLLOUT} if self.connecting is not None else {}
+
+    def pause(self) -> float:
+        """Seconds until we must have a turn."""
+        return 0.25 if self.link is None else max(0.0, self.next_alive - time.monotonic())
+
+    def turn(self, supervised: Supervised | None) -> None:
+        """Takes and gives signs of life; tells the supervisor to stop when host 0 says so, or is lost."""
+        now = time.monotonic()
+        self._connect(now)
+        if self.link is not None:
+            self._read(self.link, now)
+        if self.link is not None and now >= self.next_alive:
+            self.next_alive = now + ALIVE_EVERY
+            self.link.send({"type": "alive"})
+        if self.verdict is None and self._lost(now):
+            failure = Failure(
+                kind="ClusterError",
+                summary=f"{self.hosts[0]} (the first host) vanished: no sign of life for {now - self.seen:.0f} s",
+                exit_code=ClusterError.exit_code,
+                hint="the host was stopped or killed, or the network between the hosts is down; look at its log",
+                host=self.hosts[0],
+            )
+            self.verdict = Verdict(failure=failure)
+            self.stopping = self.stopping or failure.summary
+        if self.stopping and supervised is not None:
+            supervised.stop_for_others(self.stopping, self.stop_interrupts, self._lost(now))
+
+    def failing(self, why: str) -> None:
+        """A rank of this host has failed: everyone is to stop."""
+        self._tell({"type": "failing", "why": why})
+
+    def interrupted(self, why: str) -> None:
+        """This host was sent a stop signal: everyone is to stop."""
+        self._tell({"type": "interrupted", "why": why})
+
+    # --- the end ---
+
+    def leave(self, report: Report) -> Verdict:
+        """Reports how this host ended and waits for the verdict on the whole job; at most until host 0 is lost."""
+        self.report = report
+        self._tell(report.message())
+        start, said = time.monotonic(), time.monotonic()
+        while self.verdict is None:
+            self._wait(0.5)
+            now = time.monotonic()
+            if self.stopping and now - start > 2 * VERDICT_AFTER + (self.grace if self.stop_interrupts else 0.0):
+                break
+            if now - said >= 6 * SAY_EVERY:
+                said = now
+                self.say("this host has ended; waiting for the other hosts")
+        self.close()
+        return self.verdict or Verdict(failure=report.failure)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self.link is not None:
+            self.link.send({"type": "bye"})
+            self.link.close()
+        if self.connecting is not None:
+            self.connecting.close()
+        self.link = self.connecting = None
+
+    # --- the connection ---
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self.unsaid.append(message)
+        if self.link is not None:
+            self.link.send(message)
+
+    def _wait(self, longest: float) -> None:
+        poll = select.poll()
+        for fd, events in self.descriptors().items():
+            poll.register(fd, events)
+        poll.poll(int(min(longest, self.pause()) * 1000) + 1)
+        self.turn(None)
+
+    def _lost(self, now: float) -> bool:
+        if not self.going:
+            return False
+        return now - self.seen > (GONE_AFTER if self.closed else LOST_AFTER)
+
+    def _connect(self, now: float) -> None:
+        if self.link is not None:
+            if now - self.link.seen > 5 * ALIVE_EVERY:  # silent: perhaps a new connection gets through sooner
+                self.link.close()
+                self.link = None
+                self.next_attempt = now
+            else:
+                return
+        if self.connecting is None:
+            if now < self.next_attempt:
+                return
+            self.next_attempt = now + 0.25
+            self._start_connecting(now)
+        elif now - self.connecting_since > CONNECT_SECONDS:
+            self.connecting.close()
+            self.connecting = None
+        if self.connecting is not None:
+            self._finish_connecting(now)
+
+    def _start_connecting(self, now: float) -> None:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(*self.address, proto=socket.IPPROTO_TCP)[0]
+            self.connecting = socket.socket(family, kind, protocol)
+            self.connecting_since = now
+            self.connecting.setblocking(False)
+            self.connecting.connect(address)
+        except BlockingIOError:
+            pass
+        except OSError:
+            if self.connecting is not None:
+                self.connecting.close()
+            self.connecting = None
+
+    def _finish_connecting(self, now: float) -> None:
+        assert self.connecting is not None
+        poll = select.poll()
+        poll.register(self.connecting, select.POLLOUT)
+        if not poll.poll(0):
+            return
+        connection, self.connecting = self.connecting, None
+        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            connection.close()
+            return
+        self.link = Link(connection, now)
+        self.link.send({"type": "hello", "rank": self.rank, "token": self.token})
+        for message in self.unsaid:
+            self.link.send(message)
+
+    def _read(self, link: Link, now: float) -> None:
+        for message in link.receive(now):
+            self.seen, self.closed = now, False
+            kind = message.get("type")
+            if kind == "go":
+                self.going = True
+            elif kind == "refused":
+                self.refused = str(message.get("why", "refused by host 0"))
+            elif kind == "stop":
+                self.stopping = str(message.get("why", "another host failed"))
+                self.stop_interrupts = bool(message.get("interrupted"))
+            elif kind == "verdict":
+                try:
+                    self.verdict = Verdict(failure=failure_of_json(message["failure"]))
+                except (KeyError, TypeError, ValueError):
+                    link.close()
+        if not link.open:
+            self.link = None
+            self.closed = True
+            self.next_attempt = now

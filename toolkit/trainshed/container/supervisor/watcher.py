@@ -1,0 +1,37 @@
+"""What the supervisor's loop may watch beside its own ranks, and what such a watcher may ask of it."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Supervised(Protocol):
+        """The run, as a watcher sees it."""
+
+        def stop_for_others(self, why: str, interrupted: bool, lost: bool) -> None:
+            """Ends the ranks because of something that happened elsewhere; only the first call counts.
+
+            Args:
+                why: for the user, e.g. "algo-2: rank 3 exited with 1".
+                interrupted: a stop signal on another host, so that the ranks get the job's whole grace.
+                lost: a host has vanished, so that there is nothing to wait for.
+            """
+
+    class Watcher(Protocol):
+        """Something with descriptors and deadlines of its own."""
+
+        def descriptors(self) -> dict[int, int]:
+            """Descriptors to poll, and for what."""
+
+        def pause(self) -> float:
+            """Seconds until it must have a turn."""
+
+        def turn(self, supervised: Supervised | None) -> None:
+            """Called after every poll."""
+
+        def failing(self, why: str) -> None:
+            """A rank of this host has failed."""
+
+        def interrupted(self, why: str) -> None:
+            """This host was sent a stop signal."""
