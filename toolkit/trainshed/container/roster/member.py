@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..supervisor.watcher import Supervised
 
 CONNECT_SECONDS = 3.0  # of one attempt
+PATIENCE = 10.0  # seconds beyond the limit that host 0 has to tell who is missing
 SAY_EVERY = 5.0
 
 
@@ -80,7 +81,8 @@ class Member:
             if self.verdict is not None and self.verdict.failure is not None:
                 self.close()
                 raise FailedElsewhere(self.verdict.failure)
-            if now - start > seconds:
+            # Connected: host 0 gives up first, and knows more about why.
+            if now - start > seconds + (PATIENCE if self.link is not None else 0.0):
                 unknown = "" if self.link or resolves(self.address[0]) else f" (no such host name: {self.address[0]})"
                 raise ClusterError(
                     f"{self.hosts[0]} did not let the job start within {seconds:.0f} s{unknown}",

@@ -291,7 +291,9 @@ class _Run:
         if self.stopped_by:
             return
         self.stopped_by = why
-        if any(rank.alive for rank in self.ranks):
+        # Asked once already, they are on their way out, where a second signal would kill them: Python takes its handlers
+        # down before it ends.
+        if not self.sent and any(rank.alive for rank in self.ranks):
             self.say(f"stopping: {why}")
             limit = self.plan.grace_seconds if interrupted else LOST_GRACE if lost else FAILURE_GRACE
             self.ask_to_stop(signal.SIGTERM, min(limit, self.plan.grace_seconds))

@@ -1,0 +1,82 @@
+"""The roster's two sides against each other in one process, with connections that break."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from roster.test_hosts_of_a_job import free_port_pair
+from trainshed.container.roster.leader import Leader
+from trainshed.container.roster.member import Member
+from trainshed.container.roster.messages import Report
+from trainshed.contract.outcome import Failure
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+
+
+def pair() -> tuple[Leader, Member]:
+    port = free_port_pair()
+    leader = Leader(HOSTS, port, "token", 1.0, lambda _: None)
+    member = Member(HOSTS, 1, ("127.0.0.1", port), "token", 1.0, lambda _: None)
+    joining = threading.Thread(target=leader.join, args=(20.0,))
+    joining.start()
+    member.join(20.0)
+    joining.join()
+    return leader, member
+
+
+def turns(leader: Leader, member: Member, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        leader.turn(None)
+        member.turn(None)
+        time.sleep(0.02)
+
+
+def both_leave(leader: Leader, member: Member, first: Report, second: Report):
+    verdicts: list[object] = []
+    leaving = threading.Thread(target=lambda: verdicts.append(leader.leave(first)))
+    leaving.start()
+    theirs = member.leave(second)
+    leaving.join()
+    return verdicts[0], theirs
+
+
+def test_a_broken_connection_is_made_anew_and_nobody_is_lost():
+    leader, member = pair()
+    for _ in range(3):
+        assert member.link is not None
+        member.link.close()
+        turns(leader, member, 0.8)
+    assert leader.hosts[0].link is not None and not leader.hosts[0].lost_at and not leader.stopping
+    mine, theirs = both_leave(leader, member, Report(state="done"), Report(state="done"))
+    assert mine == theirs and mine.failure is None
+
+
+def test_what_was_said_before_the_connection_broke_is_said_again():
+    leader, member = pair()
+    assert member.link is not None
+    member.link.close()  # the message below goes into a dead connection
+    member.failing("rank 2 ended with 1")
+    turns(leader, member, 1.0)
+    assert leader.stopping == "127.0.0.2: rank 2 ended with 1"
+    failure = Failure(kind="UserError", summary="rank 2 on 127.0.0.2 exited with 1", exit_code=1)
+    mine, theirs = both_leave(leader, member, Report(state="stopped"), Report(state="failed", failure=failure))
+    assert mine.failure == theirs.failure == failure
+
+
+def test_nonsense_and_strangers_are_turned_away():
+    import socket
+
+    leader, member = pair()
+    for payload in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b'{"type": "hello", "rank": 1, "token": "wrong"}\n',
+        b'{"rank": [1]}\n',
+        b"\xff" * 4096 + b"\n",
+    ):
+        with socket.create_connection(("127.0.0.1", leader.port)) as stranger:
+            stranger.sendall(payload)
+            turns(leader, member, 0.2)
+    assert leader.hosts[0].link is not None and member.link is not None and not leader.stopping
+    both_leave(leader, member, Report(state="done"), Report(state="done"))

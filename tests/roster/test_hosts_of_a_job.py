@@ -1,0 +1,212 @@
+"""Whole jobs on several hosts. Each host is a `train` process of its own on a loopback address of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TOOLKIT = Path(__file__).parents[2] / "toolkit"
+STARTED = "import os, time\nprint('started', os.environ['RANK'], flush=True)\n"
+WAITS = STARTED + "time.sleep(60)\n"
+
+
+class Hosts:
+    """N hosts of one job, 127.0.0.1 to 127.0.0.N, two ranks each."""
+
+    def __init__(self, folder: Path, count: int, script: str, **settings: str) -> None:
+        self.folder = folder
+        self.names = [f"127.0.0.{number + 1}" for number in range(count)]
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.port = free_port_pair()
+        hyperparameters = {
+            "trainshed_distribution": "torchrun",
+            "trainshed_processes_per_host": "2",
+            "trainshed_host_timeout_seconds": "20",
+            **{f"trainshed_{name}": value for name, value in settings.items()},
+        }
+        for number, name in enumerate(self.names):
+            base = self.base(number)
+            (base / "input/config").mkdir(parents=True)
+            (base / "code").mkdir()
+            (base / "code/train.py").write_text(script)
+            (base / "input/config/hyperparameters.json").write_text(json.dumps(hyperparameters))
+            resources = {"current_host": name, "hosts": self.names}
+            (base / "input/config/resourceconfig.json").write_text(json.dumps(resources))
+
+    def base(self, number: int) -> Path:
+        return self.folder / f"host{number}"
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers or range(len(self.names)):
+            environment = {
+                "PATH": os.environ["PATH"],
+                "SAGEMAKER_BASE_DIR": str(self.base(number)),
+                "PYTHONPATH": str(TOOLKIT),
+                "MASTER_PORT": str(self.port),
+            }
+            self.processes[number] = subprocess.Popen(
+                [sys.executable, "-m", "trainshed.container.main"],
+                env=environment,
+                stdout=open(self.base(number) / "stdout", "wb"),  # noqa: SIM115 (closed with the process)
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_until_started(self) -> None:
+        """Until every rank of every host has printed its first line."""
+        deadline = time.monotonic() + 60
+        while not all(self.output(number).count("started") == 2 for number in self.processes):
+            assert time.monotonic() < deadline, "the ranks did not start"
+            time.sleep(0.05)
+
+    def output(self, number: int) -> str:
+        return (self.base(number) / "stdout").read_text()
+
+    def exit_codes(self) -> list[int]:
+        return [process.wait(timeout=90) for process in self.processes.values()]
+
+    def failure(self, number: int) -> str:
+        path = self.base(number) / "output/failure"
+        return path.read_text() if path.exists() else ""
+
+    def succeeded(self, number: int) -> bool:
+        return (self.base(number) / "output/success").exists()
+
+
+def free_port_pair() -> int:
+    """A port that is free together with the one after it."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+@pytest.fixture
+def hosts(tmp_path: Path):
+    made: list[Hosts] = []
+
+    def make(count: int, script: str, **settings: str) -> Hosts:
+        made.append(Hosts(tmp_path, count, script, **settings))
+        return made[-1]
+
+    yield make
+    for job in made:
+        for process in job.processes.values():
+            process.kill()
+            process.wait()
+
+
+def test_all_hosts_succeed_together(hosts):
+    job = hosts(3, STARTED)
+    job.start()
+    assert job.exit_codes() == [0, 0, 0]
+    assert all(job.succeeded(number) and not job.failure(number) for number in range(3))
+    ranks = sorted(line.split()[-1] for number in range(3) for line in job.output(number).splitlines() if "started" in line)
+    assert ranks == ["0", "1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_one_failing_rank_fails_every_host_with_its_own_reason(hosts, rank):
+    job = hosts(3, STARTED + f"if os.environ['RANK'] == '{rank}': raise ValueError('bad batch')\ntime.sleep(60)\n")
+    job.start()
+    assert job.exit_codes() == [1, 1, 1]
+    name = job.names[rank // 2]
+    for number in range(3):
+        assert job.failure(number).startswith(
+            f"UserError: rank {rank} on {name} exited with 1: ValueError: bad batch\n  at train.py:3"
+        )
+        assert not job.succeeded(number)
+
+
+def test_the_real_cause_wins_over_a_rank_that_only_lost_its_peer(hosts):
+    # Rank 2 raises at once but takes a second to end; meanwhile rank 0 notices and is gone first.
+    job = hosts(
+        2,
+        STARTED
+        + "import atexit, signal\n"
+        + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        + "if os.environ['RANK'] == '2':\n    atexit.register(time.sleep, 1)\n    raise KeyError('the cause')\n"
+        + "time.sleep(0.5)\n"
+        + "if os.environ['RANK'] == '0': raise RuntimeError('[gloo] Connection closed by peer [127.0.0.2]:4242')\n"
+        + "time.sleep(1)\n",
+    )
+    job.start()
+    assert all(code != 0 for code in job.exit_codes())
+    for number in range(2):
+        assert "rank 2 on 127.0.0.2 exited with 1: KeyError: 'the cause'" in job.failure(number).splitlines()[0]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_host_that_vanishes_ends_all_others_and_is_named(hosts, victim):
+    job = hosts(3, WAITS)
+    job.start()
+    job.wait_until_started()
+    job.processes[victim].send_signal(signal.SIGKILL)
+    codes = job.exit_codes()
+    for number in {0, 1, 2} - {victim}:
+        assert codes[number] == 69
+        first = job.failure(number).splitlines()[0]
+        assert first.startswith(f"ClusterError: {job.names[victim]}") and "vanished" in first
+        assert not job.succeeded(number)
+
+
+def test_a_stop_signal_to_one_host_reaches_the_ranks_of_all(hosts):
+    handler = (
+        "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('handler ran', flush=True), sys.exit(0)))\n"
+    )
+    job = hosts(2, handler + WAITS)
+    job.start()
+    job.wait_until_started()
+    job.processes[1].send_signal(signal.SIGTERM)
+    assert job.exit_codes() == [0, 0]
+    for number in range(2):
+        assert job.output(number).count("handler ran") == 2
+        assert not job.failure(number) and not job.succeeded(number)  # stopped: neither failed nor done
+
+
+def test_a_host_that_never_comes_is_named_on_the_others(hosts):
+    job = hosts(3, STARTED, host_timeout_seconds="3")
+    job.start(0, 1)
+    assert job.exit_codes() == [69, 69]
+    for number in range(2):
+        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 3 s (2 of 3 hosts are there)")
+    assert "started" not in job.output(0)
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_host_that_cannot_start_tells_the_others_why(hosts, broken):
+    job = hosts(3, STARTED)
+    (job.base(broken) / "code/train.py").unlink()
+    job.start()
+    assert job.exit_codes() == [1, 1, 1]
+    assert all(job.failure(number).startswith("ProgramError: the job names no program") for number in range(3))
+
+
+def test_hosts_of_different_jobs_do_not_meet(hosts):
+    job = hosts(2, STARTED, host_timeout_seconds="4")
+    path = job.base(1) / "input/config/hyperparameters.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "epochs": "7"}))
+    job.start()
+    assert job.exit_codes() == [69, 69]
+    assert "were not started for the same job" in job.failure(1).splitlines()[0]
+    assert "127.0.0.2 did not come" in job.failure(0).splitlines()[0]
+
+
+def test_a_host_that_is_done_waits_for_the_others(hosts):
+    job = hosts(2, STARTED + "time.sleep(1.5 if os.environ['RANK'] == '0' else 0)\n")
+    job.start()
+    job.wait_until_started()
+    assert job.exit_codes() == [0, 0]
+    assert all(job.succeeded(number) for number in range(2))
