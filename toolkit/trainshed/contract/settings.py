@@ -59,7 +59,17 @@ _RANGES = {
     "install_timeout_seconds": (1, 86_400),
 }
 # Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
-_OTHER_VARIABLES = frozenset({"TRAINSHED_ROSTER_TOKEN", "TRAINSHED_RUN_ID", "TRAINSHED_RUN_DIR", "TRAINSHED_LOG_LEVEL"})
+_OTHER_VARIABLES = frozenset(
+    {
+        "TRAINSHED_HOSTS",
+        "TRAINSHED_HOST",
+        "TRAINSHED_ENTRYPOINTS",
+        "TRAINSHED_ROSTER_TOKEN",
+        "TRAINSHED_RUN_ID",
+        "TRAINSHED_RUN_DIR",
+        "TRAINSHED_LOG_LEVEL",
+    }
+)
 
 
 def read_settings(

@@ -11,17 +11,28 @@ from .network import free_port
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
     from trainshed.contract.cluster import Hardware
     from trainshed.contract.job import Job
 
-SCHEDULERS = (sagemaker, single)  # the first that finds evidence of itself
+# Variables that one of the schedulers other than SageMaker sets; without any of them their modules are not even loaded.
+_TRACES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID", "PET_NNODES", "KUBERNETES_SERVICE_HOST", "NNODES", "TRAINSHED_HOSTS")
+
+
+def _schedulers(environ: Mapping[str, str]) -> tuple[ModuleType, ...]:
+    """In the order in which their evidence counts: what the job itself lists first, then who started this process."""
+    if not any(environ.get(name) for name in _TRACES):
+        return (sagemaker, single)
+    from . import kubernetes, openmpi, slurm, static
+
+    return (sagemaker, openmpi, slurm, kubernetes, static, single)
 
 
 def resolve(job: Job, environ: Mapping[str, str]) -> Cluster:
     """The hosts of the job and this host's place among them. Looks at files, variables and /dev, starts nothing."""
-    scheduler = next(module for module in SCHEDULERS if module.evidence(job, environ))
-    cluster = scheduler.cluster(job, environ)
+    scheduler = next(module for module in _schedulers(environ) if module.evidence(job, environ))
+    cluster: Cluster = scheduler.cluster(job, environ)
     hardware = probe(environ)
     port = environ.get("MASTER_PORT", "")
     return cluster.replace(

@@ -1,0 +1,29 @@
+"""`train` started by somebody else's mpirun, once a host (`mpirun -npernode 1 train`, an MPIJob's workers)."""
+
+from __future__ import annotations
+
+from trainshed.contract.cluster import Cluster
+from trainshed.contract.errors import JobError, Problem
+
+from .counted import Counted, cluster_of, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainshed.contract.job import Job
+
+
+def evidence(job: Job, environ: Mapping[str, str]) -> str:
+    """Whether Open MPI's variables are there."""
+    return "OMPI_COMM_WORLD_SIZE is set (Open MPI)" if environ.get("OMPI_COMM_WORLD_SIZE") else ""
+
+
+def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+    """One host a process. Raises JobError."""
+    local = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
+    if local != "1":
+        message = "train starts the ranks itself: start it once a host"
+        raise JobError([Problem("mpirun", message, "processes on this host", local, "mpirun -npernode 1 train")])
+    count, rank = number(environ, "OMPI_COMM_WORLD_SIZE"), number(environ, "OMPI_COMM_WORLD_RANK")
+    return cluster_of(Counted("openmpi", count, rank, environ.get("MASTER_ADDR", "")), "variable OMPI_COMM_WORLD_RANK")

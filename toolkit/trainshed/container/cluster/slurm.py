@@ -1,0 +1,53 @@
+"""Nodes of a Slurm job step that starts `train` once a node: `srun --ntasks-per-node=1 train`."""
+
+from __future__ import annotations
+
+import re
+
+from trainshed.contract.cluster import Cluster
+from trainshed.contract.errors import JobError, Problem
+
+from .counted import Counted, cluster_of, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainshed.contract.job import Job
+
+
+def evidence(job: Job, environ: Mapping[str, str]) -> str:
+    """Whether this is a task of a job step (and not a batch script, which runs on one node only)."""
+    if environ.get("SLURM_STEP_ID", "").isdigit() and environ.get("SLURM_NODEID") and environ.get("SLURM_STEP_NODELIST"):
+        return f"this is step {environ.get('SLURM_JOB_ID')}.{environ['SLURM_STEP_ID']} of Slurm"
+    return ""
+
+
+def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+    """The nodes of the step, in Slurm's order. Raises JobError."""
+    hosts = expand(environ["SLURM_STEP_NODELIST"])
+    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or "1"
+    if re.fullmatch(r"1(\(x\d+\))?", tasks) is None:
+        message = "train starts the ranks itself: start it once a node"
+        raise JobError([Problem("Slurm step", message, "tasks per node", tasks, "srun --ntasks-per-node=1 train")])
+    rank = number(environ, "SLURM_NODEID")
+    return cluster_of(Counted("slurm", len(hosts), rank, hosts[0], hosts), "variable SLURM_NODEID")
+
+
+def expand(nodelist: str) -> tuple[str, ...]:
+    """`gpu[01-03,7],login` as gpu01, gpu02, gpu03, gpu7, login: as `scontrol show hostnames` would (containers lack it)."""
+    hosts: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodelist):
+        expanded = [""]
+        for text, ranges in re.findall(r"([^\[]+)|\[([^\]]*)\]", part):
+            choices = [text] if text else [item for span in ranges.split(",") for item in _span(span)]
+            expanded = [prefix + choice for prefix in expanded for choice in choices]
+        hosts += expanded
+    return tuple(dict.fromkeys(hosts))
+
+
+def _span(span: str) -> list[str]:
+    first, dash, last = span.partition("-")
+    if not dash or not first.isdigit() or not last.isdigit():
+        return [span]
+    return [str(value).zfill(len(first)) for value in range(int(first), int(last) + 1)]
