@@ -49,6 +49,7 @@ cannot be read; 69 if another host is missing; 70 for a defect of trainshed. `tr
 
 def main(argv: list[str] | None = None) -> int:
     """The `train` command; returns its exit status."""
+    _open_standard_streams()
     arguments = sys.argv[1:] if argv is None else argv
     known = {"--dry-run", "--help", "-h", "--version"}
     unknown = [argument for argument in arguments if argument not in known]
@@ -69,6 +70,34 @@ def main(argv: list[str] | None = None) -> int:
     return train(os.environ, dry_run="--dry-run" in arguments)
 
 
+def _print(text: str) -> None:
+    """Prints to stdout, whatever its encoding, and whether or not anybody still reads."""
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+        sys.stdout.flush()
+    except OSError:
+        pass
+
+
+def _open_standard_streams() -> None:
+    """Descriptors 0 to 2 that we were started without lead to /dev/null; else our own pipes would take their numbers."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `fd`
+
+
+def command() -> None:
+    """The `train` console script: ends without Python's own clean-up, which takes longer than all of our reporting."""
+    code = main()
+    try:
+        print(end="", flush=True)
+    except OSError:  # nobody reads any more
+        pass
+    os._exit(code)
+
+
 def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> int:
     """Runs one job to its end (or prints what it would run) and returns the exit status."""
     record = RunRecord()
@@ -78,6 +107,8 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     outcome: Outcome | None = None
     failure: Failure | None = None
     try:
+        if not dry_run:
+            clear_outcome(paths)  # before anything can fail: an earlier run must not speak for this one
         with stop_raises("before the script was started"), Scratch(environ, paths.output) as scratch:
             job = read_job(environ)
             paths, host = job.paths, job.resources.current_host
@@ -95,11 +126,11 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             if dry_run:
                 from .dryrun import describe
 
-                print(describe(job, cluster, program, plan))
+                _print(describe(job, cluster, program, plan))
                 return EXIT_SUCCESS
             for note in plan.notes:
                 say(f"warning: {note}", secrets)
-            _wait_for_hosts(job, cluster)
+            _wait_for_hosts(job, cluster, environ)
             if plan.scratch:
                 scratch.make()
             killed_before = oom_kills()
@@ -125,12 +156,11 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
 
 
 def _make_folders(job: Job) -> None:
-    """The folders that the script may write to; an earlier run's outcome goes away.
+    """The folders that the script may write to.
 
     Raises:
         TrainshedError: the output folder cannot be written, so that nothing could be reported.
     """
-    clear_outcome(job.paths)
     for folder in (job.paths.model, job.paths.output_data):
         if not writable(folder):
             raise TrainshedError(
@@ -139,12 +169,15 @@ def _make_folders(job: Job) -> None:
             )
 
 
-def _wait_for_hosts(job: Job, cluster: Cluster) -> None:
+def _wait_for_hosts(job: Job, cluster: Cluster, environ: os._Environ[str] | dict[str, str]) -> None:
     if len(cluster.hosts) < 2 or not cluster.participates or job.distribution.kind == "script":
         return
     from .cluster.hosts import wait_for_names
 
-    wait_for_names(cluster.hosts, job.settings.host_timeout_seconds, say)
+    # Whoever sets MASTER_ADDR says where ranks meet; the hosts' names then need not be names of a network
+    # (`trainshed run` gives them to processes of one machine).
+    names = (cluster.address,) if environ.get("MASTER_ADDR") else cluster.hosts
+    wait_for_names(names, job.settings.host_timeout_seconds, say)
 
 
 def _diagnose(
@@ -173,4 +206,4 @@ def _explain(error: BaseException, host: str, secrets: tuple[str, ...]) -> Failu
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -12,8 +12,8 @@ import signal
 import time
 
 from .plan import LaunchPlan, Outcome, ProcessResult, ProcessSpec, StartError
-from .spawn import spawn
-from .streams import CONSOLE_BYTES, Console, LogFile, Stream
+from .spawn import PIPE_BYTES, spawn
+from .streams import CONSOLE_BYTES, Console, LogFile, Stream, same_file
 from .tree import become_subreaper, catches, descendants
 
 TYPE_CHECKING = False
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # only to programs that have a handler: their default is to die
+FAILURE_SETTLES = 1.0  # seconds until the others are asked to stop: the first one to end may only have lost its peer
 FAILURE_GRACE = 15.0  # seconds that the other ranks get to end once one has failed
 LEFTOVER_GRACE = 5.0  # seconds that processes get which a finished script has left running
 BATCH_SECONDS = 0.002  # unbuffered scripts write word by word: after a small read the next one waits this long
@@ -37,8 +38,8 @@ class Rank:
         self.spec = spec
         self.log = LogFile(spec.log)
         self.pid, out_fd, err_fd = spawn(spec)
-        self.out = Stream(out_fd, out, self.log, spec.label)
-        self.err = Stream(err_fd, err, self.log, spec.label)
+        self.out = Stream(out_fd, out, self.log, spec.label, masked=not spec.log)
+        self.err = Stream(err_fd, err, self.log, spec.label, masked=not spec.log)
         self.returncode: int | None = None
         self.ended = 0.0
         self.stopped = False
@@ -117,12 +118,16 @@ class _Run:
     """The state of one run."""
 
     def __init__(self, plan: LaunchPlan, signals: SignalPipe, say: Callable[[str], None]) -> None:
-        self.plan, self.signals, self.say = plan, signals, say
+        self.plan, self.signals = plan, signals
+        self._say = say
+        self.unsaid: list[str] = []
         self.start = time.monotonic()
-        self.out, self.err = Console(1), Console(2)
+        self.out = Console(1)
+        self.err = self.out if same_file(1, 2) else Console(2)  # two writers would tear each other's lines
         self.ranks: list[Rank] = []
         self.by_pid: dict[int, Rank] = {}
         self.deadline: float | None = None
+        self.settled: float | None = None  # when the others have to stop because one has failed
         self.stop_signal = 0
         self.stop_at = 0.0
         self.sent = 0  # the signal that everyone was last asked to stop with
@@ -133,6 +138,17 @@ class _Run:
 
     def now(self) -> float:
         return time.monotonic() - self.start
+
+    def say(self, message: str) -> None:
+        """Tells the user something, between two lines of the script, or later while nobody reads: never waits."""
+        self.unsaid.append(message)
+        self.speak()
+
+    def speak(self) -> None:
+        """Says what can be said now."""
+        self.err.flush(False)
+        while self.unsaid and not self.err.size and (self.err.closed or self.err.takes()):
+            self._say(self.unsaid.pop(0))
 
     def to_the_end(self, started: Callable[[], None]) -> Outcome:
         try:
@@ -174,6 +190,9 @@ class _Run:
             self.end_leftovers(left)
         elif self.deadline is not None and self.now() >= self.deadline:
             self.kill()
+        elif self.settled is not None and self.now() >= self.settled:
+            self.settled = None
+            self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
         elif self.plan.max_seconds and not self.timed_out and self.now() >= self.plan.max_seconds:
             self.timed_out = True
             self.say(f"the time limit of {self.plan.max_seconds:g} s is over: stopping")
@@ -186,7 +205,7 @@ class _Run:
         """Sleeps until something happens, then handles all of it."""
         poll = select.poll()
         poll.register(self.signals.fd, select.POLLIN)
-        consoles = [console for console in (self.out, self.err) if console.size and not console.closed]
+        consoles = [console for console in {self.out, self.err} if console.size and not console.closed]
         for console in consoles:
             poll.register(console.fd, select.POLLOUT)
         streams: dict[int, Stream] = {}
@@ -198,7 +217,7 @@ class _Run:
             for fd in streams:
                 poll.register(fd, _READABLE)
         limit = self.plan.max_seconds if self.plan.max_seconds and not self.timed_out else None
-        for moment in (self.deadline, limit):
+        for moment in (self.deadline, self.settled, limit):
             if moment is None:
                 continue
             left = max(0.0, moment - self.now())
@@ -212,9 +231,10 @@ class _Run:
         for console in consoles:
             if ready.get(console.fd):
                 console.flush(bool(ready[console.fd] & select.POLLOUT))
-        for console in (self.out, self.err):
-            if console not in consoles:
-                console.flush(False)
+        for console in {self.out, self.err}.difference(consoles):
+            console.flush(False)
+        if self.unsaid:
+            self.speak()
         if self.signals.fd in ready:
             for number in self.signals.take():
                 self.handle(number)
@@ -227,6 +247,8 @@ class _Run:
             for rank in self.ranks:
                 if rank.alive and catches(rank.pid, number):
                     os.kill(rank.pid, number)
+        elif number in STOP_SIGNALS and not any(rank.alive for rank in self.ranks):
+            self.deadline = self.now()  # the script has ended as it has; only what it left behind is awaited
         elif number in STOP_SIGNALS:
             again = bool(self.stop_signal)
             if not again:
@@ -257,16 +279,18 @@ class _Run:
         rank.stopped = bool(self.sent)
         now = self.now()
         for stream in (rank.out, rank.err):
-            while stream.read(now):  # what it printed before it ended; a grandchild may hold the pipe open for longer
+            left = PIPE_BYTES  # what it printed before it ended; a grandchild may hold the pipe open and write on and on
+            while left > 0 and (taken := stream.read(now)):
+                left -= taken
                 self.flush()
-        if returncode != 0 and any(other.alive for other in self.ranks):
-            self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
+        if returncode != 0 and not self.sent and self.settled is None and any(other.alive for other in self.ranks):
+            self.settled = self.now() + FAILURE_SETTLES
 
     def ask_to_stop(self, number: int, grace: float) -> None:
         """Sends a stop signal to every living rank; the first call starts the clock."""
         if self.deadline is None:
             self.deadline = self.now() + grace
-        self.sent = number
+        self.sent, self.settled = number, None
         for rank in self.ranks:
             if rank.alive:
                 _send(rank.pid, number, rank.spec.signal_group)
@@ -284,8 +308,9 @@ class _Run:
         """Asks what the script left running to end, and kills it when its time is over."""
         new = [pid for pid in left if pid not in self.left_behind]
         if new:
-            if self.deadline is None and not self.left_behind:
-                self.deadline = self.now() + min(LEFTOVER_GRACE, self.plan.grace_seconds)
+            if not self.left_behind:  # the script's own grace ends with the script
+                limit = self.now() + min(LEFTOVER_GRACE, self.plan.grace_seconds)
+                self.deadline = limit if self.deadline is None else min(limit, self.deadline)
             self.left_behind.update(new)
             for pid in new:
                 _send(pid, self.sent or signal.SIGTERM, group=False)
@@ -295,11 +320,8 @@ class _Run:
                 _send(pid, signal.SIGKILL, group=False)
 
     def flush(self) -> None:
-        for console in (self.out, self.err):
-            if console.size >= CONSOLE_BYTES:  # the ranks are gone; only the console holds us up
-                console.drain(CONSOLE_GRACE)
-            else:
-                console.flush(False)
+        for console in {self.out, self.err}:
+            console.flush(False)
 
     def finish_output(self) -> None:
         """Passes on what is left in the pipes and closes everything."""
@@ -309,8 +331,12 @@ class _Run:
                     self.flush()
                 stream.close()
             rank.log.close()
-        for console in (self.out, self.err):
+        for console in {self.out, self.err}:
             console.drain(CONSOLE_GRACE)
+            if console.waiting:  # what we say from here on must not wait for that reader, either
+                console.give_up()
+        for message in self.unsaid:
+            self._say(message)
 
 
 def _send(pid: int, number: int, group: bool) -> None:
