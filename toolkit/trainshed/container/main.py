@@ -52,6 +52,7 @@ cannot be read; 69 if another host is missing; 70 for a defect of trainshed. `tr
 
 def main(argv: list[str] | None = None) -> int:
     """The `train` command; returns its exit status."""
+    _open_standard_streams()
     arguments = sys.argv[1:] if argv is None else argv
     known = {"--dry-run", "--help", "-h", "--version"}
     unknown = [argument for argument in arguments if argument not in known]
@@ -72,6 +73,34 @@ def main(argv: list[str] | None = None) -> int:
     return train(os.environ, dry_run="--dry-run" in arguments)
 
 
+def _print(text: str) -> None:
+    """Prints to stdout, whatever its encoding, and whether or not anybody still reads."""
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+        sys.stdout.flush()
+    except OSError:
+        pass
+
+
+def _open_standard_streams() -> None:
+    """Descriptors 0 to 2 that we were started without lead to /dev/null; else our own pipes would take their numbers."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `fd`
+
+
+def command() -> None:
+    """The `train` console script: ends without Python's own clean-up, which takes longer than all of our reporting."""
+    code = main()
+    try:
+        print(end="", flush=True)
+    except OSError:  # nobody reads any more
+        pass
+    os._exit(code)
+
+
 def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> int:
     """Runs one job to its end (or prints what it would run) and returns the exit status."""
     record = RunRecord()
@@ -83,6 +112,8 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     roster: Leader | Member | None = None
     joining: tuple[Job, Cluster] | None = None  # set while other hosts may be waiting for this one
     try:
+        if not dry_run:
+            clear_outcome(paths)  # before anything can fail: an earlier run must not speak for this one
         with stop_raises("before the script was started"), Scratch(environ, paths.output) as scratch:
             job = read_job(environ)
             paths, host = job.paths, job.resources.current_host
@@ -101,7 +132,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             if dry_run:
                 from .dryrun import describe
 
-                print(describe(job, cluster, program, plan))
+                _print(describe(job, cluster, program, plan))
                 return EXIT_SUCCESS
             for note in plan.notes:
                 say(f"warning: {note}", secrets)
@@ -136,12 +167,11 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
 
 
 def _make_folders(job: Job) -> None:
-    """The folders that the script may write to; an earlier run's outcome goes away.
+    """The folders that the script may write to.
 
     Raises:
         TrainshedError: the output folder cannot be written, so that nothing could be reported.
     """
-    clear_outcome(job.paths)
     for folder in (job.paths.model, job.paths.output_data):
         if not writable(folder):
             raise TrainshedError(
@@ -179,4 +209,4 @@ def _explain(error: BaseException, host: str, secrets: tuple[str, ...]) -> Failu
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

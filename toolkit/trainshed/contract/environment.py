@@ -7,6 +7,8 @@ the peers spell them and once with `_` (`SM_HP_LEARNING-RATE` and `SM_HP_LEARNIN
 
 from __future__ import annotations
 
+import os
+
 from .hyperparameters import to_environment_text, variable_names
 
 TYPE_CHECKING = False
@@ -29,6 +31,7 @@ _FIELDS = frozenset(
         "sagemaker_region",
         "sagemaker_container_log_level",
         "sagemaker_s3_output",
+        "sagemaker_enable_cloudwatch_metrics",
         "default_user_module_name",
         "_tuning_objective_metric",
     }
@@ -112,19 +115,34 @@ def script_environment(
         values["SM_TOPOLOGY"] = list(resources.topology)
     values["SM_TRAINING_ENV"] = _training_env(job, cluster, values, code_dir)
     environment = {name: to_environment_text(value) for name, value in values.items()}
-    for channel in job.channels:
-        for name in variable_names("SM_CHANNEL_", channel.name):
-            environment[name] = channel.path
-    for key, value in sorted(job.hyperparameters.user.items()):
-        for name in variable_names("SM_HP_", key):
-            environment[name] = to_environment_text(value)
+    environment.update(_named("SM_CHANNEL_", {channel.name: channel.path for channel in job.channels}))
+    environment.update(_named("SM_HP_", job.hyperparameters.user))
     warnings = []
-    for name in [name for name, value in environment.items() if len(value.encode()) + len(name) >= LONGEST]:
+    for name in [name for name, value in environment.items() if len(os.fsencode(name + value)) >= LONGEST]:
         del environment[name]
         warnings.append(
             f"{name} is longer than the 128 KiB that Linux allows a variable and is left out; read the file instead"
         )
     return environment, warnings
+
+
+def _distribution_hosts(job: Job, cluster: Cluster) -> list[str]:
+    """The hosts that take part in the distribution; none where there are groups and nobody asked for a distribution."""
+    if not cluster.participates:
+        return [host for group in job.distribution.groups for host in job.resources.group_hosts(group)]
+    asked = job.distribution.asked_by or not job.resources.instance_groups
+    return list(cluster.hosts) if asked else []
+
+
+def _named(prefix: str, values: dict[str, Any]) -> dict[str, str]:
+    """One variable a name, two where a shell could not read it. Where names collide (`lr`, `LR`) the last one counts, and
+    a name as the peers spell it counts more than another's second form."""
+    exact, readable = {}, {}
+    for key, value in values.items():
+        names = variable_names(prefix, key)
+        exact[names[0]] = to_environment_text(value)
+        readable[names[-1]] = exact[names[0]]
+    return {**readable, **exact}
 
 
 def _training_env(job: Job, cluster: Cluster, values: dict[str, Any], code_dir: str) -> dict[str, Any]:
@@ -136,7 +154,7 @@ def _training_env(job: Job, cluster: Cluster, values: dict[str, Any], code_dir: 
         "current_instance_group": values["SM_CURRENT_INSTANCE_GROUP"],
         "current_instance_group_hosts": values["SM_CURRENT_INSTANCE_GROUP_HOSTS"],
         "current_instance_type": values["SM_CURRENT_INSTANCE_TYPE"],
-        "distribution_hosts": list(cluster.hosts),
+        "distribution_hosts": _distribution_hosts(job, cluster),
         "distribution_instance_groups": values["SM_DISTRIBUTION_INSTANCE_GROUPS"],
         "framework_module": None,
         "hosts": values["SM_HOSTS"],
@@ -151,7 +169,7 @@ def _training_env(job: Job, cluster: Cluster, values: dict[str, Any], code_dir: 
         "is_modelparallel_enabled": None,
         "is_smddpmprun_installed": False,
         "is_smddprun_installed": False,
-        "job_name": job.name,
+        "job_name": job.name or None,
         "log_level": job.log_level,
         "master_hostname": cluster.master,
         "model_dir": values["SM_MODEL_DIR"],
@@ -165,6 +183,6 @@ def _training_env(job: Job, cluster: Cluster, values: dict[str, Any], code_dir: 
         "output_dir": values["SM_OUTPUT_DIR"],
         "output_intermediate_dir": values["SM_OUTPUT_INTERMEDIATE_DIR"],
         "resource_config": values["SM_RESOURCE_CONFIG"],
-        "topology": list(job.resources.topology) or None,
+        "topology": list(job.resources.topology),
         "user_entry_point": values["SM_USER_ENTRY_POINT"],
     }

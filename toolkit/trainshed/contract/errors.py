@@ -14,6 +14,10 @@ from __future__ import annotations
 
 from .record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 EXIT_SUCCESS = 0
 EXIT_USER = 1
 EXIT_JOB = 2
@@ -95,9 +99,17 @@ def shorten(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def near_name(name: str, known: Iterable[str]) -> str:
+    """`did_you_mean` for names with a prefix like `sagemaker_`, which would make all of them look alike."""
+    prefix = name[: name.find("_") + 1]
+    return did_you_mean(name[len(prefix) :], [item[len(prefix) :] for item in known]).replace("'", f"'{prefix}", 1)
+
+
 def did_you_mean(word: str, known: object) -> str:
     """`did you mean 'train'?` for the nearest of the `known` words, or an empty string."""
     import difflib  # only needed where something is already wrong
 
+    if len(str(word)) > 200:  # nothing is near, and comparing takes the square of the length
+        return ""
     near = difflib.get_close_matches(str(word), [str(item) for item in known], n=1, cutoff=0.6)  # type: ignore[attr-defined]
     return f"did you mean {near[0]!r}?" if near else ""

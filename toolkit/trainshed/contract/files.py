@@ -36,16 +36,20 @@ def remove(path: str) -> None:
         pass
 
 
-def read_bytes(path: str, limit: int) -> bytes | None:
-    """The file's bytes, or None where there is no such file. Raises OSError, and ValueError above `limit` bytes."""
+def read_bytes(path: str, limit: int, *, cut: bool = False) -> bytes | None:
+    """The file's bytes, or None where there is no such file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it has more than `limit` bytes; with `cut` the rest is left out instead.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            data = file.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with os.fdopen(fd, "rb", closefd=True) as file:
-        data = file.read(limit + 1)
     if data is None:  # a FIFO nobody writes to
         return b""
-    if len(data) > limit:
+    if len(data) > limit and not cut:
         raise ValueError(f"larger than {limit >> 20} MiB")
-    return data
+    return data[:limit]

@@ -11,6 +11,7 @@ import json
 import re
 
 from .errors import Problem, did_you_mean, shorten
+from .reader import ascii_safe, nested_too_deeply, printable
 from .record import Record
 
 TYPE_CHECKING = False
@@ -70,41 +71,32 @@ def decode(raw: Mapping[str, Any]) -> Hyperparameters:
 
 
 def decode_value(value: Any) -> Any:
-    """The JSON value that a string spells, or the string itself; anything else as it is."""
+    """The JSON value that a string spells, or the string itself; anything else as it is.
+
+    An integer of over 4,300 digits and lists nested beyond any use are left as the string, too.
+    """
     if not isinstance(value, str):
         return value
     try:
         decoded = json.loads(value, parse_float=SpelledFloat, parse_constant=SpelledFloat)
     except (ValueError, RecursionError):  # ValueError: no JSON, or an integer of over 4,300 digits
         return value
-    if isinstance(decoded, (dict, list)) and not _encodable(decoded):
-        return value
-    return decoded
-
-
-def _encodable(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    return value if nested_too_deeply(value, decoded) else decoded
 
 
 def check(raw: Mapping[str, Any], file: str) -> list[Problem]:
     """What the operating system could not pass on: NUL characters and lone surrogates in names or values."""
     problems = []
     for name, value in raw.items():
-        text = f"{name} {value if isinstance(value, str) else json.dumps(value)}"
         decoded = decode_value(value)
-        if "\0" in text or (isinstance(decoded, str) and "\0" in decoded):
-            problems.append(Problem(file, "holds a NUL character, which no command line can carry", shorten(name, 40)))
-            continue
-        for part in (name, decoded if isinstance(decoded, str) else text):
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                problems.append(Problem(file, "holds half of a surrogate pair, which is no text", ascii(shorten(name, 40))))
-                break
+        items = decoded if isinstance(decoded, list) else ()
+        passed = "\n".join((name, _python_text(decoded), to_environment_text(decoded), *map(to_json_text, items)))
+        if "\0" in passed:
+            problems.append(
+                Problem(file, "holds a NUL character, which no command line can carry", ascii_safe(shorten(name, 40)))
+            )
+        elif not printable(passed):
+            problems.append(Problem(file, "holds half of a surrogate pair, which is no text", ascii_safe(shorten(name, 40))))
     return problems
 
 

@@ -7,9 +7,9 @@ import re
 
 from . import config, hyperparameters
 from .config import Channel, ResourceConfig
-from .errors import JobError, NoJobError, Problem, did_you_mean
+from .errors import JobError, NoJobError, Problem, did_you_mean, near_name
 from .hyperparameters import Hyperparameters
-from .paths import Paths
+from .paths import FOLDER_VARIABLES, Paths
 from .reader import parse_json, read_json
 from .record import Record
 from .settings import Settings, read_settings
@@ -29,6 +29,7 @@ DISTRIBUTION_FLAGS = (
     ("sagemaker_distributed_dataparallel_enabled", "torchrun"),
     ("sagemaker_pytorch_xla_multi_worker_enabled", "xla"),
 )
+FOREIGN_FLAGS = ("sagemaker_parameter_server_enabled", "sagemaker_multi_worker_mirrored_strategy_enabled")
 KNOWN_RESERVED = frozenset(
     {name for name, _ in DISTRIBUTION_FLAGS}
     | {
@@ -44,8 +45,7 @@ KNOWN_RESERVED = frozenset(
         "sagemaker_instance_type",
         "sagemaker_distribution_instance_groups",
         "sagemaker_distributed_dataparallel_custom_mpi_options",
-        "sagemaker_parameter_server_enabled",
-        "sagemaker_multi_worker_mirrored_strategy_enabled",
+        *FOREIGN_FLAGS,
         "sagemaker_training_compiler_enabled",
         "sagemaker_training_compiler_debug_mode",
         "sagemaker_toolkit_native_launcher_enabled",
@@ -114,10 +114,15 @@ def read_job(environ: Mapping[str, str]) -> Job:
     warnings: list[str] = []
     _require_job(paths, environ)
 
+    for name in FOLDER_VARIABLES:
+        if environ.get(name) and not environ[name].startswith("/"):
+            problems.append(Problem(f"variable {name}", "must be an absolute path", value=environ[name]))
     hps_file = f"{paths.config}/hyperparameters.json"
-    raw = _file_or_variables(hps_file, "SM_HPS", environ, problems, parse_float=hyperparameters.SpelledFloat)
+    exists = os.path.exists(hps_file)
+    raw, hps_file = _file_or_variable(hps_file, "SM_HPS", environ, problems, parse_float=hyperparameters.SpelledFloat)
     if raw is None:
-        raw = {} if os.path.exists(hps_file) else _hyperparameters_of_variables(environ)
+        raw = {} if exists else _hyperparameters_of_variables(environ)
+        hps_file = "variables SM_HP_*" if raw else hps_file
     if not isinstance(raw, dict):
         problems.append(Problem(hps_file, "must be an object of names and values"))
         raw = {}
@@ -126,14 +131,14 @@ def read_job(environ: Mapping[str, str]) -> Job:
     settings = read_settings(hps.reserved, hps_file, environ, problems)
 
     input_file = f"{paths.config}/inputdataconfig.json"
-    input_config = _file_or_variables(input_file, "SM_INPUT_DATA_CONFIG", environ, problems)
+    input_config, input_file = _file_or_variable(input_file, "SM_INPUT_DATA_CONFIG", environ, problems)
     channels = config.parse_channels(input_config, input_file, paths.input_data, problems)
     channels = _locate_channels(channels, input_config is not None, paths, environ, warnings)
 
     resource_file = f"{paths.config}/resourceconfig.json"
-    resource_value = _file_or_variables(resource_file, "SM_RESOURCE_CONFIG", environ, problems)
-    if resource_value is None:
-        resource_value = _resources_of_variables(environ, problems)
+    resource_value, resource_file = _file_or_variable(resource_file, "SM_RESOURCE_CONFIG", environ, problems)
+    if resource_value is None and (resource_value := _resources_of_variables(environ, problems)) is not None:
+        resource_file = "variables SM_HOSTS, SM_CURRENT_HOST"
     resources = config.parse_resource_config(resource_value, resource_file, problems)
 
     checkpoint_file = environ.get("CHECKPOINT_CONFIG_FILE_PATH") or f"{paths.config}/checkpointconfig.json"
@@ -148,9 +153,11 @@ def read_job(environ: Mapping[str, str]) -> Job:
     profiler_file = f"{paths.config}/profilerconfig.json"
 
     for name in hps.reserved:
-        near = did_you_mean(name, KNOWN_RESERVED) if name.startswith("sagemaker_") and name not in KNOWN_RESERVED else ""
+        near = near_name(name, KNOWN_RESERVED) if name.startswith("sagemaker_") and name not in KNOWN_RESERVED else ""
         if near:
             warnings.append(f"hyperparameter {name!r} is not known to any toolkit: {near}")
+        elif name in FOREIGN_FLAGS and truthy(hps.reserved[name]):
+            warnings.append(f"{name} asks for a distribution of TensorFlow's, which trainshed has not")
 
     job = Job(
         name=environ.get("TRAINING_JOB_NAME") or str(hps.get("sagemaker_job_name") or ""),
@@ -164,7 +171,9 @@ def read_job(environ: Mapping[str, str]) -> Job:
         source=_text(hps, "sagemaker_submit_directory", hps_file, problems) or settings.source or _source_folder(environ),
         region=environ.get("AWS_REGION")
         or environ.get("SAGEMAKER_REGION")
-        or _text(hps, "sagemaker_region", hps_file, problems),
+        or _text(hps, "sagemaker_region", hps_file, problems)
+        or environ.get("AWS_DEFAULT_REGION")
+        or "",
         log_level=_log_level(hps, environ, warnings),
         checkpoint=checkpoint,
         metric_definitions=config.parse_metric_definitions(
@@ -189,7 +198,8 @@ def read_job(environ: Mapping[str, str]) -> Job:
 
 
 def _require_job(paths: Paths, environ: Mapping[str, str]) -> None:
-    named = any(environ.get(name) for name in ("SAGEMAKER_PROGRAM", "SM_USER_ENTRY_POINT", "TRAINSHED_PROGRAM", "SM_HPS"))
+    names = ("SAGEMAKER_PROGRAM", "SM_ENTRY_SCRIPT", "SM_USER_ENTRY_POINT", "TRAINSHED_PROGRAM", "SM_HPS")
+    named = any(environ.get(name) for name in names)
     if named or os.path.isdir(paths.config) or _has_entries(paths.code) or _has_entries(f"{paths.input_data}/code"):
         return
     raise NoJobError(f"there is no job: {paths.config} does not exist and {paths.code} holds no program")
@@ -202,11 +212,14 @@ def _has_entries(folder: str) -> bool:
         return False
 
 
-def _file_or_variables(path: str, variable: str, environ: Mapping[str, str], problems: list[Problem], **options: Any) -> Any:
-    """A config file's JSON, or where there is no such file, that of the variable which says the same."""
+def _file_or_variable(
+    path: str, variable: str, environ: Mapping[str, str], problems: list[Problem], **options: Any
+) -> tuple[Any, str]:
+    """A config file's JSON, or where there is no such file, that of the variable which says the same; and which it was."""
     if not os.path.exists(path) and environ.get(variable):
-        return parse_json(environ[variable].encode("utf-8", "replace"), f"variable {variable}", problems, **options)
-    return read_json(path, problems, **options)
+        place = f"variable {variable}"
+        return parse_json(environ[variable].encode("utf-8", "replace"), place, problems, **options), place
+    return read_json(path, problems, **options), path
 
 
 def _hyperparameters_of_variables(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -243,7 +256,8 @@ def _locate_channels(
         folders = []
     if not configured:
         prefix = "SM_CHANNEL_"
-        named = {name[len(prefix) :].lower(): path for name, path in environ.items() if name.startswith(prefix) and path}
+        given = {name: path for name, path in environ.items() if name.startswith(prefix) and name != prefix and path}
+        named = {name[len(prefix) :].lower(): path for name, path in given.items()}
         named.update({name: f"{paths.input_data}/{name}" for name in folders if re.fullmatch(config.CHANNEL_NAME, name)})
         channels = tuple(Channel(name=name, path=path) for name, path in sorted(named.items()))
     located = []
@@ -271,9 +285,10 @@ def _text(hps: Hyperparameters, name: str, file: str, problems: list[Problem]) -
 def _program(
     hps: Hyperparameters, settings: Settings, environ: Mapping[str, str], file: str, problems: list[Problem]
 ) -> str:
-    """The variable wins over the hyperparameter, as with the peers; then our own name, then SDK v3's variable."""
+    """The variable wins over the hyperparameter, as with the peers; then our own name, then what v3 and the peer export."""
     named = _text(hps, "sagemaker_program", file, problems)
-    return environ.get("SAGEMAKER_PROGRAM") or named or settings.program or environ.get("SM_ENTRY_SCRIPT") or ""
+    exported = environ.get("SM_ENTRY_SCRIPT") or environ.get("SM_USER_ENTRY_POINT") or ""
+    return environ.get("SAGEMAKER_PROGRAM") or named or settings.program or exported
 
 
 def _source_folder(environ: Mapping[str, str]) -> str:
@@ -336,6 +351,6 @@ def _distribution(
                     did_you_mean(group, names),
                 )
             )
-    if not groups and asked_by and names:
+    if not groups and asked_by:
         groups = [resources.current_group_name]
     return Distribution(kind=kind, asked_by=asked_by, processes_per_host=processes, groups=tuple(groups))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,5 +34,5 @@ def log_line(values: Mapping[str, float], places: Mapping[str, int]) -> str:
 
 
 def regex_of(name: str) -> str:
-    """The regex with which the platform finds a metric in such a line."""
-    return rf"metric .*?\b{name}=(-?[0-9.]+(?:[eE][-+]?[0-9]+)?|nan|-?inf)\b"
+    """The regex with which the platform finds a metric in such a line; it means the same to Python and to Java."""
+    return rf"metric (?:.* )?{re.escape(name)}=(-?[0-9.]+(?:[eE][-+]?[0-9]+)?|nan|-?inf)(?: |$)"

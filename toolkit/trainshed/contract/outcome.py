@@ -43,7 +43,7 @@ class Failure(Record):
         """The failure file: diagnosis first, so that the first 1,024 bytes say what matters, then details and tail."""
         hint = f"hint: {self.hint}" if self.hint else ""
         place = f"  at {self.place}" if self.place else ""
-        room = REASON_BYTES - len(f"{self.kind}: \n{place}\n{hint}\n".encode()) - 1
+        room = REASON_BYTES - len(f"{self.kind}: \n{place}\n{hint}\n".encode("utf-8", "replace")) - 1
         head = [f"{self.kind}: {clip(self.summary, max(room, 200))}", place, hint]
         parts = ["\n".join(line for line in head if line), self.details, self.tail and f"last output:\n{self.tail}"]
         return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
@@ -79,8 +79,8 @@ def write_failure(paths: Paths, text: str) -> None:
 def read_own_failure(paths: Paths) -> str:
     """What the user's script wrote as its own failure reason, "" where it wrote none."""
     try:
-        data = read_bytes(paths.failure, 1 << 20)
-    except (OSError, ValueError):
+        data = read_bytes(paths.failure, 1 << 20, cut=True)
+    except OSError:
         return ""
     return (data or b"").decode("utf-8", "replace").strip("\0 \r\n\t")
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_BASE = "/opt/ml"
+FOLDER_VARIABLES = ("SM_MODEL_DIR", "SM_OUTPUT_DIR", "SM_OUTPUT_DATA_DIR", "SM_OUTPUT_INTERMEDIATE_DIR")
 
 
 class Paths(Record):
@@ -26,15 +27,20 @@ class Paths(Record):
 
     @staticmethod
     def of(base: str, environ: Mapping[str, str] | None = None) -> Paths:
-        """The paths below `base`; a folder that the environment names (SM_MODEL_DIR ...) wins over the derived one."""
-        environ = environ or {}
+        """The paths below `base`; a folder that the environment names (SM_MODEL_DIR ...) wins over the derived one.
+
+        Relative ones are left out: `read_job` reports them.
+        """
+        environ = {name: (environ or {}).get(name, "") for name in FOLDER_VARIABLES}
+        environ = {name: folder for name, folder in environ.items() if folder.startswith("/")}
         base = os.path.abspath(base)
+        output = environ.get("SM_OUTPUT_DIR") or f"{base}/output"
         return Paths(
             base=base,
             model=environ.get("SM_MODEL_DIR") or f"{base}/model",
-            output=environ.get("SM_OUTPUT_DIR") or f"{base}/output",
-            output_data=environ.get("SM_OUTPUT_DATA_DIR") or f"{base}/output/data",
-            intermediate=environ.get("SM_OUTPUT_INTERMEDIATE_DIR") or f"{base}/output/intermediate",
+            output=output,
+            output_data=environ.get("SM_OUTPUT_DATA_DIR") or f"{output}/data",
+            intermediate=environ.get("SM_OUTPUT_INTERMEDIATE_DIR") or f"{output}/intermediate",
             code=f"{base}/code",
             checkpoints=f"{base}/checkpoints",
         )

@@ -6,6 +6,7 @@ import json
 
 from .errors import Problem, did_you_mean, shorten
 from .files import read_bytes
+from .secrets import mask_broken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LIMIT = 64 << 20  # bytes; a config file beyond this is a mistake
+DEEPEST = 100  # levels of nesting; nobody configures with more, and recursion over more would end in an error of its own
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
 
 
@@ -31,17 +33,37 @@ def parse_json(data: bytes, file: str, problems: list[Problem], **options: Any) 
     if not text.strip("\0 \t\r\n"):  # the example containers' test folders hold empty files
         return None
     try:
-        return json.loads(text, **options)
+        value = json.loads(text, **options)
+        if not nested_too_deeply(text, value):
+            return value
+        problems.append(Problem(file, f"is nested too deeply, in more than {DEEPEST} levels"))
     except json.JSONDecodeError as error:
-        line = text.splitlines()[error.lineno - 1] if error.lineno <= len(text.splitlines()) else ""
-        problems.append(
-            Problem(file, f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}", value=shorten(line, 60))
-        )
+        line = mask_broken(text.split("\n")[error.lineno - 1])
+        start = max(0, min(error.colno - 30, len(line) - 60))
+        message = f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        problems.append(Problem(file, message, value=shorten(line[start : start + 60], 60)))
     except RecursionError:
-        problems.append(Problem(file, "is nested too deeply"))
+        problems.append(Problem(file, f"is nested too deeply, in more than {DEEPEST} levels"))
     except ValueError as error:  # an integer of over 4,300 digits
         problems.append(Problem(file, f"is not usable JSON: {shorten(str(error))}"))
     return None
+
+
+def nested_too_deeply(text: str, value: Any) -> bool:
+    """Whether the JSON value that `text` spells has more than `DEEPEST` levels of lists and objects."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return False
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [
+            child
+            for item in level
+            if isinstance(item, (dict, list))
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def read_json(path: str, problems: list[Problem], **options: Any) -> Any:

@@ -41,7 +41,10 @@ class Record:
         if args:
             if len(args) > len(self._fields):
                 raise TypeError(f"{type(self).__name__} takes {len(self._fields)} fields, got {len(args)}")
-            fields = {**dict(zip(self._fields, args, strict=False)), **fields}
+            positional = dict(zip(self._fields, args, strict=False))
+            if twice := positional.keys() & fields.keys():
+                raise TypeError(f"{type(self).__name__}: {sorted(twice)} given twice")
+            fields = {**positional, **fields}
         missing = self._required - fields.keys()
         unknown = fields.keys() - set(self._fields)
         if missing or unknown:
@@ -51,6 +54,9 @@ class Record:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen: cannot set {name!r}")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: cannot delete {name!r}")
+
     def __iter_fields(self) -> Iterator[tuple[str, Any]]:
         return ((name, getattr(self, name)) for name in self._fields)
 
@@ -58,7 +64,7 @@ class Record:
         return type(other) is type(self) and self.as_dict() == other.as_dict()  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return hash((type(self), tuple(map(repr, self.as_dict().values()))))
+        return hash((type(self), *(_hash(value) for value in self.as_dict().values())))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.__iter_fields())})"
@@ -74,6 +80,14 @@ class Record:
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with some fields changed."""
         return type(self)(**{**self.as_dict(), **changes})
+
+
+def _hash(value: Any) -> int:
+    """Equal values have equal hashes; dicts and what holds them all have the same one."""
+    try:
+        return hash(value)
+    except TypeError:
+        return 0
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 TYPE_CHECKING = False
@@ -11,15 +12,21 @@ if TYPE_CHECKING:
 
 MASK = "******"
 SHORTEST_SECRET = 4  # shorter values ("0", "yes") would blank out innocent text
+_NO_SECRETS = ("true", "false", "none", "null")  # likewise
 
 # Patterns are strings, compiled by `re` when first used: a job without secrets never pays for them at start.
-_SUSPECTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth")
-_WORDS = "secret|password|passwd|passphrase|token|credential|private_?key|access_?key|api_?key|auth"
-_SECRET_NAME = rf"(?i)(?:^|[^a-z])(?:{_WORDS})s?(?:$|[^a-z])"
-# Names that carry such a word and are no secret: token counts, tokenizers, paths to them.
+_SUSPECTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "jwt", "pwd")
+# What names a secret wherever it stands in a name: PGPASSWORD, DBPassword, WANDB_API_KEY, hftoken.
+_CERTAIN = (
+    r"(?i)secret|passw(?:or)?d|passphrase|credential"
+    r"|(?:api|access|private|secret|signing|encryption|ssh|storage|account|license)[^a-z]?keys?(?![a-z])"
+    r"|(?:auth|access|api|refresh|session|hub|hf|bot)[^a-z]?tokens?(?![a-z])|[^a-z]pwd$"
+)
+# What names one unless it is part of a harmless name: counts of tokens, tokenizers, special tokens.
+_PROBABLE = r"(?i)(?:^|[^a-z])(?:auth|jwt|bearer)(?:$|[^a-z])|token(?:$|[^a-z])"
 _HARMLESS = (
-    r"(?i)tokeniz|(?:num|max|min|n|new|per|vocab|pad|eos|bos|unk|mask|sep|cls)_?tokens?"
-    r"|tokens?_?(?:per|count|id|ids|size|length|type|embed)|author"
+    r"(?i)tokeniz|tokens(?![a-z])|(?:num|max|min|n|new|per|vocab|pad|eos|bos|unk|mask|sep|cls|special|image|stop)[^a-z]?token"
+    r"|token[^a-z]?(?:per|count|id|size|length|len|type|embed|level|budget|limit|drop)"
 )
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
 _URL_LOGIN = r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<login>[^/\s@'\"]+)@"
@@ -36,7 +43,7 @@ def is_secret_name(name: str) -> bool:
     if not any(word in lower for word in _SUSPECTS):
         return False
     name = re.sub(_CAMEL, "_", name)
-    return bool(re.search(_SECRET_NAME, re.sub(_HARMLESS, "", name)))
+    return bool(re.search(_CERTAIN, name) or re.search(_PROBABLE, re.sub(_HARMLESS, "", name)))
 
 
 def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,9 +62,30 @@ def _mask(value: Any) -> Any:
 
 
 def secret_values(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The values of secret names, longest first: what `mask_text` is to blank out."""
-    found = {str(value) for key, value in values.items() if is_secret_name(str(key)) and len(str(value)) >= SHORTEST_SECRET}
+    """The values of secret names at any depth, longest first: what `mask_text` is to blank out."""
+    found: set[str] = set()
+    for key, value in values.items():
+        _collect(value, is_secret_name(str(key)), found)
     return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def _collect(value: Any, secret: bool, found: set[str]) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _collect(item, secret or is_secret_name(str(key)), found)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _collect(item, secret, found)
+    elif isinstance(value, str):
+        if secret and len(value) >= SHORTEST_SECRET and value.lower() not in _NO_SECRETS:
+            found |= {value, json.dumps(value)[1:-1]}  # as it stands, and as it stands inside SM_HPS
+        if value[:1] in ("{", "[") and any(word in value for word in _SUSPECTS):
+            try:
+                _collect(json.loads(value), secret, found)
+            except (ValueError, RecursionError):
+                pass
+    elif secret and value is not None and not isinstance(value, bool) and len(str(value)) >= SHORTEST_SECRET:
+        found.add(str(value))
 
 
 def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
@@ -82,3 +110,12 @@ def mask_arguments(arguments: list[str], secrets: tuple[str, ...] = ()) -> list[
             shown.append(mask_text(argument, secrets))
         hide_next = argument.startswith("--") and "=" not in argument and is_secret_name(argument[2:])
     return shown
+
+
+def mask_broken(line: str) -> str:
+    """A line of a config file that does not parse, for showing: all that follows the first secret name is starred out."""
+    for name in re.finditer(r"[\w.-]+", line):
+        if is_secret_name(name.group()):
+            line = line[: name.end()] + "*" * (len(line) - name.end())
+            break
+    return mask_text(line)

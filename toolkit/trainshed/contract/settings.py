@@ -5,7 +5,7 @@ The hyperparameter wins: it belongs to the job, while the variable may come with
 
 from __future__ import annotations
 
-from .errors import Problem, did_you_mean
+from .errors import Problem, did_you_mean, near_name
 from .hyperparameters import ARGV_STYLES, decode_value
 from .record import Record
 
@@ -85,7 +85,7 @@ def read_settings(
             key = name[len("trainshed_") :].lower()
             if key not in Settings._fields:
                 known = [f"{name[: len('trainshed_')]}{x if name.islower() else x.upper()}" for x in Settings._fields]
-                problems.append(Problem(source, "is no setting of trainshed", name, suggestion=did_you_mean(name, known)))
+                problems.append(Problem(source, "is no setting of trainshed", name, suggestion=near_name(name, known)))
                 continue
             if value in ("", None):
                 continue

@@ -40,7 +40,7 @@ def resolve(job: Job, environ: Mapping[str, str]) -> Cluster:
         evidence=scheduler.evidence(job, environ),
         processes_per_host=_processes_per_host(job, hardware, cluster.participates),
         address=environ.get("MASTER_ADDR") or cluster.address,
-        port=int(port) if port.isdigit() and 0 < int(port) < 65536 else _port(job, cluster),
+        port=int(port) if _is_port(port) else _port(job, cluster),
     )
 
 
@@ -49,6 +49,10 @@ def _processes_per_host(job: Job, hardware: Hardware, participates: bool) -> int
     if job.distribution.kind == "script" or not participates:
         return 1
     return job.distribution.processes_per_host or hardware.gpus or hardware.neurons or hardware.cpus
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536
 
 
 def _port(job: Job, cluster: Cluster) -> int:

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NUMBERS = r"(\d+)"
+_NUMBERS = r"([0-9]+)"
 
 
 def natural_order(hosts: Iterable[str]) -> tuple[str, ...]:
@@ -16,7 +16,8 @@ def natural_order(hosts: Iterable[str]) -> tuple[str, ...]:
 
     def key(host: str) -> tuple[list[tuple[bool, int, str]], str]:
         parts = re.split(_NUMBERS, host)
-        return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts], host
+        # Text and numbers take turns, so a number is only ever compared with a number.
+        return [(place % 2 == 0, int(part) if place % 2 else 0, part) for place, part in enumerate(parts)], host
 
     return tuple(sorted(dict.fromkeys(hosts), key=key))
 

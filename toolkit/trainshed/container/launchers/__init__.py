@@ -91,6 +91,12 @@ def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) ->
 
 
 def _always(program: Program, environ: Mapping[str, str]) -> dict[str, str]:
-    """The code folder comes first on Python's path, then packages installed for the job, then the user's own."""
+    """The code folder comes first on Python's path, then packages installed for the job, then the user's own.
+
+    Programs that came with those packages come first on PATH.
+    """
     folders = [program.folder, program.packages, environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
+    values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
+    if program.scripts:
+        values["PATH"] = os.pathsep.join((program.scripts, environ.get("PATH", os.defpath)))
+    return values

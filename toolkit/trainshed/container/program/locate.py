@@ -29,7 +29,8 @@ class Program(Record):
     command: what to run before the arguments, e.g. (python, train.py).
     folder: the user's code, working directory of the program.
     requirements: path of requirements.txt, "" for none.
-    packages: folder that PYTHONPATH needs because the environment itself could not be written, "" for none.
+    packages: what PYTHONPATH needs because the environment itself could not be written, "" for nothing.
+    scripts: the folder that PATH needs for the same reason.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Program(Record):
     folder: str
     requirements: str = ""
     packages: str = ""
+    scripts: str = ""
 
     @property
     def is_python(self) -> bool:
@@ -88,7 +90,12 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
 
 def _usual(folder: str) -> str:
     """The program of a job that names none: a usual name, or the only script there is."""
-    names = sorted(os.listdir(folder)) if folder else []
+    try:
+        names = sorted(os.listdir(folder)) if folder else []
+    except OSError as error:
+        raise ProgramError(
+            f"{folder} cannot be read: {error.strerror}", hint="make it readable for the user of `train`"
+        ) from error
     usual = [name for name in USUAL_NAMES if name in names and os.path.isfile(f"{folder}/{name}")]
     scripts = [name for name in names if name.endswith((".py", ".sh")) and name != "setup.py"]
     if usual:
@@ -114,7 +121,7 @@ def _find(name: str, folder: str, environ: Mapping[str, str]) -> str | None:
 def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
     shown = os.path.relpath(path, folder) if path.startswith(folder + "/") else path
     if path.endswith(".py"):
-        return "python", (sys.executable, shown)
+        return "python", (sys.executable, f"./{shown}" if shown.startswith("-") else shown)
     try:
         with open(path, "rb") as file:
             first = file.readline(256)
@@ -130,7 +137,7 @@ def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
     if os.stat(path).st_mode & stat.S_IXUSR and os.access(path, os.X_OK) and (first[:2] == b"#!" or kind != "shell"):
         return kind, (path,)
     if first.startswith(b"#!"):  # no execute bit, and the folder is the user's: start its interpreter ourselves
-        return kind, (*first[2:].decode(errors="replace").split(None, 1), path)
+        return kind, (*first[2:].decode(errors="replace").strip().split(None, 1), path)
     if kind == "shell":
         return kind, ("/bin/sh", path)
     raise ProgramError(
@@ -142,6 +149,8 @@ def _is_package(folder: str) -> bool:
     """setup.py, or a pyproject.toml that says how to build (many only hold a linter's settings)."""
     if os.path.isfile(f"{folder}/setup.py"):
         return True
+    if not os.path.isfile(f"{folder}/pyproject.toml"):  # a FIFO of this name would be waited for
+        return False
     try:
         with open(f"{folder}/pyproject.toml", encoding="utf-8", errors="replace") as file:
             return bool(re.search(_BUILD_SYSTEM, file.read()))

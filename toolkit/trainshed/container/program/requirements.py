@@ -19,15 +19,21 @@ if TYPE_CHECKING:
 
     from .locate import Program
 
-# pip's settings that say where packages come from. uv reads none of them, so with any of these pip does the work.
-_INDEX_VARIABLES = (
-    "PIP_INDEX_URL",
-    "PIP_EXTRA_INDEX_URL",
-    "PIP_FIND_LINKS",
-    "PIP_NO_INDEX",
-    "PIP_CERT",
-    "PIP_CONFIG_FILE",
-    "PIP_PROXY",
+# uv reads none of pip's settings, so where any is made pip does the work; these change nothing that matters.
+_HARMLESS_VARIABLES = frozenset(
+    {
+        "PIP_CACHE_DIR",
+        "PIP_DEFAULT_TIMEOUT",
+        "PIP_DISABLE_PIP_VERSION_CHECK",
+        "PIP_NO_CACHE_DIR",
+        "PIP_NO_COLOR",
+        "PIP_NO_INPUT",
+        "PIP_PROGRESS_BAR",
+        "PIP_QUIET",
+        "PIP_RETRIES",
+        "PIP_ROOT_USER_ACTION",
+        "PIP_VERBOSE",
+    }
 )
 _INSTALL_GRACE = 5.0
 
@@ -49,7 +55,8 @@ def install(program: Program, seconds: float, environ: Mapping[str, str], say: C
     what = " and ".join(
         name for name in (program.requirements and "requirements.txt", program.kind == "package" and "the package") if name
     )
-    say(f"installing {what} with {'uv' if 'uv' in os.path.basename(command[0]) else 'pip'}")
+    installer = "uv" if os.path.basename(command[0]) == "uv" else "pip"
+    say(f"installing {what} with {installer}")
     spec = ProcessSpec(
         argv=tuple(command),
         env={**environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"},
@@ -57,10 +64,29 @@ def install(program: Program, seconds: float, environ: Mapping[str, str], say: C
         label="install",
         signal_group=True,
     )
+    with _Lock():  # two hosts of a job may share one environment (processes on one machine)
+        problem = _run(spec, what, seconds, say)
+        if target and installer == "pip" and "Permission denied" in problem:
+            # pip wanted to take an older version out of the environment. Without that, it needs to know of none.
+            say(f"{what}: this user cannot replace what the image has; installing all of it again beside that")
+            problem = _run(spec.replace(argv=(*spec.argv, "--ignore-installed")), what, seconds, say)
+    if problem:
+        raise ProgramError(
+            f"{what} could not be installed: {_reason(problem)}", details=problem[-2000:], hint=_hint(problem)
+        )
+    return program.replace(packages=_site_packages(target), scripts=f"{target}/bin") if target else program
+
+
+def _run(spec: ProcessSpec, what: str, seconds: float, say: Callable[[str], None]) -> str:
+    """Runs the installer; returns what it printed if it failed, else "".
+
+    Raises:
+        ProgramError: there is no installer, or it takes longer than `seconds`.
+        Interrupted: a stop signal came meanwhile.
+    """
     plan = LaunchPlan(processes=(spec,), grace_seconds=_INSTALL_GRACE, max_seconds=seconds)
     try:
-        with _Lock():  # two hosts of a job may share one environment (processes on one machine)
-            outcome = run(plan, say=say)
+        outcome = run(plan, say=say)
     except StartError as error:
         raise ProgramError(f"{what} cannot be installed: {error}", hint="pip must be in the image") from error
     if outcome.stop_signal:
@@ -71,15 +97,15 @@ def install(program: Program, seconds: float, environ: Mapping[str, str], say: C
             hint="is the package index reachable? trainshed_install_timeout_seconds sets the limit",
         )
     (result,) = outcome.results
-    if result.returncode != 0:
-        text = mask_text((result.tail + b"\n" + result.output_tail).decode("utf-8", "replace"))
-        raise ProgramError(f"{what} could not be installed: {_reason(text)}", details=text[-2000:], hint=_hint(text))
-    return program.replace(packages=_site_packages(target)) if target else program
+    if result.returncode == 0:
+        return ""
+    return mask_text((result.tail + b"\n" + result.output_tail).decode("utf-8", "replace")) or "no reason given"
 
 
 def _installer(environ: Mapping[str, str]) -> list[str]:
     uv = find_executable("uv", environ.get("PATH", os.defpath), "/")
-    if uv and not any(environ.get(name) for name in _INDEX_VARIABLES) and not any(map(os.path.exists, _pip_files(environ))):
+    settings = [name for name in environ if name.startswith("PIP_") and environ[name] and name not in _HARMLESS_VARIABLES]
+    if uv and not settings and not any(map(os.path.exists, _pip_files(environ))):
         return [uv, "pip", "install", "--no-progress", "--python", sys.executable]
     return [sys.executable, "-m", "pip", "install", "--progress-bar", "off"]
 
@@ -87,7 +113,8 @@ def _installer(environ: Mapping[str, str]) -> list[str]:
 def _pip_files(environ: Mapping[str, str]) -> list[str]:
     home = environ.get("HOME", "/root")
     config = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    return ["/etc/pip.conf", f"{config}/pip/pip.conf", f"{home}/.pip/pip.conf", f"{sys.prefix}/pip.conf"]
+    shared = [f"{folder}/pip/pip.conf" for folder in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")]
+    return ["/etc/pip.conf", *shared, f"{config}/pip/pip.conf", f"{home}/.pip/pip.conf", f"{sys.prefix}/pip.conf"]
 
 
 def _environment_is_writable() -> bool:
@@ -104,9 +131,13 @@ def _own_packages_folder() -> str:
 
 
 def _site_packages(prefix: str) -> str:
+    """The folders below an installation prefix that Python needs on its path, joined as PYTHONPATH is."""
     import sysconfig
 
-    return sysconfig.get_paths(vars={"base": prefix, "platbase": prefix})["purelib"]
+    schemes = (sysconfig.get_default_scheme(), "posix_prefix")  # Debian's own differs, and uv does not use it
+    paths = [sysconfig.get_paths(scheme, vars={"base": prefix, "platbase": prefix}) for scheme in schemes]
+    folders = dict.fromkeys(path[kind] for path in paths for kind in ("purelib", "platlib"))
+    return os.pathsep.join(folder for folder in folders if os.path.isdir(folder))
 
 
 def _reason(text: str) -> str:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
-_UNPACKING = ".unpacking-"
+_UNPACKING = ".unpacking-"  # a folder that is being filled: never the code, whatever is in it
+_UNPACKED = ".unpacked-"  # a folder that is complete; its entries are on their way to the folder above it
 
 
 def fetch_source(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
@@ -25,6 +26,7 @@ def fetch_source(job: Job, environ: Mapping[str, str], say: Callable[[str], None
         ProgramError: the place does not exist, or cannot be fetched or unpacked.
     """
     code = job.paths.code
+    _settle(code)
     if has_entries(code):
         return code
     if job.source and os.path.abspath(job.source) != code:
@@ -42,9 +44,27 @@ def has_entries(folder: str) -> bool:
     """Whether the folder holds anything but the rest of an unpacking that was cut off."""
     try:
         with os.scandir(folder) as entries:
-            return any(not entry.name.startswith(_UNPACKING) for entry in entries)
+            return any(not entry.name.startswith((_UNPACKING, _UNPACKED)) for entry in entries)
     except OSError:
         return False
+
+
+def _settle(code: str) -> None:
+    """Moves what was unpacked completely to where it belongs: an earlier run may have been killed while doing so."""
+    try:
+        whole = [name for name in os.listdir(code) if name.startswith(_UNPACKED)]
+    except OSError:
+        return
+    for folder in whole:
+        try:
+            for name in os.listdir(f"{code}/{folder}"):
+                os.rename(f"{code}/{folder}/{name}", f"{code}/{name}")
+            os.rmdir(f"{code}/{folder}")
+        except OSError as error:
+            raise ProgramError(
+                f"the source code could not be moved from {code}/{folder} to {code}: {error.strerror}",
+                hint="empty that folder, so that the code is unpacked again",
+            ) from error
 
 
 def _bring(source: str, code: str, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
@@ -67,6 +87,8 @@ def _bring(source: str, code: str, environ: Mapping[str, str], say: Callable[[st
             f"the source directory {source} does not exist",
             hint="sagemaker_submit_directory must be a folder or archive in this container, or an s3:// URI",
         )
+    if not os.path.isfile(source):  # a FIFO would be waited for
+        raise ProgramError(f"the source directory {source} is neither a folder nor a file")
     if source.endswith(".py") or source.endswith(".sh"):
         return os.path.dirname(os.path.abspath(source))
     return _in_folder(code, lambda folder: _unpack(source, folder))
@@ -74,26 +96,37 @@ def _bring(source: str, code: str, environ: Mapping[str, str], say: Callable[[st
 
 def _in_folder(code: str, fill: Callable[[str], None]) -> str:
     """Fills `code` by way of a folder aside, so that a cut-off unpacking is never taken for the code."""
+    import fcntl
     import shutil
     import tempfile
 
     try:
         os.makedirs(code, exist_ok=True)
-        aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
+        os.rmdir(tempfile.mkdtemp(prefix=_UNPACKING, dir=code))
     except OSError:  # /opt/ml/code is read-only, or this user may not write there
         code = tempfile.mkdtemp(prefix="trainshed-code-")
-        aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
+    lock = os.open(code, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fill(aside)
-        for name in os.listdir(aside):
-            os.rename(f"{aside}/{name}", f"{code}/{name}")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the hosts of a job may share the folder: processes on one machine
+        except OSError:  # a file system without locks
+            pass
+        if has_entries(code):  # another one was first
+            return code
+        aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
+        try:
+            fill(aside)
+            os.rename(aside, f"{code}/{_UNPACKED}{os.path.basename(aside)[len(_UNPACKING) :]}")
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        _settle(code)
     except OSError as error:
         raise ProgramError(
             f"the source code could not be unpacked to {code}: {error.strerror or error}",
             hint="free some space there, or set SAGEMAKER_BASE_DIR to a larger disk" if error.errno == 28 else "",
         ) from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        os.close(lock)
     return code
 
 
@@ -105,5 +138,7 @@ def _unpack(source: str, folder: str) -> None:
 
 def _unpack_download(path: str, folder: str) -> None:
     if path.endswith(ARCHIVES):
-        _unpack(path, folder)
-        os.unlink(path)
+        archive = f"{folder}/.downloaded-source"  # out of the way of a member that has the archive's own name
+        os.rename(path, archive)
+        _unpack(archive, folder)
+        os.unlink(archive)

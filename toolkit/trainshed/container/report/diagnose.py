@@ -18,7 +18,7 @@ from trainshed.contract.errors import (
 from trainshed.contract.outcome import Failure, clip
 from trainshed.contract.secrets import mask_text
 
-from .exception import Raised, find_exception
+from .exception import Raised, find_exception, root_cause
 from .hints import Context, hint_for
 
 TYPE_CHECKING = False
@@ -29,11 +29,16 @@ if TYPE_CHECKING:
     from ..supervisor.plan import Outcome, ProcessResult, StartError
 
 TAIL_LINES = 20
+LONG_LINE = 2000  # characters
 # What ranks say when it was another one that failed.
 _SECONDARY = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|ncclRemoteError|ncclSystemError|[Rr]emote process|"
-    r"Socket closed|recvBytes|failed to recv|Connection refused|EOF"
+    r"Socket closed|recvBytes|failed to recv|Connection refused|EOF|[Ww]atchdog|communicator was aborted|DistNetworkError"
 )
+# How much a process may print after the exception that ended it. Python exits with 1 after one, and libraries then say
+# goodbye at length; with any other status an exception further up is most likely one that the script lived through.
+LINES_AFTER_EXCEPTION = {1: 200}
+FEW_LINES = 20
 _SIGNALS = {
     "SIGSEGV": "segmentation fault in native code",
     "SIGBUS": "bus error, most often shared memory that is full",
@@ -61,9 +66,23 @@ def diagnose(
     if result is None:
         return None
     text = result.tail.decode("utf-8", "replace")
-    raised = _recorded_exception(result, code_folder) or find_exception(text, code_folder)
+    rank = result.spec.rank
+    cause = root_cause(text) if rank is None else None
+    if cause is not None:  # the process is torchrun's agent, which has ranks of its own
+        rank, returncode, text = cause
+        result = result.replace(returncode=returncode, tail=text.encode())
+    raised = _recorded_exception(result, code_folder) or fatal_exception(result, code_folder)
+    cut_off = raised is not None and not outcome.stop_signal and _died_of_our_stop(result)
+    if cut_off:
+        result = result.replace(returncode=EXIT_USER)  # as Python would have exited, had we left it the time
+    lines = searchable(result.tail).splitlines()
+    if raised and raised.end:
+        around = lines[max(0, raised.start - FEW_LINES // 2) :]
+    else:
+        around = [*lines[-2 * FEW_LINES :], *searchable(result.output_tail).splitlines()[-FEW_LINES:]]
     context = Context(
-        text=text if result.tail == result.output_tail else f"{text}\n{result.output_tail.decode('utf-8', 'replace')}",
+        text=raised.traceback or raised.text if raised else "\n".join(lines[-FEW_LINES:]),
+        around="\n".join(around),
         job=job,
         cluster=cluster,
         code_folder=code_folder,
@@ -73,23 +92,23 @@ def diagnose(
         stop_signal=outcome.stop_signal if result.stopped or outcome.stop_at <= result.ended else 0,
         killed_by_us=bool(outcome.killed) and result.returncode == -signal.SIGKILL,
     )
-    who = f"rank {result.spec.rank} on {cluster.current_host}" if result.spec.rank is not None else "the script"
-    if len(cluster.hosts) > 1 and result.spec.rank is None:
+    who = f"rank {rank} on {cluster.current_host}" if rank is not None else "the script"
+    if len(cluster.hosts) > 1 and rank is None:
         who += f" on {cluster.current_host}"
-    interrupted = bool(context.stop_signal) and raised is None
+    interrupted = bool(context.stop_signal) and (raised is None or raised.name in ("KeyboardInterrupt", "SystemExit"))
     stopped = bool(outcome.stopped_by) and result.stopped and raised is None
     return Failure(
         kind="Interrupted" if interrupted else "Stopped" if stopped else "UserError",
-        summary=mask_text(f"{who} {_how(result, context)}{_what(raised, text)}", secrets),
+        summary=mask_text(f"{who} {'failed' if cut_off else _how(result, context)}{_what(raised, text)}", secrets),
         exit_code=exit_code_of(result.returncode),
         place=raised.place if raised else "",
         hint=mask_text(hint_for(context), secrets),
         details=mask_text(clip(raised.traceback, 16_000), secrets) if raised else "",
         tail=mask_text(_last_lines(result), secrets),
         host=cluster.current_host,
-        rank=result.spec.rank,
+        rank=rank,
         signal=signal.Signals(result.signal).name if result.signal else "",
-        at=_moment(result),
+        at=_moment(result, raised),
     )
 
 
@@ -98,26 +117,49 @@ def is_secondary(failure: Failure) -> bool:
     return bool(_SECONDARY.search(failure.summary))
 
 
-def _moment(result: ProcessResult) -> float:
-    """When the failure first showed."""
-    return result.ended if result.traceback_at is None else min(result.traceback_at, result.ended)
+def searchable(output: bytes) -> str:
+    """Output for regular expressions: of very long lines, which would take them long, only the two ends."""
+    lines = output.decode("utf-8", "replace").splitlines()
+    return "\n".join(line if len(line) <= LONG_LINE else line[: LONG_LINE // 2] + line[-LONG_LINE // 2 :] for line in lines)
+
+
+def fatal_exception(result: ProcessResult, code_folder: str) -> Raised | None:
+    """The exception that ended a process, None where it printed none or lived on after the last one."""
+    raised = find_exception(searchable(result.tail), code_folder)
+    if raised and raised.after <= LINES_AFTER_EXCEPTION.get(result.returncode, FEW_LINES):
+        return raised
+    return None
+
+
+def _died_of_our_stop(result: ProcessResult) -> bool:
+    return result.stopped and result.signal in (signal.SIGTERM, signal.SIGKILL)
+
+
+def _moment(result: ProcessResult, raised: Raised | None) -> float:
+    """When the failure first showed, in seconds since the start: its traceback, or the exit."""
+    return result.ended if raised is None or result.traceback_at is None else min(result.traceback_at, result.ended)
 
 
 def first_failure(outcome: Outcome, code_folder: str) -> ProcessResult | None:
     """The process whose failure came first.
 
     Exits alone would mislead: a rank that raised may take longer to end than its peers take to notice. So the moment
-    counts at which its traceback began to arrive, and a rank that only reports a lost peer comes after all others.
+    counts at which its traceback began to arrive. A rank that only reports a lost peer comes after all that have a reason
+    of their own, and last come those that we stopped.
     """
     failed = [result for result in outcome.results if result.returncode != 0]
-    if not failed:
-        return None
+    if len(failed) < 2:
+        return failed[0] if failed else None
 
-    def key(result: ProcessResult) -> tuple[bool, bool, float]:
-        raised = find_exception(result.tail.decode("utf-8", "replace"), code_folder) if len(failed) > 1 else None
-        secondary = raised is not None and bool(_SECONDARY.search(raised.text))
-        # One that we stopped without an exception of its own did nothing wrong.
-        return result.stopped and raised is None and not outcome.stop_signal, secondary, _moment(result)
+    def key(result: ProcessResult) -> tuple[int, float]:
+        raised = fatal_exception(result, code_folder)
+        said = raised.text if raised else "\n".join(_last_lines(result).splitlines()[-FEW_LINES:])
+        moment = _moment(result, raised)
+        if outcome.stop_signal:
+            return 0, moment
+        if _died_of_our_stop(result):
+            return 3 if raised is None else 1, moment
+        return 2 if _SECONDARY.search(said) else 0, moment
 
     return min(failed, key=key)
 
@@ -154,7 +196,8 @@ def _recorded_exception(result: ProcessResult, code_folder: str) -> Raised | Non
         callstack = message["extraInfo"]["py_callstack"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return find_exception(callstack, code_folder)
+    raised = find_exception(callstack, code_folder)
+    return raised.replace(start=0, end=0) if raised else None  # those are no lines of the output
 
 
 def _last_lines(result: ProcessResult) -> str:

@@ -7,16 +7,30 @@ import re
 
 from trainshed.contract.record import Record
 
-_HEADER = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^\s*(?:[|+] )*\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
-_EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?::\s?(?P<message>.*))?$")
+_HEADER = re.compile(r"^(?:Original )?Traceback \(most recent call last\):")  # "Original": torch's data-loader workers
+_GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\):")
+_MARGIN = re.compile(r"^\s*[|+] ?")  # of exception groups
+_RULE = re.compile(r"^[+-]*-{8,}.*$")  # between the exceptions of a group
+_BOX = "Traceback (most recent call last) \u2500"  # rich draws a frame around it
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$')
+_BOX_FRAME = re.compile(r"^\u2502 (?P<file>/\S+):(?P<line>\d+) in (?P<function>\S+)")
+_EXCEPTION = re.compile(r"^(?P<name>[^\W\d][\w.]*(?:\.<locals>\.[\w.]+)*)(?::\s?(?P<message>.*))?$")
 _USAGE = re.compile(r"^(?P<program>[^\s:]+): error: (?P<message>.+)$")
 _RANK_TAG = re.compile(r"^\[(?:rank)?\d+\]:\s?")  # torch tags the lines of a failing rank's traceback a second time
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _NATIVE = re.compile(
-    r"^(?:terminate called after throwing .*|.*(?:: |^)Assertion .* failed\.?|Fatal Python error: .*"
-    r"|.*error while loading shared libraries: .*|.*: symbol lookup error: .*|\*\*\* .* \*\*\*.*"
-    r"|free\(\): .*|malloc\(\): .*|double free .*)$"
+    r"^(?:terminate called (?:after throwing|without) .*|.*(?:: |^)Assertion .* failed\.?|Fatal Python error: .*"
+    r"|.*error while loading shared libraries: .*|.*: symbol lookup error: .*|\*\*\* .* \*\*\*.*|free\(\): .*"
+    r"|malloc\(\): .*|double free .*)$"
 )
+_GLOG = re.compile(r"^\[?[IWEF]\d{4} \d\d:")  # torch's own log lines
+_FATAL_THREAD = "Current thread "  # of the fault handler: the thread that crashed, if it is one of Python's
+_ROOT_CAUSE = re.compile(
+    r"^Root Cause \(first observed failure\):\n(?:.*\n){1,4}\s+rank +: (?P<rank>\d+) .*\n\s+exitcode +: (?P<code>-?\d+)",
+    re.MULTILINE,
+)
+_AGENT = re.compile(r"^E\d{4} .*failed \(exitcode: .*\) local_rank: ", re.MULTILINE)
+_NEAR = 20  # lines between two things that belong together
 # Raised by launchers about a child's failure; the child's own exception is the reason.
 _WRAPPERS = (
     "ChildFailedError",
@@ -34,12 +48,17 @@ class Raised(Record):
     message: its text, several lines joined by newlines.
     place: `train.py:41 in main`, the innermost frame of the user's code, "" where there is none.
     traceback: the whole block, "" where there is none.
+    start, end: its lines in the output, the first and the one after the last.
+    after: how many lines that are not blank follow it. Many mean that the program lived on.
     """
 
     name: str
     message: str
     place: str = ""
     traceback: str = ""
+    start: int = 0
+    end: int = 0
+    after: int = 0
 
     @property
     def text(self) -> str:
@@ -49,36 +68,122 @@ class Raised(Record):
 
 
 def find_exception(output: str, code_folder: str) -> Raised | None:
-    """The exception that ended the process which printed `output`; None where nothing looks like one."""
-    lines = [_RANK_TAG.sub("", line) for line in output.splitlines()]
-    starts = [number for number, line in enumerate(lines) if line.lstrip(" +|").startswith(_HEADER)]
-    found: Raised | None = None
-    for start in reversed(starts):
-        raised = _parse_traceback(lines, start, code_folder)
-        if raised is None:
+    """The exception that ended the process which printed `output`; None where nothing looks like one.
+
+    It is the last one, with two exceptions: what a launcher raises about a child's failure gives way to the child's own
+    just before it, and a crash that no Python code led to (at exit, most often) to the exception just before it.
+    """
+    lines = [_RANK_TAG.sub("", line) for line in _COLOR.sub("", output).splitlines()]
+    found, native = _tracebacks(lines, code_folder), _native_error(lines, code_folder)
+    if not found:
+        found = _syntax_error(lines, code_folder)
+    found = sorted([*found, *native, *_usage_error(lines)], key=lambda raised: raised.end)
+    while found:
+        last = found.pop()
+        gives_way = last.name.rpartition(".")[2] in _WRAPPERS or (last in native and not last.place)
+        if not (gives_way and found and last.start - found[-1].end <= _NEAR):
+            after = sum(1 for line in lines[last.end :] if line.strip())
+            return last.replace(traceback=_with_causes(lines, last, found), after=after)
+    return None
+
+
+def _with_causes(lines: list[str], last: Raised, before: list[Raised]) -> str:
+    """The traceback, with those of the exceptions that led to it."""
+    start = last.start
+    for raised in reversed(before):
+        between = "".join(lines[raised.end : start])
+        if "direct cause of the following exception" not in between and "During handling of the above" not in between:
+            break
+        start = raised.start
+    return "\n".join(lines[start : last.end]) if last.traceback else ""
+
+
+def root_cause(output: str) -> tuple[int, int, str] | None:
+    """What torchrun's elastic agent reports: rank and return code of the child that failed first, and the output before.
+
+    None where there is no such report.
+    """
+    match = _ROOT_CAUSE.search(output)
+    if match is None:
+        return None
+    reports = [report.start() for report in _AGENT.finditer(output, 0, match.start())]
+    return int(match["rank"]), int(match["code"]), output[: reports[-1] if reports else match.start()]
+
+
+def _tracebacks(lines: list[str], code_folder: str) -> list[Raised]:
+    found: list[Raised] = []
+    for start, line in enumerate(lines):
+        if found and start < found[-1].end:
             continue
-        if raised.name.rpartition(".")[2] not in _WRAPPERS:
-            return raised
-        found = found or raised
-    return found or _usage_error(lines) or _syntax_error(lines, code_folder) or _native_error(lines, code_folder)
+        if _HEADER.match(line):
+            raised = _parse_traceback(lines, start, code_folder)
+        elif _GROUP.match(line):
+            raised = _parse_group(lines, start, code_folder)
+        elif _BOX in line:
+            raised = _parse_box(lines, start, code_folder)
+        else:
+            continue
+        if raised is not None:
+            found.append(raised)
+    return found
 
 
 def _parse_traceback(lines: list[str], start: int, code_folder: str) -> Raised | None:
     frames = []
+    strange = 0
     for number in range(start + 1, min(start + 2000, len(lines))):
         line = lines[number]
         frame = _FRAME.match(line)
         if frame:
             frames.append((frame["file"], frame["line"], frame["function"] or ""))
         elif line and not line[0].isspace() and not line.startswith("["):
-            exception = _EXCEPTION.match(line)
-            if exception is None:
+            if _EXCEPTION.match(line):
+                return _raised(lines, start, number, frames, code_folder)
+            strange += 1  # another thread's words in between
+            if strange > _NEAR:
                 return None
-            end = _end_of_message(lines, number + 1)
-            rest = lines[number + 1 : end]
-            message = "\n".join([exception["message"] or "", *rest]).strip("\n")
-            block = "\n".join(lines[start:end])
-            return Raised(name=exception["name"], message=message, place=user_frame(frames, code_folder), traceback=block)
+    return None
+
+
+def _raised(
+    lines: list[str], start: int, number: int, frames: list[tuple[str, str, str]], code_folder: str
+) -> Raised | None:
+    """The exception whose class stands at the start of line `number`, with its message of one or more lines."""
+    exception = _EXCEPTION.match(lines[number])
+    if exception is None:
+        return None
+    end = _end_of_message(lines, number + 1)
+    message = "\n".join([exception["message"] or "", *lines[number + 1 : end]]).strip("\n")
+    return Raised(
+        name=exception["name"],
+        message=message,
+        place=user_frame(frames, code_folder),
+        traceback="\n".join(lines[start:end]),
+        start=start,
+        end=end,
+    )
+
+
+def _parse_group(lines: list[str], start: int, code_folder: str) -> Raised | None:
+    """An exception group: its own line and the first exception in it, which says more."""
+    end = next((n for n in range(start + 1, len(lines)) if not _MARGIN.match(lines[n])), len(lines))
+    inner = [_RULE.sub("", _MARGIN.sub("", line)) for line in lines[start:end]]
+    outer = _parse_traceback(inner, 0, code_folder)
+    if outer is None:
+        return None
+    first = next((raised for raised in _tracebacks(inner[1:], code_folder)), outer)
+    message = outer.message.split("\n")[0] + (f": {first.text}" if first is not outer else "")
+    traceback = "\n".join(lines[start:end])
+    return outer.replace(message=message, place=first.place, traceback=traceback, start=start, end=end)
+
+
+def _parse_box(lines: list[str], start: int, code_folder: str) -> Raised | None:
+    """rich's tracebacks: frames in a box, the exception below it."""
+    for number in range(start + 1, min(start + 2000, len(lines))):
+        if lines[number].startswith("\u2570"):
+            matches = [match for line in lines[start:number] if (match := _BOX_FRAME.match(line))]
+            frames = [(match["file"], match["line"], match["function"]) for match in matches]
+            return _raised(lines, start, number + 1, frames, code_folder) if number + 1 < len(lines) else None
     return None
 
 
@@ -86,7 +191,13 @@ def _end_of_message(lines: list[str], start: int) -> int:
     """Messages of several lines end at a blank line, at the next traceback, or after 30 lines."""
     for number in range(start, min(start + 30, len(lines))):
         line = lines[number]
-        if not line.strip() or _HEADER in line or (_EXCEPTION.match(line) and ":" in line and "Error" in line.split(":")[0]):
+        if (
+            not line.strip()
+            or _HEADER.match(line)
+            or _NATIVE.match(line)
+            or _GLOG.match(line)
+            or (_EXCEPTION.match(line) and ":" in line and "Error" in line.split(":")[0])
+        ):
             return number
     return min(start + 30, len(lines))
 
@@ -105,40 +216,60 @@ def user_frame(frames: list[tuple[str, str, str]], code_folder: str) -> str:
 def _is_own(file: str, code_folder: str) -> bool:
     if file.startswith("<") or "/site-packages/" in file or "/dist-packages/" in file or "/lib/python3" in file:
         return False
-    return not file.startswith("/") or not code_folder or file.startswith(code_folder.rstrip("/") + "/")
+    if not file.startswith("/"):  # Cython's frames have paths of the machine that compiled them
+        return os.path.exists(os.path.join(code_folder, file))
+    return not code_folder or file.startswith(code_folder.rstrip("/") + "/")
 
 
-def _usage_error(lines: list[str]) -> Raised | None:
+def _usage_error(lines: list[str]) -> list[Raised]:
     """argparse: `usage: ...` and then `train.py: error: unrecognized arguments: --x 1` as the last thing said."""
-    for line in reversed(lines[-20:]):
-        match = _USAGE.match(line)
-        if match and any(other.startswith("usage:") for other in lines):
-            return Raised(name="", message=line.strip(), place="")
-    return None
+    for number in range(len(lines) - 1, max(-1, len(lines) - _NEAR - 1), -1):
+        if _USAGE.match(lines[number]) and any(other.startswith("usage:") for other in lines[:number]):
+            return [Raised(name="", message=lines[number].strip(), start=number, end=number + 1)]
+    return []
 
 
-def _syntax_error(lines: list[str], code_folder: str) -> Raised | None:
+def _syntax_error(lines: list[str], code_folder: str) -> list[Raised]:
     """An error in the script itself comes without a header: File line, source, caret, exception."""
     for number in range(len(lines) - 1, -1, -1):
         exception = _EXCEPTION.match(lines[number])
         if exception and exception["name"] in ("SyntaxError", "IndentationError", "TabError"):
             frames = [match for line in lines[max(0, number - 6) : number] if (match := _FRAME.match(line))]
             place = user_frame([(f["file"], f["line"], "") for f in frames[-1:]], code_folder)
-            return Raised(name=exception["name"], message=exception["message"] or "", place=place)
-    return None
+            message = exception["message"] or ""
+            return [Raised(name=exception["name"], message=message, place=place, start=number, end=number + 1)]
+    return []
 
 
-def _native_error(lines: list[str], code_folder: str) -> Raised | None:
-    """What the C and C++ run-time libraries and Python's fault handler print before a process dies."""
-    for number, line in enumerate(lines):
-        if not _NATIVE.match(line.strip()):
-            continue
-        message = line.strip()
-        for more in lines[number + 1 : number + 4]:
-            if more.strip().startswith("what():"):
-                message += " " + more.strip()
-        # The fault handler prints the innermost frame first.
-        frames = [match for other in lines[number:] if (match := _FRAME.match(other))]
-        place = user_frame([(f["file"], f["line"], f["function"] or "") for f in reversed(frames)], code_folder)
-        return Raised(name="", message=message, place=place)
-    return None
+def _native_error(lines: list[str], code_folder: str) -> list[Raised]:
+    """What the C and C++ run-time libraries and Python's fault handler print before a process dies: the last of it."""
+    hits = [number for number, line in enumerate(lines) if _NATIVE.match(line.strip())]
+    if not hits:
+        return []
+    start = hits[-1]
+    for number in reversed(hits):  # `terminate called ...` says more than the `Fatal Python error: Aborted` below it
+        start = number if start - number < _NEAR // 2 else start
+    message = lines[start].strip()
+    for more in lines[start + 1 : start + 4]:
+        if more.strip().startswith("what():"):
+            message += " " + more.strip()
+    frames, end = _crashed_frames(lines, hits[-1] + 1)
+    return [Raised(name="", message=message, place=user_frame(frames, code_folder), start=start, end=max(end, start + 1))]
+
+
+def _crashed_frames(lines: list[str], start: int) -> tuple[list[tuple[str, str, str]], int]:
+    """The frames of the thread that crashed, outermost first (the fault handler prints them the other way round)."""
+    frames: list[tuple[str, str, str]] = []
+    end, inside = start, False
+    for number in range(start, len(lines)):
+        frame = _FRAME.match(lines[number])
+        if frame and inside:
+            frames.insert(0, (frame["file"], frame["line"], frame["function"] or ""))
+        elif not frame:
+            inside = lines[number].startswith(_FATAL_THREAD)
+            if not (
+                inside or not lines[number].strip() or lines[number].startswith(("Thread 0x", "  ", "Extension modules:"))
+            ):
+                break
+        end = number + 1
+    return frames, end

@@ -21,6 +21,8 @@ def finish(paths: Paths, record: RunRecord, outcome: Outcome | None, failure: Fa
 
     A script that exits with 0 after a stop signal has stopped, not succeeded and not failed: neither file is written.
     """
+    if record.room is not None:
+        record.room.free()
     record.phase("training" if outcome is not None else "preparing")
     exit_code = failure.exit_code if failure else EXIT_SUCCESS
     stopped = outcome is not None and (outcome.stop_signal or outcome.stopped_by) and not failure

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Context(Record):
     """What is known when a hint is looked for.
 
-    text: what the failing process printed last.
+    text: the exception with its traceback, or the last lines where there is none.
+    around: the lines just before it and all after it. An error that the script lived through long ago is in neither.
     signal: the signal that killed it, 0 for none.
     returncode: its exit status, -n for signal n.
     oom_kills: processes of this control group that the kernel killed for memory during the run.
@@ -39,6 +40,7 @@ class Context(Record):
     oom_kills: int = 0
     stop_signal: int = 0
     killed_by_us: bool = False
+    around: str = ""
 
 
 class Hint(Record):
@@ -61,11 +63,12 @@ def matching(context: Context) -> list[tuple[str, str]]:
         advice = special(context)
         if advice:
             found.append((name, advice))
-    for hint in HINTS:
-        match = re.search(hint.pattern, context.text, re.MULTILINE)
-        advice = hint.advice(context, match) if match else ""
-        if advice:
-            found.append((hint.name, advice))
+    for text in (context.text, context.around):
+        for hint in HINTS:
+            match = re.search(hint.pattern, text, re.MULTILINE)
+            advice = hint.advice(context, match) if match else ""
+            if advice and (hint.name, advice) not in found:
+                found.append((hint.name, advice))
     return found
 
 
@@ -163,6 +166,8 @@ def _missing_hosts(context: Context, match: re.Match[str]) -> str:
 
 
 def _peer_lost(context: Context, _: re.Match[str]) -> str:
+    if context.cluster.world_size == 1:  # then it was no rank, but some server
+        return ""
     others = [host for host in context.cluster.hosts if host != context.cluster.current_host]
     where = f" on {', '.join(others[:6])}" if others else ""
     return f"another rank ended first{where}; its log has the reason"
@@ -235,7 +240,7 @@ def _unrecognized(context: Context, match: re.Match[str]) -> str:
     if not names:
         return "the script's parser does not know these arguments"
     listed = ", ".join(repr(name) for name in names[:4])
-    known = re.findall(r"--([A-Za-z][\w-]*)", context.text.split("error:")[0])
+    known = re.findall(r"--([A-Za-z][\w-]*)", context.around.split("error:")[0])
     near = did_you_mean(names[0], known)
     return f"hyperparameter{'s' if len(names) > 1 else ''} {listed} became arguments that the script does not take" + (
         f"; {near}" if near else "; remove them, add them to its parser, or use parse_known_args"
@@ -243,7 +248,7 @@ def _unrecognized(context: Context, match: re.Match[str]) -> str:
 
 
 def _required(context: Context, match: re.Match[str]) -> str:
-    names = ", ".join(repr(name.strip().lstrip("-")) for name in match["arguments"].split(","))
+    names = ", ".join(repr(name.split("/")[-1].strip().lstrip("-")) for name in match["arguments"].split(","))
     given = ", ".join(sorted(context.job.hyperparameters.user)) or "none"
     return f"the script wants the hyperparameter(s) {names}; the job gives: {given}"
 
@@ -273,6 +278,8 @@ def _missing_file(context: Context, match: re.Match[str]) -> str:
                 f" ({near})" if near else ""
             )
         return f"channel {channel!r} does not hold it; {_listing(f'{data}/{channel}')}"
+    if "/" not in path and "_execute_child" in context.text:  # the program that `subprocess` was to start
+        return f"{path} is not installed in the image, or not on PATH"
     if not path.startswith("/"):
         return f"the path is relative to {context.code_folder}; data lies in {data}/<channel> (SM_CHANNEL_<NAME>)"
     folder = os.path.dirname(path)
@@ -320,11 +327,28 @@ def _always(text: str) -> Callable[[Context, re.Match[str]], str]:
     return lambda _context, _match: text
 
 
+def _worker_memory(context: Context, match: re.Match[str]) -> str:
+    return _out_of_memory(context.replace(oom_kills=1))
+
+
+def _shadowed(context: Context, match: re.Match[str]) -> str:
+    file = match["imported"] or match["partial"]
+    if os.path.dirname(file) != context.code_folder.rstrip("/"):
+        return ""
+    return f"{os.path.basename(file)} in the code folder hides the module of that name that a library needs; rename it"
+
+
 HINTS: tuple[Hint, ...] = (
     Hint(
+        "too-many-files",
+        r"Too many open files",
+        _always("raise the limit (docker run --ulimit nofile=1048576), or use fewer data-loader workers"),
+    ),
+    Hint("worker-memory", r"DataLoader worker .* killed by signal: Killed", _worker_memory),
+    Hint(
         "shared-memory",
-        r"DataLoader worker .* killed by signal: (Bus error|Killed)"
-        r"|unable to (open|mmap|write|allocate) shared memory"
+        r"DataLoader worker .* killed by signal: Bus error"
+        r"|unable to (?:open|mmap|write|allocate|resize) (?:shared memory|.*</torch_)"
         r"|(?:shm_open|/dev/shm)\S* .*No space|No space left on device.*(/dev/shm|torch_)",
         _shared_memory,
     ),
@@ -352,6 +376,7 @@ HINTS: tuple[Hint, ...] = (
         r"device-side assert triggered",
         _always("a label or index is out of range; run on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see the line"),
     ),
+    Hint("port-in-use", r"[Aa]ddress already in use|EADDRINUSE", _port),
     Hint(
         "rendezvous-timeout",
         r"[Tt]imed out after \d+ seconds waiting for clients\. (?P<joined>\d+)/(?P<all>\d+) clients joined"
@@ -366,10 +391,9 @@ HINTS: tuple[Hint, ...] = (
             "or are stuck in data loading"
         ),
     ),
-    Hint("port-in-use", r"Address already in use|EADDRINUSE", _port),
     Hint(
         "interface",
-        r"Unable to (?:resolve hostname|find (?:address|interface))|No (?:socket )?interface found"
+        r"Unable to (?:resolve hostname|find (?:address|interface))|[Nn]o (?:socket )?interface found"
         r"|network interface .* not found",
         _always(
             "the network library chose no usable interface; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
@@ -381,6 +405,13 @@ HINTS: tuple[Hint, ...] = (
         r"Connection (?:closed|reset) by (?:remote )?peer|ncclRemoteError"
         r"|[Rr]emote process (?:exited|has terminated)|Broken pipe.*gloo",
         _peer_lost,
+    ),
+    Hint(
+        "shadowed-module",
+        r'File "[^"]*/(?:lib/python3|(?:site|dist)-packages/)[^"]*", line \d+.*\n\s+(?:from|import) (?P<module>\w+).*\n'
+        r'(?:[ ~^]*\n)?\s+File "(?P<imported>/[^"]*/(?P=module)\.py)"'
+        r"|cannot import name .* from (?:partially initialized module )?'\w+'.* \((?P<partial>/[^)]*)\)",
+        _shadowed,
     ),
     Hint("module", r"ModuleNotFoundError: No module named '(?P<module>[^']+)'", _module),
     Hint(
@@ -401,15 +432,10 @@ HINTS: tuple[Hint, ...] = (
     Hint("read-only", r"Read-only file system", _read_only),
     Hint(
         "permission",
-        r"PermissionError: .*?'(?P<path>[^']+)'|(?P<program>\S+): Permission denied",
+        r"PermissionError: .*?'(?P<path>[^']+)'|(?<!\S)(?P<program>\S+): Permission denied",
         _permission,
     ),
     Hint("missing-file", r"(?:FileNotFoundError|No such file or directory).*?'(?P<path>[^']+)'", _missing_file),
-    Hint(
-        "too-many-files",
-        r"Too many open files",
-        _always("raise the limit (docker run --ulimit nofile=1048576), or use fewer data-loader workers"),
-    ),
     Hint(
         "spawn",
         r"An attempt has been made to start a new process before the|freeze_support\(\)",
@@ -424,7 +450,11 @@ HINTS: tuple[Hint, ...] = (
         r"|Temporary failure in name resolution|Name or service not known.*https?",
         _always("the container has no way to that server: put models and data into a channel or the image"),
     ),
-    Hint("command-missing", r"(?P<command>[\w./-]+): (?:command )?not found", _command_missing),
+    Hint(
+        "command-missing",
+        r"^(?:\S+: (?:line )?\d+: |(?:/\S*/)?\w*sh: )(?P<command>[^\s:]+): (?:command )?not found",
+        _command_missing,
+    ),
     Hint("syntax", r"^(?:SyntaxError|IndentationError|TabError)", _syntax),
     Hint("recursion", r"RecursionError", _always("a function calls itself without end; see the traceback")),
     Hint(

@@ -11,6 +11,8 @@ import trainshed
 from trainshed.contract.files import write_atomic
 from trainshed.contract.secrets import mask_arguments, mask_mapping, mask_text, secret_values
 
+from .room import Room
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -36,6 +38,7 @@ class RunRecord:
         self.started = time.time()
         self._phase_start = self.started
         self.path = ""
+        self.room: Room | None = None
         self.data: dict[str, Any] = {
             "format": FORMAT,
             "state": "Starting",
@@ -85,7 +88,8 @@ class RunRecord:
         }
 
     def running(self) -> None:
-        """The script has been started."""
+        """The script has been started; from here on the disk may fill up."""
+        self.room = Room(self.data["paths"]["output"])
         self.phase("preparing")
         self.data["versions"].update(installed_versions())
         self.data["state"] = "Training"

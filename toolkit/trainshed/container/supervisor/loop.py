@@ -12,8 +12,8 @@ import signal
 import time
 
 from .plan import LaunchPlan, Outcome, ProcessResult, ProcessSpec, StartError
-from .spawn import spawn
-from .streams import CONSOLE_BYTES, Console, LogFile, Stream
+from .spawn import PIPE_BYTES, spawn
+from .streams import CONSOLE_BYTES, Console, LogFile, Stream, same_file
 from .tree import become_subreaper, catches, descendants
 
 TYPE_CHECKING = False
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # only to programs that have a handler: their default is to die
+FAILURE_SETTLES = 1.0  # seconds until the others are asked to stop: the first one to end may only have lost its peer
 FAILURE_GRACE = 15.0  # seconds that the other ranks get to end once one has failed
 LOST_GRACE = 4.0  # the same when a host has vanished: whatever they wait for will not come
 LEFTOVER_GRACE = 5.0  # seconds that processes get which a finished script has left running
@@ -40,8 +41,8 @@ class Rank:
         self.spec = spec
         self.log = LogFile(spec.log)
         self.pid, out_fd, err_fd = spawn(spec)
-        self.out = Stream(out_fd, out, self.log, spec.label)
-        self.err = Stream(err_fd, err, self.log, spec.label)
+        self.out = Stream(out_fd, out, self.log, spec.label, masked=not spec.log)
+        self.err = Stream(err_fd, err, self.log, spec.label, masked=not spec.log)
         self.returncode: int | None = None
         self.ended = 0.0
         self.stopped = False
@@ -125,15 +126,20 @@ class _Run:
     """The state of one run."""
 
     def __init__(self, plan: LaunchPlan, signals: SignalPipe, say: Callable[[str], None], watcher: Watcher | None) -> None:
-        self.plan, self.signals, self.say, self.watcher = plan, signals, say, watcher
+        self.plan, self.signals, self.watcher = plan, signals, watcher
+        self._say = say
+        self.unsaid: list[str] = []
         self.start = time.monotonic()
-        self.out, self.err = Console(1), Console(2)
+        self.out = Console(1)
+        self.err = self.out if same_file(1, 2) else Console(2)  # two writers would tear each other's lines
         self.ranks: list[Rank] = []
         self.by_pid: dict[int, Rank] = {}
         self.deadline: float | None = None
+        self.settled: float | None = None  # when the others have to stop because one has failed
         self.stop_signal = 0
         self.stop_at = 0.0
         self.stopped_by = ""
+        self.failing = ""  # what the other hosts are told once `settled` is over
         self.sent = 0  # the signal that everyone was last asked to stop with
         self.killed = 0
         self.left_behind: set[int] = set()
@@ -142,6 +148,17 @@ class _Run:
 
     def now(self) -> float:
         return time.monotonic() - self.start
+
+    def say(self, message: str) -> None:
+        """Tells the user something, between two lines of the script, or later while nobody reads: never waits."""
+        self.unsaid.append(message)
+        self.speak()
+
+    def speak(self) -> None:
+        """Says what can be said now."""
+        self.err.flush(False)
+        while self.unsaid and not self.err.size and (self.err.closed or self.err.takes()):
+            self._say(self.unsaid.pop(0))
 
     def to_the_end(self, started: Callable[[], None]) -> Outcome:
         try:
@@ -184,6 +201,11 @@ class _Run:
             self.end_leftovers(left)
         elif self.deadline is not None and self.now() >= self.deadline:
             self.kill()
+        elif self.settled is not None and self.now() >= self.settled:
+            self.settled = None
+            if self.watcher is not None:
+                self.watcher.failing(self.failing)
+            self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
         elif self.plan.max_seconds and not self.timed_out and self.now() >= self.plan.max_seconds:
             self.timed_out = True
             self.say(f"the time limit of {self.plan.max_seconds:g} s is over: stopping")
@@ -196,7 +218,7 @@ class _Run:
         """Sleeps until something happens, then handles all of it."""
         poll = select.poll()
         poll.register(self.signals.fd, select.POLLIN)
-        consoles = [console for console in (self.out, self.err) if console.size and not console.closed]
+        consoles = [console for console in {self.out, self.err} if console.size and not console.closed]
         for console in consoles:
             poll.register(console.fd, select.POLLOUT)
         streams: dict[int, Stream] = {}
@@ -208,7 +230,7 @@ class _Run:
             for fd in streams:
                 poll.register(fd, _READABLE)
         limit = self.plan.max_seconds if self.plan.max_seconds and not self.timed_out else None
-        for moment in (self.deadline, limit):
+        for moment in (self.deadline, self.settled, limit):
             if moment is None:
                 continue
             left = max(0.0, moment - self.now())
@@ -228,9 +250,10 @@ class _Run:
         for console in consoles:
             if ready.get(console.fd):
                 console.flush(bool(ready[console.fd] & select.POLLOUT))
-        for console in (self.out, self.err):
-            if console not in consoles:
-                console.flush(False)
+        for console in {self.out, self.err}.difference(consoles):
+            console.flush(False)
+        if self.unsaid:
+            self.speak()
         if self.signals.fd in ready:
             for number in self.signals.take():
                 self.handle(number)
@@ -245,6 +268,8 @@ class _Run:
             for rank in self.ranks:
                 if rank.alive and catches(rank.pid, number):
                     os.kill(rank.pid, number)
+        elif number in STOP_SIGNALS and not any(rank.alive for rank in self.ranks):
+            self.deadline = self.now()  # the script has ended as it has; only what it left behind is awaited
         elif number in STOP_SIGNALS:
             again = bool(self.stop_signal)
             if not again:
@@ -277,14 +302,20 @@ class _Run:
         rank.stopped = bool(self.sent)
         now = self.now()
         for stream in (rank.out, rank.err):
-            while stream.read(now):  # what it printed before it ended; a grandchild may hold the pipe open for longer
+            left = PIPE_BYTES  # what it printed before it ended; a grandchild may hold the pipe open and write on and on
+            while left > 0 and (taken := stream.read(now)):
+                left -= taken
                 self.flush()
-        if returncode != 0 and self.watcher is not None and not self.sent:
-            self.watcher.failing(
-                f"rank {rank.spec.rank} ended with {returncode}" if rank.spec.label else "its script failed"
+        if returncode != 0 and not self.sent and self.settled is None:
+            why = (
+                f"rank {rank.spec.rank} ended with {returncode}"
+                if rank.spec.label
+                else f"its script ended with {returncode}"
             )
-        if returncode != 0 and any(other.alive for other in self.ranks):
-            self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
+            if any(other.alive for other in self.ranks):
+                self.settled, self.failing = self.now() + FAILURE_SETTLES, why
+            elif self.watcher is not None:
+                self.watcher.failing(why)
 
     def stop_for_others(self, why: str, interrupted: bool, lost: bool) -> None:
         """Ends the ranks because of something that happened on another host."""
@@ -302,7 +333,7 @@ class _Run:
         """Sends a stop signal to every living rank; the first call starts the clock."""
         if self.deadline is None:
             self.deadline = self.now() + grace
-        self.sent = number
+        self.sent, self.settled = number, None
         for rank in self.ranks:
             if rank.alive:
                 _send(rank.pid, number, rank.spec.signal_group)
@@ -320,8 +351,9 @@ class _Run:
         """Asks what the script left running to end, and kills it when its time is over."""
         new = [pid for pid in left if pid not in self.left_behind]
         if new:
-            if self.deadline is None and not self.left_behind:
-                self.deadline = self.now() + min(LEFTOVER_GRACE, self.plan.grace_seconds)
+            if not self.left_behind:  # the script's own grace ends with the script
+                limit = self.now() + min(LEFTOVER_GRACE, self.plan.grace_seconds)
+                self.deadline = limit if self.deadline is None else min(limit, self.deadline)
             self.left_behind.update(new)
             for pid in new:
                 _send(pid, self.sent or signal.SIGTERM, group=False)
@@ -331,11 +363,8 @@ class _Run:
                 _send(pid, signal.SIGKILL, group=False)
 
     def flush(self) -> None:
-        for console in (self.out, self.err):
-            if console.size >= CONSOLE_BYTES:  # the ranks are gone; only the console holds us up
-                console.drain(CONSOLE_GRACE)
-            else:
-                console.flush(False)
+        for console in {self.out, self.err}:
+            console.flush(False)
 
     def finish_output(self) -> None:
         """Passes on what is left in the pipes and closes everything."""
@@ -345,8 +374,12 @@ class _Run:
                     self.flush()
                 stream.close()
             rank.log.close()
-        for console in (self.out, self.err):
+        for console in {self.out, self.err}:
             console.drain(CONSOLE_GRACE)
+            if console.waiting:  # what we say from here on must not wait for that reader, either
+                console.give_up()
+        for message in self.unsaid:
+            self._say(message)
 
 
 def _send(pid: int, number: int, group: bool) -> None:

@@ -12,7 +12,7 @@ class ProcessSpec(Record):
     env: its whole environment.
     cwd: its working directory.
     label: tag of its log lines when there are several processes, e.g. `algo-1:3`.
-    log: file that keeps every byte it prints, "" for none.
+    log: file that keeps every byte it prints; "" for a tool of ours (pip), on whose lines logins in URLs are blanked.
     rank: its rank in the job, None where it has none.
     signal_group: whether a stop signal goes to its whole process group. Shells do not pass signals on, so the group it
         is; Python programs get it alone, because their data-loader workers would die of it before a checkpoint is made.

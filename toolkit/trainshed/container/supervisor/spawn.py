@@ -12,7 +12,7 @@ import signal
 from .plan import ProcessSpec, StartError
 from .tree import die_with_parent
 
-_PIPE_BYTES = 1 << 20  # fewer wake-ups for chatty scripts; the kernel may grant less
+PIPE_BYTES = 1 << 20  # fewer wake-ups for chatty scripts; the kernel may grant less
 _F_SETPIPE_SZ = 1031  # <fcntl.h>; `fcntl` of Python 3.10 on Linux has it, but not everywhere
 
 
@@ -57,7 +57,7 @@ def _pipe() -> tuple[int, int]:
     read, write = os.pipe()
     os.set_blocking(read, False)
     try:
-        fcntl.fcntl(read, _F_SETPIPE_SZ, _PIPE_BYTES)
+        fcntl.fcntl(read, _F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:  # the user's share of pipe memory is used up
         pass
     return read, write

@@ -6,7 +6,9 @@ All work is done on blocks of lines, never line by line, so that a chatty script
 from __future__ import annotations
 
 import os
+import select
 import stat
+import time
 
 READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces of this size
@@ -47,7 +49,7 @@ class Console:
             return
         data = memoryview(b"".join(self.waiting) if len(self.waiting) > 1 else self.waiting[0])
         try:
-            while data and (not self.blocks or writable or self._is_writable()):
+            while data and (writable or self.takes()):
                 data = data[os.write(self.fd, data[: self.PIECE] if self.blocks else data) :]
                 writable = False
         except BlockingIOError:  # somebody else made it non-blocking
@@ -58,23 +60,36 @@ class Console:
         self.size = len(data)
         self.waiting = [bytes(data)] if data else []
 
-    def _is_writable(self) -> bool:
-        import select
-
+    def takes(self) -> bool:
+        """Whether a write of up to PIECE bytes would not have to wait."""
+        if not self.blocks:
+            return True
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         return bool(poll.poll(0))
 
     def drain(self, seconds: float) -> None:
         """Writes everything, waiting at most `seconds` for a reader that does not read."""
-        import select
-        import time
-
         end = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
         while self.waiting and not self.closed and (left := end - time.monotonic()) > 0:
             self.flush(bool(poll.poll(left * 1000)))
+
+    def give_up(self) -> None:
+        """Drops what waits, and leads the descriptor to /dev/null for everyone in this process who still writes to it."""
+        self.waiting, self.size, self.closed = [], 0, True
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, self.fd)
+        os.close(null)
+
+
+def same_file(one: int, other: int) -> bool:
+    """Whether two descriptors lead to one and the same pipe, terminal or file."""
+    try:
+        return os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:
+        return False
 
 
 class LogFile:
@@ -112,8 +127,8 @@ class LogFile:
 class Stream:
     """One pipe of one rank."""
 
-    def __init__(self, fd: int, console: Console, log: LogFile, label: str) -> None:
-        self.fd, self.console, self.log = fd, console, log
+    def __init__(self, fd: int, console: Console, log: LogFile, label: str, masked: bool = False) -> None:
+        self.fd, self.console, self.log, self.masked = fd, console, log, masked
         self.prefix = f"[{label}] ".encode() if label else b""
         self.pending = b""
         self.tail = bytearray()
@@ -138,7 +153,7 @@ class Stream:
         return len(block)
 
     def _take(self, block: bytes, now: float) -> None:
-        if _TRACEBACK in block:
+        if _TRACEBACK in block or _TRACEBACK in self.tail[1 - len(_TRACEBACK) :] + block[: len(_TRACEBACK)]:
             self.traceback_at = now
         self.tail += block[-TAIL_BYTES:]
         if len(self.tail) > 4 * TAIL_BYTES:
@@ -151,8 +166,9 @@ class Stream:
             self.pending = data
             return
         if not cut:
-            self.pending = b""
-            self._emit(data + b"\n", data)
+            whole = _whole_characters(data)
+            self.pending = data[whole:]
+            self._emit(data[:whole] + b"\n", data[:whole])
             return
         self.pending = data[cut:]
         self._emit(data[:cut], data[:cut])
@@ -179,6 +195,10 @@ class Stream:
             lines.decode()
         except UnicodeDecodeError:
             lines = lines.decode("utf-8", "backslashreplace").encode()
+        if self.masked:
+            from trainshed.contract.secrets import mask_text  # regular expressions that most jobs never need
+
+            lines = mask_text(lines.decode()).encode()
         if self.prefix:
             lines = self.prefix + lines[:-1].replace(b"\n", b"\n" + self.prefix) + b"\n"
         self.console.put(lines)
@@ -196,6 +216,17 @@ class Stream:
     def last_bytes(self) -> bytes:
         """The end of what came through."""
         return bytes(self.tail[-TAIL_BYTES:])
+
+
+def _whole_characters(data: bytes) -> int:
+    """How many bytes of `data` there are up to a character of UTF-8 that its end cuts in two."""
+    for back in range(1, min(4, len(data) + 1)):
+        byte = data[-back]
+        if byte >= 0xC0:
+            return len(data) - back if back < (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4) else len(data)
+        if byte < 0x80:
+            break
+    return len(data)
 
 
 def _last_frame(line: bytes) -> bytes:

@@ -1,0 +1,330 @@
+"""What the training programs of this folder share: arguments, one-line errors, ranks, SIGTERM, files that appear whole.
+
+Imports the standard library alone; torch is imported by the functions that need it, so that a program can say what is
+wrong with its hyperparameters, and take notice of SIGTERM, before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+LARGEST_SEED = 2**32 - 1
+TRUE = ("true", "1", "yes", "on")
+FALSE = ("false", "0", "no", "off")
+
+
+class Problem(Exception):
+    """Something that the person who started the job can mend; the program prints it as one line and exits with 1."""
+
+
+def run(main: Callable[[], None]) -> NoReturn:
+    """Runs a program: status 0, or 1 with one line on stderr for a `Problem`; other errors keep their traceback."""
+    try:
+        main()
+    except Problem as problem:
+        # The line comes last: a problem found in a DataLoader worker arrives with the worker's traceback before it.
+        line = str(problem).strip().splitlines()[-1].removeprefix(f"{type(problem).__module__}.Problem: ")
+        sys.exit(f"{Path(sys.argv[0]).stem}: error: {line}")
+    sys.exit(0)
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads `--key value` as a training job writes it.
+
+    `--batch-size` and `--batch_size` are the same; an empty value (a null hyperparameter) leaves the default; names are
+    not abbreviated, so that a mistyped hyperparameter is an error and not another one.
+    """
+
+    def __init__(self, description: str) -> None:
+        super().__init__(
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The namespace of `argv`; raises Problem."""
+        known, unknown = self.parse_known_args(_normalised(argv))
+        if unknown:
+            names = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(unknown[0], names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; --help lists them"
+            raise Problem(f"there is no hyperparameter {' '.join(unknown[:2])}{hint}")
+        return known
+
+    def error(self, message: str) -> NoReturn:
+        """argparse's own complaints, as one line."""
+        raise Problem(message.replace("argument --", "hyperparameter ", 1))
+
+
+def _normalised(argv: Sequence[str]) -> list[str]:
+    """`argv` with underscores in names, `--key=value` taken apart, and pairs with an empty value left out."""
+    result: list[str] = []
+    for token in argv:
+        if token.startswith("--"):
+            name, equals, value = token.partition("=")
+            result.append(name.replace("-", "_").replace("__", "--", 1))
+            if equals:
+                result.append(value)
+        else:
+            result.append(token)
+        if result[-1] == "" and len(result) > 1:
+            del result[-2:]
+    return result
+
+
+def boolean(text: str) -> bool:
+    """True or False, as JSON, Python and people write them (argparse's `type=bool` takes "False" for true)."""
+    if text.lower() in TRUE:
+        return True
+    if text.lower() in FALSE:
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def integer(minimum: int, maximum: float = math.inf) -> Callable[[str], int]:
+    """A type for whole numbers in a range; `1000.0` is one, for that is how 1e3 comes out of a JSON file."""
+
+    def read(text: str) -> int:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (value.is_integer() and minimum <= value <= maximum):
+            span = f" to {maximum:g}" * math.isfinite(maximum)
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {minimum}{span}")
+        return int(value)
+
+    return read
+
+
+def number(minimum: float = -math.inf, maximum: float = math.inf) -> Callable[[str], float]:
+    """A type for finite numbers from `minimum` to `maximum`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and minimum <= value <= maximum):
+            span = f" from {minimum:g}" * math.isfinite(minimum) + f" to {maximum:g}" * math.isfinite(maximum)
+            raise argparse.ArgumentTypeError(f"{text!r} is no number{span}")
+        return value
+
+    return read
+
+
+# --- the job's folders ------------------------------------------------------------------------------------------------
+
+
+def in_job() -> bool:
+    """Whether a launcher of training jobs started this process (then a missing channel is an error, not a demo)."""
+    return bool(os.environ.get("SM_CHANNELS") or os.environ.get("SM_MODEL_DIR"))
+
+
+def channel(*names: str) -> str | None:
+    """Folder of the first of these channels that the job has."""
+    return next((path for name in names if (path := os.environ.get(f"SM_CHANNEL_{name.upper()}"))), None)
+
+
+def folder(path: str, what: str) -> Path:
+    """`path`, which must be a folder with something in it; `what` names it in errors."""
+    if not os.path.isdir(path):
+        raise Problem(f"{what} {path} is no folder")
+    if not any(not entry.name.startswith(".") for entry in os.scandir(path)):
+        raise Problem(f"{what} {path} is empty")
+    return Path(path)
+
+
+def checkpoint_folder(asked: str | None) -> Path | None:
+    """Where checkpoints go: the folder asked for (made if need be), else the job's own if it exists, else None."""
+    if asked:
+        Path(asked).mkdir(parents=True, exist_ok=True)
+        return Path(asked)
+    usual = Path(os.environ.get("SM_CHECKPOINT_DIR") or "/opt/ml/checkpoints")
+    return usual if usual.is_dir() else None
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Gives a path to write to; when the block ends well, the file is on disk and appears as `path` at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: object) -> None:
+    """`value` as an indented JSON file that appears whole."""
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those of the job, by torchrun's variables; one process alone needs none of them."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: Any
+    """torch.device that this rank computes on."""
+
+    @staticmethod
+    def join(device: str) -> World:
+        """Joins the process group if there is more than one rank; `device` is auto, cpu or cuda.
+
+        On GPUs the group carries gloo beside NCCL, so that small facts travel without waiting for the GPU.
+        """
+        import torch
+
+        try:
+            size, rank, local_rank = (
+                int(os.environ.get(name) or default)
+                for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0))
+            )
+        except ValueError as error:
+            raise Problem(f"WORLD_SIZE, RANK or LOCAL_RANK is no number: {error}") from error
+        if device == "cuda" and not torch.cuda.is_available():
+            raise Problem("device is cuda, but torch sees no GPU here; use device cpu or auto")
+        on_gpu = device != "cpu" and torch.cuda.is_available()
+        here = torch.device("cpu")
+        if on_gpu:
+            visible = torch.cuda.device_count()
+            if local_rank >= visible > 1:
+                raise Problem(f"LOCAL_RANK is {local_rank}, but {visible} GPUs are visible: start one process per GPU")
+            here = torch.device("cuda", local_rank % visible)
+            torch.cuda.set_device(here)
+        if size > 1:
+            for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+                if not os.environ.get(name):
+                    raise Problem(
+                        f"WORLD_SIZE is {size}, but {name} is not set: start the ranks with train or torchrun"
+                    )
+            torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        return World(rank, size, local_rank, here)
+
+    def bfloat16(self, asked: bool) -> bool:
+        """Whether to compute in bfloat16: if asked to, unless the GPU would only emulate it (then says so)."""
+        import torch
+
+        if asked and self.device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            self.say("amp: this GPU has no bfloat16; computing in float32")
+            return False
+        return asked
+
+    def leave(self) -> None:
+        """Leaves the process group, if there is one."""
+        import torch
+
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def say(self, *words: object) -> None:
+        """Prints a line on rank 0, at once."""
+        if self.rank == 0:
+            print(*words, flush=True)
+
+    def metric(self, name: str, value: float, epoch: float, step: int) -> None:
+        """One measurement, as the line that metric definitions look for: `metric train_loss=0.12 epoch=3 step=120`."""
+        self.say(f"metric {name}={value:.6g} epoch={epoch:.6g} step={step}")
+
+    def gather(self, value: Any) -> list[Any]:
+        """The (picklable) `value` of every rank, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        import torch
+
+        values = [None] * self.size
+        torch.distributed.all_gather_object(values, value)
+        return values
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's (picklable) `value`, on every rank."""
+        if self.size == 1:
+            return value
+        import torch
+
+        values = [value]
+        torch.distributed.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def require_same(self, what: str, value: object) -> None:
+        """Raises Problem on every rank if `value` is not the same on all; `what` begins the message."""
+        values = self.gather(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise Problem(
+                    f"{what}: rank 0 has {values[0]}, rank {rank} has {other}; every host needs the whole data "
+                    "(S3DataDistributionType FullyReplicated)"
+                )
+
+    def share_of_batch(self, batch_size: int, parts: int = 1) -> int:
+        """Examples of one global batch for each of this job's ranks (and `parts` of a rank, if it takes several)."""
+        shares = self.size * parts
+        if batch_size < shares:
+            per_rank = f" times {parts} parts each" if parts > 1 else ""
+            raise Problem(
+                f"batch_size {batch_size} is smaller than the world size {self.size}{per_rank}: give {shares} or more"
+            )
+        share = batch_size // shares
+        if share * shares != batch_size:
+            self.say(f"batch_size {batch_size} does not divide by {shares}: using {share * shares}, {share} a rank")
+        return share
+
+
+class StopRequest:
+    """SIGTERM asks for a stop; the ranks agree on it at a step boundary, so that all of them stop at the same one."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def listen(self) -> None:
+        """Takes SIGTERM from now on."""
+        signal.signal(signal.SIGTERM, self._request)
+
+    def _request(self, signum: int, frame: object) -> None:
+        self.requested = True
+
+    def agreed(self, world: World) -> bool:
+        """Whether any rank was asked to stop. Every rank must call this equally often."""
+        if world.size == 1:
+            return self.requested
+        import torch
+
+        asked = torch.tensor(float(self.requested))
+        torch.distributed.all_reduce(asked)
+        return bool(asked > 0)
+
+
+STOP = StopRequest()

@@ -1,0 +1,98 @@
+"""Small real data sets that need no network, laid out as the channels of a training job.
+
+    python demo_data.py digits DIR              DIR/train/digits.npz, DIR/test/digits.npz  (image_classification.py)
+    python demo_data.py digits DIR --format png DIR/train/0/0001.png ..., a folder of images a class
+    python demo_data.py text DIR                DIR/train/*.txt, DIR/validation/*.txt      (language_model.py)
+
+digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
+text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import _common
+from _common import Problem
+
+if TYPE_CHECKING:
+    import numpy
+
+TEXT_HELD_OUT = 10
+
+
+def digits() -> dict[str, tuple[numpy.ndarray, numpy.ndarray]]:
+    """(images, labels) for `train` and `test`: uint8 of shape (N, 8, 8) from 0 to 240, and int64 from 0 to 9.
+
+    Shuffled with a fixed seed before the split, since neighbours were written by the same hand.
+    """
+    try:
+        import numpy
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise Problem(f"the digits come with scikit-learn: pip install scikit-learn ({error})") from error
+    data = load_digits()
+    images, labels = (data.images * 15).astype(numpy.uint8), data.target.astype(numpy.int64)
+    order = numpy.random.default_rng(0).permutation(len(labels))
+    cut = len(labels) // 5
+    return {"train": (images[order[cut:]], labels[order[cut:]]), "test": (images[order[:cut]], labels[order[:cut]])}
+
+
+def text() -> dict[str, dict[str, str]]:
+    """Topic name -> text, for `train` and `validation`."""
+    from pydoc_data import topics
+
+    names = sorted(topics.topics)
+    held_out = names[::TEXT_HELD_OUT]
+    return {
+        "train": {name: topics.topics[name] for name in names if name not in held_out},
+        "validation": {name: topics.topics[name] for name in held_out},
+    }
+
+
+def write_digits(root: Path, form: str) -> None:
+    """The digits as `root`/train and `root`/test."""
+    import numpy
+
+    for channel, (images, labels) in digits().items():
+        target = root / channel
+        target.mkdir(parents=True, exist_ok=True)
+        if form == "npz":
+            with _common.whole_file(target / "digits.npz") as path, path.open("wb") as file:
+                numpy.savez_compressed(file, x=images, y=labels)
+            continue
+        from PIL import Image
+
+        for index, (image, label) in enumerate(zip(images, labels, strict=True)):
+            (target / str(label)).mkdir(exist_ok=True)
+            Image.fromarray(image).save(target / str(label) / f"{index:04d}.png")
+
+
+def write_text(root: Path) -> None:
+    """The topics as `root`/train and `root`/validation."""
+    for channel, files in text().items():
+        (root / channel).mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (root / channel / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.txt").write_text(content, encoding="utf-8")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("digits", "text"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--format", choices=("npz", "png"), default="npz", help="of the digits")
+    arguments = parser.parse_args(sys.argv[1:])
+    if arguments.what == "digits":
+        write_digits(arguments.folder, arguments.format)
+    else:
+        write_text(arguments.folder)
+    print(f"{arguments.what}: {', '.join(str(path) for path in sorted(arguments.folder.iterdir()))}")
+
+
+if __name__ == "__main__":
+    _common.run(main)

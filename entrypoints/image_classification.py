@@ -1,0 +1,596 @@
+"""Trains an image classifier (a small residual network) from hyperparameters alone.
+
+    python image_classification.py --epochs 5                       # no job, no data: scikit-learn's digits, ./model
+    python image_classification.py --train DIR --epochs 20          # DIR/<class>/*.png, or DIR/*.npz
+    torchrun --nproc-per-node 2 image_classification.py --demo_data digits
+    python image_classification.py --predict photo.png --model_dir model
+
+In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_TEST,
+SM_CHANNEL_VALIDATION, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of hyperparameters.
+
+Every rank takes its share of each global batch. Nothing random depends on the number of ranks, there are no batch
+statistics, and a checkpoint holds the position in the data: interrupted or not, a job trains the same model; with more
+ranks nearly the same (sums have another order, and an epoch that does not divide among the ranks is filled up).
+"""
+
+from __future__ import annotations
+
+from _common import (
+    LARGEST_SEED,
+    STOP,
+    Parser,
+    Problem,
+    World,
+    boolean,
+    channel,
+    checkpoint_folder,
+    folder,
+    in_job,
+    integer,
+    number,
+    run,
+    whole_file,
+    write_json,
+)
+
+if __name__ == "__main__":
+    STOP.listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
+
+import io
+import json
+import math
+import os
+import signal
+import sys
+import time
+import zlib
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import _images
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+
+
+def hyperparameters(argv: Sequence[str]) -> Namespace:
+    """Reads the command line; raises Problem."""
+    parser = Parser("Trains an image classifier. In a training job the folders come from SM_* variables.")
+    add = parser.add_argument
+    add("--epochs", type=integer(1), default=10, help="passes over the training data")
+    add("--batch_size", type=integer(1), default=64, help="examples a step over all ranks together")
+    add("--learning_rate", type=number(0), default=0.005, help="the highest learning rate of the schedule")
+    add("--lr_schedule", choices=("cosine", "linear", "constant"), default="cosine", help="after the warm-up")
+    add("--warmup_epochs", type=number(0), default=0.5, help="epochs in which the learning rate rises from 0")
+    add("--optimizer", choices=("adam", "adamw", "sgd"), default="adamw")
+    add("--momentum", type=number(0, 1), default=0.9, help="of sgd (Nesterov)")
+    add("--weight_decay", type=number(0), default=0.01, help="of the weights; not of biases and norms")
+    add("--width", type=integer(1), default=16, help="channels of the first stage; each further stage doubles them")
+    add("--depth", type=integer(1), default=1, help="residual blocks a stage; stages follow from the image size")
+    add("--augment", choices=("none", "shift", "flip"), default="none", help="shift: by up to 1/8; flip: also mirror")
+    add("--image_size", type=integer(_images.SMALLEST), help="resize image files to N x N (default: all have one size)")
+    add("--channels", type=int, choices=(1, 3), help="1 grey, 3 colour (default: as the image files are)")
+    add("--validation_fraction", type=number(0, 0.9), default=0.1, help="held out of train if no validation channel")
+    add("--target_accuracy", type=number(0, 1), help="stop after the first epoch that validates at least as well")
+    add("--seed", type=integer(0, LARGEST_SEED), default=0)
+    add("--amp", type=boolean, default=False, help="compute in bfloat16 where that is safe")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--num_workers", type=integer(0), default=0, help="processes a rank that read and decode data")
+    add("--log_interval", type=integer(0), default=0, help="steps between train_loss lines (0: one an epoch)")
+    add("--checkpoint_epochs", type=integer(1), default=1, help="epochs between checkpoints")
+    add("--demo_data", choices=("digits",), help="train on data that need no channel")
+    add("--train", default=channel("train", "training"), help="folder of the training data")
+    add("--validation", default=channel("validation"), help="folder of the validation data")
+    add("--test", default=channel("test"), help="folder of the test data, looked at once, at the end")
+    add("--model_dir", default=os.environ.get("SM_MODEL_DIR") or "model", help="where the model goes")
+    add("--output_data_dir", default=os.environ.get("SM_OUTPUT_DATA_DIR") or "output", help="where metrics.json goes")
+    add("--checkpoint_dir", help="default: SM_CHECKPOINT_DIR or /opt/ml/checkpoints, if it exists")
+    add("--predict", help="no training: classify this image, folder or npz with the model in model_dir")
+    return parser.read(argv)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run trains on; `validation` and `test` may be None. labels: all those of the channel train."""
+
+    train: Dataset
+    validation: Dataset | None
+    test: Dataset | None
+    labels: Tensor
+    classes: list[str]
+    shape: tuple[int, int, int]
+
+    def summary(self) -> dict[str, object]:
+        """A few facts that differ if the data do."""
+        parts = (self.train, self.validation, self.test)
+        counts = "+".join(str(len(part)) if part is not None else "0" for part in parts)  # type: ignore[arg-type]
+        labels = f"{zlib.crc32(self.labels.numpy().tobytes()):08x}"
+        return {"images": counts, "shape": self.shape, "classes": len(self.classes), "labels": labels}
+
+
+def load_data(hp: Namespace) -> Data:
+    """All the channels, the validation data held out of train if they have no channel; raises Problem."""
+    if hp.demo_data or not (hp.train or in_job()):
+        if hp.train:
+            raise Problem(
+                f"demo_data is {hp.demo_data}, but there is a training folder too ({hp.train}): leave out one"
+            )
+        import demo_data
+
+        if not hp.demo_data:
+            print("no job and no --train: using the demo data, scikit-learn's digits", flush=True)
+        digits = demo_data.digits()
+        classes = [str(digit) for digit in range(10)]
+        train, test = (
+            _images.ArrayImages(images[..., None], torch.from_numpy(labels))
+            for images, labels in (digits["train"], digits["test"])
+        )
+        validation = None
+    elif not hp.train:
+        raise Problem("the job has no channel train; add it, or set the hyperparameter demo_data to digits")
+    else:
+        train, classes = _images.read_channel(
+            folder(hp.train, "the channel train"), "the channel train", hp.image_size, hp.channels
+        )
+        like = (classes, train.shape)
+        validation, test = (
+            _images.read_channel(folder(path, name), name, hp.image_size, like=like)[0] if path else None
+            for name, path in (("the channel validation", hp.validation), ("the channel test", hp.test))
+        )
+    if validation is not None:
+        return Data(train, validation, test, train.labels, classes, train.shape)
+    kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
+    validation = Subset(train, held_out) if held_out else None
+    return Data(Subset(train, kept), validation, test, train.labels, classes, train.shape)
+
+
+def batches_of(data: Dataset, batches: list[list[int]], hp: Namespace, device: torch.device) -> DataLoader:
+    """A loader of exactly these batches, in this order."""
+    return DataLoader(
+        data,
+        sampler=batches,
+        batch_size=None,
+        num_workers=hp.num_workers,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=leave_stopping_to_the_rank,
+    )
+
+
+def leave_stopping_to_the_rank(worker: int) -> None:
+    """A SIGTERM to the whole process group must not kill the readers while the rank still saves."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def train_batches(count: int, share: int, world: World, seed: int, epoch: int) -> list[list[int]]:
+    """This rank's batches of an epoch: `share` positions each, the same number of batches on every rank."""
+    sampler = DistributedSampler(range(count), world.size, world.rank, shuffle=True, seed=seed)  # type: ignore[arg-type]
+    sampler.set_epoch(epoch)
+    order = list(sampler)
+    return [order[start : start + share] for start in range(0, len(order), share)]
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """All that is needed to build the network and to feed it; config.json holds it.
+
+    shape: (channels, height, width) of the images.   mean, std: of the raw pixel values, one a channel.
+    """
+
+    classes: list[str]
+    shape: list[int]
+    mean: list[float]
+    std: list[float]
+    width: int
+    depth: int
+    stages: int
+    stem_stride: int
+
+    @staticmethod
+    def of(data: Data, hp: Namespace) -> Architecture:
+        """The network for this data: halves the image, stage after stage, down to about 4 x 4."""
+        mean, std = _images.statistics(data.train, hp.seed)
+        smallest = min(data.shape[1:])
+        stem_stride = 2 if smallest >= 64 else 1
+        stages = min(max(round(math.log2(smallest / stem_stride / _images.SMALLEST)) + 1, 1), 5)
+        return Architecture(data.classes, list(data.shape), mean, std, hp.width, hp.depth, stages, stem_stride)
+
+
+def norm(channels: int) -> nn.Module:
+    """Group norm: unlike batch norm it needs no statistics over the batch, hence none over the ranks."""
+    return nn.GroupNorm(math.gcd(channels, 8), channels)
+
+
+class Block(nn.Module):
+    """Two convolutions with a way around them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            norm(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            norm(outputs),
+        )
+        same = stride == 1 and inputs == outputs
+        self.around = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return functional.relu(self.body(images) + self.around(images))
+
+
+class Network(nn.Module):
+    """A residual network from raw pixel values (N, C, H, W), of any number type, to logits (N, classes)."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(architecture.mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(architecture.std).view(1, -1, 1, 1), persistent=False)
+        channels = architecture.width
+        layers = [
+            nn.Conv2d(architecture.shape[0], channels, 3, architecture.stem_stride, 1, bias=False),
+            norm(channels),
+            nn.ReLU(inplace=True),
+        ]
+        for stage in range(architecture.stages):
+            outputs = architecture.width * 2**stage
+            for block in range(architecture.depth):
+                layers.append(Block(channels, outputs, 2 if stage and not block else 1))
+                channels = outputs
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(channels, len(architecture.classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.layers((images.float() - self.mean) / self.std)
+        return self.head(features.mean(dim=(2, 3)))
+
+
+def augmented(images: Tensor, hp: Namespace, step: int, world: World) -> Tensor:
+    """The images, each shifted by up to 1/8 of its size (and mirrored or not), as `augment` says.
+
+    The choices are drawn for the whole global batch from seed and step; a rank takes those of its own examples.
+    """
+    if hp.augment == "none":
+        return images
+    count, channels, height, width = images.shape
+    images, reach = images.float(), max(1, min(height, width) // 8)
+    draw = numpy.random.default_rng((hp.seed, step))
+    mine = slice(world.rank, None, world.size)
+    down, right = (torch.from_numpy(draw.integers(0, 2 * reach + 1, count * world.size)[mine]) for _ in range(2))
+    rows = (down.view(-1, 1) + torch.arange(height)).view(count, 1, height, 1).to(images.device)
+    columns = (right.view(-1, 1) + torch.arange(width)).view(count, 1, 1, width).to(images.device)
+    padded = functional.pad(images, (reach,) * 4, mode="reflect")
+    which = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
+    images = padded[which, torch.arange(channels, device=images.device).view(1, -1, 1, 1), rows, columns]
+    if hp.augment == "flip":
+        mirror = torch.from_numpy(draw.random(count * world.size)[mine] < 0.5).to(images.device)
+        images = torch.where(mirror.view(-1, 1, 1, 1), images.flip(3), images)
+    return images
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def learning_rate(hp: Namespace, step: int, warmup: float, total: int) -> float:
+    """The learning rate of a step (from 0): up a straight line during `warmup` steps, then as the schedule says."""
+    if step < warmup:
+        return hp.learning_rate * (step + 1) / (warmup + 1)
+    done = (step - warmup) / max(total - warmup, 1)
+    factor = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[hp.lr_schedule]
+    return hp.learning_rate * factor
+
+
+def optimizer_for(network: nn.Module, hp: Namespace) -> torch.optim.Optimizer:
+    """The optimizer asked for; biases and norms (all that has one dimension) do not decay."""
+    parameters = list(network.parameters())
+    groups = [
+        {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": hp.weight_decay},
+        {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if hp.optimizer == "sgd":
+        return torch.optim.SGD(groups, hp.learning_rate, momentum=hp.momentum, nesterov=hp.momentum > 0)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[hp.optimizer](groups, hp.learning_rate)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far training has come: whole epochs, global batches of the next one, steps altogether."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+
+
+class Mean:
+    """Means over the examples of all ranks, added up on the device without waiting for it."""
+
+    def __init__(self, world: World, values: int) -> None:
+        self.world = world
+        self.count = 0
+        self.sums = torch.zeros(values, dtype=torch.float64, device=world.device)
+
+    def add(self, count: int, *sums: Tensor) -> None:
+        """Adds sums over `count` examples of this rank."""
+        self.count += count
+        self.sums += torch.stack(sums)
+
+    def take(self) -> list[float]:
+        """The means over all ranks, from here on of new examples. Every rank must call this at the same time."""
+        total = torch.cat([self.sums, self.sums.new_tensor([self.count])])
+        if self.world.size > 1:
+            torch.distributed.all_reduce(total)
+        self.count, self.sums = 0, torch.zeros_like(self.sums)
+        return (total[:-1] / total[-1]).tolist()
+
+
+class Checkpoints:
+    """One file, checkpoint.pt, written by rank 0 and handed to all ranks when training goes on; `root` None: none.
+
+    facts: what else the file holds; all of it but the batch size must be the same when training goes on.
+    """
+
+    def __init__(
+        self, root: Path | None, world: World, network: nn.Module, optimizer: Any, facts: dict[str, Any]
+    ) -> None:
+        self.path = root / "checkpoint.pt" if root else None
+        self.world, self.network, self.optimizer, self.facts = world, network, optimizer, facts
+
+    def save(self, at: Position) -> None:
+        """Writes the state of training after `at.step` steps."""
+        if not self.path or self.world.rank:
+            return
+        state = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+        with whole_file(self.path) as path:
+            torch.save({**state, "position": asdict(at), "facts": self.facts}, path)
+        self.world.say(f"checkpoint: {self.path} after step {at.step}")
+
+    def load(self) -> Position:
+        """Takes up the state of the checkpoint, if there is one; raises Problem if it is of another training."""
+        found = (str(self.path), self.path.read_bytes()) if self.path and self.path.is_file() else None
+        found = self.world.from_first(found if self.world.rank == 0 else None)
+        if found is None:
+            return Position()
+        path, content = found
+        try:
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            facts, at = state["facts"], Position(**state["position"])
+        except Exception as error:  # a damaged file: RuntimeError, UnpicklingError, EOFError, KeyError and more
+            raise Problem(
+                f"{path} is no checkpoint ({type(error).__name__}): remove it to train from scratch"
+            ) from error
+        for name, value in self.facts.items():
+            if name != "batch size" and facts.get(name) != value:
+                raise Problem(f"{path} is of another training (its {name} differs): remove it, or use another folder")
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.world.say(f"resuming from {path} after step {at.step}")
+        return replace(at, batch=at.batch * facts["batch size"] // self.facts["batch size"])
+
+
+class Training:
+    """One job: what it works with, how far it has come (`at`), what it has measured (`results`)."""
+
+    def __init__(self, hp: Namespace, world: World) -> None:
+        self.hp, self.world = hp, world
+        self.data = load_data(hp)
+        if hp.target_accuracy is not None and self.data.validation is None:
+            raise Problem("target_accuracy needs validation data: a channel validation, or validation_fraction above 0")
+        world.require_same("the ranks see different data", self.data.summary())
+        self.count = len(self.data.train)  # type: ignore[arg-type]
+        self.share = world.share_of_batch(hp.batch_size)
+        self.architecture = world.from_first(Architecture.of(self.data, hp))
+
+        torch.manual_seed(hp.seed)
+        self.network = Network(self.architecture).to(world.device)
+        self.optimizer = optimizer_for(self.network, hp)
+        facts = {
+            "architecture": json.dumps(asdict(self.architecture), sort_keys=True),
+            "optimizer": hp.optimizer,
+            "number of images": self.count,
+            "batch size": self.share * world.size,
+        }
+        root = checkpoint_folder(hp.checkpoint_dir)
+        self.checkpoints = Checkpoints(root, world, self.network, self.optimizer, facts)
+        self.at = self.checkpoints.load()
+        self.model: nn.Module = self.network
+        if world.size > 1:
+            device_ids = [world.device.index] if world.device.type == "cuda" else None
+            self.model = nn.parallel.DistributedDataParallel(self.network, device_ids)
+        self.amp = world.bfloat16(hp.amp)
+        self.losses = Mean(world, 1)
+        self.results: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Trains to the end, to the target or to the stop; then evaluates and writes the model."""
+        hp, world = self.hp, self.world
+        parameters = sum(parameter.numel() for parameter in self.network.parameters())
+        world.say(
+            f"training on {self.count} images of {_images.shown(self.data.shape)}, {len(self.data.classes)} classes; "
+            f"{parameters} parameters; {world.size} rank{'s' * (world.size > 1)} on {world.device.type}, "
+            f"{self.share} examples a rank and step"
+        )
+        stopped = False
+        while self.at.epoch < hp.epochs:
+            if stopped := self.epoch():
+                world.say(f"asked to stop: stopping after step {self.at.step}")
+                self.checkpoints.save(self.at)
+                break
+            if self.at.epoch % hp.checkpoint_epochs == 0 or self.at.epoch == hp.epochs:
+                self.checkpoints.save(self.at)  # before the evaluation, which a SIGKILL may cut short
+            if self.evaluate("validation", self.data.validation) >= (hp.target_accuracy or math.inf):
+                world.say(f"target_accuracy {hp.target_accuracy:g} reached in epoch {self.at.epoch}")
+                break
+        if not stopped:
+            if "validation_accuracy" not in self.results:  # resumed after the last epoch
+                self.evaluate("validation", self.data.validation)
+            self.evaluate("test", self.data.test)
+        if world.rank == 0:
+            trained = {
+                "epochs": self.at.epoch,
+                "steps": self.at.step,
+                "finished": not stopped,
+                "world_size": world.size,
+            }
+            save(self.network, self.architecture, Path(hp.model_dir), trained)
+            write_json(Path(hp.output_data_dir) / "metrics.json", {**trained, **self.results})
+        world.say(f"model: {hp.model_dir}")
+
+    def epoch(self) -> bool:
+        """Trains to the end of the epoch, or until the job is asked to stop (then gives True)."""
+        world, first = self.world, self.at.batch
+        batches = train_batches(self.count, self.share, world, self.hp.seed, self.at.epoch)
+        began, seen, stopped = time.perf_counter(), 0, False
+        self.model.train()
+        for images, labels in batches_of(self.data.train, batches[first:], self.hp, world.device):
+            self.step(
+                images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True), len(batches)
+            )
+            seen += len(labels) * world.size
+            if self.hp.log_interval and self.at.step % self.hp.log_interval == 0:
+                self.report_loss()
+            if stopped := STOP.agreed(world):
+                break
+        self.report_loss()
+        self.report("examples_per_second", seen / (time.perf_counter() - began))
+        if self.at.batch == len(batches):
+            self.at = Position(self.at.epoch + 1, 0, self.at.step)
+        return stopped
+
+    def step(self, images: Tensor, labels: Tensor, per_epoch: int) -> None:
+        """One step of the optimizer; `per_epoch`: steps an epoch."""
+        hp, at = self.hp, self.at
+        rate = learning_rate(hp, at.step, hp.warmup_epochs * per_epoch, hp.epochs * per_epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.amp):
+            loss = functional.cross_entropy(self.model(augmented(images, hp, at.step, self.world)), labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.losses.add(len(labels), loss.detach() * len(labels))
+        self.at = replace(at, batch=at.batch + 1, step=at.step + 1)
+
+    def report(self, name: str, value: float) -> None:
+        """Keeps a measurement and prints it, with the epoch (from 1) that it belongs to."""
+        self.results[name] = value
+        self.world.metric(name, value, self.at.epoch + (self.at.batch > 0), self.at.step)
+
+    def report_loss(self) -> None:
+        """The mean training loss since the last report; raises Problem if it is no finite number."""
+        if not self.losses.count:
+            return
+        self.report("train_loss", self.losses.take()[0])
+        if not math.isfinite(self.results["train_loss"]):
+            rate = f"learning_rate ({self.hp.learning_rate:g})"
+            raise Problem(f"train_loss is no finite number at step {self.at.step}: lower {rate}")
+
+    def evaluate(self, name: str, data: Dataset | None) -> float:
+        """Reports loss and accuracy on `data`; gives the accuracy, 0 without data."""
+        if data is None:
+            return 0.0
+        loss, accuracy = measured(self.network, data, self.share, self.hp, self.world, self.amp)
+        self.report(f"{name}_loss", loss)
+        self.report(f"{name}_accuracy", accuracy)
+        return accuracy
+
+
+@torch.no_grad()
+def measured(
+    network: nn.Module, data: Dataset, share: int, hp: Namespace, world: World, amp: bool
+) -> tuple[float, float]:
+    """Mean loss and accuracy over all of `data`, each example counted once however many ranks share the work."""
+    network.eval()
+    mine = list(range(world.rank, len(data), world.size))  # type: ignore[arg-type]
+    batches = [mine[start : start + share] for start in range(0, len(mine), share)]
+    means = Mean(world, 2)
+    for images, labels in batches_of(data, batches, hp, world.device):
+        labels = labels.to(world.device)
+        with torch.autocast(world.device.type, torch.bfloat16, enabled=amp):
+            logits = network(images.to(world.device))
+            loss = functional.cross_entropy(logits, labels, reduction="sum")
+        means.add(len(labels), loss, (logits.argmax(1) == labels).sum())
+    loss_mean, accuracy = means.take()
+    return loss_mean, accuracy
+
+
+# --- the model's folder -----------------------------------------------------------------------------------------------
+
+
+def save(network: nn.Module, architecture: Architecture, target: Path, trained: dict[str, Any]) -> None:
+    """Writes model.pt (a state_dict) and config.json (the architecture, and how far it was trained)."""
+    state = {name: value.detach().cpu() for name, value in network.state_dict().items()}
+    with whole_file(target / "model.pt") as path:
+        torch.save(state, path)
+    write_json(target / "config.json", {"architecture": asdict(architecture), "trained": trained})
+
+
+def load(model_dir: str | Path) -> tuple[Network, Architecture]:
+    """The trained network, on the CPU and ready to predict, with its architecture (classes, shape); raises Problem."""
+    root = Path(model_dir)
+    try:
+        config = json.loads((root / "config.json").read_text(encoding="utf-8"))
+        architecture = Architecture(**config["architecture"])
+        network = Network(architecture)
+        network.load_state_dict(torch.load(root / "model.pt", map_location="cpu", weights_only=True))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise Problem(f"{root} holds no model of image_classification: {str(error).splitlines()[0]}") from error
+    return network.eval(), architecture
+
+
+@torch.no_grad()
+def predict(hp: Namespace) -> None:
+    """Prints one JSON line an image: {"input", "class", "probability"}."""
+    network, architecture = load(hp.model_dir)
+    source = Path(hp.predict)
+    shape = tuple(architecture.shape)
+    if source.suffix == ".npz":
+        arrays = _images.read_arrays([source], str(source), labelled=False)[0]
+        data: _images.Images = _images.ArrayImages(arrays, torch.zeros(len(arrays), dtype=torch.int64))
+        names = [str(index) for index in range(len(arrays))]
+    else:
+        paths = _images.image_files(source) if source.is_dir() else [source]
+        data = _images.FileImages(paths, torch.zeros(len(paths), dtype=torch.int64), shape)  # type: ignore[arg-type]
+        names = [str(path) for path in paths]
+    if not names:
+        raise Problem(f"{source} holds no images")
+    if data.shape != shape:
+        raise Problem(f"{source} has images of {_images.shown(data.shape)}, the model takes {_images.shown(shape)}")  # type: ignore[arg-type]
+    for start in range(0, len(names), hp.batch_size):
+        positions = list(range(start, min(start + hp.batch_size, len(names))))
+        best = network(data.pixels(positions)).softmax(1).max(1)
+        for position, probability, index in zip(positions, best.values.tolist(), best.indices.tolist(), strict=True):
+            line = {
+                "input": names[position],
+                "class": architecture.classes[index],
+                "probability": round(probability, 6),
+            }
+            print(json.dumps(line))
+
+
+def main() -> None:
+    """The command line."""
+    hp = hyperparameters(sys.argv[1:])
+    if hp.predict:
+        predict(hp)
+        return
+    world = World.join(hp.device)
+    Training(hp, world).run()
+    world.leave()
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,459 @@
+"""Trains a GPT-2 language model from scratch, from hyperparameters alone, with the Trainer of Transformers.
+
+    python language_model.py --max_steps 100                        # no job, no data: Python's help topics, ./model
+    python language_model.py --train DIR --n_layer 4 --n_embd 256   # every *.txt below DIR
+    torchrun --nproc-per-node 2 language_model.py --demo_data topics
+
+In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_TOKENIZER,
+SM_CHANNEL_VALIDATION, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of hyperparameters.
+
+The model folder is one that `from_pretrained` loads: GPT2LMHeadModel and its tokenizer. Without a tokenizer of yours a
+token is a byte. Nothing is looked up on the network.
+"""
+
+from __future__ import annotations
+
+from _common import (
+    LARGEST_SEED,
+    STOP,
+    Parser,
+    Problem,
+    World,
+    boolean,
+    channel,
+    checkpoint_folder,
+    folder,
+    in_job,
+    integer,
+    number,
+    run,
+    whole_file,
+    write_json,
+)
+
+if __name__ == "__main__":
+    STOP.listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
+
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch.utils.data import Dataset
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+    set_seed,
+)
+from transformers.trainer_utils import IntervalStrategy
+from transformers.utils import logging
+
+END_OF_TEXT = "<|endoftext|>"
+PIECE = 1 << 16  # characters that are given to the tokenizer at a time
+METRIC_NAMES = {"loss": "train_loss", "grad_norm": "grad_norm"}
+ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
+
+
+def hyperparameters(argv: Sequence[str]) -> Namespace:
+    """Reads the command line; raises Problem."""
+    parser = Parser("Trains a GPT-2 language model. In a training job the folders come from SM_* variables.")
+    add = parser.add_argument
+    add("--epochs", type=number(0.001), default=1, help="passes over the training data")
+    add("--max_steps", type=integer(1), help="train so many steps, whatever epochs says")
+    add("--batch_size", type=integer(1), default=8, help="sequences a step over all ranks together")
+    add("--gradient_accumulation_steps", type=integer(1), default=1, help="parts that a rank computes its share in")
+    add("--learning_rate", type=number(0), default=0.003, help="the highest learning rate of the schedule")
+    add("--lr_schedule", choices=("cosine", "linear", "constant"), default="cosine", help="after the warm-up")
+    add("--warmup_ratio", type=number(0, 1), default=0.05, help="part of all steps in which the learning rate rises")
+    add("--optimizer", choices=("adamw", "adafactor", "sgd"), default="adamw")
+    add("--weight_decay", type=number(0), default=0.01, help="of the weights; not of biases and norms")
+    add("--max_grad_norm", type=number(0), default=1.0, help="gradients are clipped to this norm (0: they are not)")
+    add("--block_size", type=integer(2), default=64, help="tokens a sequence: the context of the model")
+    add("--n_layer", type=integer(1), default=2, help="transformer blocks")
+    add("--n_head", type=integer(1), default=4, help="attention heads a block; must divide n_embd")
+    add("--n_embd", type=integer(1), default=96, help="width of the model")
+    add("--dropout", type=number(0, 0.99), default=0.0)
+    add(
+        "--validation_fraction", type=number(0, 0.9), default=0.1, help="end of train held out if no validation channel"
+    )
+    add("--seed", type=integer(0, LARGEST_SEED), default=0)
+    add("--amp", type=boolean, default=False, help="compute in bfloat16 where that is safe")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--log_interval", type=integer(1), default=50, help="steps between train_loss lines")
+    add("--save_steps", type=integer(1), help="steps between checkpoints (default: one an epoch)")
+    add("--report_to", default="none", help="trackers that Transformers reports to: tensorboard, wandb ... (commas)")
+    add("--progress_bars", type=boolean, default=False)
+    add("--demo_data", choices=("topics",), help="train on data that need no channel")
+    add("--tokenizer", default=channel("tokenizer"), help="folder of a tokenizer (default: a token is a byte)")
+    add("--train", default=channel("train", "training"), help="folder of the training texts")
+    add("--validation", default=channel("validation"), help="folder of the validation texts")
+    add("--model_dir", default=os.environ.get("SM_MODEL_DIR") or "model", help="where the model goes")
+    add("--output_data_dir", default=os.environ.get("SM_OUTPUT_DATA_DIR") or "output", help="where metrics.json goes")
+    add("--checkpoint_dir", help="default: SM_CHECKPOINT_DIR or /opt/ml/checkpoints, if it exists")
+    hp = parser.read(argv)
+    if hp.n_embd % hp.n_head:
+        raise Problem(f"n_embd {hp.n_embd} does not divide by n_head {hp.n_head}")
+    return hp
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens 0 to 255 are the bytes of UTF-8, and 256 the end of a text."""
+    printable = pre_tokenizers.ByteLevel.alphabet()
+    # GPT-2's way to write bytes as characters: printable ones stand for themselves, the others follow from U+0100 on.
+    others = iter(range(256, 512))
+    spelled = [chr(byte) if chr(byte) in printable else chr(next(others)) for byte in range(256)]
+    vocabulary = {character: byte for byte, character in enumerate(spelled)} | {END_OF_TEXT: 256}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=END_OF_TEXT,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def load_tokenizer(path: str | None) -> PreTrainedTokenizerBase:
+    """The tokenizer in the folder `path`, else one of bytes."""
+    if not path:
+        return byte_tokenizer()
+    try:
+        return AutoTokenizer.from_pretrained(folder(path, "the tokenizer folder"), local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
+        raise Problem(f"{path} holds no tokenizer that Transformers loads: {str(error).splitlines()[0]}") from error
+
+
+class Blocks(Dataset):
+    """Sequences of `size` tokens, one behind the other; tokens that do not fill the last one are left out."""
+
+    def __init__(self, tokens: numpy.ndarray, size: int) -> None:
+        self.tokens = tokens
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.tokens) // self.size
+
+    def __getitem__(self, position: int) -> dict[str, torch.Tensor]:
+        block = torch.from_numpy(self.tokens[position * self.size : (position + 1) * self.size].astype(numpy.int64))
+        return {"input_ids": block, "attention_mask": torch.ones_like(block), "labels": block}
+
+
+Encode = Callable[[str], Iterator[Any]]
+"""Gives the tokens of a text, as some arrays one after the other."""
+
+
+def encode_bytes(text: str) -> Iterator[Any]:
+    """What `byte_tokenizer` makes of a text, a thousand times as fast."""
+    yield numpy.frombuffer(text.encode("utf-8"), numpy.uint8)
+    yield [256]
+
+
+def encode_with(tokenizer: PreTrainedTokenizerBase) -> Encode:
+    """The tokens that a tokenizer makes of a text, given to it in pieces, and its end-of-text token if it has one."""
+
+    def encode(text: str) -> Iterator[Any]:
+        for piece in pieces(text):
+            yield tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
+        yield [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+
+    return encode
+
+
+def pieces(text: str) -> Iterator[str]:
+    """The text in pieces of about PIECE characters that end with a line's end where there is one."""
+    start = 0
+    while start < len(text):
+        end = start + PIECE
+        end = len(text) if end >= len(text) else text.rfind("\n", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+
+
+def tokens_of(texts: Iterable[str], encode: Encode) -> numpy.ndarray:
+    """All the texts as one row of int32 tokens."""
+    return numpy.concatenate([numpy.asarray(part, numpy.int32) for text in texts for part in encode(text)])
+
+
+def texts_below(root: Path, what: str) -> Iterator[str]:
+    """The texts of all *.txt files below `root`, in order of their names; raises Problem if there is none."""
+    paths = sorted(path for path in root.rglob("*.txt") if path.is_file() and not path.name.startswith("."))
+    if not paths:
+        raise Problem(f"{what} {root} holds no *.txt files")
+    for path in paths:
+        try:
+            yield path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise Problem(f"{path} cannot be read: {error.strerror}") from error
+
+
+def load_data(hp: Namespace, encode: Encode) -> tuple[Blocks, Blocks | None]:
+    """Training and validation sequences; without a channel, validation is the end of the training text."""
+    validation: Iterable[str] | None
+    if hp.demo_data or not (hp.train or in_job()):
+        if hp.train:
+            raise Problem(
+                f"demo_data is {hp.demo_data}, but there is a training folder too ({hp.train}): leave out one"
+            )
+        import demo_data
+
+        if not hp.demo_data:
+            print("no job and no --train: using the demo data, the topics of Python's help()", flush=True)
+        topics = demo_data.text()
+        train, validation = topics["train"].values(), topics["validation"].values()
+    elif not hp.train:
+        raise Problem("the job has no channel train; add it, or set the hyperparameter demo_data to topics")
+    else:
+        train = texts_below(folder(hp.train, "the channel train"), "the channel train")
+        name = "the channel validation"
+        validation = texts_below(folder(hp.validation, name), name) if hp.validation else None
+    tokens = tokens_of(train, encode)
+    if validation is not None:
+        held_out = tokens_of(validation, encode)
+    else:
+        kept = len(tokens) - round(len(tokens) * hp.validation_fraction)
+        tokens, held_out = tokens[:kept], tokens[kept:]
+    wanted = validation is not None or hp.validation_fraction > 0
+    for what, row in (("training", tokens), ("validation", held_out))[: 1 + wanted]:
+        if len(row) < hp.block_size:
+            raise Problem(
+                f"the {what} text has {len(row)} tokens, less than one sequence of {hp.block_size} (block_size)"
+            )
+    return Blocks(tokens, hp.block_size), Blocks(held_out, hp.block_size) if wanted else None
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a folder of the Trainer can be resumed from: a run that was killed leaves its last one half written."""
+    try:
+        with (checkpoint / "model.safetensors").open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            data = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+            complete = os.fstat(file.fileno()).st_size == file.tell() + data
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return complete and all(zipfile.is_zipfile(checkpoint / name) for name in ("optimizer.pt", "scheduler.pt"))
+
+
+def newest_checkpoint(root: Path | None, world: World) -> str | None:
+    """The checkpoint of the most steps that is whole and that every rank sees, since each reads it for itself."""
+    paths = [path for path in root.glob("checkpoint-*") if path.name[11:].isdigit()] if root else []
+    whole = {path.name for path in paths if is_whole(path)}
+    common = set.intersection(*world.gather(whole))
+    for path in sorted(paths):
+        if path.name not in common:
+            world.say(f"passing over {path}: it is {'not on every host' if path.name in whole else 'not whole'}")
+    return str(root / max(common, key=lambda name: int(name[11:]))) if root and common else None
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+class Reporter(TrainerCallback):
+    """Prints the Trainer's measurements as metric lines, and stops training when the job is asked to stop.
+
+    results: the last value of each measurement.
+    """
+
+    def __init__(self, world: World, batch: int, block_size: int, save: bool) -> None:
+        self.world, self.batch, self.block_size, self.save = world, batch, block_size, save
+        self.results: dict[str, float] = {}
+        self.stopped = False
+        self.began, self.first = time.perf_counter(), 0
+
+    def report(self, name: str, value: float, state: Any) -> None:
+        self.results[name] = value
+        self.world.metric(name, value, state.epoch or 0, state.global_step)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.began, self.first = time.perf_counter(), state.global_step
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        for name, value in (logs or {}).items():
+            if name in METRIC_NAMES:
+                self.report(METRIC_NAMES[name], value, state)
+        if logs and not math.isfinite(logs.get("loss", 0.0)):
+            raise Problem(
+                f"train_loss is no finite number at step {state.global_step}: lower learning_rate "
+                f"({args.learning_rate:g})"
+            )
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any) -> None:
+        loss = metrics["eval_loss"]
+        self.report("validation_loss", loss, state)
+        self.report("validation_perplexity", math.exp(min(loss, 700.0)), state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if STOP.agreed(self.world):
+            self.stopped = True
+            control.should_training_stop = True
+            control.should_save = self.save
+            control.should_evaluate = False
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        rate = self.batch * (state.global_step - self.first) / (time.perf_counter() - self.began)
+        self.report("examples_per_second", rate, state)
+        self.report("tokens_per_second", rate * self.block_size, state)
+        if self.stopped:  # the step's end has saved already, and there may be no time to evaluate
+            control.should_save = control.should_evaluate = False
+
+
+def arguments(hp: Namespace, world: World, share: int, steps: int, checkpoints: Path | None) -> TrainingArguments:
+    """The Trainer's own settings for this job of `steps` steps, with `share` sequences a rank at a time."""
+    settings = TrainingArguments(
+        output_dir=str(checkpoints or hp.model_dir),  # made by the Trainer, and without checkpoints not written to
+        num_train_epochs=hp.epochs,
+        max_steps=hp.max_steps or -1,
+        per_device_train_batch_size=share,
+        per_device_eval_batch_size=share,
+        gradient_accumulation_steps=hp.gradient_accumulation_steps,
+        learning_rate=hp.learning_rate,
+        lr_scheduler_type="constant_with_warmup" if hp.lr_schedule == "constant" else hp.lr_schedule,
+        warmup_steps=round(hp.warmup_ratio * steps),
+        optim={"adamw": "adamw_torch", "adafactor": "adafactor", "sgd": "sgd"}[hp.optimizer],
+        weight_decay=hp.weight_decay,
+        max_grad_norm=hp.max_grad_norm,
+        seed=hp.seed,
+        ddp_find_unused_parameters=False,
+        bf16=world.bfloat16(hp.amp),
+        use_cpu=world.device.type == "cpu",
+        dataloader_pin_memory=world.device.type == "cuda",
+        logging_steps=hp.log_interval,
+        logging_nan_inf_filter=False,
+        eval_strategy="epoch",
+        save_strategy="no" if checkpoints is None else "steps" if hp.save_steps else "epoch",
+        save_steps=hp.save_steps or 500,
+        save_total_limit=2,
+        report_to=[name.strip() for name in hp.report_to.split(",")],
+        disable_tqdm=not hp.progress_bars,
+    )
+    if settings.n_gpu > 1:  # else the Trainer would spread each batch over all GPUs of a lone process
+        world.say(f"{settings.n_gpu} GPUs are visible to one process: using one; start a process per GPU to use all")
+        settings._n_gpu = 1
+    return settings
+
+
+def train(hp: Namespace, world: World) -> None:
+    """The whole job: data, training, evaluation, model."""
+    if not hp.progress_bars:
+        logging.disable_progress_bar()
+    tokenizer = load_tokenizer(hp.tokenizer)
+    data, held_out = load_data(hp, encode_with(tokenizer) if hp.tokenizer else encode_bytes)
+    fingerprint = f"{zlib.crc32(data.tokens.tobytes()):08x}"
+    world.require_same("the ranks see different data", {"sequences": len(data), "tokens": fingerprint})
+    share = world.share_of_batch(hp.batch_size, hp.gradient_accumulation_steps)
+    batch = share * world.size * hp.gradient_accumulation_steps
+    steps = hp.max_steps or math.ceil(hp.epochs * math.ceil(len(data) / batch))
+
+    set_seed(hp.seed)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=hp.block_size,
+        n_layer=hp.n_layer,
+        n_head=hp.n_head,
+        n_embd=hp.n_embd,
+        activation_function="gelu_pytorch_tanh",  # GPT-2's own, gelu_new, by another name and a quarter faster a step
+        resid_pdrop=hp.dropout,
+        embd_pdrop=hp.dropout,
+        attn_pdrop=hp.dropout,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"  # what Transformers falls back to, but with a warning
+    checkpoints = checkpoint_folder(hp.checkpoint_dir)
+    reporter = Reporter(world, batch, hp.block_size, checkpoints is not None)
+    settings = arguments(hp, world, share, steps, checkpoints)
+    if held_out is None:
+        settings.eval_strategy = IntervalStrategy.NO
+    trainer = Trainer(
+        model=model,
+        args=settings,
+        train_dataset=data,
+        eval_dataset=held_out,
+        data_collator=default_data_collator,
+        callbacks=[reporter],
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints dictionaries; the reporter prints metric lines
+    resume = newest_checkpoint(checkpoints, world)
+    if resume:
+        require_same_model(resume, config)
+        world.say(f"resuming from {resume}")
+    world.say(
+        f"training on {len(data)} sequences of {hp.block_size} tokens for {steps} steps; {model.num_parameters()} "
+        f"parameters; {world.size} rank{'s' * (world.size > 1)} on {world.device.type}, {batch} sequences a step"
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    if reporter.stopped:
+        world.say(f"asked to stop: stopping after step {trainer.state.global_step}")
+    elif held_out is not None and "validation_loss" not in reporter.results:
+        trainer.evaluate()  # resumed after the last step
+    if world.rank == 0:
+        save(model, tokenizer, Path(hp.model_dir))
+        facts = {"steps": trainer.state.global_step, "finished": not reporter.stopped, "world_size": world.size}
+        write_json(Path(hp.output_data_dir) / "metrics.json", {**facts, **reporter.results})
+    world.say(f"model: {hp.model_dir}")
+
+
+def require_same_model(checkpoint: str, config: GPT2Config) -> None:
+    """Raises Problem if the checkpoint is of a model of another size."""
+    other = GPT2Config.from_pretrained(checkpoint, local_files_only=True)
+    differing = [name for name in ARCHITECTURE if getattr(other, name) != getattr(config, name)]
+    if differing:
+        raise Problem(
+            f"{checkpoint} is of another model ({', '.join(differing)} differ): remove it, or use another folder"
+        )
+
+
+def save(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerBase, target: Path) -> None:
+    """Writes the model and its tokenizer; each file appears whole, and config.json, which makes it a model, last."""
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        for source in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
+            with whole_file(target / source.name) as path:
+                shutil.copyfile(source, path)  # not moved: safetensors makes files that their owner alone may read
+
+
+def main() -> None:
+    """The command line."""
+    hp = hyperparameters(sys.argv[1:])
+    world = World.join(hp.device)
+    train(hp, world)
+    world.leave()
+
+
+if __name__ == "__main__":
+    run(main)

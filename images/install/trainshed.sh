@@ -1,0 +1,15 @@
+#!/bin/sh
+# Installs trainshed from SOURCE into an empty tree OUT (OUT/opt/venv), so that the image takes it as one small layer.
+# Offline: setuptools and trainshed's dependencies are in /opt/venv already, and `pip check` holds them to it.
+#
+#   trainshed.sh SOURCE OUT
+set -eu
+umask 022
+source=$1 out=$2
+
+/opt/venv/bin/python -m pip install --quiet --no-cache-dir --no-index --no-deps --no-build-isolation --no-compile \
+    --ignore-installed --prefix "$out/opt/venv" "$source"
+site=$(echo "$out"/opt/venv/lib/python3*/site-packages)
+PYTHONPATH=$site /opt/venv/bin/python -m pip check
+/opt/venv/bin/python -m compileall -q -s "$out" "$site" "$out/opt/trainshed"
+chmod -R a+rX "$out"

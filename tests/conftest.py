@@ -1,0 +1,153 @@
+"""Fixtures for all tests: a job folder as the platform lays it out, and `train` as a real process on it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainshed.contract.job import Job, read_job
+
+TOOLKIT = Path(__file__).resolve().parent.parent / "toolkit"
+NAMES = {
+    "hyperparameters": "hyperparameters.json",
+    "resources": "resourceconfig.json",
+    "channels": "inputdataconfig.json",
+    "checkpoint": "checkpointconfig.json",
+    "metrics": "metric-definition-regex.json",
+    "tensorboard": "tensorboardoutputconfig.json",
+    "debug_hook": "debughookconfig.json",
+    "profiler": "profilerconfig.json",
+}
+
+
+PR_CAPBSET_DROP = 24  # <linux/prctl.h>
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2  # <linux/capability.h>
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def heed_permissions() -> None:
+    """Between fork and exec: takes away root's power to read and write whatever it likes; nothing for other users."""
+    if os.geteuid() == 0:
+        for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+            if _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+                raise OSError(ctypes.get_errno(), "prctl")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How `train` ended: its exit status and what it printed."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """Both streams, for searching."""
+        return self.stdout + self.stderr
+
+
+@dataclass(frozen=True)
+class JobTree:
+    """A job folder: `base` stands for /opt/ml, `tmp` for /tmp."""
+
+    base: Path
+    tmp: Path
+
+    def write(self, name: str, content: Any, mode: int | None = None) -> Path:
+        """A file below the base; anything but text and bytes becomes JSON."""
+        path = self.base / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+        if mode is not None:
+            path.chmod(mode)
+        return path
+
+    def configure(self, **files: Any) -> JobTree:
+        """Config files by the short names in `NAMES`; text and bytes are written as they are, the rest as JSON.
+
+        Hyperparameters given as a dict are written as the platform sends them: names and strings.
+        """
+        (self.base / "input/config").mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            if name == "hyperparameters" and isinstance(content, dict):
+                content = {key: v if isinstance(v, str) else json.dumps(v) for key, v in content.items()}
+            self.write(f"input/config/{NAMES[name]}", content)
+        return self
+
+    def code(self, name: str, content: str | bytes = "", mode: int | None = None) -> Path:
+        """A file of the user's code."""
+        return self.write(f"code/{name}", content, mode)
+
+    def hosts(self, count: int, current: int = 1, **fields: Any) -> dict[str, Any]:
+        """A resourceconfig.json value for hosts algo-1 ... algo-<count>, sorted by letter as the platform does."""
+        names = sorted(f"algo-{number}" for number in range(1, count + 1))
+        return {"current_host": f"algo-{current}", "hosts": names, "network_interface_name": "eth0", **fields}
+
+    def environ(self, **extra: str) -> dict[str, str]:
+        """The environment of a container that has nothing but the job."""
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(self.tmp),
+            "TMPDIR": str(self.tmp),
+            "PYTHONPATH": str(TOOLKIT),
+            "SAGEMAKER_BASE_DIR": str(self.base),
+            **extra,
+        }
+
+    def read(self, **extra: str) -> Job:
+        """The job as trainshed reads it."""
+        return read_job(self.environ(**extra))
+
+    def train(
+        self, *arguments: str, python: str = sys.executable, powerless: bool = False, timeout: float = 120, **extra: str
+    ) -> Finished:
+        """Runs `train` to its end, with only this job in its environment.
+
+        Args:
+            python: the interpreter.
+            powerless: file permissions count, even for root.
+        """
+        done = subprocess.run(
+            [python, "-m", "trainshed.container.main", *arguments],
+            env=self.environ(**extra),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            preexec_fn=heed_permissions if powerless else None,
+        )
+        return Finished(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+    def text(self, name: str) -> str | None:
+        """A file below the base, None where there is none."""
+        path = self.base / name
+        return path.read_text(errors="replace") if path.exists() else None
+
+    @property
+    def failure(self) -> str | None:
+        """The failure file."""
+        return self.text("output/failure")
+
+    @property
+    def success(self) -> str | None:
+        """The success file."""
+        return self.text("output/success")
+
+
+@pytest.fixture
+def job_tree(tmp_path: Path) -> JobTree:
+    """An empty job folder, configured by the test."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    return JobTree(tmp_path / "ml", tmp)

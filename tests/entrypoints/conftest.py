@@ -1,0 +1,48 @@
+"""The programs as modules, and the demo data as channels."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from entrypoints import programs
+
+
+@pytest.fixture(scope="session")
+def module() -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a program of entrypoints/ by its name; leaves the import path and the environment as they were."""
+    variables = dict(os.environ)
+    before = set(sys.modules)
+    sys.path.insert(0, str(programs.ENTRYPOINTS))
+    yield importlib.import_module
+    sys.path.remove(str(programs.ENTRYPOINTS))
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(programs.ENTRYPOINTS) in str(
+            sys.modules[name].__file__
+        ):
+            del sys.modules[name]
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+@pytest.fixture
+def outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of a job in this process."""
+    for name in set(os.environ) - set(programs.environment()):
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def job(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Path:
+    """A folder with the channels train and test (digits), text/train and text/validation. Not to be written to."""
+    root = tmp_path_factory.mktemp("channels")
+    demo_data = module("demo_data")
+    demo_data.write_digits(root / "digits", "npz")
+    demo_data.write_text(root / "text")
+    return root

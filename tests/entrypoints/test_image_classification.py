@@ -1,0 +1,291 @@
+"""The image classifier: real jobs as processes, and what a job is made of within this process."""
+
+from __future__ import annotations
+
+import json
+import signal
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from entrypoints import programs
+
+pytestmark = pytest.mark.torch
+numpy: Any = pytest.importorskip("numpy", reason="the programs need torch and numpy")
+torch: Any = pytest.importorskip("torch", reason="the programs need torch and numpy")
+
+PROGRAM = "image_classification.py"
+EPOCHS = 10
+Module = Callable[[str], ModuleType]
+
+
+@pytest.fixture(scope="module")
+def program(module: Module) -> ModuleType:
+    return module("image_classification")
+
+
+def two_rank_job(root: Path, digits: Path) -> dict[str, str]:
+    """Variables of a job below `root` with the channels train and test of the digits."""
+    (root / "input").mkdir(parents=True)
+    (root / "input" / "data").symlink_to(digits)
+    (root / "checkpoints").mkdir()
+    return programs.job_variables(root, "train", "test")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, job: Path) -> tuple[Path, str]:
+    """The folder and the output of a job on two ranks that nothing interrupted."""
+    root = tmp_path_factory.mktemp("job")
+    variables = two_rank_job(root, job / "digits")
+    return root, programs.run(PROGRAM, "--epochs", str(EPOCHS), cwd=root, ranks=2, **variables)
+
+
+def state(path: Path) -> dict[str, Any]:
+    return torch.load(path, weights_only=True)
+
+
+def test_two_ranks_learn_the_digits(trained: tuple[Path, str]) -> None:
+    root, output = trained
+    [(accuracy, step)] = programs.metrics(output, "test_accuracy")
+    assert accuracy > 0.97
+    assert [step for _, step in programs.metrics(output, "train_loss")] == list(range(21, step + 1, 21))
+    assert len(programs.metrics(output, "validation_accuracy")) == EPOCHS
+    assert all(rate > 0 for rate, _ in programs.metrics(output, "examples_per_second"))
+    summary = json.loads((root / "output" / "data" / "metrics.json").read_text())
+    assert summary["test_accuracy"] == pytest.approx(accuracy, abs=1e-5)
+    assert {name: summary[name] for name in ("epochs", "steps", "finished", "world_size")} == {
+        "epochs": EPOCHS,
+        "steps": step,
+        "finished": True,
+        "world_size": 2,
+    }
+
+
+def test_the_saved_model_predicts_as_well_as_was_measured(trained: tuple[Path, str], job: Path, tmp_path: Path) -> None:
+    root, output = trained
+    test = job / "digits" / "test" / "digits.npz"
+    printed = programs.run(PROGRAM, "--predict", str(test), "--model_dir", str(root / "model"), cwd=tmp_path)
+    answers = [json.loads(line) for line in printed.splitlines()]
+    assert [int(answer["input"]) for answer in answers] == list(range(359))
+    right = numpy.mean([int(answer["class"]) for answer in answers] == numpy.load(test)["y"])
+    [(accuracy, _)] = programs.metrics(output, "test_accuracy")
+    assert right == pytest.approx(accuracy, abs=1e-5)
+
+
+def test_the_loaded_network_takes_raw_pixels_of_any_number_type(
+    program: ModuleType, trained: tuple[Path, str], job: Path
+) -> None:
+    network, architecture = program.load(trained[0] / "model")
+    assert architecture.classes == [str(digit) for digit in range(10)]
+    pixels = torch.from_numpy(numpy.load(job / "digits" / "test" / "digits.npz")["x"]).unsqueeze(1)
+    assert torch.equal(network(pixels), network(pixels.double()))
+    assert not network.training
+
+
+def test_one_sigterm_stops_all_ranks_and_the_next_run_ends_as_if_there_had_been_none(
+    trained: tuple[Path, str], job: Path, tmp_path: Path
+) -> None:
+    variables = two_rank_job(tmp_path / "job", job / "digits")
+    arguments = ("--epochs", str(EPOCHS), "--log_interval", "5")
+    with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables) as first:
+        first.wait_for("^metric train_loss=.* epoch=2 ")
+        first.processes[1].send_signal(signal.SIGTERM)
+        output = first.succeed()
+    stopped = json.loads((tmp_path / "job" / "output" / "data" / "metrics.json").read_text())
+    step = stopped["steps"]
+    assert not stopped["finished"] and 21 < step < 21 * EPOCHS
+    assert f"stopping after step {step}\ncheckpoint: " in output
+    assert "\nmodel: " in output and not programs.metrics(output, "test_accuracy")
+
+    output = programs.run(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables)
+    assert f"resuming from {tmp_path}/job/checkpoints/checkpoint.pt after step {step}\n" in output
+    steps = [at for _, at in programs.metrics(output, "train_loss")]
+    assert steps[0] > step and steps[-1] == 21 * EPOCHS
+    through, resumed = state(trained[0] / "model" / "model.pt"), state(tmp_path / "job" / "model" / "model.pt")
+    assert all(torch.equal(through[name], resumed[name]) for name in through)
+
+
+def test_it_runs_plain_with_a_stop_before_the_first_step_ending_well_too(tmp_path: Path) -> None:
+    with programs.started(PROGRAM, "--epochs", "50", cwd=tmp_path) as plain:
+        plain.wait_for("using the demo data")
+        plain.processes[0].send_signal(signal.SIGTERM)
+        output = plain.succeed()
+    assert "stopping after step 1\n" in output
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"model", "output"}
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["trained"]["finished"] is False
+
+
+def test_an_error_is_one_line_and_status_1(tmp_path: Path) -> None:
+    variables = programs.job_variables(tmp_path, "validation")
+    with programs.started(PROGRAM, cwd=tmp_path, **variables) as run:
+        assert run.finish() == [1]
+    assert run.errors == [
+        "image_classification: error: the job has no channel train; add it, or set the hyperparameter demo_data to digits\n"
+    ]
+
+
+# --- within this process ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Callable[..., Namespace]:
+    """Hyperparameters for a job on 60 little images below tmp_path, of two classes that are easily told apart."""
+    draw = numpy.random.default_rng(0)
+    labels = numpy.arange(60) % 2
+    images = draw.normal(labels.reshape(-1, 1, 1) * 3, 1, (60, 6, 6)).astype(numpy.float32)
+    (tmp_path / "train").mkdir()
+    numpy.savez(tmp_path / "train" / "data.npz", x=images, y=labels)
+
+    def read(**changed: object) -> Namespace:
+        given = {
+            "train": tmp_path / "train",
+            "model_dir": tmp_path / "model",
+            "output_data_dir": tmp_path / "output",
+            "epochs": 3,
+            "batch_size": 8,
+            "width": 4,
+            "device": "cpu",
+            **changed,
+        }
+        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
+
+    return read
+
+
+def trained_here(program: ModuleType, hp: Namespace) -> Any:
+    """The job of these hyperparameters, after it has run in this process."""
+    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
+    job.run()
+    return job
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"optimizer": "sgd", "learning_rate": 0.05},
+        {"optimizer": "adam", "lr_schedule": "linear"},
+        {"augment": "shift", "lr_schedule": "constant"},
+        {"augment": "flip", "depth": 2},
+        {"amp": True, "num_workers": 1},
+    ],
+)
+def test_every_way_to_train_learns(
+    program: ModuleType, options: Callable[..., Namespace], changed: dict[str, object]
+) -> None:
+    assert trained_here(program, options(**changed)).results["validation_accuracy"] == 1.0
+
+
+def test_training_ends_when_the_target_is_reached(program: ModuleType, options: Callable[..., Namespace]) -> None:
+    job = trained_here(program, options(target_accuracy=0.9, epochs=50, learning_rate=0.02))
+    assert job.at.epoch < 10 and job.results["validation_accuracy"] >= 0.9
+
+
+def test_a_learning_rate_that_is_too_high_is_named(program: ModuleType, options: Callable[..., Namespace]) -> None:
+    with pytest.raises(
+        program.Problem, match=r"^train_loss is no finite number at step \d+: lower learning_rate \(1e\+30\)$"
+    ):
+        trained_here(program, options(optimizer="sgd", learning_rate=1e30))
+
+
+def test_a_finished_training_is_not_repeated_but_evaluated(
+    program: ModuleType, options: Callable[..., Namespace]
+) -> None:
+    hp = options(checkpoint_dir=Path(options().model_dir).parent / "checkpoints")
+    first = trained_here(program, hp)
+    again = trained_here(program, hp)
+    assert again.at == first.at
+    assert again.results["validation_loss"] == first.results["validation_loss"]
+    assert "train_loss" not in again.results
+
+
+def test_another_batch_size_goes_on_at_the_same_place_in_the_data(
+    program: ModuleType, options: Callable[..., Namespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(options().model_dir).parent / "checkpoints"
+    answers = iter([False, False, False, True])
+    monkeypatch.setattr(program.STOP, "agreed", lambda world: next(answers))
+    assert trained_here(program, options(checkpoint_dir=folder, batch_size=8)).at == program.Position(0, 4, 4)
+    monkeypatch.setattr(program.STOP, "agreed", lambda world: False)
+    job = program.Training(options(checkpoint_dir=folder, batch_size=16), program.World(0, 1, 0, torch.device("cpu")))
+    assert job.at == program.Position(0, 2, 4)
+
+
+def test_a_checkpoint_of_another_training_is_not_touched(
+    program: ModuleType, options: Callable[..., Namespace]
+) -> None:
+    folder = Path(options().model_dir).parent / "checkpoints"
+    trained_here(program, options(checkpoint_dir=folder))
+    before = (folder / "checkpoint.pt").read_bytes()
+    for changed, fact in (({"width": 8}, "architecture"), ({"optimizer": "sgd"}, "optimizer")):
+        with pytest.raises(
+            program.Problem, match=rf"checkpoint.pt is of another training \(its {fact} differs\): remove it"
+        ):
+            trained_here(program, options(checkpoint_dir=folder, **changed))
+    assert (folder / "checkpoint.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize("kept", [0, 100, 5000])
+def test_a_damaged_checkpoint_is_named(program: ModuleType, options: Callable[..., Namespace], kept: int) -> None:
+    folder = Path(options().model_dir).parent / "checkpoints"
+    trained_here(program, options(checkpoint_dir=folder, epochs=1))
+    (folder / "checkpoint.pt").write_bytes((folder / "checkpoint.pt").read_bytes()[:kept])
+    with pytest.raises(program.Problem, match=rf"^{folder}/checkpoint.pt is no checkpoint \(\w+\): remove it to train"):
+        trained_here(program, options(checkpoint_dir=folder))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"optimizer": "adamm"}, "hyperparameter optimizer: invalid choice: 'adamm' (choose from "),
+        ({"demo_data": "digits"}, "demo_data is digits, but there is a training folder too"),
+        ({"validation_fraction": 0, "target_accuracy": 0.9}, "target_accuracy needs validation data"),
+        ({"validation": "/nowhere"}, "the channel validation /nowhere is no folder"),
+        ({"predict": "x.png"}, "holds no model of image_classification: "),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    program: ModuleType, options: Callable[..., Namespace], changed: dict[str, object], message: str
+) -> None:
+    with pytest.raises(program.Problem) as raised:
+        hp = options(**changed)
+        program.predict(hp) if hp.predict else trained_here(program, hp)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_augmentation_does_not_depend_on_the_number_of_ranks(
+    program: ModuleType, options: Callable[..., Namespace]
+) -> None:
+    images = torch.arange(8 * 2 * 16 * 16, dtype=torch.float32).reshape(8, 2, 16, 16)
+    hp, cpu = options(augment="flip"), torch.device("cpu")
+    alone = program.augmented(images, hp, 5, program.World(0, 1, 0, cpu))
+    for rank in range(2):
+        shared = program.augmented(images[rank::2], hp, 5, program.World(rank, 2, rank, cpu))
+        assert torch.equal(shared, alone[rank::2])
+    assert not torch.equal(program.augmented(images, hp, 6, program.World(0, 1, 0, cpu)), alone)
+
+
+def test_the_ranks_share_each_global_batch(program: ModuleType) -> None:
+    worlds = [program.World(rank, 3, rank, None) for rank in range(3)]
+    alone = program.train_batches(120, 12, program.World(0, 1, 0, None), seed=1, epoch=4)
+    shares = [program.train_batches(120, 4, world, seed=1, epoch=4) for world in worlds]
+    assert [sorted(sum(parts, [])) for parts in zip(*shares, strict=True)] == [sorted(batch) for batch in alone]
+    assert sorted(sum(alone, [])) == list(range(120))
+    assert alone != program.train_batches(120, 12, program.World(0, 1, 0, None), seed=1, epoch=5)
+
+
+def test_the_learning_rate_rises_and_falls_as_the_schedule_says(
+    program: ModuleType, options: Callable[..., Namespace]
+) -> None:
+    def rates(schedule: str) -> list[float]:
+        hp = options(lr_schedule=schedule, learning_rate=1.0)
+        return [program.learning_rate(hp, step, 4, 12) for step in range(12)]
+
+    for schedule in ("constant", "linear", "cosine"):
+        assert rates(schedule)[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates("constant")[5:] == [1.0] * 7
+    assert rates("linear")[8] == rates("cosine")[8] == pytest.approx(0.5)
+    assert rates("cosine")[11] < rates("linear")[11] < 0.2

@@ -1,0 +1,98 @@
+"""Prints the failure table: what goes wrong, the exit status, how the failure file begins, and how long it all took.
+
+    python tests/faults/table.py [--containers] [WORD ...]
+
+With words, only the cases whose names hold one of them. Exit status 1 if a case does not end as it should.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+if not __package__:  # run as a script
+    tests = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(tests), str(tests.parent / "toolkit")]
+
+from container import image_build
+from container.docker_cli import LABEL, Containers, docker
+from faults.container_cases import CASES as CONTAINER_CASES
+from faults.container_cases import DEAD_NODE, run_container, run_dead_node
+from faults.harness import Case, Ended, check, run_process
+from faults.process_cases import CASES as PROCESS_CASES
+
+BEGINNING = 200  # bytes of the failure file
+
+
+def row(case: Case, end: Ended) -> str:
+    """One row of the table, in Markdown."""
+    begin = (end.failure or b"")[:BEGINNING].decode("utf-8", "ignore").strip()
+    text = " ".join(begin.split()).replace("|", "\\|")
+    text = f"`{text}`" if text else "success" if end.success is not None else "neither success nor failure"
+    return f"| {case.name} | {end.status} | {text} | {end.seconds:.1f} |"
+
+
+@contextlib.contextmanager
+def containers_of(image: str, folder: Path) -> Iterator[Containers]:
+    """Containers that are removed afterwards."""
+    containers = Containers(image=image, folder=folder, session=uuid.uuid4().hex)
+    try:
+        yield containers
+    finally:
+        containers.remove()
+
+
+def dead_node(folder: Path) -> Ended:
+    """The case that needs two containers and a network."""
+    network = f"trainshed-test-{uuid.uuid4().hex[:12]}"
+    docker("network", "create", "--label", f"{LABEL}=table", network)
+    try:
+        with containers_of(image_build.build_cpu(), folder) as containers:
+            return run_dead_node(containers, network)
+    finally:
+        docker("network", "rm", network)
+
+
+def runs(with_containers: bool, words: list[str]) -> Iterator[tuple[Case, Callable[[Path], Ended]]]:
+    """The cases asked for, and how each is run in a folder of its own."""
+
+    def in_container(case: Case) -> Callable[[Path], Ended]:
+        def run(folder: Path) -> Ended:
+            with containers_of(image_build.build_base(), folder) as containers:
+                return run_container(case, containers)
+
+        return run
+
+    def as_process(case: Case) -> Callable[[Path], Ended]:
+        return lambda folder: run_process(case, folder)
+
+    everything = [(case, as_process(case)) for case in PROCESS_CASES]
+    if with_containers:
+        everything += [(case, in_container(case)) for case in CONTAINER_CASES] + [(DEAD_NODE, dead_node)]
+    return ((case, run) for case, run in everything if not words or any(word in case.name for word in words))
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the cases and prints their rows; returns the exit status."""
+    wrong = 0
+    print("| what goes wrong | exit status | the failure file begins | seconds |")
+    print("|---|---|---|---|")
+    words = [argument for argument in arguments if argument != "--containers"]
+    for case, run in runs("--containers" in arguments, words):
+        with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
+            end = run(Path(folder) / "ml")
+            print(row(case, end).replace(folder, ""), flush=True)
+            try:
+                check(case, end)
+            except AssertionError as error:
+                wrong += 1
+                print(f"{case.name}: {error}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

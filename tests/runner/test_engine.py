@@ -1,0 +1,117 @@
+"""The container engine's absence, silence and errors become advice. The engines here are small shell scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.conftest import Project
+from trainshed.runner.engine import EngineError, find_engine, hint_for, reason
+
+HEALTHY = '{"ServerVersion": "27.0", "Runtimes": {"runc": {}, "nvidia": {}}, "SecurityOptions": ["name=seccomp"]}'
+ROOTLESS = '{"ServerVersion": "27.0", "SecurityOptions": ["name=seccomp", "name=rootless"]}'
+PODMAN = '{"host": {"security": {"rootless": true}}, "version": {"Version": "5.0"}}'
+NO_DAEMON = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
+
+
+def engine(folder: Path, name: str, script: str) -> dict[str, str]:
+    """An environment in which this shell script is the only engine."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}"}
+
+
+def test_docker_is_taken_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = engine(tmp_path, "docker", f"echo '{HEALTHY}'")
+    engine(tmp_path, "podman", "exit 1")
+    monkeypatch.setenv("PATH", environ["PATH"])
+    found = find_engine(environ)
+    assert (found.command, found.kind, found.rootless, found.gpus) == (("docker",), "docker", False, True)
+
+
+def test_podman_is_taken_where_docker_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = engine(tmp_path, "podman", f"echo '{PODMAN}'")
+    monkeypatch.setenv("PATH", environ["PATH"])
+    found = find_engine(environ)
+    assert (found.kind, found.rootless) == ("podman", True)
+
+
+def test_a_variable_names_another_command_with_its_options(tmp_path: Path) -> None:
+    engine(tmp_path, "mydocker", f'[ "$1 $2" = "--context lab" ] && echo \'{ROOTLESS}\'')
+    found = find_engine({"DOCKER": f"{tmp_path}/mydocker --context lab", "PATH": ""})
+    assert found.command == (f"{tmp_path}/mydocker", "--context", "lab")
+    assert (found.rootless, found.gpus) == (True, False)
+
+
+def test_no_engine_is_one_line_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="there is no docker command here") as caught:
+        find_engine({"PATH": str(tmp_path)})
+    assert "leave the image out" in caught.value.hint
+    assert caught.value.exit_code == 69
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"), [(NO_DAEMON, "sudo systemctl start docker"), (DENIED, "sudo usermod -aG docker $USER")]
+)
+def test_a_daemon_that_does_not_answer_is_said_with_its_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, fix: str
+) -> None:
+    environ = engine(tmp_path, "docker", f'echo \'{{"ServerErrors": ["{said}"]}}\'; exit 1')
+    engine(tmp_path, "docker", f"echo '{said}' >&2; exit 1")
+    monkeypatch.setenv("PATH", environ["PATH"])
+    with pytest.raises(EngineError, match="docker does not answer") as caught:
+        find_engine(environ)
+    assert said[:30] in caught.value.message
+    assert fix in caught.value.hint
+
+
+def test_errors_that_docker_reports_with_status_zero_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = engine(tmp_path, "docker", f'echo \'{{"ServerVersion": "", "ServerErrors": ["{NO_DAEMON}"]}}\'')
+    monkeypatch.setenv("PATH", environ["PATH"])
+    with pytest.raises(EngineError, match="Cannot connect"):
+        find_engine(environ)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "line"),
+    [
+        ("docker: Error response from daemon: Conflict. It is used.\nSee 'docker run --help'.\n", "Conflict. It is used."),
+        ("Unable to find image\nError response from daemon: pull access denied\n", "pull access denied"),
+        ("", "no reason given"),
+    ],
+)
+def test_the_reason_is_the_line_that_says_why(stderr: str, line: str) -> None:
+    assert reason(stderr) == line
+
+
+def test_an_image_without_train_is_explained() -> None:
+    text = 'OCI runtime create failed: exec: "train": executable file not found in $PATH: unknown'
+    assert "pip install trainshed" in hint_for(text)
+
+
+def test_a_job_for_an_image_fails_before_anything_is_made(project: Project, tmp_path: Path) -> None:
+    project.write({"train.py": ""})
+    engine(tmp_path / "bin", "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
+    done = project.trainshed("run", "train.py", "--image", "x", DOCKER=str(tmp_path / "bin/docker"))
+    assert done.status == 69
+    assert "docker does not answer: Cannot connect" in done.stderr
+    assert "hint: start it" in done.stderr
+    assert not (project.folder / "runs").exists()
+
+
+def test_an_image_that_cannot_be_pulled_is_said_with_its_nearest(project: Project, tmp_path: Path) -> None:
+    project.write({"train.py": ""})
+    script = f"""case "$1 $2" in
+info*) echo '{HEALTHY}' ;;
+"image inspect") exit 1 ;;
+"image ls") echo trainshed:cpu; echo other:latest ;;
+pull*) echo 'Error response from daemon: pull access denied for trainshd' >&2; exit 1 ;;
+esac"""
+    engine(tmp_path / "bin", "docker", script)
+    done = project.trainshed("run", "train.py", "--image", "trainshd:cpu", DOCKER=str(tmp_path / "bin/docker"))
+    assert done.status == 69
+    assert "there is no image trainshd:cpu here, and it cannot be pulled: pull access denied" in done.stderr
+    assert "did you mean 'trainshed:cpu'?" in done.stderr

@@ -1,0 +1,106 @@
+"""`trainshed`: one word chooses the command, and only that command's modules are loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from trainshed.contract.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, did_you_mean
+
+HELP = """\
+usage: trainshed COMMAND ...
+
+  run JOB.yaml|SCRIPT   run a training job here, as processes or as containers   (trainshed run --help)
+  train                 in a container: run the job that /opt/ml describes       (trainshed train --help)
+  doctor                check this machine or container, and the job in /opt/ml  (trainshed doctor --help)
+  check-image IMAGE     check a container image from outside                     (trainshed check-image --help)
+
+  --version             print the version
+  --help                print this
+"""
+
+
+def _run(arguments: list[str]) -> int:
+    from .runner.flags import main as run
+
+    return run(arguments)
+
+
+def _train(arguments: list[str]) -> int:
+    from .container.main import main as train
+
+    return train(arguments)
+
+
+def _doctor(arguments: list[str]) -> int:
+    from .container.doctor import main as doctor
+
+    return doctor(arguments)
+
+
+def _check_image(arguments: list[str]) -> int:
+    from .runner.check_image import main as check_image
+
+    return check_image(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "train": _train,
+    "doctor": _doctor,
+    "check-image": _check_image,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The `trainshed` command; returns its exit status. Every error is one line for a person."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        print(HELP, end="")
+        return 0
+    if arguments[0] in ("--version", "-V", "version"):
+        from . import __version__
+
+        print(f"trainshed {__version__}")
+        return 0
+    command = COMMANDS.get(arguments[0])
+    if command is None:
+        near = did_you_mean(arguments[0], COMMANDS)
+        _say(f"there is no command {arguments[0]!r}" + (f": {near}" if near else "") + "; see `trainshed --help`")
+        return EXIT_JOB
+    try:
+        return command(arguments[1:])
+    except TrainshedError as error:
+        _say(error.message)
+        if error.details:
+            print(error.details, file=sys.stderr)
+        if error.hint:
+            _say(f"hint: {error.hint}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `trainshed doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush finds a reader
+        return 141
+    except Exception as error:  # a defect of ours: one line, and the whole only for who asks
+        if os.environ.get("TRAINSHED_LOG_LEVEL", "").upper() == "DEBUG":
+            raise
+        _say(f"trainshed itself failed: {type(error).__name__}: {error} ({_place(error)})")
+        _say("hint: this is a defect of trainshed; please report it with what TRAINSHED_LOG_LEVEL=DEBUG prints")
+        return EXIT_INTERNAL
+
+
+def _say(message: str) -> None:
+    print(f"trainshed: {message}", file=sys.stderr)
+
+
+def _place(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else "?"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""`trainshed doctor`: is everything here that a job needs? One line a check, each with its fix; nothing is changed.
+
+Works in a container, on a laptop, with and without a job in /opt/ml.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from trainshed.contract.errors import EXIT_JOB, EXIT_SUCCESS, EXIT_USER
+
+from .check import Check, as_json, as_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+USAGE = """\
+usage: trainshed doctor [FOLDER] [--json]
+
+Checks this machine or container, and the job in FOLDER (default: SAGEMAKER_BASE_DIR, else /opt/ml). Changes nothing.
+
+  --json    print the checks as JSON
+  --help    print this and exit
+
+Exit status: 0, or 1 if a check failed. `trainshed check-image IMAGE` checks an image from outside.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """The `trainshed doctor` command; returns its exit status."""
+    if "--help" in arguments or "-h" in arguments:
+        print(USAGE, end="")
+        return EXIT_SUCCESS
+    folders = [argument for argument in arguments if not argument.startswith("-")]
+    unknown = [argument for argument in arguments if argument.startswith("-") and argument != "--json"]
+    if unknown or len(folders) > 1:
+        wrong = unknown[0] if unknown else folders[1]
+        print(f"trainshed doctor does not take {wrong!r}; see `trainshed doctor --help`", file=sys.stderr)
+        return EXIT_JOB
+    environ = dict(os.environ)
+    if folders:
+        environ["SAGEMAKER_BASE_DIR"] = folders[0]
+    checks = examine(environ)
+    print(as_json(checks) if "--json" in arguments else as_lines(checks))
+    return EXIT_USER if any(check.level == "fail" for check in checks) else EXIT_SUCCESS
+
+
+def examine(environ: Mapping[str, str]) -> list[Check]:
+    """All checks, of the machine first, in a fixed order."""
+    from . import job, machine
+
+    return [*machine.checks(environ), *job.checks(environ)]

@@ -1,0 +1,61 @@
+"""What every backend offers."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..layout import Run
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a host ended: its exit status (128 + n for signal n) and what the backend knows beside it."""
+
+    code: int
+    note: str = ""
+
+
+class RunningHost(Protocol):
+    """A host: a child of ours whose pipes carry what it prints, and whose end is the host's."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+    def stop(self, grace: float) -> None:
+        """Asks it to end within `grace` seconds; returns at once."""
+
+    def kill(self) -> None:
+        """Ends it; returns at once."""
+
+    def exit(self) -> Exit:
+        """How it ended; only when `process` has."""
+
+
+class Backend(Protocol):
+    """One way of running hosts.
+
+    in_containers: whether the hosts see their tree as /opt/ml.
+    interface: network interface that hosts reach each other by.
+    """
+
+    in_containers: bool
+    interface: str
+
+    def prepare(self) -> None:
+        """Finds out whether hosts can be started at all. Raises TrainshedError."""
+
+    def start(self, run: Run) -> list[RunningHost]:
+        """Starts all hosts, or none. Raises TrainshedError."""
+
+    def clear(self) -> None:
+        """Removes everything that `start` made but the run's folder; hosts that still run are killed. Never raises."""
+
+    def describe(self, run: Run) -> list[tuple[str, str]]:
+        """For `--dry-run`: each host's command line, secrets masked."""
+
+
+def exit_status(returncode: int) -> int:
+    """A process's return code as an exit status: itself, or 128 + n for signal n."""
+    return 128 - returncode if returncode < 0 else returncode

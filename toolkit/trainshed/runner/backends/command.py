@@ -1,0 +1,138 @@
+"""The command lines of containers: pure functions, so that `--dry-run` shows exactly what would be run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .. import gpus
+from ..engine import Engine
+from ..layout import Host, Run
+
+LABEL = "org.trainshed"
+_DEFAULT_SHM = 2 << 30
+# The client itself reads these, so their values cannot be handed over through its environment.
+_CLIENT_PREFIXES = ("DOCKER_", "BUILDX_", "CONTAINER_", "PODMAN_", "XDG_", "LD_", "PYTHON", "SSH_", "GO", "CGO_")
+_CLIENT = frozenset({"PATH", "HOME", "USER", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "TMPDIR", "TERM"})
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the command lines depend on beside the job.
+
+    uid, gid, user: whom the files are to belong to.
+    memory: bytes of this machine.
+    devices: its GPUs, none where the engine cannot hand them on.
+    """
+
+    engine: Engine
+    uid: int
+    gid: int
+    user: str
+    memory: int
+    devices: tuple[str, ...] = ()
+
+
+def container_name(run: Run, host: Host) -> str:
+    """Name of a host's container."""
+    return f"{run.name}-{host.name}"
+
+
+def network_name(run: Run) -> str:
+    """Name of the run's own network; a single host needs none."""
+    return f"trainshed-{run.name}" if len(run.hosts) > 1 else ""
+
+
+def labels(run: Run) -> list[str]:
+    """By these a later command finds what a dead runner left."""
+    pairs = {"job": run.name, "run": run.id, "folder": run.folder}
+    return [part for name, value in pairs.items() for part in ("--label", f"{LABEL}.{name}={value}")]
+
+
+def create_network(run: Run) -> list[str]:
+    """Arguments that make the run's network."""
+    return ["network", "create", *labels(run), network_name(run)]
+
+
+def create(run: Run, index: int, machine: Machine) -> tuple[list[str], dict[str, str]]:
+    """Arguments that create a host's container, and variables for the client, which hand over values unseen by `ps`."""
+    job, host, engine = run.job, run.hosts[index], machine.engine
+    arguments = ["create", "--name", container_name(run, host), "--hostname", host.name]
+    arguments += [*labels(run), "--label", f"{LABEL}.host={host.name}"]
+    if network := network_name(run):
+        arguments += ["--network", network, "--network-alias", host.name]
+    if not engine.rootless:
+        arguments += ["--user", f"{machine.uid}:{machine.gid}"]
+    elif engine.kind == "podman" and machine.uid != 0:
+        arguments += ["--userns", "keep-id", "--user", f"{machine.uid}:{machine.gid}"]
+    arguments += ["--security-opt", "label=disable"]  # else SELinux hides the mounted folders
+    arguments += ["--shm-size", str(job.resources.shm_size or min(_DEFAULT_SHM, machine.memory // 2))]
+    arguments += ["--stop-signal", "SIGTERM"]
+    if job.resources.memory:
+        arguments += ["--memory", str(job.resources.memory)]
+    if job.resources.cpus:
+        arguments += ["--cpus", f"{job.resources.cpus:g}"]
+    arguments += _gpus(run, index, machine)
+    for source, target, read_only in mounts(run, host):
+        arguments += ["--mount", _mount(source, target, read_only)]
+    given, client = _environment(run, machine)
+    arguments += given
+    return [*arguments, job.image, "train"], client
+
+
+def mounts(run: Run, host: Host) -> list[tuple[str, str, bool]]:
+    """(folder here, folder there, read-only) of a host. Code is mounted only where the job brings some."""
+    pairs = [(f"{host.folder}/input", "input", False), (host.output, "output", False)]
+    pairs += [(run.model, "model", False), (run.checkpoints, "checkpoints", False)]
+    if run.job.source_dir:
+        pairs.append((f"{host.folder}/code", "code", False))
+    for channel in run.job.channels:
+        target = f"input/data/{channel.name}"
+        if os.path.isfile(channel.path):
+            target += f"/{os.path.basename(channel.path)}"
+        pairs.append((channel.path, target, True))
+    return [(source, f"{host.base}/{target}", read_only) for source, target, read_only in pairs]
+
+
+def _mount(source: str, target: str, read_only: bool) -> str:
+    fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)  # a path may hold a comma
+    return text.getvalue()
+
+
+def _gpus(run: Run, index: int, machine: Machine) -> list[str]:
+    wanted = run.job.resources.gpus
+    if wanted == 0 or (wanted is None and not machine.devices):
+        return []
+    devices = gpus.share(machine.devices, wanted, len(run.hosts), index)
+    if machine.engine.kind == "podman":
+        return [part for device in devices or ("all",) for part in ("--device", f"nvidia.com/gpu={device}")]
+    if not devices:  # asked for, and none seen: the engine's own error says why
+        return ["--gpus", "all"]
+    return ["--gpus", f'"device={",".join(devices)}"']
+
+
+def _environment(run: Run, machine: Machine) -> tuple[list[str], dict[str, str]]:
+    values = {"TRAINING_JOB_NAME": run.name, "TRAINSHED_RUN_ID": run.id}
+    if machine.uid != 0:  # the image knows no such user: caches go to HOME, and getpass asks for USER
+        values |= {"HOME": "/tmp", "USER": machine.user}
+    values |= run.job.environment
+    arguments: list[str] = []
+    client: dict[str, str] = {}
+    for name, value in values.items():
+        by_client = name in _CLIENT or name.upper() in _CLIENT or name.startswith(_CLIENT_PREFIXES)
+        arguments += ["--env", f"{name}={value}" if by_client else name]
+        if not by_client:
+            client[name] = value
+    return arguments, client
+
+
+def caller(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Whom the files of a run are to belong to: the caller, or who became root with sudo."""
+    if os.getuid() == 0 and environ.get("SUDO_UID", "").isdigit() and environ.get("SUDO_GID", "").isdigit():
+        return int(environ["SUDO_UID"]), int(environ["SUDO_GID"])
+    return os.getuid(), os.getgid()

@@ -1,0 +1,210 @@
+"""Hosts as containers of Docker or Podman on this machine."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
+
+from trainshed.container.hardware import probe
+from trainshed.contract.secrets import MASK, is_secret_name
+
+from .. import gpus
+from ..engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason
+from ..job import Job
+from ..layout import Run
+from .base import Exit, RunningHost, exit_status
+from .command import Machine, caller, container_name, create, create_network, network_name
+
+REPORT_SECONDS = 10.0  # beyond the script's grace, for `train` to write its report
+
+
+class ContainerHost:
+    """A container, attached to by a client process of ours."""
+
+    def __init__(self, name: str, container: str, machine: Machine) -> None:
+        self.name, self.container, self.machine = name, container, machine
+        self.process = self._client("start", "--attach", container, pipes=True)
+        self.helpers: list[subprocess.Popen[bytes]] = []
+
+    def stop(self, grace: float) -> None:
+        """`docker stop`: SIGTERM, and SIGKILL when the grace and the time for the report are over."""
+        self.helpers.append(self._client("stop", "-t", str(int(grace + REPORT_SECONDS)), self.container))
+
+    def kill(self) -> None:
+        """`docker kill`."""
+        self.helpers.append(self._client("kill", self.container))
+
+    def exit(self) -> Exit:
+        """The container's own exit status, which the client's need not be."""
+        done = self.machine.engine.run("inspect", "--format", "{{json .State}}", self.container)
+        try:
+            state = json.loads(done.stdout)
+            code, error = int(state["ExitCode"]), str(state.get("Error") or "")
+        except (ValueError, KeyError):
+            return Exit(exit_status(self.process.returncode) or 1, "its container is gone")
+        if state.get("OOMKilled"):
+            return Exit(code or 137, "its memory limit was reached (--memory)")
+        if error:
+            hint = hint_for(error)
+            return Exit(code or 1, reason(error) + (f"; {hint}" if hint else ""))
+        return Exit(code)
+
+    def close(self) -> None:
+        """Waits for the client processes."""
+        for process in (self.process, *self.helpers):
+            try:
+                process.wait(ANSWER_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _client(self, *arguments: str, pipes: bool = False) -> subprocess.Popen[bytes]:
+        target = subprocess.PIPE if pipes else subprocess.DEVNULL
+        return subprocess.Popen(
+            [*self.machine.engine.command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=target,
+            stderr=target,
+            start_new_session=True,  # the terminal's Ctrl-C is for the runner alone
+        )
+
+
+class Containers:
+    """The backend."""
+
+    in_containers = True
+    interface = "eth0"
+
+    def __init__(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self.job, self.environ, self.say = job, environ, say
+        self.hosts: list[ContainerHost] = []
+        self.created: list[str] = []
+        self.run: Run | None = None
+        self._machine: Machine | None = None
+
+    @property
+    def machine(self) -> Machine:
+        """The engine and this machine, found at the first use."""
+        if self._machine is None:
+            engine = find_engine(self.environ)
+            uid, gid = caller(self.environ)
+            memory = probe(self.environ).memory_bytes
+            devices = gpus.present(self.environ) if engine.gpus else ()
+            self._machine = Machine(engine, uid, gid, _user_name(uid), memory, devices)
+        return self._machine
+
+    def prepare(self) -> None:
+        """Finds the engine; pulls the image if it is not here."""
+        engine, image = self.machine.engine, self.job.image
+        if engine.inspect_image(image) is not None:
+            return
+        self.say(f"the image {image} is not here: pulling it")
+        # Its progress goes to the terminal, its errors to us.
+        done = subprocess.run(
+            [*engine.command, "pull", image],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        if done.returncode != 0:
+            hint = near_image(image, engine) or hint_for(done.stderr)
+            raise EngineError(f"there is no image {image} here, and it cannot be pulled: {reason(done.stderr)}", hint=hint)
+
+    def start(self, run: Run) -> list[RunningHost]:
+        """Creates all containers, then starts them, so that an error of one leaves none running."""
+        self.run = run
+        engine = self.machine.engine
+        self._give_away()
+        try:
+            if network_name(run):
+                engine.checked(*create_network(run))
+            for index, host in enumerate(run.hosts):
+                self._create(run, index)
+                self.created.append(container_name(run, host))
+            for host in run.hosts:
+                self.hosts.append(ContainerHost(host.name, container_name(run, host), self.machine))
+        except BaseException:
+            self.clear()
+            raise
+        return list(self.hosts)
+
+    def _create(self, run: Run, index: int) -> None:
+        arguments, variables = create(run, index, self.machine)
+        engine = self.machine.engine
+        done = subprocess.run(
+            [*engine.command, *arguments],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        if done.returncode != 0:
+            what = f"the container of {run.hosts[index].name} cannot be made: {reason(done.stderr)}"
+            raise EngineError(what, hint=hint_for(done.stderr))
+
+    def clear(self) -> None:
+        """Removes the containers and the network, and gives root's files to who called sudo."""
+        if self.run is None:
+            return
+        engine = self.machine.engine
+        try:
+            if self.created:
+                engine.run("rm", "--force", "--volumes", *self.created)
+            for host in self.hosts:
+                host.close()
+            if network_name(self.run):
+                engine.run("network", "rm", network_name(self.run))
+        except EngineError as error:
+            self.say(f"warning: {error.message}; left behind: {', '.join(self.created)}")
+        self._give_away()
+
+    def _give_away(self) -> None:
+        """Under sudo: the run belongs to who called it, as which the containers run, too."""
+        if os.getuid() == 0 and self.machine.uid != 0 and self.run is not None:
+            _change_owner(self.run.folder, self.machine.uid, self.machine.gid)
+            if not os.listdir(self.run.checkpoints):
+                _change_owner(self.run.checkpoints, self.machine.uid, self.machine.gid)
+
+    def describe(self, run: Run) -> list[tuple[str, str]]:
+        """The engine's command lines."""
+        rows = [("network", shlex.join([*self.machine.engine.command, *create_network(run)]))] if network_name(run) else []
+        for index, host in enumerate(run.hosts):
+            arguments, variables = create(run, index, self.machine)
+            shown = [
+                f"{part}={MASK if is_secret_name(part) else variables[part]}" if part in variables else _masked(part)
+                for part in arguments
+            ]
+            rows.append((host.name, shlex.join([*self.machine.engine.command, *shown])))
+        return rows
+
+
+def _masked(part: str) -> str:
+    name, equals, _ = part.partition("=")
+    return f"{name}={MASK}" if equals and name.isidentifier() and is_secret_name(name) else part
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return getpass.getuser() if os.environ.get("USER") else f"uid-{uid}"
+
+
+def _change_owner(folder: str, uid: int, gid: int) -> None:
+    """Changes the owner of everything below the folder, links themselves and not what they lead to."""
+    for root, folders, names in os.walk(folder):
+        for name in (".", *folders, *names):
+            try:
+                os.chown(os.path.join(root, name), uid, gid, follow_symlinks=False)
+            except OSError:
+                continue

@@ -1,0 +1,40 @@
+"""Finds processes of a run by the variable that all of them inherit, wherever they have hidden in the process tree."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+_VARIABLE = "TRAINSHED_RUN_ID"
+
+
+def processes_of(run_id: str) -> list[int]:
+    """PIDs of this user's processes that were started with the run's id in their environment."""
+    wanted = f"{_VARIABLE}={run_id}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.append(int(name))
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found
+
+
+def end_leftovers(run_id: str, seconds: float = 5.0) -> int:
+    """Kills them until none is left (a fork may be under way) or the time is over; how many there were."""
+    killed: set[int] = set()
+    end = time.monotonic() + seconds
+    while (left := processes_of(run_id)) and time.monotonic() < end:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+            killed.add(pid)
+        time.sleep(0.02)
+    return len(killed)

@@ -1,0 +1,106 @@
+"""The files of `input/config` as the platform writes them: pure functions from a job to JSON values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from trainshed.contract.config import DEFAULT_GROUP
+from trainshed.contract.hyperparameters import SpelledFloat
+
+from .job import DEFAULT_GRACE, Job
+
+INSTANCE_TYPE = "local"
+
+
+def encode(value: Any) -> str:
+    """A hyperparameter's value as the platform hands it over: a string that holds JSON, numbers as they were spelled."""
+    if isinstance(value, SpelledFloat):
+        # `.5` and `5.` are no JSON; as text they reach the script just as they were written.
+        return value.text if _is_json_number(value.text) else json.dumps(value.text)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(encode, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(name))}: {encode(item)}" for name, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+def _is_json_number(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), (int, float))
+    except ValueError:
+        return False
+
+
+def config_files(job: Job, run_name: str, host: str, base: str, interface: str) -> dict[str, Any]:
+    """File name -> JSON value for one host.
+
+    Args:
+        base: what /opt/ml is for this host.
+        interface: network interface that leads to the other hosts.
+    """
+    files: dict[str, Any] = {
+        "hyperparameters.json": hyperparameters(job, run_name, base),
+        "inputdataconfig.json": input_data_config(job),
+        "resourceconfig.json": resource_config(job, host, interface),
+    }
+    if job.checkpoints:
+        files["checkpointconfig.json"] = {"LocalPath": f"{base}/checkpoints"}
+    if job.metric_definitions:
+        files["metric-definition-regex.json"] = [{"Name": name, "Regex": regex} for name, regex in job.metric_definitions]
+    return files
+
+
+def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
+    """What the platform and `train` need to know, then the user's, who may say otherwise."""
+    distribution = job.distribution
+    reserved: dict[str, Any] = {
+        "sagemaker_program": job.program,
+        "sagemaker_submit_directory": f"{base}/code" if job.source_dir else "",
+        "sagemaker_container_log_level": 20,
+        "sagemaker_job_name": run_name,
+        "trainshed_distribution": distribution.kind if distribution.kind != "script" else "",
+        "trainshed_processes_per_host": distribution.processes_per_host or "",
+        "trainshed_engine": distribution.engine,
+        "trainshed_max_restarts": distribution.max_restarts or "",
+        "trainshed_argv": job.argv,
+        "trainshed_grace_seconds": _seconds(job.grace_seconds) if job.grace_seconds != DEFAULT_GRACE else "",
+    }
+    given = {name: value for name, value in reserved.items() if value != ""}
+    return {name: encode(value) for name, value in {**given, **job.hyperparameters}.items()}
+
+
+def _seconds(value: float) -> float:
+    return int(value) if value.is_integer() else value
+
+
+def input_data_config(job: Job) -> dict[str, dict[str, str]]:
+    """One object a channel."""
+    return {
+        channel.name: {
+            **({"ContentType": channel.content_type} if channel.content_type else {}),
+            "TrainingInputMode": channel.input_mode,
+            "S3DistributionType": "FullyReplicated",
+            "RecordWrapperType": "None",
+        }
+        for channel in job.channels
+    }
+
+
+def resource_config(job: Job, host: str, interface: str) -> dict[str, Any]:
+    """Who is in the job, as one host is told."""
+    hosts = list(job.hosts)
+    group = {"instance_group_name": DEFAULT_GROUP, "instance_type": INSTANCE_TYPE, "hosts": hosts}
+    return {
+        "current_host": host,
+        "current_instance_type": INSTANCE_TYPE,
+        "current_group_name": DEFAULT_GROUP,
+        "hosts": hosts,
+        "instance_groups": [group],
+        "network_interface_name": interface,
+    }
+
+
+def to_json(value: Any) -> str:
+    """The text of a config file."""
+    return json.dumps(value, indent=2) + "\n"

@@ -1,0 +1,113 @@
+"""What the person at the keyboard sees: the hosts' lines as they come, our own, and on a terminal one line of status."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from trainshed.container.supervisor.streams import CONSOLE_BYTES, Console
+from trainshed.contract.secrets import mask_text
+
+_CLEAR = b"\r\x1b[2K"
+REDRAW_SECONDS = 0.1  # at most one redrawing of the status in this time
+SILENCE_SECONDS = 30.0  # without a terminal: a line of status after so long without any other
+DRAIN_SECONDS = 5.0
+
+
+class Screen:
+    """Standard output and error. Never blocks; `flush` writes what can be written now."""
+
+    def __init__(self) -> None:
+        self.out, self.err = Console(1), Console(2)
+        self.terminal = os.isatty(2) and os.environ.get("TERM") != "dumb"
+        self._status = ""
+        self._shown = False
+        self._last_output = self._last_drawn = time.monotonic()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to be written that nothing more should be read."""
+        return self.out.size + self.err.size >= CONSOLE_BYTES
+
+    @property
+    def waiting(self) -> list[int]:
+        """Descriptors that are to be polled for writing."""
+        return [console.fd for console in (self.out, self.err) if console.size and not console.closed]
+
+    def lines(self, data: bytes, *, error: bool) -> None:
+        """Whole lines of a host."""
+        self._clear()
+        (self.err if error else self.out).put(data)
+        self._last_output = time.monotonic()
+
+    def say(self, message: str) -> None:
+        """Our own words, on standard error."""
+        self._clear()
+        self.err.put("".join(f"trainshed: {line}\n" for line in mask_text(message).splitlines()).encode("utf-8", "replace"))
+        self._last_output = time.monotonic()
+        self.flush()
+
+    def card(self, text: str) -> None:
+        """A block of text as it is, on standard error."""
+        self._clear()
+        self.err.put((text.rstrip("\n") + "\n").encode("utf-8", "replace"))
+
+    def status(self, text: str) -> None:
+        """The present state: redrawn in place on a terminal, a line of its own after a silence elsewhere."""
+        now = time.monotonic()
+        if not self.terminal:
+            if now - self._last_output >= SILENCE_SECONDS:
+                self.say(text)
+            return
+        if now - self._last_drawn < REDRAW_SECONDS or self.err.size:
+            return
+        self._last_drawn = now
+        width = _columns()
+        self._status = text if len(text) < width else text[: max(0, width - 2)] + "…"
+        self.err.put(_CLEAR + self._status.encode("utf-8", "replace"))
+        self._shown = True
+        self.err.flush(False)
+
+    def flush(self, ready: dict[int, bool] | None = None) -> None:
+        """Writes what can be written. `ready`: descriptors that poll has just called writable."""
+        for console in (self.out, self.err):
+            console.flush(bool(ready and ready.get(console.fd)))
+
+    def close(self) -> None:
+        """Takes the status away and writes everything, waiting a while for a slow reader."""
+        self._clear()
+        for console in (self.out, self.err):
+            console.drain(DRAIN_SECONDS)
+
+    def _clear(self) -> None:
+        if self._shown:
+            self.err.put(_CLEAR)
+            self.err.flush(False)  # before anything goes to the other descriptor
+            self._shown = False
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns or 80  # some terminals do not know their size
+    except OSError:
+        return 80
+
+
+def duration(seconds: float) -> str:
+    """`0.42 s`, `12 s`, `1 min 05 s`, `2 h 03 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.2g} s" if seconds >= 0.01 else "0 s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(count: float) -> str:
+    """`12 B`, `3.4 kB`, `1.1 MB`, `2.0 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.5 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError

@@ -1,0 +1,78 @@
+"""From a host's pipe to the screen, to its log file and to the metrics: whole lines, tagged with the host."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+from .metrics import Metrics
+from .screen import Screen
+
+READ_BYTES = 1 << 18
+LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces
+
+
+class HostStream:
+    """One of the two pipes of a host.
+
+    Args:
+        tag: host name put before each line, "" on a single host. Lines that `train` has tagged with a rank stay as they are.
+        log: open file that takes every byte, shared by both pipes of the host.
+    """
+
+    def __init__(self, fd: int, screen: Screen, metrics: Metrics, tag: str, log: BinaryIO, *, error: bool) -> None:
+        self.fd, self.screen, self.metrics, self.log, self.error = fd, screen, metrics, log, error
+        self.tag = tag.encode()
+        self.pending = b""
+        self.open = True
+        os.set_blocking(fd, False)
+
+    def read(self) -> int:
+        """Takes one block; how many bytes, 0 when there are none now or ever again."""
+        if not self.open:
+            return 0
+        try:
+            block = os.read(self.fd, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            block = b""
+        if not block:
+            self.close()
+            return 0
+        self._keep(block)
+        data = self.pending + block if self.pending else block
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) < LONGEST_LINE:
+            self.pending = data
+            return len(block)
+        self.pending = data[cut:] if cut else b""
+        self._pass_on(data[:cut] if cut else data + b"\n")
+        return len(block)
+
+    def close(self) -> None:
+        """Passes on an unfinished last line; the pipe itself is its process's to close."""
+        if self.open and self.pending:
+            self._pass_on(self.pending + b"\n")
+        self.open, self.pending = False, b""
+
+    def _keep(self, block: bytes) -> None:
+        try:
+            self.log.write(block)
+        except (OSError, ValueError):  # a full disk costs the log, never the job
+            pass
+
+    def _pass_on(self, lines: bytes) -> None:
+        self.metrics.scan(lines)
+        try:
+            lines.decode()
+        except UnicodeDecodeError:
+            lines = lines.decode("utf-8", "backslashreplace").encode()
+        if b"\r" in lines:  # `train` has done this already; other programs' progress bars have not
+            lines = b"".join(line.rstrip(b"\r").rpartition(b"\r")[2] + b"\n" for line in lines[:-1].split(b"\n"))
+        if self.tag:
+            lines = b"".join(
+                line if line.startswith(b"[" + self.tag) else b"[" + self.tag + b"] " + line
+                for line in lines.splitlines(keepends=True)
+            )
+        self.screen.lines(lines, error=self.error)

@@ -1,0 +1,92 @@
+"""From how the hosts ended to how the job did: its status, its exit status, and the reason."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+
+from .layout import Run
+from .records import failure_of, record_of
+from .screen import duration
+from .watch import Ending, HostEnd
+
+EXIT_TIME_OVER = 124  # as timeout(1) says it
+# What a host says when it was another one that failed.
+_LOST_PEER = re.compile(
+    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|ncclRemoteError|ncclSystemError|[Rr]emote process|"
+    r"Socket closed|recvBytes|failed to recv|Connection refused|no such host name"
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the job ended.
+
+    status, secondary: TrainingJobStatus and SecondaryStatus of the platform's DescribeTrainingJob.
+    exit_code: what the runner exits with: the failed host's, 128 + n after stop signal n, 124 when the time was over.
+    failed_host: the host that failed first, "" for none.
+    reason: why it failed, at most 1,024 bytes; for a stopped job by whom.
+    """
+
+    status: str
+    secondary: str
+    exit_code: int
+    failed_host: str = ""
+    reason: str = ""
+
+
+def judge(run: Run, ending: Ending) -> Verdict:
+    """How the job ended, from its hosts' exits and their own words."""
+    failed = first_failure(run, ending)
+    if failed is not None:
+        host = next(host for host in run.hosts if host.name == failed.name)
+        note = f" ({failed.note})" if failed.note else ""
+        reason = failure_of(host) or f"{failed.name} exited with {failed.code}{note}; {_last_line(run.log(failed.name))}"
+        return Verdict("Failed", "Failed", failed.code, failed.name, reason)
+    if ending.timed_out:
+        limit = duration(run.job.max_runtime_seconds)
+        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIME_OVER, reason=f"its time, {limit}, was over")
+    if ending.stop_signal:
+        name = signal.Signals(ending.stop_signal).name
+        how = f"{name}, killed" if ending.killed else name
+        return Verdict("Stopped", "Stopped", 128 + ending.stop_signal, reason=f"stopped by {how}")
+    if any(_stopped_itself(run, end) for end in ending.hosts):
+        return Verdict("Stopped", "Stopped", 128 + signal.SIGTERM, reason="a host was sent a stop signal")
+    return Verdict("Completed", "Completed", 0)
+
+
+def first_failure(run: Run, ending: Ending) -> HostEnd | None:
+    """The host whose failure was the cause: not one that we stopped, nor one that lost its peer if another did fail."""
+    failed = [end for end in ending.hosts if end.code and not (end.asked and _was_stopped(run, end, ending))]
+    failed = [end for end in failed if not _stopped_itself(run, end)]
+
+    def lost_peer(end: HostEnd) -> bool:
+        failure = record_of(next(host for host in run.hosts if host.name == end.name)).get("failure") or {}
+        return bool(_LOST_PEER.search(str(failure.get("summary", ""))))
+
+    return min(failed, key=lost_peer, default=None)  # `min` keeps the first of equals, and the first ended first
+
+
+def _was_stopped(run: Run, end: HostEnd, ending: Ending) -> bool:
+    """Whether a host that we had asked to stop ended for that reason; an exception meanwhile is a reason of its own."""
+    if ending.stop_signal or ending.timed_out:
+        return True
+    record = record_of(next(host for host in run.hosts if host.name == end.name))
+    return (record.get("failure") or {}).get("kind", "Interrupted") == "Interrupted"
+
+
+def _stopped_itself(run: Run, end: HostEnd) -> bool:
+    """Whether the host was stopped by somebody else, `docker stop` in another terminal for example."""
+    record = record_of(next(host for host in run.hosts if host.name == end.name))
+    return record.get("state") == "Stopped"
+
+
+def _last_line(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            lines = file.read()[-8192:].decode("utf-8", "replace").split("\n")
+    except OSError:
+        lines = []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"its last line: {last[:300]}" if last else "it printed nothing"
