@@ -88,7 +88,9 @@ CASES = [
         "sys.exit(f'worker ended: {os.waitpid(pid, 0)[1]}')\n",
         docker=("--memory", "256m", "--memory-swap", "256m"),
     ),
-    Case("docker stop and a handler of two seconds", 0, code=SLOW_HANDLER, act=stopped, stopped=True, then=_saved, docker=()),
+    Case(
+        "docker stop and a handler of two seconds", 0, code=SLOW_HANDLER, act=stopped, stopped=True, then=_saved, docker=()
+    ),
     Case(
         "docker stop without a handler",
         143,
@@ -131,7 +133,12 @@ CASES = [
     Case(
         "channel that is read-only",
         1,
-        ("OSError: [Errno 30] Read-only file system", "at train.py:2", "channels and the image are read-only", "SM_MODEL_DIR"),
+        (
+            "OSError: [Errno 30] Read-only file system",
+            "at train.py:2",
+            "channels and the image are read-only",
+            "SM_MODEL_DIR",
+        ),
         code="import os\nopen(os.environ['SM_CHANNEL_TRAIN'] + '/index', 'w')\n",
         docker=("--volume", "{folder}/code:/opt/ml/input/data/train:ro"),
     ),

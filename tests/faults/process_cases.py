@@ -523,7 +523,7 @@ JOB = [
     Case(
         "host name that does not resolve",
         69,
-        ("ClusterError: gone.invalid: no such host name", "trainshed_host_timeout_seconds"),
+        ("ClusterError: gone.invalid did not", "no such host name: gone.invalid"),
         code="pass\n",
         ranks=1,
         hyperparameters={"trainshed_host_timeout_seconds": 1},

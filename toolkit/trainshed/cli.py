@@ -11,11 +11,12 @@ from trainshed.contract.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, d
 HELP = """\
 usage: trainshed COMMAND ...
 
-  run JOB.yaml|SCRIPT   run a training job here, as processes or as containers   (trainshed run --help)
-  train                 in a container: run the job that /opt/ml describes       (trainshed train --help)
-  doctor                check this machine or container, and the job in /opt/ml  (trainshed doctor --help)
-  check-image IMAGE     check a container image from outside                     (trainshed check-image --help)
+  run JOB.yaml|SCRIPT   run a training job here, as processes or as containers
+  train                 in a container: run the job that /opt/ml describes
+  doctor                check this machine or container, and the job in /opt/ml
+  check-image IMAGE     check a container image from outside
 
+  COMMAND --help        print what a command takes
   --version             print the version
   --help                print this
 """

@@ -351,7 +351,10 @@ class _Run:
         """Asks what the script left running to end, and kills it when its time is over."""
         new = [pid for pid in left if pid not in self.left_behind]
         if new:
-            if not self.left_behind:  # the script's own grace ends with the script
+            # A script that starts another launcher dies of a stop signal at once, while what it started may be saving a
+            # checkpoint: that keeps the rest of the grace. A script that ended by itself is done.
+            died_of_it = self.stop_signal and any(rank.returncode == -self.stop_signal for rank in self.ranks)
+            if not self.left_behind and not died_of_it:
                 limit = self.now() + min(LEFTOVER_GRACE, self.plan.grace_seconds)
                 self.deadline = limit if self.deadline is None else min(limit, self.deadline)
             self.left_behind.update(new)
