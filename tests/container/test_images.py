@@ -246,6 +246,24 @@ def test_hosts_on_a_network_reach_each_other_by_name(container: Containers, netw
 
 
 @needs_docker
+@pytest.mark.parametrize(
+    ("program", "hyperparameters"),
+    [
+        ("image_classification.py", {"demo_data": "digits", "epochs": 1}),
+        ("language_model.py", {"max_steps": 2, "n_layer": 1, "n_embd": 32, "block_size": 32}),
+    ],
+)
+def test_a_ready_program_trains_without_code_data_network_or_root(
+    container: Containers, program: str, hyperparameters: dict[str, Any]
+) -> None:
+    job = container.job().configure({"sagemaker_program": f"/opt/trainshed/entrypoints/{program}", **hyperparameters})
+    done = container(job=job.open_to_all(), user="4242:4242", network="none", env={"OMP_NUM_THREADS": "1"}, timeout=300)
+    assert done.status == 0, done.output
+    assert (job.folder / "output/success").is_file()
+    assert any(path.is_file() for path in (job.folder / "model").rglob("*"))
+
+
+@needs_docker
 def test_docker_stop_ends_a_script_by_its_own_handler(container: Containers) -> None:
     job = container.job().configure({"sagemaker_program": "wait.py"})
     job.write({"code/wait.py": WAIT_FOR_SIGTERM, "model/.keep": ""})

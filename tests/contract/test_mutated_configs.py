@@ -64,7 +64,7 @@ def captured() -> Iterator[Any]:
         errors.close()
 
 
-def end_well(plan: LaunchPlan, *, say: Any, started: Any) -> Outcome:
+def end_well(plan: LaunchPlan, *, say: Any, started: Any, watcher: Any) -> Outcome:
     """Instead of the supervisor: every process of the plan exits with 0."""
     started()
     return Outcome(results=tuple(ProcessResult(spec=spec, returncode=0, ended=0.0) for spec in plan.processes))
@@ -95,7 +95,8 @@ def folder() -> Iterator[Path]:
 
 def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "run", end_well)
-    monkeypatch.setattr(main, "_wait_for_hosts", lambda *_: None)
+    monkeypatch.setattr(main, "join_roster", lambda *_: None)
+    monkeypatch.setattr(main, "fail_before_start", lambda *_: None)
     monkeypatch.chdir(folder)
     (folder / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))

@@ -124,6 +124,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             for warning in job.warnings:
                 say(f"warning: {warning}", secrets)
             cluster = resolve(job, environ)
+            host = cluster.current_host
             record.cluster(cluster)
             joining = (job, cluster)
             program = prepare(job, environ, say, dry=dry_run)

@@ -65,6 +65,12 @@ def script_environment(
     }
     module_name = entry_point[:-3] if entry_point.endswith(".py") else entry_point
     hardware = cluster.hardware
+    # Where the platform lists no hosts, the scheduler's are the job's.
+    hosts, current_host = (
+        (list(resources.hosts), resources.current_host)
+        if resources.given
+        else (list(cluster.hosts), cluster.current_host)
+    )
     values: dict[str, Any] = {
         "SM_MODEL_DIR": paths.model,
         "SM_INPUT_DIR": paths.input,
@@ -78,10 +84,10 @@ def script_environment(
         "SM_CHANNELS": sorted(channel.name for channel in job.channels),
         "SM_HPS": job.hyperparameters.user,
         "SM_USER_ARGS": arguments,
-        "SM_HOSTS": list(resources.hosts),
-        "SM_CURRENT_HOST": resources.current_host,
+        "SM_HOSTS": hosts,
+        "SM_CURRENT_HOST": current_host,
         "SM_CURRENT_HOST_RANK": cluster.rank,
-        "SM_HOST_COUNT": len(resources.hosts),
+        "SM_HOST_COUNT": len(hosts),
         "SM_MASTER_ADDR": cluster.address,
         "SM_MASTER_PORT": cluster.port,
         "SM_CURRENT_INSTANCE_TYPE": resources.current_instance_type,
@@ -108,7 +114,7 @@ def script_environment(
         "SM_INPUT_DATA_CONFIG": job.input_data_config,
         "SAGEMAKER_JOB_NAME": job.name,
         "SAGEMAKER_REGION": job.region,
-        "CURRENT_HOST": resources.current_host,
+        "CURRENT_HOST": current_host,
         "SAGEMAKER_METRICS_DIRECTORY": paths.metrics,
     }
     if resources.topology:

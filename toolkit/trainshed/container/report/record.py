@@ -73,6 +73,7 @@ class RunRecord:
 
     def cluster(self, cluster: Cluster) -> None:
         """Who is in the job, and what this host has."""
+        self.path = f"{os.path.dirname(self.path)}/{cluster.current_host}.json"
         self.data["cluster"] = {**cluster.plain(), "world_size": cluster.world_size}
 
     def plan(self, program: Program, plan: LaunchPlan) -> None:

@@ -1,0 +1,81 @@
+"""Who is below us, who is a zombie, who has a handler."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from trainshed.container.supervisor import tree
+
+# A parent with a sleeping child and a dead one that it never reaps; it says when all is in place.
+FAMILY = """\
+import os, subprocess, sys, time
+child = subprocess.Popen(["sleep", "600"])
+if os.fork() == 0:
+    os._exit(0)
+time.sleep(0.1)
+print(child.pid, flush=True)
+sys.stdin.read()
+child.kill()
+"""
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[int, int]]:
+    """PIDs of a parent and of its living child; the parent has a zombie, too."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        yield parent.pid, int(parent.stdout.readline())
+        parent.communicate()
+
+
+def test_descendants_are_the_living_ones_parents_first(family: tuple[int, int]) -> None:
+    found = tree.descendants()
+    parent, child = family
+    assert found.index(parent) < found.index(child)
+    states = [tree._stat_field(pid, 0) for pid in found]
+    assert "Z" not in states
+
+
+def test_a_kernel_without_children_files_gives_the_same_answer(
+    family: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_files = tree.descendants()
+    monkeypatch.setattr(tree, "_children", tree._children_by_scan)
+    assert set(tree.descendants()) == set(with_files)
+
+
+def test_a_process_that_is_gone_has_no_children_and_no_handlers() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert tree._children(process.pid) == []
+    assert tree._is_zombie(process.pid)
+    assert not tree.catches(process.pid, signal.SIGTERM)
+
+
+def test_handlers_of_other_processes_are_seen() -> None:
+    code = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: 0); print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert tree.catches(process.pid, signal.SIGUSR1)
+        assert not tree.catches(process.pid, signal.SIGUSR2)
+        process.communicate()
+
+
+def test_a_name_with_brackets_and_spaces_does_not_confuse_the_parser() -> None:
+    rename = "import ctypes; ctypes.CDLL(None).prctl(15, b'a) Z 1 (b', 0, 0, 0)"
+    code = f"{rename}; import sys; print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not tree._is_zombie(process.pid)
+        assert tree._stat_field(process.pid, 1) == str(os.getpid())
+        process.communicate()
