@@ -42,6 +42,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import zlib
 from argparse import Namespace
@@ -165,8 +166,19 @@ def batches_of(data: Dataset, batches: list[list[int]], hp: Namespace, device: t
 
 
 def leave_stopping_to_the_rank(worker: int) -> None:
-    """A SIGTERM to the whole process group must not kill the readers while the rank still saves."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Lets a reader end when its rank says so, and not at a SIGTERM that reaches all processes of a job.
+
+    The rank still needs its readers then, to come to the end of its step. Python's signal handlers do not know the
+    sender, so a thread waits for the signal instead.
+    """
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def train_batches(count: int, share: int, world: World, seed: int, epoch: int) -> list[list[int]]:

@@ -250,7 +250,7 @@ def test_hosts_on_a_network_reach_each_other_by_name(container: Containers, netw
     ("program", "hyperparameters"),
     [
         ("image_classification.py", {"demo_data": "digits", "epochs": 1}),
-        ("language_model.py", {"max_steps": 2, "n_layer": 1, "n_embd": 32, "block_size": 32}),
+        ("language_model.py", {"demo_data": "topics", "max_steps": 2, "n_layer": 1, "n_embd": 32, "block_size": 32}),
     ],
 )
 def test_a_ready_program_trains_without_code_data_network_or_root(

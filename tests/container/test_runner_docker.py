@@ -196,10 +196,18 @@ def test_an_image_without_train_fails_with_what_to_do(project: Path, base_image:
 
 
 def test_the_code_of_an_image_is_used_where_the_job_brings_none(project: Path, cpu_image: str) -> None:
-    status, _, stderr = run(project, "run", "--image", cpu_image, "--name", "bare")
-    assert status == 1, stderr
-    assert "/opt/ml/code" in stderr
-    assert "the job names no program" in stderr
+    name = f"trainshed-test-baked-{os.getpid()}"
+    (project / "ml/code").mkdir(parents=True)
+    (project / "ml/code/train.py").write_text("print('from the image')\n")
+    container = docker_cli("create", cpu_image).stdout.strip()
+    try:
+        docker_cli("cp", f"{project}/ml", f"{container}:/opt/")
+        docker_cli("commit", container, name)
+        status, stdout, stderr = run(project, "run", "--image", name, "--name", "baked")
+        assert (status, stdout) == (0, "from the image\n"), stderr
+    finally:
+        docker_cli("rm", container)
+        docker_cli("image", "rm", "--force", name, check=False)
 
 
 def test_the_cpu_image_passes_its_check(project: Path, cpu_image: str) -> None:

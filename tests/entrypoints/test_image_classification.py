@@ -6,6 +6,7 @@ import json
 import signal
 from argparse import Namespace
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -272,8 +273,8 @@ def test_the_ranks_share_each_global_batch(program: ModuleType) -> None:
     worlds = [program.World(rank, 3, rank, None) for rank in range(3)]
     alone = program.train_batches(120, 12, program.World(0, 1, 0, None), seed=1, epoch=4)
     shares = [program.train_batches(120, 4, world, seed=1, epoch=4) for world in worlds]
-    assert [sorted(sum(parts, [])) for parts in zip(*shares, strict=True)] == [sorted(batch) for batch in alone]
-    assert sorted(sum(alone, [])) == list(range(120))
+    assert [sorted(chain(*parts)) for parts in zip(*shares, strict=True)] == [sorted(batch) for batch in alone]
+    assert sorted(chain(*alone)) == list(range(120))
     assert alone != program.train_batches(120, 12, program.World(0, 1, 0, None), seed=1, epoch=5)
 
 

@@ -15,7 +15,7 @@ import pytest
 from trainshed.container.program import requirements
 from trainshed.container.program.requirements import _hint, _installer, _reason, _site_packages
 
-from program.conftest import Environment, Packages, package_files
+from program.packages import Environment, Packages, package_files
 
 SLEEPY = "import time\ntime.sleep(600)\n"
 
@@ -102,8 +102,8 @@ def test_packages_that_are_there_already_need_no_index(shared_venv: Environment,
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("no-such-package-here\n", "No matching distribution found for no-such-package-here"),
-        ("pip>=9999\n", "No matching distribution found for pip>=9999"),
+        ("no-such-package-here\n", "satisfies the requirement no-such-package-here"),
+        ("pip>=9999\n", "satisfies the requirement pip>=9999"),
         ("???\n", "Invalid requirement"),
         ("-r other.txt\n", "other.txt"),
         ("./nowhere\n", "nowhere"),

@@ -80,7 +80,7 @@ def test_hosts_as_containers_get_mount_points_for_what_is_mounted(source: Path) 
     run = layout.plan(job(source, image="i"), in_containers=True, now=NOON)
     layout.place(run, interface="eth0")
     below = tree(f"{run.folder}/algo-1")
-    assert {"input/data/one", "input/data/train", "code/train.py"} <= set(below)
+    assert {"input/data/one/a.csv", "input/data/train", "code/train.py"} <= set(below)
     assert not [path for path in below if "->" in path]
     assert run.hosts[0].base == "/opt/ml"
 

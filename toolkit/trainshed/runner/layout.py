@@ -148,7 +148,10 @@ def _place_host(run: Run, host: Host, interface: str) -> None:
     if host.base != host.folder:
         # Mount points: were Docker to make them, they would belong to root.
         for channel in run.job.channels:
-            os.makedirs(f"{host.folder}/input/data/{channel.name}", exist_ok=True)
+            point = f"{host.folder}/input/data/{channel.name}"
+            os.makedirs(point, exist_ok=True)
+            if os.path.isfile(channel.path):
+                open(f"{point}/{os.path.basename(channel.path)}", "w").close()
         return
     os.symlink(os.path.relpath(run.model, host.folder), f"{host.folder}/model")
     checkpoints = run.checkpoints

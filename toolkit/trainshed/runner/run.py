@@ -21,6 +21,7 @@ from .collect import Archive, collect
 from .job import Job
 from .layout import Run
 from .metrics import Metrics
+from .owner import hand_over
 from .records import phases_of
 from .screen import Screen
 from .status import StatusFile, iso
@@ -53,7 +54,7 @@ def run_job(job: Job, environ: Mapping[str, str], *, dry_run: bool = False) -> i
             run = layout.plan(job, in_containers=backend.in_containers, now=time.time())
             print(describe(run, backend), end="")
             return 0
-        return execute(job, backend, screen).verdict.exit_code
+        return execute(job, backend, screen, environ).verdict.exit_code
     except Interrupted as error:
         screen.say(str(error))
         return EXIT_SIGNAL_BASE + error.number
@@ -61,7 +62,7 @@ def run_job(job: Job, environ: Mapping[str, str], *, dry_run: bool = False) -> i
         screen.close()
 
 
-def execute(job: Job, backend: Backend, screen: Screen) -> Finished:
+def execute(job: Job, backend: Backend, screen: Screen, environ: Mapping[str, str]) -> Finished:
     """Runs a job to its end, whatever that is. Raises TrainshedError and Interrupted where nothing was started."""
     signals = SignalPipe()  # a signal stops the hosts, and nothing is left half done
     try:
@@ -78,10 +79,12 @@ def execute(job: Job, backend: Backend, screen: Screen) -> Finished:
         placed = time.time() - run.started
         try:
             ending = _start_and_watch(Watch(run, [], screen, metrics, signals), backend, status)
+            return _finish(Finished(run, judge(run, ending), metrics), status, ending, screen, placed)
         except Exception as error:
             status.ended(_could_not_run(error), None, metrics, "")
             raise
-        return _finish(Finished(run, judge(run, ending), metrics), status, ending, screen, placed)
+        finally:
+            hand_over(run, environ)
     finally:
         signals.close()
 

@@ -10,7 +10,7 @@ def interface_to(named: str) -> str:
 
     SDK v3's local mode names `ethwe`, which no container has. "" where nothing can be found: then the libraries choose.
     """
-    if named and os.path.exists(f"/sys/class/net/{named}"):
+    if named in _interfaces():
         return named
     try:
         with open("/proc/net/route") as file:
@@ -19,6 +19,13 @@ def interface_to(named: str) -> str:
         return ""
     defaults = [(int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == "00000000"]
     return min(defaults)[1] if defaults else next((row[0] for row in rows if row), "")
+
+
+def _interfaces() -> list[str]:
+    try:
+        return os.listdir("/sys/class/net")
+    except OSError:
+        return []
 
 
 def free_port(wanted: int) -> int:

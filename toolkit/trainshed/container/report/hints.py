@@ -152,9 +152,8 @@ def _missing_hosts(context: Context, match: re.Match[str]) -> str:
 
     others = [host for host in context.cluster.hosts if host != context.cluster.current_host]
     gone = [host for host in others if not resolves(host)]
-    joined = (
-        f"{match['joined']} of {match['all']} ranks came; " if "joined" in match.re.groupindex and match["joined"] else ""
-    )
+    counts = re.search(r"(\d+)/(\d+) clients joined", context.text)
+    joined = f"{counts[1]} of {counts[2]} ranks came; " if counts else ""
     if gone:
         return f"{joined}{', '.join(gone)} cannot be found any more: look at why that host ended"
     if not others:
@@ -237,6 +236,9 @@ def _read_only(context: Context, match: re.Match[str]) -> str:
 def _unrecognized(context: Context, match: re.Match[str]) -> str:
     given = re.findall(r"(?:^|\s)--?([^\s=]+)", match["arguments"])
     names = [name for name in given if name in context.job.hyperparameters.user]
+    flags = [name for name, value in context.job.hyperparameters.user.items() if value is True or value is False]
+    if not names and flags and {"True", "False"} & set(match["arguments"].split()):
+        return _flag(context, flags[0])
     if not names:
         return "the script's parser does not know these arguments"
     listed = ", ".join(repr(name) for name in names[:4])
@@ -253,14 +255,19 @@ def _required(context: Context, match: re.Match[str]) -> str:
     return f"the script wants the hyperparameter(s) {names}; the job gives: {given}"
 
 
+def _flag(context: Context, name: str) -> str:
+    value = context.job.hyperparameters.user[name]
+    return (
+        f"hyperparameter {name!r} is {value}, passed as `--{name} {value}`; for flags without a value "
+        "set trainshed_argv to flags"
+    )
+
+
 def _bad_argument(context: Context, match: re.Match[str]) -> str:
     name = match["name"].split("/")[-1].lstrip("-")
     value = context.job.hyperparameters.user.get(name)
     if value is True or value is False:
-        return (
-            f"hyperparameter {name!r} is {value}, passed as `--{name} {value}`; for flags without a value "
-            "set trainshed_argv to flags"
-        )
+        return _flag(context, name)
     if isinstance(value, str) and value.startswith("-"):
         return f"the value of hyperparameter {name!r} begins with '-', which argparse takes for an option"
     return f"hyperparameter {name!r} has a value that the script's parser refuses"
@@ -328,7 +335,10 @@ def _always(text: str) -> Callable[[Context, re.Match[str]], str]:
 
 
 def _worker_memory(context: Context, match: re.Match[str]) -> str:
-    return _out_of_memory(context.replace(oom_kills=1))
+    if re.search(r"killed by signal: (?!Killed)", context.around):
+        return ""
+    memory = _megabytes(context.cluster.hardware.memory_bytes)
+    return f"a data-loader worker was killed, most often for want of memory (there is {memory}): use fewer workers or more memory"
 
 
 def _shadowed(context: Context, match: re.Match[str]) -> str:
@@ -344,7 +354,12 @@ HINTS: tuple[Hint, ...] = (
         r"Too many open files",
         _always("raise the limit (docker run --ulimit nofile=1048576), or use fewer data-loader workers"),
     ),
-    Hint("worker-memory", r"DataLoader worker .* killed by signal: Killed", _worker_memory),
+    Hint(
+        "worker-memory",
+        r"DataLoader worker .* killed by signal: Killed|DataLoader worker .* exited unexpectedly"
+        r"|in rebuild_storage_\w+\n(?:.*\n)*?(?:ConnectionReset|ConnectionRefused|FileNotFound|EOF)Error",
+        _worker_memory,
+    ),
     Hint(
         "shared-memory",
         r"DataLoader worker .* killed by signal: Bus error"
@@ -379,7 +394,7 @@ HINTS: tuple[Hint, ...] = (
     Hint("port-in-use", r"[Aa]ddress already in use|EADDRINUSE", _port),
     Hint(
         "rendezvous-timeout",
-        r"[Tt]imed out after \d+ seconds waiting for clients\. (?P<joined>\d+)/(?P<all>\d+) clients joined"
+        r"[Tt]imed out after \d+ seconds waiting for clients"
         r"|RendezvousTimeoutError|The client socket has (?:timed out|failed to connect)|DistNetworkError|DistStoreError",
         _missing_hosts,
     ),
@@ -438,7 +453,7 @@ HINTS: tuple[Hint, ...] = (
     Hint("missing-file", r"(?:FileNotFoundError|No such file or directory).*?'(?P<path>[^']+)'", _missing_file),
     Hint(
         "spawn",
-        r"An attempt has been made to start a new process before the|freeze_support\(\)",
+        r"An attempt has been made to start a new process before the|freeze_support\(\)|context has already been set",
         _always(
             'put the script\'s main part under `if __name__ == "__main__":`; '
             "the libraries it uses start processes of their own"

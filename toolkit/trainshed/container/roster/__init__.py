@@ -65,7 +65,7 @@ def _part(job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[
     from .messages import job_token
 
     token = job_token(job, cluster, environ)
-    port = job.settings.roster_port or cluster.port + 1
+    port = job.settings.roster_port or cluster.port + (1 if cluster.port < 65_535 else -1)
     if cluster.rank == 0:
         return Leader(cluster.hosts, port, token, job.settings.grace_seconds, say)
     address = (cluster.address, port)

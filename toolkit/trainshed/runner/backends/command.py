@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .. import gpus
@@ -129,10 +128,3 @@ def _environment(run: Run, machine: Machine) -> tuple[list[str], dict[str, str]]
         if not by_client:
             client[name] = value
     return arguments, client
-
-
-def caller(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Whom the files of a run are to belong to: the caller, or who became root with sudo."""
-    if os.getuid() == 0 and environ.get("SUDO_UID", "").isdigit() and environ.get("SUDO_GID", "").isdigit():
-        return int(environ["SUDO_UID"]), int(environ["SUDO_GID"])
-    return os.getuid(), os.getgid()

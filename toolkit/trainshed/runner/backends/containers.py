@@ -16,8 +16,9 @@ from .. import gpus
 from ..engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason
 from ..job import Job
 from ..layout import Run
+from ..owner import caller, hand_over
 from .base import Exit, RunningHost, exit_status
-from .command import Machine, caller, container_name, create, create_network, network_name
+from .command import Machine, container_name, create, create_network, network_name
 
 REPORT_SECONDS = 10.0  # beyond the script's grace, for `train` to write its report
 
@@ -120,7 +121,7 @@ class Containers:
         """Creates all containers, then starts them, so that an error of one leaves none running."""
         self.run = run
         engine = self.machine.engine
-        self._give_away()
+        hand_over(run, self.environ)  # before the containers, which run as that person, want to write
         try:
             if network_name(run):
                 engine.checked(*create_network(run))
@@ -151,7 +152,7 @@ class Containers:
             raise EngineError(what, hint=hint_for(done.stderr))
 
     def clear(self) -> None:
-        """Removes the containers and the network, and gives root's files to who called sudo."""
+        """Removes the containers and the network."""
         if self.run is None:
             return
         engine = self.machine.engine
@@ -164,14 +165,6 @@ class Containers:
                 engine.run("network", "rm", network_name(self.run))
         except EngineError as error:
             self.say(f"warning: {error.message}; left behind: {', '.join(self.created)}")
-        self._give_away()
-
-    def _give_away(self) -> None:
-        """Under sudo: the run belongs to who called it, as which the containers run, too."""
-        if os.getuid() == 0 and self.machine.uid != 0 and self.run is not None:
-            _change_owner(self.run.folder, self.machine.uid, self.machine.gid)
-            if not os.listdir(self.run.checkpoints):
-                _change_owner(self.run.checkpoints, self.machine.uid, self.machine.gid)
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
         """The engine's command lines."""
@@ -198,13 +191,3 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return getpass.getuser() if os.environ.get("USER") else f"uid-{uid}"
-
-
-def _change_owner(folder: str, uid: int, gid: int) -> None:
-    """Changes the owner of everything below the folder, links themselves and not what they lead to."""
-    for root, folders, names in os.walk(folder):
-        for name in (".", *folders, *names):
-            try:
-                os.chown(os.path.join(root, name), uid, gid, follow_symlinks=False)
-            except OSError:
-                continue

@@ -1,0 +1,23 @@
+"""Hints end to end: a job that really fails, and the advice in its failure file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.harness import Case, check, named, run_process
+
+from .provocations import PLAIN, TORCH
+
+
+@pytest.mark.parametrize("case", named([case for cases in PLAIN.values() for case in cases]))
+def test_a_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path: Path) -> None:
+    check(case, run_process(case, tmp_path / "ml"))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", named([case for cases in TORCH.values() for case in cases]))
+def test_a_torch_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    check(case, run_process(case, tmp_path / "ml"))

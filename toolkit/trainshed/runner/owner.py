@@ -1,0 +1,42 @@
+"""Whom a run belongs to: never root, unless root itself asked for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from .layout import RUNS, Run
+
+
+def caller(environ: Mapping[str, str]) -> tuple[int, int]:
+    """(uid, gid) of the person: the caller, or who became root with sudo."""
+    if os.getuid() == 0 and environ.get("SUDO_UID", "").isdigit() and environ.get("SUDO_GID", "").isdigit():
+        return int(environ["SUDO_UID"]), int(environ["SUDO_GID"])
+    return os.getuid(), os.getgid()
+
+
+def hand_over(run: Run, environ: Mapping[str, str]) -> None:
+    """Under sudo: gives what root has made for the run to who called sudo. Without sudo there is nothing to give."""
+    uid, gid = caller(environ)
+    if os.getuid() != 0 or uid == 0:
+        return
+    for root, folders, names in os.walk(run.folder):
+        for name in (".", *folders, *names):
+            _give(os.path.join(root, name), uid, gid)
+    parent = os.path.dirname(run.folder)
+    if os.path.basename(parent) == RUNS:
+        _give(parent, uid, gid)
+    try:
+        if not os.listdir(run.checkpoints):  # made for this run; what is older has its owner
+            _give(run.checkpoints, uid, gid)
+    except OSError:
+        pass
+
+
+def _give(path: str, uid: int, gid: int) -> None:
+    """Only what is root's, and of links the link itself."""
+    try:
+        if os.lstat(path).st_uid == 0:
+            os.chown(path, uid, gid, follow_symlinks=False)
+    except OSError:
+        pass
