@@ -53,7 +53,9 @@ def test_else_the_default_route_with_the_lowest_metric_is(named: str, routes: An
     assert interface_to(named) == "eth2"
 
 
-@pytest.mark.parametrize(("text", "interface"), [(NO_DEFAULT, "eth0"), ("", ""), (None, ""), ("\n", ""), ("eth0\tshort\n", "eth0")])
+@pytest.mark.parametrize(
+    ("text", "interface"), [(NO_DEFAULT, "eth0"), ("", ""), (None, ""), ("\n", ""), ("eth0\tshort\n", "eth0")]
+)
 def test_without_a_default_route_any_will_do_and_none_is_none(text: str | None, interface: str, routes: Any) -> None:
     routes(text)
 

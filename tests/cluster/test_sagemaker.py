@@ -28,7 +28,9 @@ def test_twelve_hosts_in_any_order_have_one_order_and_ranks_of_their_own(job_tre
     ranks = {}
     for number, host in enumerate(TWELVE):
         shuffled = random.Random(number).sample(TWELVE, 12)
-        seen = seen_by(job_tree, host, {"hosts": shuffled, "instance_groups": groups_of(homogeneousCluster=shuffled[::-1])}, DDP)
+        seen = seen_by(
+            job_tree, host, {"hosts": shuffled, "instance_groups": groups_of(homogeneousCluster=shuffled[::-1])}, DDP
+        )
         assert seen.hosts == TWELVE and seen.master == seen.address == "algo-1" and seen.port == 7777
         assert seen.world_size == 24 and seen.participates and seen.scheduler == "sagemaker"
         ranks[host] = seen.rank

@@ -133,10 +133,11 @@ TREES: tuple[tuple[Files, dict[str, str]], ...] = (
 ODD_VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1.5, 1e308, float("nan"), float("inf"), 2**70, "", " ", "0", "null", "true", "train.py"),
     *([], [[]], [None], [1, "a"], ["a", "a"], {}, {"": ""}, {"a": {"b": [1, {"c": None}]}}),
-    *("\0", "a\0b", "\ud800", "\ud83d\ude82", "é", "日本語", "a\nb\r\n\tc", "\x1b[31m", "../../etc/passwd", "/", ".", "..", "-m x"),
-    *("-m os.path", "--help", "=", "a=b", "$(id)", "'", '"', "\\", "%s{0}", "s3://bucket/key", "http://x/y", "file:///nowhere"),
-    *("1" * 5000, "9" * 300, "1e99999", "x" * 300, "[" * 3000, '{"a":' * 3000, "[" * 400 + "]" * 400, '["\\ud800"]', '{"\\u0000": "\\ud800"}'),
-    *("INFO", "yes", "torchrun", "mpi", "pipeline", "Script", "jsn", "65536", "1.0", "1_000", "²", "٣", "(((", "a{99999999999}"),
+    *("\0", "a\0b", "\ud800", "\ud83d\ude82", "é", "日本語", "a\nb\r\n\tc", "\x1b[31m", "../../etc/passwd", ".", ".."),
+    *("/no", "-m x", "-m os.path", "--help", "=", "a=b", "$(id)", "'", '"', "\\", "%s{0}", "s3://bucket/key", "http://x/y", "file:///nowhere"),
+    *("1" * 5000, "9" * 300, "1e99999", "x" * 300, "[" * 3000, '{"a":' * 3000, "[" * 400 + "]" * 400),
+    *('["\\ud800"]', '{"\\u0000": "\\ud800"}', "²", "٣", "(((", "a{99999999999}"),
+    *("INFO", "yes", "torchrun", "mpi", "pipeline", "Script", "jsn", "65536", "1.0", "1_000"),
 )  # fmt: skip
 LONG = "y" * 200_000
 RESERVED = (
@@ -157,7 +158,15 @@ VARIABLE_NAMES = (
     *("SAGEMAKER_PROGRAM", "SAGEMAKER_SUBMIT_DIRECTORY", "SM_ENTRY_SCRIPT", "SM_SOURCE_DIR", "SM_USER_ENTRY_POINT"),
     *("TRAINING_JOB_NAME", "AWS_REGION", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "NEURON_RT_NUM_CORES"),
     *("CHECKPOINT_CONFIG_FILE_PATH", "SAGEMAKER_CONTAINER_LOG_LEVEL", "TRAINSHED_DISTRIBUTION", "TRAINSHED_ENGINE"),
-    *("TRAINSHED_NOTHING", "TRAINSHED_MASTER_PORT", "TRAINSHED_SOURCE", "PYTHONPATH", "HF_TOKEN", "OTHER", "OMP_NUM_THREADS"),
+    *(
+        "TRAINSHED_NOTHING",
+        "TRAINSHED_MASTER_PORT",
+        "TRAINSHED_SOURCE",
+        "PYTHONPATH",
+        "HF_TOKEN",
+        "OTHER",
+        "OMP_NUM_THREADS",
+    ),
 )
 
 
@@ -239,7 +248,9 @@ def insert_bytes(damage: Damage) -> None:
     name = _a_file(damage)
     data = damage.files[name]
     at = damage.random.randrange(len(data) + 1)
-    piece = damage.random.choice((b"\0", b"\xff", b"\xef\xbb\xbf", b'"', b"{", b"]", b",", b"\n", b"\\", b"\xed\xa0\x80", b"1e999"))
+    piece = damage.random.choice(
+        (b"\0", b"\xff", b"\xef\xbb\xbf", b'"', b"{", b"]", b",", b"\n", b"\\", b"\xed\xa0\x80", b"1e999")
+    )
     damage.files[name] = data[:at] + piece * damage.random.choice((1, 1, 3)) + data[at:]
     damage.notes.append(f"inserted {piece!r} into {name} at {at}")
 
@@ -307,7 +318,15 @@ def rename_key(damage: Damage) -> None:
     at = damage.random.randrange(len(old) + 1)
     texts = [text for text in ODD_VALUES if isinstance(text, str)]
     new = damage.random.choice(
-        (old[:at] + old[at + 1 :], old[:at] + "x" + old[at:], old.upper(), old.lower(), old + "\0", damage.random.choice(texts), LONG)
+        (
+            old[:at] + old[at + 1 :],
+            old[:at] + "x" + old[at:],
+            old.upper(),
+            old.lower(),
+            old + "\0",
+            damage.random.choice(texts),
+            LONG,
+        )
     )
     parent[new] = parent.pop(old)
     _store(damage, name, value)
@@ -336,7 +355,13 @@ def set_variable(damage: Damage) -> None:
 
 def damage_disk(damage: Damage) -> None:
     folders = ("input", "input/config", "input/data", "input/data/train", "code", "output", "output/data", "model")
-    files = ("output/failure", "output/success", "code/requirements.txtx", "code/pyproject.toml", "input/data/train-manifest")
+    files = (
+        "output/failure",
+        "output/success",
+        "code/requirements.txtx",
+        "code/pyproject.toml",
+        "input/data/train-manifest",
+    )
     name = damage.random.choice((*damage.files, *damage.files, *folders, *files))
     kind = damage.random.choice(tuple(_DISK))
     damage.on_disk.append(lambda base: _DISK[kind](base / name))

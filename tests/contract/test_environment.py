@@ -64,7 +64,9 @@ def test_names_that_shells_drop_are_set_in_a_form_that_they_keep(job_tree: Any) 
     made = environment_of(job_tree)
 
     assert made["SM_HP_LEARNING-RATE"] == made["SM_HP_LEARNING_RATE"] == "1e-3"
-    assert made["SM_CHANNEL_TRAIN-DATA.V2"] == made["SM_CHANNEL_TRAIN_DATA_V2"] == f"{job_tree.base}/input/data/train-data.v2"
+    assert (
+        made["SM_CHANNEL_TRAIN-DATA.V2"] == made["SM_CHANNEL_TRAIN_DATA_V2"] == f"{job_tree.base}/input/data/train-data.v2"
+    )
 
 
 @pytest.mark.parametrize("order", [("a-b", "a_b"), ("a_b", "a-b")])

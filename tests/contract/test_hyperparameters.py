@@ -80,7 +80,12 @@ def test_the_platforms_and_our_names_never_reach_the_script() -> None:
         }
     )
 
-    assert set(hps.reserved) == {"sagemaker_program", "trainshed_argv", "_tuning_objective_metric", "default_user_module_name"}
+    assert set(hps.reserved) == {
+        "sagemaker_program",
+        "trainshed_argv",
+        "_tuning_objective_metric",
+        "default_user_module_name",
+    }
     assert hps.user == {"Sagemaker_x": 1, "epochs": 3}
     assert hps.get("trainshed_argv") == "json" and hps.get("epochs") == 3 and hps.get("nothing", 7) == 7
 
@@ -102,18 +107,24 @@ VALUES = {
     [
         (
             "sagemaker",
-            ["", "empty", "-b", "True", "--layers", "[1, 'a b', None]", "--lr", "1.10", "--name", "two words"]
-            + ["--nothing", "", "--off", "False", "--opt", "a=[1.50],b=2"],
+            [
+                *("", "empty", "-b", "True", "--layers", "[1, 'a b', None]", "--lr", "1.10", "--name", "two words"),
+                *("--nothing", "", "--off", "False", "--opt", "a=[1.50],b=2"),
+            ],
         ),
         (
             "json",
-            ["--b", "true", "--off", "false", "--nothing", "null", "--lr", "1.10", "--name", "two words"]
-            + ["--layers", '[1, "a b", null]', "--opt", '{"b": 2, "a": [1.5]}', "--", "empty"],
+            [
+                *("--b", "true", "--off", "false", "--nothing", "null", "--lr", "1.10", "--name", "two words"),
+                *("--layers", '[1, "a b", null]', "--opt", '{"b": 2, "a": [1.5]}', "--", "empty"),
+            ],
         ),
         (
             "flags",
-            ["", "empty", "-b", "--layers", "1", "a b", "null", "--lr", "1.10", "--name", "two words"]
-            + ["--opt", '{"b": 2, "a": [1.5]}'],
+            [
+                *("", "empty", "-b", "--layers", "1", "a b", "null", "--lr", "1.10", "--name", "two words"),
+                *("--opt", '{"b": 2, "a": [1.5]}'),
+            ],
         ),
     ],
 )

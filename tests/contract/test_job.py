@@ -155,7 +155,9 @@ def test_the_cluster_as_the_platform_says_it(job_tree: Any) -> None:
         "hosts": ["algo-1", "algo-2"],
         "current_instance_type": "ml.p4d.24xlarge",
         "current_group_name": "gpus",
-        "instance_groups": [{"instance_group_name": "gpus", "instance_type": "ml.p4d.24xlarge", "hosts": ["algo-2", "algo-1"]}],
+        "instance_groups": [
+            {"instance_group_name": "gpus", "instance_type": "ml.p4d.24xlarge", "hosts": ["algo-2", "algo-1"]}
+        ],
         "network_interface_name": "eth1",
         "topology": [{"hostName": "algo-1", "capacityUnitId": "cu"}],
         "new_field": 1,
@@ -344,7 +346,9 @@ def test_a_problem_in_a_variable_names_the_variable(job_tree: Any) -> None:
         ({}, {"SAGEMAKER_PROGRAM": ""}, ""),
     ],
 )
-def test_who_names_the_program(hyperparameters: dict[str, str], environ: dict[str, str], program: str, job_tree: Any) -> None:
+def test_who_names_the_program(
+    hyperparameters: dict[str, str], environ: dict[str, str], program: str, job_tree: Any
+) -> None:
     assert job_tree.configure(hyperparameters=hyperparameters).read(**environ).program == program
 
 
@@ -377,7 +381,12 @@ def test_what_is_no_log_level_means_info_and_a_warning(value: str, job_tree: Any
 def test_the_base_folder_moves_with_its_variable_and_folders_with_theirs(job_tree: Any) -> None:
     paths = job_tree.configure().read().paths
     base = str(job_tree.base)
-    assert (paths.base, paths.model, paths.output, paths.output_data) == (base, f"{base}/model", f"{base}/output", f"{base}/output/data")
+    assert (paths.base, paths.model, paths.output, paths.output_data) == (
+        base,
+        f"{base}/model",
+        f"{base}/output",
+        f"{base}/output/data",
+    )
     assert paths.intermediate == f"{base}/output/intermediate" and paths.checkpoints == f"{base}/checkpoints"
 
     paths = job_tree.read(SM_MODEL_DIR="/m", SM_OUTPUT_DIR="/o").paths
@@ -414,7 +423,9 @@ def test_a_relative_base_folder_is_made_absolute(job_tree: Any, monkeypatch: pyt
         ("sagemaker_pytorch_xla_multi_worker_enabled", "xla"),
     ],
 )
-@pytest.mark.parametrize(("value", "on"), [("true", True), ("True", True), ("1", True), ("false", False), ("", False), ("null", False)])
+@pytest.mark.parametrize(
+    ("value", "on"), [("true", True), ("True", True), ("1", True), ("false", False), ("", False), ("null", False)]
+)
 def test_the_platforms_flags_choose_the_distribution(flag: str, kind: str, value: str, on: bool, job_tree: Any) -> None:
     distribution = job_tree.configure(hyperparameters={flag: value}).read().distribution
 
@@ -489,7 +500,9 @@ def test_a_distribution_that_we_have_not_is_told_and_not_silently_dropped(name: 
 def test_a_misspelt_hyperparameter_of_the_platform_gets_a_warning(job_tree: Any) -> None:
     job = job_tree.configure(hyperparameters={"sagemaker_progam": "train.py", "sagemaker_x": "1"}).read()
 
-    assert job.warnings == ("hyperparameter 'sagemaker_progam' is not known to any toolkit: did you mean 'sagemaker_program'?",)
+    assert job.warnings == (
+        "hyperparameter 'sagemaker_progam' is not known to any toolkit: did you mean 'sagemaker_program'?",
+    )
 
 
 # --- problems --------------------------------------------------------------------------------------------------------
@@ -550,7 +563,7 @@ def test_the_error_says_how_many_problems_there_are_and_lists_them(job_tree: Any
     assert raised.value.details.splitlines()[0].startswith("  1. ") and "trainshed_engine" in raised.value.details
 
     job_tree.configure(hyperparameters={"trainshed_argv": "x"})
-    with pytest.raises(JobError, match="^the job cannot be read: ") as raised:
+    with pytest.raises(JobError, match=r"^the job cannot be read: ") as raised:
         job_tree.read()
     assert raised.value.details == ""
 
@@ -558,7 +571,11 @@ def test_the_error_says_how_many_problems_there_are_and_lists_them(job_tree: Any
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [
-        ("current_host", "algo-3", "current_host = algo-3: is not among the hosts (algo-1, algo-2) (did you mean 'algo-2'?)"),
+        (
+            "current_host",
+            "algo-3",
+            "current_host = algo-3: is not among the hosts (algo-1, algo-2) (did you mean 'algo-2'?)",
+        ),
         ("current_host", "al go", "current_host = al go: is no host name"),
         ("hosts", "algo-1", "hosts = algo-1: must be a list of strings"),
         ("hosts", ["algo-1", "-x"], "hosts = -x: is no host name"),

@@ -17,19 +17,23 @@ from trainshed.contract.secrets import (
     secret_values,
 )
 
-SECRET = """
-api_key API_KEY WANDB_API_KEY COMET_API_KEY apiKey APIKey SM_HP_API-KEY hf_token HF_TOKEN HUGGING_FACE_HUB_TOKEN hftoken
-token auth_token authToken access-token accessToken use_auth_token github_token slackBotToken api_tokens NEPTUNE_API_TOKEN
-password db.password DBPassword PGPASSWORD userpassword passwd passphrase MYSQL_PWD mlflow_tracking_password
-AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID AWS_SESSION_TOKEN secret client_secret SecretKey credentials access_key
-GOOGLE_APPLICATION_CREDENTIALS private_key ssh-key auth jwt bearer storage_account_key encryption_key
-""".split()
-HARMLESS = """
-tokenizer tokenizer_name tokenized_data pretokenized_path max_tokens num_tokens n_tokens max_new_tokens tokens total_tokens
-tokens_per_batch token_type_ids token_count vocab_tokens pad_token eos_token_id mask_token special_tokens target_tokens
-add_special_tokens image_token_id token_embedding_dim token_level author authors authority keyboard monkey key keys key_dim
-num_key_value_heads key_name primary_key PWD OLDPWD path compass passive passes learning_rate SM_HPS turkey hockey tokyo
-""".split()
+SECRET = [
+    "api_key", "API_KEY", "WANDB_API_KEY", "COMET_API_KEY", "apiKey", "APIKey", "SM_HP_API-KEY", "hf_token",
+    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "hftoken", "token", "auth_token", "authToken", "access-token",
+    "accessToken", "use_auth_token", "github_token", "slackBotToken", "api_tokens", "NEPTUNE_API_TOKEN", "password",
+    "db.password", "DBPassword", "PGPASSWORD", "userpassword", "passwd", "passphrase", "MYSQL_PWD",
+    "mlflow_tracking_password", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "secret",
+    "client_secret", "SecretKey", "credentials", "access_key", "GOOGLE_APPLICATION_CREDENTIALS", "private_key",
+    "ssh-key", "auth", "jwt", "bearer", "storage_account_key", "encryption_key",
+]  # fmt: skip
+HARMLESS = [
+    "tokenizer", "tokenizer_name", "tokenized_data", "pretokenized_path", "max_tokens", "num_tokens", "n_tokens",
+    "max_new_tokens", "tokens", "total_tokens", "tokens_per_batch", "token_type_ids", "token_count", "vocab_tokens",
+    "pad_token", "eos_token_id", "mask_token", "special_tokens", "target_tokens", "add_special_tokens",
+    "image_token_id", "token_embedding_dim", "token_level", "author", "authors", "authority", "keyboard", "monkey",
+    "key", "keys", "key_dim", "num_key_value_heads", "key_name", "primary_key", "PWD", "OLDPWD", "path", "compass",
+    "passive", "passes", "learning_rate", "SM_HPS", "turkey", "hockey", "tokyo",
+]  # fmt: skip
 # Invented, in the forms that the services give them.
 KNOWN_FORMS = [
     "AKIA" + "ABCDEFGHIJKLMNOP",
@@ -136,7 +140,18 @@ def test_command_lines_show_no_secrets() -> None:
     )
 
     assert shown == [
-        *("train.py", "--api-key", MASK, f"--hf_token={MASK}", "--tokenizer", "bert", "--token", "--epochs", "3", f"x-{MASK}")
+        *(
+            "train.py",
+            "--api-key",
+            MASK,
+            f"--hf_token={MASK}",
+            "--tokenizer",
+            "bert",
+            "--token",
+            "--epochs",
+            "3",
+            f"x-{MASK}",
+        )
     ]
 
 
@@ -163,3 +178,50 @@ def test_a_broken_line_without_secrets_is_shown_as_it_is() -> None:
     line = '{"tokenizer_name": "bert" "epochs": 3}'
 
     assert mask_broken(line) == line
+
+
+# --- a whole job -----------------------------------------------------------------------------------------------------
+
+HIDDEN = ("hunter2-top", "hunter2-nested", 'hunter2 "quoted" \\ ü', "hunter2-variable", "hunter2-login", "hunter2-source")
+LEAKY = """
+import os, sys
+print("arguments", len(sys.argv), "token", os.environ["HF_TOKEN"] == "hunter2-variable")
+raise ValueError(f"cannot log in with {sys.argv} {os.environ['SM_HPS']} {os.environ['HF_TOKEN']}")
+"""
+
+
+@pytest.fixture
+def job_with_secrets(job_tree: Any) -> Any:
+    """A job that has a secret in every place where people put them, and a script that shows them all as it fails."""
+    job_tree.code("train.py", LEAKY)
+    return job_tree.configure(
+        hyperparameters={
+            "sagemaker_submit_directory": "https://me:hunter2-source@host/code.tar.gz",
+            "api_key": "hunter2-top",
+            "wandb": {"api_key": "hunter2-nested", "project": "shown-project"},
+            "db_password": json.dumps('hunter2 "quoted" \\ ü'),
+            "index": "https://me:hunter2-login@host/simple",
+            "max_tokens": "512",
+        }
+    )
+
+
+def test_a_dry_run_shows_no_secret(job_with_secrets: Any) -> None:
+    done = job_with_secrets.train("--dry-run", HF_TOKEN="hunter2-variable")
+
+    assert done.status == 0 and "hunter2" not in done.output
+    assert "shown-project" in done.stdout and "--max_tokens 512" in done.stdout
+
+
+@pytest.mark.parametrize("distribution", ["script", "torchrun"])
+def test_a_failing_job_writes_no_secret_into_its_reports(distribution: str, job_with_secrets: Any) -> None:
+    done = job_with_secrets.train(
+        HF_TOKEN="hunter2-variable", TRAINSHED_DISTRIBUTION=distribution, TRAINSHED_PROCESSES_PER_HOST="2"
+    )
+
+    assert done.status == 1 and "token True" in done.stdout, "the script itself gets them"
+    ours = "\n".join(line for line in done.stderr.splitlines() if line.startswith("trainshed: "))
+    assert "cannot log in with" in ours and "hunter2" not in ours
+    assert "cannot log in with" in job_with_secrets.failure and "hunter2" not in job_with_secrets.failure
+    (record,) = (job_with_secrets.base / "output/data/run").glob("*.json")
+    assert "hunter2" not in record.read_text() and "shown-project" in record.read_text()

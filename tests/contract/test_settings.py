@@ -29,7 +29,6 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "grace_seconds": ("1.5", 1.5),
     "host_timeout_seconds": ("10", 10.0),
     "master_port": ("2e4", 20_000),
-    "roster_port": ("0", 0),
     "roster_port": ("20001", 20_001),
     "install_timeout_seconds": ("60", 60.0),
     "program": ("train.py", "train.py"),

@@ -73,7 +73,7 @@ def test_arguments_are_read_as_a_job_writes_them(
 def test_a_wrong_argument_is_one_line(
     common: ModuleType, parser: argparse.ArgumentParser, argv: list[str], message: str
 ) -> None:
-    with pytest.raises(common.Problem, match=f"^{re.escape(message)}[^\n]*$"):
+    with pytest.raises(common.Problem, match=rf"^{re.escape(message)}[^\n]*$"):
         parser.read(argv)
 
 
@@ -102,9 +102,9 @@ def test_the_checkpoint_folder_is_the_one_asked_for_or_one_that_exists(
 
 
 def test_an_empty_folder_and_one_that_is_not_there_are_named(common: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(common.Problem, match=f"^the channel train {tmp_path}/none is no folder$"):
+    with pytest.raises(common.Problem, match=rf"^the channel train {tmp_path}/none is no folder$"):
         common.folder(f"{tmp_path}/none", "the channel train")
-    with pytest.raises(common.Problem, match=f"^the channel train {tmp_path} is empty$"):
+    with pytest.raises(common.Problem, match=rf"^the channel train {tmp_path} is empty$"):
         common.folder(str(tmp_path), "the channel train")
 
 
@@ -114,9 +114,9 @@ def test_the_global_batch_is_shared_out_evenly(common: ModuleType, capsys: pytes
     assert capsys.readouterr().out == ""
     assert world.share_of_batch(64) == 21
     assert capsys.readouterr().out == "batch_size 64 does not divide by 3: using 63, 21 a rank\n"
-    with pytest.raises(common.Problem, match="^batch_size 2 is smaller than the world size 3: give 3 or more$"):
+    with pytest.raises(common.Problem, match=r"^batch_size 2 is smaller than the world size 3: give 3 or more$"):
         world.share_of_batch(2)
-    with pytest.raises(common.Problem, match="world size 3 times 2 parts each: give 6 or more$"):
+    with pytest.raises(common.Problem, match=r"world size 3 times 2 parts each: give 6 or more$"):
         world.share_of_batch(5, parts=2)
 
 
@@ -124,7 +124,7 @@ def test_ranks_that_see_different_data_are_told_so(common: ModuleType, monkeypat
     world = common.World(0, 2, 0, None)
     monkeypatch.setattr(common.World, "gather", lambda self, value: [value, {"images": 7}])
     world.require_same("the ranks see different data", {"images": 7})
-    with pytest.raises(common.Problem, match="rank 0 has {'images': 8}, rank 1 has {'images': 7}; every host needs"):
+    with pytest.raises(common.Problem, match=r"rank 0 has {'images': 8}, rank 1 has {'images': 7}; every host needs"):
         world.require_same("the ranks see different data", {"images": 8})
 
 
@@ -137,7 +137,7 @@ def test_an_incomplete_environment_of_ranks_is_named(
     for name, value in complete.items():
         if name != variable:
             monkeypatch.setenv(name, value)
-    with pytest.raises(common.Problem, match=f"^WORLD_SIZE is 2, but {variable} is not set"):
+    with pytest.raises(common.Problem, match=rf"^WORLD_SIZE is 2, but {variable} is not set"):
         common.World.join("cpu")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
+import subprocess
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import chain
@@ -124,9 +128,42 @@ def test_an_error_is_one_line_and_status_1(tmp_path: Path) -> None:
     variables = programs.job_variables(tmp_path, "validation")
     with programs.started(PROGRAM, cwd=tmp_path, **variables) as run:
         assert run.finish() == [1]
-    assert run.errors == [
-        "image_classification: error: the job has no channel train; add it, or set the hyperparameter demo_data to digits\n"
-    ]
+    message = "the job has no channel train; add it, or set the hyperparameter demo_data to digits"
+    assert run.errors == [f"image_classification: error: {message}\n"]
+
+
+def test_an_error_in_a_process_that_reads_data_is_one_line_too(module: Module, tmp_path: Path) -> None:
+    module("demo_data").write_digits(tmp_path / "data", "png")
+    broken = min((tmp_path / "data" / "test" / "7").iterdir())
+    broken.write_bytes(broken.read_bytes()[:60])
+    arguments = ("--train", str(tmp_path / "data" / "test"), "--num_workers", "1", "--validation_fraction", "0")
+    with programs.started(PROGRAM, *arguments, "--image_size", "8", "--channels", "1", cwd=tmp_path) as run:
+        assert run.finish() == [1]
+    [line] = run.errors[0].splitlines()
+    assert line.startswith(f"image_classification: error: {broken} cannot be read as an image: ")
+
+
+def test_a_process_that_reads_data_ends_at_a_sigterm_of_its_rank_alone(program: ModuleType) -> None:
+    ready, tell = os.pipe()
+    reader = os.fork()
+    if reader == 0:
+        program.leave_stopping_to_the_rank(0)
+        os.write(tell, b".")
+        time.sleep(60)
+        os._exit(1)
+    try:
+        os.read(ready, 1)
+        subprocess.run(["kill", "-TERM", str(reader)], check=True)
+        time.sleep(0.3)
+        assert os.waitpid(reader, os.WNOHANG) == (0, 0)
+        os.kill(reader, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]) == 0
+    finally:
+        os.close(ready)
+        os.close(tell)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(reader, signal.SIGKILL)
+            os.waitpid(reader, 0)
 
 
 # --- within this process ----------------------------------------------------------------------------------------------

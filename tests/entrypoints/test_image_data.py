@@ -92,9 +92,11 @@ def test_another_channel_keeps_to_the_classes_and_the_shape_of_the_training_data
     like = (["cat", "dog", "emu"], (3, 6, 8))
     root = write_images(tmp_path / "data")
     assert images.read_channel(root, "test", like=like)[1] == ["cat", "dog", "emu"]
-    with pytest.raises(problem, match="^test has images of 8 x 6 with 3 channels, the training data have 8 x 8 with 3"):
+    with pytest.raises(
+        problem, match=r"^test has images of 8 x 6 with 3 channels, the training data have 8 x 8 with 3"
+    ):
         images.read_channel(root, "test", like=(["cat", "dog"], (3, 8, 8)))
-    with pytest.raises(problem, match="^test has classes that the training data lack: dog$"):
+    with pytest.raises(problem, match=r"^test has classes that the training data lack: dog$"):
         images.read_channel(root, "test", like=(["cat", "emu"], (3, 6, 8)))
 
 
@@ -140,7 +142,7 @@ GOOD = {"x": numpy.zeros((2, 4, 4)), "y": [0, 1]}
 def test_a_bad_npz_is_one_line(
     images: ModuleType, problem: type[Exception], tmp_path: Path, arrays: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(problem, match=f"^[^\n]*{message}[^\n]*$"):
+    with pytest.raises(problem, match=rf"^[^\n]*{message}[^\n]*$"):
         images.read_channel(write_npz(tmp_path, **arrays), "the channel train")
 
 
@@ -186,7 +188,7 @@ def test_an_image_that_breaks_off_is_named_by_the_process_that_reads_it(
     broken = root / "dog" / "1.png"
     broken.write_bytes(broken.read_bytes()[:2000])
     data, _ = images.read_channel(root, "train")  # its head is whole, and with it the size
-    with pytest.raises(problem, match=f"^{broken} cannot be read as an image: "):
+    with pytest.raises(problem, match=rf"^{broken} cannot be read as an image: "):
         data[[0, 4]]
     loader = module("image_classification").batches_of(
         data, [[0, 4]], module("argparse").Namespace(num_workers=1), torch.device("cpu")

@@ -71,6 +71,21 @@ def _foreign_output(job: Job) -> None:
     (job.folder / "output").chmod(0o755)
 
 
+SHARED_MEMORY = Case(
+    "data loader without shared memory",
+    1,
+    (
+        "unable to allocate shared memory",
+        "shared memory is too small: /dev/shm has 1 MiB; start the container with --shm-size",
+    ),
+    code="import torch\nfrom torch.utils.data import DataLoader, Dataset\n"
+    "class Data(Dataset):\n"
+    "    def __len__(self):\n        return 4\n"
+    "    def __getitem__(self, index):\n        return torch.ones(1 << 20)\n"
+    "for batch in DataLoader(Data(), num_workers=1):\n    pass\n",
+    docker=("--shm-size", "1m"),
+)
+
 CASES = [
     Case(
         "out of memory",
@@ -211,30 +226,62 @@ def run_container(case: Case, containers: Containers) -> Ended:
     return ended(job, done.status, done.stdout.encode(), done.stderr.encode(), seconds)
 
 
+# Two hosts: what happens on the second one, and how the first one ends.
+
+ON_BOTH = "import os, sys, time\nprint('ready', flush=True)\n"
+
 DEAD_NODE = Case(
-    "second node killed",
-    1,
-    ("rank 0 on algo-1 exited with 1: RuntimeError", "by peer", "another rank ended first on algo-2"),
+    "second node killed while ranks talk",
+    69,
+    ("ClusterError: algo-2 vanished: no sign of life for", "hint: the host was stopped or killed"),
     code="import time, torch, torch.distributed as dist\n"
     "dist.init_process_group('gloo')\n"
     "print('ready', flush=True)\n"
     "while True:\n    dist.all_reduce(torch.ones(1))\n    time.sleep(0.02)\n",
     ranks=1,
+    act=lambda second: second.signal("KILL"),
 )
 
+TWO_NODES = [
+    Case(
+        "second node killed while ranks work alone",
+        69,
+        ("ClusterError: algo-2 vanished: no sign of life for", "hint: the host was stopped or killed"),
+        code=ON_BOTH + "time.sleep(600)\n",
+        ranks=1,
+        act=lambda second: second.signal("KILL"),
+    ),
+    Case(
+        "script of the second node fails",
+        1,
+        ("rank 1 on algo-2 exited with 1: ValueError: bad label 17", "at train.py:4"),
+        code=ON_BOTH + "if os.environ['RANK'] == '1':\n    raise ValueError('bad label 17')\ntime.sleep(600)\n",
+        ranks=1,
+    ),
+    Case(
+        "second node stopped by docker stop",
+        143,
+        ("Interrupted:", "algo-2"),
+        code=ON_BOTH + "time.sleep(600)\n",
+        ranks=1,
+        act=lambda second: second.stop(grace=30),
+    ),
+]
 
-def run_dead_node(containers: Containers, network: str) -> Ended:
-    """Two hosts train together; the second one is killed. How the first one ends."""
+
+def run_two_nodes(case: Case, containers: Containers, network: str) -> Ended:
+    """Two hosts train together and something happens to the second one. How the first one ends."""
     running = []
     began = time.monotonic()
     for host in ("algo-1", "algo-2"):
-        job = DEAD_NODE.make(containers.folder / host)
+        job = case.make(containers.folder / host)
         job.write({"input/config/resourceconfig.json": {"current_host": host, "hosts": ["algo-1", "algo-2"]}})
         environment = {"PYTHONPATH": INSIDE, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         mount = ("--volume", f"{TOOLKIT}:{INSIDE}:ro")
         running.append(containers.start(*TRAIN, job=job, env=environment, network=network, hostname=host, options=mount))
     for each in running:
         each.wait_for("ready", timeout=LIMIT)
-    running[1].signal("KILL")
+    if case.act:
+        case.act(running[1])
     done = running[0].wait(LIMIT)
     return ended(done.job, done.status, done.stdout.encode(), done.stderr.encode(), time.monotonic() - began)

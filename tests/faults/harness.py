@@ -41,8 +41,8 @@ class Case:
     stopped: the script ended well after a stop signal: neither success nor failure.
     prepare: changes the job folder before the run. act: does something to the running process.
     then: further checks of the end.
-    console: `read` by us; `one-pipe`: stdout and stderr are one pipe; `unread`; `first-line`: the reader leaves after
-        one line; `closed`: there is no stdout and stderr at all.
+    console: `read` by us; `one-pipe`: stdout and stderr are one pipe; `unread`; `unread-terminal`; `first-line`: the
+        reader leaves after one line; `closed`: there is no stdout and stderr at all.
     docker: `docker run` options; the case runs in a container of the base image, where `train` is PID 1.
     wrapped: in the container, a shell runs `train` and copies output/ to the job folder, because it lies in a tmpfs.
     reportable: False where nothing can be written, so that there is no failure file.
@@ -151,16 +151,16 @@ class Running:
         command = [sys.executable, "-m", "trainshed.container.main"]
         if console == "closed":
             command = ["/bin/sh", "-c", 'exec "$0" "$@" >&- 2>&-', *command]
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe() if console != "one-pipe" else (-1, out_write)
+        out_read, out_write = os.openpty() if console == "unread-terminal" else os.pipe()
+        err_read, err_write = os.pipe() if console not in ("one-pipe", "unread-terminal") else (-1, out_write)
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=out_write, stderr=err_write, start_new_session=True
         )
         for fd in {out_write, err_write}:
             os.close(fd)
-        if console == "unread":
-            self._unread = [out_read, err_read]
+        if console.startswith("unread"):
+            self._unread = [fd for fd in (out_read, err_read) if fd >= 0]
         else:
             self._read(out_read, self.out, lines=1 if console == "first-line" else None)
             if err_read >= 0:
@@ -189,8 +189,13 @@ class Running:
     def wait_for(self, text: str) -> None:
         """Until `text` has been printed on one of the two streams."""
         wanted = text.encode()
+        deadline = time.monotonic() + LIMIT
         with self._news:
-            found = self._news.wait_for(lambda: wanted in self.out or wanted in self.err, LIMIT)
+            while not (found := wanted in self.out or wanted in self.err) and time.monotonic() < deadline:
+                ended = self.process.poll() is not None and not any(thread.is_alive() for thread in self._readers)
+                if ended:
+                    break
+                self._news.wait(0.2)
         assert found, f"never printed {text!r}, but:\n{self.out.decode(errors='replace')}{self.err.decode(errors='replace')}"
 
     def wait_for_file(self, name: str) -> Path:

@@ -60,6 +60,13 @@ time.sleep(600)
 WAITS = "import time\nprint('ready')\ntime.sleep(600)\n"
 
 
+def free_port() -> int:
+    """A port for hosts to find each other by, so that two test sessions on one machine do not meet."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
 def send(*numbers: int) -> object:
     """An act: waits until the script says that it is ready, then sends `train` these signals."""
 
@@ -174,6 +181,24 @@ ONE_PROCESS = [
         code="import os, sys\nopen(os.environ['SM_OUTPUT_FAILURE'], 'w').write('my own reason')\nsys.exit(5)\n",
     ),
     Case(
+        "script that removes the output folder",
+        3,
+        ("the script exited with 3",),
+        code="import os, shutil, sys\nshutil.rmtree(os.environ['SM_OUTPUT_DIR'])\nsys.exit(3)\n",
+    ),
+    Case(
+        "script that removes the output folder and succeeds",
+        0,
+        code="import os, shutil, sys\nshutil.rmtree(os.environ['SM_OUTPUT_DIR'])\n",
+    ),
+    Case(
+        "script that puts a folder where the failure file belongs",
+        3,
+        code="import os, sys\nos.mkdir(os.environ['SM_OUTPUT_FAILURE'])\nsys.exit(3)\n",
+        reportable=False,
+        then=lambda end: _said(end, "output/failure cannot be written", "the script exited with 3"),
+    ),
+    Case(
         "script that writes a reason and succeeds",
         0,
         code="import os\nopen(os.environ['SM_OUTPUT_FAILURE'], 'w').write('all is lost')\n",
@@ -183,6 +208,11 @@ ONE_PROCESS = [
 
 def _holds(end: Ended, text: str) -> None:
     assert text.encode() in (end.failure or b""), f"{text!r} is not in the failure file"
+
+
+def _said(end: Ended, *texts: str) -> None:
+    for text in texts:
+        assert text in end.stderr.decode(), end.stderr.decode()
 
 
 def _lacks_outside_console(end: Ended, secret: str) -> None:
@@ -243,6 +273,27 @@ RANKS = [
         ("rank 1 on algo-1 was killed by SIGKILL",),
         code="import os, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 9)\ntime.sleep(600)\n",
         ranks=2,
+    ),
+    Case(
+        "two ranks that save and end after SIGTERM",
+        0,
+        code="import os\n" + HANDLER.format(status=0).replace('"saved"', '"saved" + os.environ["RANK"]'),
+        ranks=2,
+        act=lambda running: (running.wait_for(":0] ready"), running.wait_for(":1] ready"), running.signal(signal.SIGTERM)),
+        stopped=True,
+        then=lambda end: _is(sorted(path.name for path in (end.job.folder / "code").glob("saved*")), ["saved0", "saved1"]),
+    ),
+    Case(
+        "one of two ranks that does not end after SIGTERM",
+        137,
+        ("Interrupted: rank 1 on algo-1 was stopped by SIGTERM and killed when its time was over",),
+        code="import os, signal, sys, time\n"
+        "deaf = os.environ['RANK'] == '1'\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else lambda *_: sys.exit(0))\n"
+        "print('ready')\ntime.sleep(600)\n",
+        ranks=2,
+        hyperparameters={"trainshed_grace_seconds": 0.5},
+        act=lambda running: (running.wait_for(":0] ready"), running.wait_for(":1] ready"), running.signal(signal.SIGTERM)),
     ),
     Case(
         "rank that ignores the order to stop",
@@ -349,6 +400,7 @@ STOPS = [
         ("Interrupted: stopped by SIGTERM",),
         code="pass\n",
         ranks=1,
+        hyperparameters={"trainshed_roster_port": free_port()},
         files={"input/config/resourceconfig.json": {"current_host": "algo-1", "hosts": ["algo-1", "gone.invalid"]}},
         act=lambda running: (running.wait_for("waiting for"), running.signal(signal.SIGTERM)),
     ),
@@ -526,7 +578,7 @@ JOB = [
         ("ClusterError: gone.invalid did not", "no such host name: gone.invalid"),
         code="pass\n",
         ranks=1,
-        hyperparameters={"trainshed_host_timeout_seconds": 1},
+        hyperparameters={"trainshed_host_timeout_seconds": 1, "trainshed_roster_port": free_port()},
         files={"input/config/resourceconfig.json": {"current_host": "localhost", "hosts": ["localhost", "gone.invalid"]}},
     ),
 ]
@@ -720,18 +772,21 @@ STREAMS = [
         then=lambda end: _is(end.log.count(b"\n"), 50_000),
     ),
     Case("console that is closed", 3, ("exited with 3",), code="print('x')\nraise SystemExit(3)\n", console="closed"),
-    Case(
-        "console that nobody reads",
-        143,
-        ("was stopped by SIGTERM",),
-        code="import sys\nwhile True:\n"
-        "    print('x' * 99_999)\n    print('y' * 99_999, file=sys.stderr)\n    open('ready', 'w').close()\n",
-        console="unread",
-        act=lambda running: (
-            running.wait_for_file("code/ready"),
-            _until_still(running.job.folder / "output/data/logs/algo-1.rank0.log"),
-            running.signal(signal.SIGTERM),
-        ),
+    *(
+        Case(
+            name,
+            143,
+            ("was stopped by SIGTERM",),
+            code="import sys\nwhile True:\n"
+            "    print('x' * 99_999)\n    print('y' * 99_999, file=sys.stderr)\n    open('ready', 'w').close()\n",
+            console=console,
+            act=lambda running: (
+                running.wait_for_file("code/ready"),
+                _until_still(running.job.folder / "output/data/logs/algo-1.rank0.log"),
+                running.signal(signal.SIGTERM),
+            ),
+        )
+        for name, console in (("console that nobody reads", "unread"), ("terminal that nobody reads", "unread-terminal"))
     ),
 ]
 

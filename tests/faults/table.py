@@ -21,7 +21,7 @@ if not __package__:  # run as a script
 from container import image_build
 from container.docker_cli import LABEL, Containers, docker
 from faults.container_cases import CASES as CONTAINER_CASES
-from faults.container_cases import DEAD_NODE, run_container, run_dead_node
+from faults.container_cases import DEAD_NODE, SHARED_MEMORY, TWO_NODES, run_container, run_two_nodes
 from faults.harness import Case, Ended, check, run_process
 from faults.process_cases import CASES as PROCESS_CASES
 
@@ -46,33 +46,37 @@ def containers_of(image: str, folder: Path) -> Iterator[Containers]:
         containers.remove()
 
 
-def dead_node(folder: Path) -> Ended:
-    """The case that needs two containers and a network."""
-    network = f"trainshed-test-{uuid.uuid4().hex[:12]}"
-    docker("network", "create", "--label", f"{LABEL}=table", network)
-    try:
-        with containers_of(image_build.build_cpu(), folder) as containers:
-            return run_dead_node(containers, network)
-    finally:
-        docker("network", "rm", network)
-
-
 def runs(with_containers: bool, words: list[str]) -> Iterator[tuple[Case, Callable[[Path], Ended]]]:
     """The cases asked for, and how each is run in a folder of its own."""
-
-    def in_container(case: Case) -> Callable[[Path], Ended]:
-        def run(folder: Path) -> Ended:
-            with containers_of(image_build.build_base(), folder) as containers:
-                return run_container(case, containers)
-
-        return run
 
     def as_process(case: Case) -> Callable[[Path], Ended]:
         return lambda folder: run_process(case, folder)
 
+    def in_container(case: Case, build: Callable[[], str] = image_build.build_base) -> Callable[[Path], Ended]:
+        def run(folder: Path) -> Ended:
+            with containers_of(build(), folder) as containers:
+                return run_container(case, containers)
+
+        return run
+
+    def on_two_nodes(case: Case, build: Callable[[], str] = image_build.build_base) -> Callable[[Path], Ended]:
+        def run(folder: Path) -> Ended:
+            network = f"trainshed-test-{uuid.uuid4().hex[:12]}"
+            docker("network", "create", "--label", f"{LABEL}=table", network)
+            try:
+                with containers_of(build(), folder) as containers:
+                    return run_two_nodes(case, containers, network)
+            finally:
+                docker("network", "rm", network)
+
+        return run
+
     everything = [(case, as_process(case)) for case in PROCESS_CASES]
     if with_containers:
-        everything += [(case, in_container(case)) for case in CONTAINER_CASES] + [(DEAD_NODE, dead_node)]
+        everything += [(case, in_container(case)) for case in CONTAINER_CASES]
+        everything += [(case, on_two_nodes(case)) for case in TWO_NODES]
+        everything += [(SHARED_MEMORY, in_container(SHARED_MEMORY, image_build.build_cpu))]
+        everything += [(DEAD_NODE, on_two_nodes(DEAD_NODE, image_build.build_cpu))]
     return ((case, run) for case, run in everything if not words or any(word in case.name for word in words))
 
 

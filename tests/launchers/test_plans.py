@@ -263,7 +263,9 @@ def test_programs_of_every_kind_get_their_command_and_their_signals(
         assert spec.argv == (*command, "--epochs", "3") and spec.cwd == "/code" and spec.signal_group is group
 
 
-@pytest.mark.parametrize(("style", "arguments"), [("json", ("--b", "true")), ("flags", ("-b",)), ("sagemaker", ("-b", "True"))])
+@pytest.mark.parametrize(
+    ("style", "arguments"), [("json", ("--b", "true")), ("flags", ("-b",)), ("sagemaker", ("-b", "True"))]
+)
 def test_the_command_line_has_the_style_that_the_job_asks_for(style: str, arguments: tuple[str, ...], job_tree: Any) -> None:
     job_tree.code("train.py")
     job_tree.configure(hyperparameters={"b": "true", "trainshed_argv": style})

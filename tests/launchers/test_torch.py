@@ -53,10 +53,16 @@ def test_every_variable_that_torchrun_sets_is_set_by_us_and_says_the_same(job_tr
         same += ("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
         same += ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)
         assert {name: our[name] for name in same} == {name: their[name] for name in same}
-        assert set(same) | NOT_OURS.keys() | {"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"} | {
-            "TORCHELASTIC_RUN_ID",
-            "TORCHELASTIC_ERROR_FILE",
-        } >= names, "a variable of torchrun's that this test does not know"
+        assert (
+            set(same)
+            | NOT_OURS.keys()
+            | {"MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"}
+            | {
+                "TORCHELASTIC_RUN_ID",
+                "TORCHELASTIC_ERROR_FILE",
+            }
+            >= names
+        ), "a variable of torchrun's that this test does not know"
 
 
 ALL_REDUCE = """
@@ -67,7 +73,8 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 value = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(value)
-sys.stdout.write(f"SUM {int(value)} of {dist.get_world_size()} {sys.argv[1:]}\\n")  # at once: under torchrun ranks share a pipe
+# At once: under torchrun's agent the ranks share a pipe.
+sys.stdout.write(f"SUM {int(value)} of {dist.get_world_size()} {sys.argv[1:]}\\n")
 dist.destroy_process_group()
 """
 

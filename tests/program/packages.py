@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 # A build backend that needs nothing but Python, so that packages can be built without an index.
-BACKEND = '''
+BACKEND = """
 import os, zipfile
 
 NAME, VERSION = {name!r}, {version!r}
@@ -30,7 +30,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         for name, text in files.items():
             archive.writestr(name, text)
     return wheel
-'''
+"""
 PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 

@@ -23,7 +23,7 @@ FILES = {"train.py": b"print('hi')\n", "src/model.py": b"x = 1\n" * 1000, "grÃ¶Ã
 
 
 def make_tar(path: Path, members: Iterable[tuple[str, str, Any]], mode: str = "w:gz") -> str:
-    """A tar; each member is (name, kind, argument): w file with content, l symlink, h hard link, d folder, or a type byte."""
+    """A tar; a member is (name, kind, argument): w file with content, l symlink, h hard link, d folder, or a type byte."""
     with tarfile.open(path, mode) as tar:
         for name, kind, argument in members:
             member = tarfile.TarInfo(name)
@@ -176,7 +176,10 @@ HOSTILE: dict[str, tuple[list[tuple[str, str, Any]], str]] = {
     "above": ([("../evil", "w", b"x")], "'../evil', which points outside"),
     "above from within": ([("a/../../evil", "w", b"x")], "points outside"),
     "above, Windows' way": ([("..\\evil", "w", b"x")], "points outside"),
-    "symlink to an absolute place": ([("link", "l", "/etc/passwd")], "the link 'link' to '/etc/passwd', which points outside"),
+    "symlink to an absolute place": (
+        [("link", "l", "/etc/passwd")],
+        "the link 'link' to '/etc/passwd', which points outside",
+    ),
     "symlink above": ([("link", "l", "../secret")], "the link 'link' to '../secret', which points outside"),
     "symlink above from within": ([("d/link", "l", "../../secret")], "points outside"),
     "hard link to an absolute place": ([("link", "h", "/etc/passwd")], "which is no file of the archive"),
@@ -186,7 +189,10 @@ HOSTILE: dict[str, tuple[list[tuple[str, str, Any]], str]] = {
     "hard link through a link": ([*DEEP, ("h", "h", "a/b/c/s/../secret")], "which is no file of the archive"),
     "file below a link": ([("d", "d", ""), ("link", "l", "d"), ("link/f", "w", b"x")], "'link/f' below a link"),
     "file below a link that comes later": ([("link/f", "w", b"x"), ("link", "l", "d")], "'link/f' below a link"),
-    "chain of links": ([*DEEP, ("t", "l", "a/b/c/s/../secret")], "the link 't' to 'a/b/c/s/../secret', which points outside"),
+    "chain of links": (
+        [*DEEP, ("t", "l", "a/b/c/s/../secret")],
+        "the link 't' to 'a/b/c/s/../secret', which points outside",
+    ),
     "file written through a chain": ([*DEEP, ("t", "l", "a/b/c/s/../evil"), ("t", "w", b"x")], "points outside"),
     "file in the place of a link": ([("d", "d", ""), ("t", "l", "d/f"), ("t", "w", b"x")], "the link 't' more than once"),
     "link in the place of a file": ([("t", "w", b"x"), ("t", "l", "d")], "the link 't' more than once"),

@@ -95,7 +95,9 @@ def test_programs_that_come_with_the_image_are_found_after_the_users_own(job_tre
     assert job_tree.train(TRAINSHED_ENTRYPOINTS=str(image)).stdout == "own\n", "the variable is no unknown setting"
 
 
-@pytest.mark.parametrize("names", [["train.py", "a.py"], ["train.sh", "b.sh"], ["train", "x.py", "y.py"], ["main.py", "lib.py"]])
+@pytest.mark.parametrize(
+    "names", [["train.py", "a.py"], ["train.sh", "b.sh"], ["train", "x.py", "y.py"], ["main.py", "lib.py"]]
+)
 def test_a_job_that_names_none_runs_the_usual_one(names: list[str], job_tree: Any) -> None:
     for name in names:
         job_tree.code(name, "#!/bin/sh\n", 0o755)
@@ -204,7 +206,9 @@ def test_code_that_can_be_built_is_a_package(name: str, job_tree: Any) -> None:
     assert "there is no program 'no/such.py'" in error_of(job_tree, "no/such.py")
 
 
-@pytest.mark.parametrize("text", ["[tool.ruff]\nline-length = 100\n", "# [build-system]\n", "[tool.x]\ny = '[build-system]'\n", ""])
+@pytest.mark.parametrize(
+    "text", ["[tool.ruff]\nline-length = 100\n", "# [build-system]\n", "[tool.x]\ny = '[build-system]'\n", ""]
+)
 def test_a_pyproject_with_a_linters_settings_makes_no_package(text: str, job_tree: Any) -> None:
     job_tree.code("pyproject.toml", text)
     job_tree.code("train.py")
@@ -214,7 +218,7 @@ def test_a_pyproject_with_a_linters_settings_makes_no_package(text: str, job_tre
 
 # --- shells and executables ------------------------------------------------------------------------------------------
 
-SH = "echo ran \"$@\" in \"$PWD\"\n"
+SH = 'echo ran "$@" in "$PWD"\n'
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
+from program.packages import Environment, Packages, package_files
 from trainshed.container.program import requirements
 from trainshed.container.program.requirements import _hint, _installer, _reason, _site_packages
-
-from program.packages import Environment, Packages, package_files
 
 SLEEPY = "import time\ntime.sleep(600)\n"
 
@@ -159,9 +158,7 @@ def test_an_environment_without_pip_is_told(job_tree: Any, tmp_path: Path) -> No
     assert done.status == 1 and "No module named pip" in job_tree.failure
 
 
-def test_an_installation_that_takes_too_long_is_stopped(
-    shared_venv: Environment, packages: Packages, job_tree: Any
-) -> None:
+def test_an_installation_that_takes_too_long_is_stopped(shared_venv: Environment, packages: Packages, job_tree: Any) -> None:
     add_sleepy_package(job_tree)
     job_tree.configure(hyperparameters={"sagemaker_program": "train.py", "trainshed_install_timeout_seconds": "2"})
 
@@ -204,7 +201,9 @@ def test_packages_go_elsewhere_where_the_environment_cannot_be_written(
 ) -> None:
     packages.wheel("elsewhere", "3.0", text="def main(): print('from its script')", script="elsewhere-tool")
     job_tree.code("requirements.txt", "elsewhere\n")
-    job_tree.code("run.sh", f"set -e\n'{read_only_venv.python}' -c 'import elsewhere; print(elsewhere.VERSION)'\nelsewhere-tool\n")
+    job_tree.code(
+        "run.sh", f"set -e\n'{read_only_venv.python}' -c 'import elsewhere; print(elsewhere.VERSION)'\nelsewhere-tool\n"
+    )
     job_tree.configure(hyperparameters={"sagemaker_program": "run.sh"})
 
     done = job_tree.train(python=read_only_venv.python, powerless=True, PYTHONDONTWRITEBYTECODE="1", **packages.environ())
@@ -322,7 +321,9 @@ def test_pip_is_used_where_a_file_configures_it(place: str, tmp_path: Path) -> N
 
     files = requirements._pip_files(environ)
 
-    assert [file for file in files if file.startswith(str(tmp_path)) and os.path.exists(file)] == [f"{tmp_path}/{place}/pip.conf"]
+    assert [file for file in files if file.startswith(str(tmp_path)) and os.path.exists(file)] == [
+        f"{tmp_path}/{place}/pip.conf"
+    ]
     assert "/etc/pip.conf" in files and f"{sys.prefix}/pip.conf" in files
 
 
@@ -337,8 +338,16 @@ def test_pip_is_used_where_a_file_configures_it(place: str, tmp_path: Path) -> N
             "ERROR: Could not find a version that satisfies x",
             "check the name and version",
         ),
-        ("error: subprocess-exited-with-error\n\n× python setup.py egg_info did not run\n", "× python setup.py", "try it in the image"),
-        ("  × No solution found when resolving dependencies:\n  ╰─▶ no version of x==9", "× No solution found", "check the name"),
+        (
+            "error: subprocess-exited-with-error\n\n× python setup.py egg_info did not run\n",
+            "× python setup.py",
+            "try it in the image",
+        ),
+        (
+            "  × No solution found when resolving dependencies:\n  ╰─▶ no version of x==9",
+            "× No solution found",
+            "check the name",
+        ),
         ("ERROR: [Errno 28] No space left on device\n", "No space left", "the container's disk is full"),
         ("ERROR: HTTPSConnectionPool: Connection refused\n", "Connection refused", "is not reachable from this container"),
         ("something else\nlast words\n", "last words", "try it in the image"),

@@ -247,7 +247,9 @@ def test_whenever_unpacking_is_killed_the_next_run_has_the_whole_code(
     assert visible == WHOLE
 
 
-def test_a_stop_signal_while_unpacking_leaves_no_code(job_tree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_signal_while_unpacking_leaves_no_code(
+    job_tree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*_: object) -> None:
         raise Interrupted(signal.SIGTERM, "before the script was started")
 

@@ -308,6 +308,27 @@ PLAIN: dict[str, list[Case]] = {
     ],
 }
 
+# torchrun's own agent between us and the ranks: the rank and its status have to come through.
+AGENT = [
+    Case(
+        "exception of a rank below torch's agent",
+        1,
+        ("rank 1 on algo-1 exited with 1: ValueError: bad label 17", "at train.py:3"),
+        code="import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad label 17')\ntime.sleep(600)\n",
+        ranks=2,
+        hyperparameters={"trainshed_engine": "torchrun"},
+    ),
+    Case(
+        "exit status of a rank below torch's agent",
+        3,
+        ("rank 1 on algo-1 exited with 3; its last line: out of patience",),
+        code="import os, sys, time\n"
+        "if os.environ['RANK'] == '1':\n    print('out of patience', file=sys.stderr)\n    sys.exit(3)\ntime.sleep(600)\n",
+        ranks=2,
+        hyperparameters={"trainshed_engine": "torchrun"},
+    ),
+]
+
 TORCH: dict[str, list[Case]] = {
     "no-gpu": [
         Case(

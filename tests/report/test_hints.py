@@ -1,5 +1,7 @@
 """The table of hints, row by row, on words that programs really printed."""
 
+# ruff: noqa: E501 (the texts are as they were printed)
+
 from __future__ import annotations
 
 import re

@@ -166,6 +166,16 @@ def test_a_taken_port_is_a_failure_where_rank_zero_would_listen(tree: Path) -> N
     assert "trainshed_master_port" in check.fix
 
 
+def test_the_port_of_the_roster_is_looked_at_where_there_are_several_hosts(tree: Path) -> None:
+    configure(tree, resourceconfig={"current_host": "algo-1", "hosts": ["algo-1", "algo-2"]})
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        check = examine(tree, MASTER_ADDR="127.0.0.1", TRAINSHED_ROSTER_PORT=str(taken.getsockname()[1]))["port"]
+    assert check.level == "fail"
+    assert "trainshed_roster_port" in check.fix
+
+
 @pytest.mark.parametrize(
     ("gpus", "answer", "level", "part"),
     [

@@ -27,6 +27,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ('a="07"', "07"),
         ("a=[1, 2.50]", "[1, 2.50]"),
         ("a=-3", "-3"),
+        ("a=-0", "-0"),
         ("a=[broken", "[broken"),
     ],
 )

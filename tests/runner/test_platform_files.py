@@ -73,7 +73,7 @@ SCALARS = st.one_of(
     st.booleans(),
     st.integers(),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-    st.from_regex(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,6})?([eE][-+]?[0-9]{1,2})?", fullmatch=True).map(SpelledFloat),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,6}|[eE][-+]?[0-9]{1,2})", fullmatch=True).map(SpelledFloat),
 )
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3)

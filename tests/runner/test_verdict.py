@@ -23,10 +23,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return made
 
 
-def record(run: Run, host: str, state: str, kind: str = "", summary: str = "", text: str = "") -> None:
-    """What `train` would leave on a host."""
+def record(run: Run, host: str, state: str, kind: str = "", summary: str = "", text: str = "", first: str = "") -> None:
+    """What `train` would leave on a host. first: the host that all agree to have failed first."""
     tree = next(one for one in run.hosts if one.name == host)
-    failure = {"failure": {"kind": kind, "summary": summary}} if kind else {}
+    failure = {"failure": {"kind": kind, "summary": summary, "host": first}} if kind else {}
     Path(tree.record).parent.mkdir(parents=True)
     Path(tree.record).write_text(json.dumps({"state": state, **failure}))
     if text:
@@ -51,6 +51,13 @@ def test_a_host_that_lost_its_peer_is_not_the_cause_even_if_it_ended_first(run: 
     record(run, "algo-2", "Failed", "UserError", "KeyError: 'x'", "the cause")
     verdict = judge(run, Ending((HostEnd("algo-1", 1), HostEnd("algo-2", 7, asked=True))))
     assert (verdict.failed_host, verdict.exit_code, verdict.reason) == ("algo-2", 7, "the cause")
+
+
+def test_the_host_that_all_agree_on_failed_first_whoever_ended_first(run: Run) -> None:
+    for host in ("algo-1", "algo-2"):
+        record(run, host, "Failed", "UserError", "KeyError: 'x'", f"as {host} tells it", first="algo-2")
+    verdict = judge(run, Ending((HostEnd("algo-1", 7), HostEnd("algo-2", 7))))
+    assert (verdict.failed_host, verdict.exit_code, verdict.reason) == ("algo-2", 7, "as algo-2 tells it")
 
 
 def test_without_a_failure_file_the_last_line_has_to_do(run: Run) -> None:

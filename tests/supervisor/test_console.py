@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.container.supervisor.streams import Console, same_file
+from trainshed.container.supervisor.streams import Console, Terminal, same_file
 
 
 @pytest.fixture
@@ -153,3 +153,40 @@ def test_the_two_ends_of_one_pipe_are_one_file_and_two_pipes_are_two(pipe: tuple
     finally:
         for fd in (copy, other_read, other_write):
             os.close(fd)
+
+
+def test_a_terminal_that_nobody_reads_blocks_nobody_and_is_put_back_as_it_was() -> None:
+    controller, shared = os.openpty()
+    copy = os.dup(shared)
+    try:
+        terminal = Terminal(copy)
+        console = Console(copy)
+        console.put(b"x" * 1_000_000)
+        for _ in range(10):
+            console.flush(False)  # would wait for ever if it could wait
+        assert 0 < console.size < 1_000_000
+        assert os.get_blocking(shared), "others who share the terminal must not notice"
+        terminal.close(given_up=False)
+        terminal.close(given_up=False)
+        assert os.get_blocking(copy)
+        assert same_file(copy, shared)
+    finally:
+        for fd in (controller, shared, copy):
+            os.close(fd)
+
+
+def test_a_terminal_that_is_read_gets_every_line() -> None:
+    controller, shared = os.openpty()
+    lines = b"".join(b"line %d\n" % number for number in range(20_000))
+    terminal, console = Terminal(shared), Console(shared)
+    console.put(lines)
+    got = bytearray()
+    while console.size:
+        console.flush(False)
+        got += os.read(controller, 1 << 16)
+    terminal.close(given_up=False)
+    while len(got) < len(lines) + 20_000:
+        got += os.read(controller, 1 << 16)
+    os.close(controller)
+    os.close(shared)
+    assert got.replace(b"\r\n", b"\n") == lines

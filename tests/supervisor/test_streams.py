@@ -23,7 +23,9 @@ from trainshed.container.supervisor.streams import (
 # Bytes as scripts print them: text of all widths, line ends, and now and then something that is no UTF-8.
 OUTPUT = st.lists(
     st.one_of(
-        st.text(st.characters(exclude_characters="\r"), max_size=20).map(str.encode), st.binary(max_size=4), st.just(b"\n")
+        st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=20).map(str.encode),
+        st.binary(max_size=4),
+        st.just(b"\n"),
     ),
     max_size=30,
 ).map(lambda parts: b"".join(parts).replace(b"\r", b""))

@@ -48,7 +48,7 @@ def _visible_gpus(present: int, environ: Mapping[str, str]) -> int:
     count = 0
     for entry in chosen.split(","):
         entry = entry.strip()
-        if not entry or entry.startswith("-") or (entry.isdigit() and int(entry) >= present):
+        if not entry or entry.startswith("-") or (entry.isdecimal() and int(entry[:9]) >= present):
             break
         count += 1
     return count
@@ -58,7 +58,7 @@ def _neuron_cores(environ: Mapping[str, str]) -> int:
     import json
 
     visible = environ.get("NEURON_RT_NUM_CORES", "")
-    if visible.isdigit():
+    if visible.isdecimal() and len(visible) < 9:
         return int(visible)
     try:
         return sum(int(device["nc_count"]) for device in json.loads("\n".join(_output("neuron-ls", "-j")) or "[]"))

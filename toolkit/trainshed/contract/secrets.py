@@ -78,7 +78,8 @@ def _collect(value: Any, secret: bool, found: set[str]) -> None:
             _collect(item, secret, found)
     elif isinstance(value, str):
         if secret and len(value) >= SHORTEST_SECRET and value.lower() not in _NO_SECRETS:
-            found |= {value, json.dumps(value)[1:-1]}  # as it stands, and as it stands inside SM_HPS
+            # As it stands, and as it stands in JSON (SM_HPS) and in what Python prints (lists, tracebacks).
+            found |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
         if value[:1] in ("{", "[") and any(word in value for word in _SUSPECTS):
             try:
                 _collect(json.loads(value), secret, found)

@@ -178,7 +178,7 @@ def _hyperparameter(text: str) -> Node:
     value = decode_value(text)
     if isinstance(value, (dict, list)) or (isinstance(value, str) and value != text):
         return _tree(value)
-    return Node(value if isinstance(value, (bool, int, SpelledFloat)) or value is None else text, "--hp", os.getcwd(), text)
+    return Node(value if isinstance(value, (bool, int, SpelledFloat)) or value is None else text, "--hp", text=text)
 
 
 def _tree(value: object) -> Node:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass
+from typing import Any
 
-from .layout import Run
+from .layout import Host, Run
 from .records import failure_of, record_of
 from .screen import duration
 from .watch import Ending, HostEnd
@@ -40,9 +41,9 @@ def judge(run: Run, ending: Ending) -> Verdict:
     """How the job ended, from its hosts' exits and their own words."""
     failed = first_failure(run, ending)
     if failed is not None:
-        host = next(host for host in run.hosts if host.name == failed.name)
         note = f" ({failed.note})" if failed.note else ""
-        reason = failure_of(host) or f"{failed.name} exited with {failed.code}{note}; {_last_line(run.log(failed.name))}"
+        reason = failure_of(_host(run, failed.name))
+        reason = reason or f"{failed.name} exited with {failed.code}{note}; {_last_line(run.log(failed.name))}"
         return Verdict("Failed", "Failed", failed.code, failed.name, reason)
     if ending.timed_out:
         limit = duration(run.job.max_runtime_seconds)
@@ -57,29 +58,43 @@ def judge(run: Run, ending: Ending) -> Verdict:
 
 
 def first_failure(run: Run, ending: Ending) -> HostEnd | None:
-    """The host whose failure was the cause: not one that we stopped, nor one that lost its peer if another did fail."""
+    """The end of the host that failed first.
+
+    `train`'s hosts agree on it among themselves and all name it in their records. With other images, or where there was
+    no time to agree, it is the first to end that was not stopped by us, nor lost its peer if another really failed.
+    """
     failed = [end for end in ending.hosts if end.code and not (end.asked and _was_stopped(run, end, ending))]
     failed = [end for end in failed if not _stopped_itself(run, end)]
 
     def lost_peer(end: HostEnd) -> bool:
-        failure = record_of(next(host for host in run.hosts if host.name == end.name)).get("failure") or {}
-        return bool(_LOST_PEER.search(str(failure.get("summary", ""))))
+        return bool(_LOST_PEER.search(str(_failure(run, end).get("summary", ""))))
 
-    return min(failed, key=lost_peer, default=None)  # `min` keeps the first of equals, and the first ended first
+    first = min(failed, key=lost_peer, default=None)  # `min` keeps the first of equals, and the first ended first
+    if first is None:
+        return None
+    named = _failure(run, first).get("host")
+    return next((end for end in ending.hosts if end.name == named and end.code), first)
+
+
+def _host(run: Run, name: str) -> Host:
+    return next(host for host in run.hosts if host.name == name)
+
+
+def _failure(run: Run, end: HostEnd) -> dict[str, Any]:
+    """The failure in a host's record, {} where it has none."""
+    return record_of(_host(run, end.name)).get("failure") or {}
 
 
 def _was_stopped(run: Run, end: HostEnd, ending: Ending) -> bool:
     """Whether a host that we had asked to stop ended for that reason; an exception meanwhile is a reason of its own."""
     if ending.stop_signal or ending.timed_out:
         return True
-    record = record_of(next(host for host in run.hosts if host.name == end.name))
-    return (record.get("failure") or {}).get("kind", "Interrupted") == "Interrupted"
+    return _failure(run, end).get("kind", "Interrupted") in ("Interrupted", "Stopped")
 
 
 def _stopped_itself(run: Run, end: HostEnd) -> bool:
     """Whether the host was stopped by somebody else, `docker stop` in another terminal for example."""
-    record = record_of(next(host for host in run.hosts if host.name == end.name))
-    return record.get("state") == "Stopped"
+    return record_of(_host(run, end.name)).get("state") == "Stopped"
 
 
 def _last_line(path: str) -> str:

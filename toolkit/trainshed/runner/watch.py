@@ -23,6 +23,7 @@ from .stream import HostStream
 
 FAILURE_GRACE = 30.0  # seconds that the other hosts get once one has failed
 REPORT_SECONDS = 12.0  # beyond a grace, for `train` to end what remains and to write its report
+HURRY_SECONDS = 5.0  # that `train` gets to kill its script and to report, before it is killed itself
 TICK = 1.0  # seconds between two looks at the clock for the status
 
 
@@ -172,12 +173,15 @@ class Watch:
             host.stop(grace)
 
     def kill(self, why: str) -> None:
-        """Ends all hosts now."""
-        self.kill_at = None
-        self.killed = True
+        """Ends all hosts now: first so that `train` can still report, then, or if asked again, for good."""
         self.screen.say(why)
         for host in self.living:
-            host.kill()
+            if self.killed:
+                host.kill()
+            else:
+                host.hurry()
+        self.kill_at = None if self.killed else time.monotonic() + HURRY_SECONDS
+        self.killed = True
 
     def check_deadlines(self) -> None:
         """The job's time, and the grace of hosts that were asked to stop."""

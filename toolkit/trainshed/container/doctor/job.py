@@ -134,8 +134,7 @@ def _run_checks(job: Job, environ: Mapping[str, str]) -> list[Check]:
     found: list[Check] = []
     cluster = resolve(job, environ)
     found.append(_hosts(job, cluster, environ))
-    if job.distribution.kind != "script" and cluster.participates and cluster.rank == 0:
-        found.append(_port(cluster))
+    found += [_port(number, what) for number, what in _ports(job, cluster)]
     remote = _unseen_source(job)
     if remote:
         return [*found, ok("program", f"{job.program or 'not named'}, in {remote}, which `train` unpacks at the start")]
@@ -181,16 +180,26 @@ def _hosts(job: Job, cluster: Cluster, environ: Mapping[str, str]) -> Check:
     return ok("hosts", f"{place}; all names resolve")
 
 
-def _port(cluster: Cluster) -> Check:
+def _ports(job: Job, cluster: Cluster) -> list[tuple[int, str]]:
+    """(port, setting that moves it) of what listens on this host."""
+    if not cluster.participates or cluster.rank != 0:
+        return []
+    ranks = [(cluster.port, "master_port")] if job.distribution.kind != "script" else []
+    several = len(cluster.hosts) > 1
+    return [*ranks, (job.settings.roster_port or cluster.port + 1, "roster_port")] if several else ranks
+
+
+def _port(number: int, setting: str) -> Check:
     import socket
 
+    whom = "rank 0" if setting == "master_port" else "the hosts' `train`"
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("", cluster.port))
+            probe.bind(("", number))
         except OSError:
-            return fail("port", f"{cluster.port} is taken", "set trainshed_master_port to a free one, on all hosts")
-    return ok("port", f"{cluster.port} is free for rank 0")
+            return fail("port", f"{number}, for {whom}, is taken", f"set trainshed_{setting} to a free one, on all hosts")
+    return ok("port", f"{number} is free for {whom}")
 
 
 def _requirements(program: Program) -> Check:

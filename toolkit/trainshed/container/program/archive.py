@@ -132,7 +132,7 @@ def _check_links(archive: str, members: list[tarfile.TarInfo]) -> None:
 
 
 def _leads_inside(link: str, links: dict[str, str]) -> bool:
-    """Whether a link ends inside the folder, as the kernel would follow it: component by component, links on the way, too."""
+    """Whether a link ends inside the folder, followed as the kernel does: part by part, through links on the way."""
     place: list[str] = os.path.dirname(link).split("/") if os.path.dirname(link) else []
     rest = links[link].split("/")
     followed = 1

@@ -58,6 +58,14 @@ def exit_code_of(returncode: int) -> int:
     return EXIT_SIGNAL_BASE - returncode if returncode < 0 else returncode
 
 
+def signal_name(number: int) -> str:
+    """`SIGTERM` for 15; real-time signals have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def diagnose(
     outcome: Outcome, job: Job, cluster: Cluster, code_folder: str, oom_kills: int, secrets: tuple[str, ...]
 ) -> Failure | None:
@@ -107,7 +115,7 @@ def diagnose(
         tail=mask_text(_last_lines(result), secrets),
         host=cluster.current_host,
         rank=rank,
-        signal=signal.Signals(result.signal).name if result.signal else "",
+        signal=signal_name(result.signal) if result.signal else "",
         at=_moment(result, raised),
     )
 
@@ -166,16 +174,16 @@ def first_failure(outcome: Outcome, code_folder: str) -> ProcessResult | None:
 
 def _how(result: ProcessResult, context: Context) -> str:
     if result.signal:
-        name = signal.Signals(result.signal).name
+        name = signal_name(result.signal)
         if context.oom_kills and result.signal == signal.SIGKILL:
             return "was killed by the kernel: out of memory"
         if context.stop_signal and context.killed_by_us:
-            return f"was stopped by {signal.Signals(context.stop_signal).name} and killed when its time was over"
+            return f"was stopped by {signal_name(context.stop_signal)} and killed when its time was over"
         if context.stop_signal == result.signal:
             return f"was stopped by {name}"
-        return f"was killed by {name} ({_SIGNALS.get(name, 'signal')})"
+        return f"was killed by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
     if context.stop_signal:
-        return f"was stopped by {signal.Signals(context.stop_signal).name} and exited with {result.returncode}"
+        return f"was stopped by {signal_name(context.stop_signal)} and exited with {result.returncode}"
     return f"exited with {result.returncode}"
 
 
@@ -193,7 +201,7 @@ def _recorded_exception(result: ProcessResult, code_folder: str) -> Raised | Non
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             message = json.load(file)["message"]
-        callstack = message["extraInfo"]["py_callstack"]
+        callstack = str(message["extraInfo"]["py_callstack"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     raised = find_exception(callstack, code_folder)

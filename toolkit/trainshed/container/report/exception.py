@@ -30,6 +30,7 @@ _ROOT_CAUSE = re.compile(
     re.MULTILINE,
 )
 _AGENT = re.compile(r"^E\d{4} .*failed \(exitcode: .*\) local_rank: ", re.MULTILINE)
+_AGENT_LINE = re.compile(r"^[IWE]\d{4} .* torch/distributed/(?:elastic/|run\.py)")
 _NEAR = 20  # lines between two things that belong together
 # Raised by launchers about a child's failure; the child's own exception is the reason.
 _WRAPPERS = (
@@ -82,7 +83,8 @@ def find_exception(output: str, code_folder: str) -> Raised | None:
         last = found.pop()
         gives_way = last.name.rpartition(".")[2] in _WRAPPERS or (last in native and not last.place)
         if not (gives_way and found and last.start - found[-1].end <= _NEAR):
-            after = sum(1 for line in lines[last.end :] if line.strip())
+            # A message has no end that one could see: what follows its first line may be other words already.
+            after = sum(1 for line in lines[last.end :] if line.strip()) + last.message.count("\n")
             return last.replace(traceback=_with_causes(lines, last, found), after=after)
     return None
 
@@ -99,7 +101,7 @@ def _with_causes(lines: list[str], last: Raised, before: list[Raised]) -> str:
 
 
 def root_cause(output: str) -> tuple[int, int, str] | None:
-    """What torchrun's elastic agent reports: rank and return code of the child that failed first, and the output before.
+    """What torchrun's elastic agent reports: rank and return code of the child that failed first, and the ranks' output.
 
     None where there is no such report.
     """
@@ -107,7 +109,8 @@ def root_cause(output: str) -> tuple[int, int, str] | None:
     if match is None:
         return None
     reports = [report.start() for report in _AGENT.finditer(output, 0, match.start())]
-    return int(match["rank"]), int(match["code"]), output[: reports[-1] if reports else match.start()]
+    before = output[: reports[-1] if reports else match.start()].splitlines(keepends=True)
+    return int(match["rank"]), int(match["code"]), "".join(line for line in before if not _AGENT_LINE.match(line))
 
 
 def _tracebacks(lines: list[str], code_folder: str) -> list[Raised]:

@@ -338,7 +338,7 @@ def _worker_memory(context: Context, match: re.Match[str]) -> str:
     if re.search(r"killed by signal: (?!Killed)", context.around):
         return ""
     memory = _megabytes(context.cluster.hardware.memory_bytes)
-    return f"a data-loader worker was killed, most often for want of memory (there is {memory}): use fewer workers or more memory"
+    return f"a data-loader worker was killed, most often for want of memory (there is {memory}): use fewer, or more memory"
 
 
 def _shadowed(context: Context, match: re.Match[str]) -> str:

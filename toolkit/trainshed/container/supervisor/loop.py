@@ -13,7 +13,7 @@ import time
 
 from .plan import LaunchPlan, Outcome, ProcessResult, ProcessSpec, StartError
 from .spawn import PIPE_BYTES, spawn
-from .streams import CONSOLE_BYTES, Console, LogFile, Stream, same_file
+from .streams import CONSOLE_BYTES, Console, LogFile, Stream, Terminal, same_file
 from .tree import become_subreaper, catches, descendants
 
 TYPE_CHECKING = False
@@ -130,6 +130,7 @@ class _Run:
         self._say = say
         self.unsaid: list[str] = []
         self.start = time.monotonic()
+        self.terminals = [Terminal(fd) for fd in (1, 2) if os.isatty(fd)]
         self.out = Console(1)
         self.err = self.out if same_file(1, 2) else Console(2)  # two writers would tear each other's lines
         self.ranks: list[Rank] = []
@@ -271,18 +272,16 @@ class _Run:
         elif number in STOP_SIGNALS and not any(rank.alive for rank in self.ranks):
             self.deadline = self.now()  # the script has ended as it has; only what it left behind is awaited
         elif number in STOP_SIGNALS:
-            again = bool(self.stop_signal)
-            if not again:
-                self.stop_signal, self.stop_at = number, self.now()
-                if self.watcher is not None:
-                    self.watcher.interrupted(f"stopped by {signal.Signals(number).name}")
-                self.say(
-                    f"{signal.Signals(number).name} received: passed on to the script, "
-                    f"which has {self.plan.grace_seconds:g} s to end"
-                )
-            if again and number == signal.SIGINT:  # somebody at a terminal who means it
+            if self.stop_signal and number == signal.SIGINT:  # somebody at a terminal who means it
                 self.deadline = self.now()
             self.ask_to_stop(number, self.plan.grace_seconds)
+            if self.stop_signal:
+                return
+            self.stop_signal, self.stop_at = number, self.now()
+            name = signal.Signals(number).name
+            if self.watcher is not None:
+                self.watcher.interrupted(f"stopped by {name}")
+            self.say(f"{name} received: passed on to the script, which has {self.plan.grace_seconds:g} s to end")
 
     def reap(self) -> None:
         """Collects every ended child: ranks, and orphans that became ours."""
@@ -381,6 +380,8 @@ class _Run:
             console.drain(CONSOLE_GRACE)
             if console.waiting:  # what we say from here on must not wait for that reader, either
                 console.give_up()
+        for terminal in self.terminals:
+            terminal.close(self.err.closed)
         for message in self.unsaid:
             self._say(message)
 

@@ -84,6 +84,31 @@ class Console:
         os.close(null)
 
 
+class Terminal:
+    """One of our descriptors that is a terminal, opened a second time for this process alone and without blocking.
+
+    A terminal that nobody reads (a suspended `docker run -t`) is called writable by `poll` as long as it takes one byte.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.shared = fd, -1
+        try:
+            own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:  # it belongs to another user
+            return
+        self.shared = os.dup(fd)
+        os.dup2(own, fd, inheritable=False)
+        os.close(own)
+
+    def close(self, given_up: bool) -> None:
+        """Puts the shared descriptor back, unless nobody reads it."""
+        if self.shared >= 0 and not given_up:
+            os.dup2(self.shared, self.fd)
+        if self.shared >= 0:
+            os.close(self.shared)
+            self.shared = -1
+
+
 def same_file(one: int, other: int) -> bool:
     """Whether two descriptors lead to one and the same pipe, terminal or file."""
     try:

@@ -26,8 +26,11 @@ class RunningHost(Protocol):
     def stop(self, grace: float) -> None:
         """Asks it to end within `grace` seconds; returns at once."""
 
+    def hurry(self) -> None:
+        """Ends its grace: `train` takes SIGINT after a stop signal so, kills the script and reports. Returns at once."""
+
     def kill(self) -> None:
-        """Ends it; returns at once."""
+        """Ends it without any report; returns at once."""
 
     def exit(self) -> Exit:
         """How it ended; only when `process` has."""

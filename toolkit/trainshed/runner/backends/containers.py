@@ -35,6 +35,10 @@ class ContainerHost:
         """`docker stop`: SIGTERM, and SIGKILL when the grace and the time for the report are over."""
         self.helpers.append(self._client("stop", "-t", str(int(grace + REPORT_SECONDS)), self.container))
 
+    def hurry(self) -> None:
+        """SIGINT, after the SIGTERM."""
+        self.helpers.append(self._client("kill", "--signal", "SIGINT", self.container))
+
     def kill(self) -> None:
         """`docker kill`."""
         self.helpers.append(self._client("kill", self.container))

@@ -22,10 +22,11 @@ from .base import Exit, RunningHost, exit_status
 from .leftovers import end_leftovers
 
 # Variables of the caller that would speak of another job: of an outer launcher, or of a container this runs in.
-_FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", "TRAINSHED_", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_")
+_FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", "TRAINSHED_", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_", "PET_")
 _FOREIGN = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
-     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "CURRENT_HOST",
+     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "JOB_COMPLETION_INDEX",
+     "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "CURRENT_HOST",
      "CHECKPOINT_CONFIG_FILE_PATH", "TENSORBOARD_CONFIG_FILE_PATH", "SMDEBUG_CONFIG_FILE_PATH"}
 )  # fmt: skip
 _KEPT = frozenset({"TRAINSHED_ENTRYPOINTS", "TRAINSHED_LOG_LEVEL"})
@@ -40,6 +41,10 @@ class ProcessHost:
     def stop(self, grace: float) -> None:
         """SIGTERM to `train`, which keeps to its own grace."""
         self._send(signal.SIGTERM)
+
+    def hurry(self) -> None:
+        """SIGINT, after the SIGTERM."""
+        self._send(signal.SIGINT)
 
     def kill(self) -> None:
         """SIGKILL; its ranks die with it."""
@@ -76,9 +81,9 @@ class Processes:
     def start(self, run: Run) -> list[RunningHost]:
         """One child a host; a child whose runner dies is asked to end by the kernel."""
         self.run_id = run.id
-        port = str(free_port(0)) if len(run.hosts) > 1 else ""
+        ports = _two_free_ports() if len(run.hosts) > 1 else ("", "")
         for index, host in enumerate(run.hosts):
-            environment = {**_inherited(self.environ), **_own(run, index, host, self.environ, port)}
+            environment = {**_inherited(self.environ), **_own(run, index, host, self.environ, ports)}
             try:
                 process = subprocess.Popen(
                     _command(),
@@ -108,10 +113,17 @@ class Processes:
         """The variables that make the host what it is, and the command."""
         rows = []
         for index, host in enumerate(run.hosts):
-            own = _own(run, index, host, self.environ, "(a free one)")
+            own = _own(run, index, host, self.environ, ("(a free one)", "(another)"))
             shown = [f"{name}={MASK if is_secret_name(name) else value}" for name, value in sorted(own.items())]
             rows.append((host.name, " ".join([*shown, "train"])))
         return rows
+
+
+def _two_free_ports() -> tuple[str, str]:
+    first = second = free_port(0)
+    while second == first:
+        second = free_port(0)
+    return str(first), str(second)
 
 
 def _command() -> list[str]:
@@ -138,14 +150,17 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], port: str) -> dict[str, str]:
-    """What makes a process this host: its tree, where ranks meet, its part of the machine; the job's own words win."""
+def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tuple[str, str]) -> dict[str, str]:
+    """What makes a process this host: its tree, where ranks meet, its part of the machine; the job's own words win.
+
+    ports: of rank 0, and of host 0's `train`.
+    """
     job = run.job
     own = {"SAGEMAKER_BASE_DIR": host.base, "TRAINING_JOB_NAME": run.name, "TRAINSHED_RUN_ID": run.id}
     if len(run.hosts) > 1:
         ranks = max(1, job.distribution.processes_per_host) * len(run.hosts)
-        own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-        own |= {"NCCL_SOCKET_IFNAME": "lo"}
+        own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], "TRAINSHED_ROSTER_PORT": ports[1]}
+        own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         if "OMP_NUM_THREADS" not in environ:
             own["OMP_NUM_THREADS"] = str(max(1, cpus() // ranks))
     wanted, devices = job.resources.gpus, gpus.present(environ)
