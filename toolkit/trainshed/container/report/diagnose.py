@@ -73,7 +73,9 @@ def diagnose(
         stop_signal=outcome.stop_signal if result.stopped or outcome.stop_at <= result.ended else 0,
         killed_by_us=bool(outcome.killed) and result.returncode == -signal.SIGKILL,
     )
-    who = f"rank {result.spec.rank} on {cluster.current_host}" if result.spec.rank is not None else "the script"
+    who = result.spec.helper or "the script"
+    if result.spec.rank is not None:
+        who = f"rank {result.spec.rank} on {cluster.current_host}"
     if len(cluster.hosts) > 1 and result.spec.rank is None:
         who += f" on {cluster.current_host}"
     interrupted = bool(context.stop_signal) and raised is None
