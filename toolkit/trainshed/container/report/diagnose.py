@@ -81,8 +81,14 @@ def diagnose(
     interrupted = bool(context.stop_signal) and raised is None
     stopped = bool(outcome.stopped_by) and result.stopped and raised is None
     return Failure(
-        kind="Interrupted" if interrupted else "Stopped" if stopped else "UserError",
-        summary=mask_text(f"{who} {_how(result, context)}{_what(raised, text)}", secrets),
+        kind="Interrupted"
+        if interrupted
+        else "Stopped"
+        if stopped
+        else "LaunchError"
+        if result.spec.helper
+        else "UserError",
+        summary=mask_text(f"{who} {_how(result, context)}{_what(raised, text, bool(result.spec.helper))}", secrets),
         exit_code=exit_code_of(result.returncode),
         place=raised.place if raised else "",
         hint=mask_text(hint_for(context), secrets),
@@ -139,11 +145,14 @@ def _how(result: ProcessResult, context: Context) -> str:
     return f"exited with {result.returncode}"
 
 
-def _what(raised: Raised | None, text: str) -> str:
-    """The exception, or the last line that was printed."""
+def _what(raised: Raised | None, text: str, helper: bool) -> str:
+    """The exception, or the last line that was printed; of a helper all it said, which is not much."""
     if raised is not None and raised.text:
         return f": {raised.text}"
-    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    lines = [line.strip() for line in text.splitlines() if line.strip(" \t-")]  # Open MPI rules its messages off
+    if helper and lines:
+        return f": {shorten(' '.join(lines), 300)}"
+    last = lines[-1] if lines else ""
     return f"; its last line: {shorten(last, 300)}" if last else ", and printed nothing"
 
 

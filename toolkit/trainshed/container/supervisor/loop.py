@@ -309,7 +309,8 @@ class _Run:
         if returncode != 0 and self.watcher is not None and not self.sent:
             who = rank.spec.helper or (f"rank {rank.spec.rank}" if rank.spec.label else "")
             self.watcher.failing(f"{who} ended with {returncode}" if who else "its script failed")
-        if returncode != 0 and any(other.alive for other in self.ranks):
+        # Asked once already, the others may be saving a checkpoint: a second signal would start that again, or kill them.
+        if returncode != 0 and not self.sent and any(other.alive for other in self.ranks):
             self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
 
     def stop_for_others(self, why: str, interrupted: bool, lost: bool) -> None:

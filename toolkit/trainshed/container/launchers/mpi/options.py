@@ -155,7 +155,12 @@ def _network(launch: Launch, chosen: Options) -> dict[str, str]:
 def common(launch: Launch) -> dict[str, str]:
     """What every rank gets beside Open MPI's own variables; the user's values win."""
     threads = max(1, launch.cluster.hardware.cpus // launch.cluster.processes_per_host)
-    return {"OMP_NUM_THREADS": str(threads), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    home = os.path.expanduser("~")
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "HOME": home if os.path.isabs(home) else "/",  # without it Open MPI 5 does not start
+    }
 
 
 def torch_rank(of_open_mpi: dict[str, str]) -> dict[str, str]:
