@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
     from ...roster.leader import Leader
     from ...roster.member import Member
+    from ...supervisor.plan import ProcessSpec
     from ...supervisor.watcher import Process, Supervised
     from . import Runtime
 
 SAY_EVERY = 10.0
 END_SECONDS = 5.0  # that mpirun and the daemons get to end once the ranks have
+STOP_SECONDS = 1.0  # the same after a failure or a stop
 ABORT_SECONDS = 5.0  # from the moment Open MPI takes a rank's proxy away until we stop waiting for the reason
 _FOREVER = 3600.0
 
@@ -97,11 +99,10 @@ class MpiRuntime:
             self._end_helpers(supervised, now)
             return
         self._note_own(supervised)
+        self._look_after_start(supervised, now)
+        self._look_after_proxies(supervised, now)
         if self._over(supervised):
             self._release(supervised, now)
-        else:
-            self._look_after_start(supervised, now)
-            self._look_after_proxies(supervised, now)
 
     def close(self) -> None:
         """The run is over: whoever waits for this host need wait no longer."""
@@ -164,31 +165,16 @@ class MpiRuntime:
         except OSError:  # gone already
             link.close()
             return
-        numbers = options.torch_rank(of_open_mpi)
-        if not numbers:
+        spec = rank_spec(self.plan, of_open_mpi, cpus if set(cpus) != os.sched_getaffinity(0) else ())
+        if spec is None:
             supervised.abandon(LaunchError("mpirun is not Open MPI's, or too old", hint="install Open MPI 4.1 or 5"))
-        if supervised.stopping or not numbers:
+        process = supervised.start_process(spec) if spec is not None and not supervised.stopping else None
+        if spec is None or process is None:
             link.send({"type": "end"})
             link.close()
             return
-        self.world, self.expected = int(numbers["WORLD_SIZE"]), int(numbers["LOCAL_WORLD_SIZE"])
-        rank, pattern = int(numbers["RANK"]), self.plan.rank
-        variables = {**of_open_mpi, **self.plan.own, **numbers}
-        variables["TORCHELASTIC_ERROR_FILE"] = f"{os.path.dirname(self.plan.socket)}/rank{rank}.error.json"
-        for name, value in self.plan.own.items():
-            if not value:
-                variables.pop(name, None)
-        process = supervised.start_process(
-            pattern.replace(
-                env=variables,
-                label=pattern.label.replace("{rank}", str(rank)) if self.world > 1 else "",
-                log=pattern.log.replace("{rank}", str(rank)),
-                rank=rank,
-                cpus=cpus if cpus != tuple(sorted(os.sched_getaffinity(0))) else (),
-            )
-        )
-        if process is not None:
-            self.proxies.append(Proxy(link, process))
+        self.world, self.expected = int(spec.env["WORLD_SIZE"]), int(spec.env["LOCAL_WORLD_SIZE"])
+        self.proxies.append(Proxy(link, process))
 
     # --- the other hosts ---
 
@@ -253,7 +239,8 @@ class MpiRuntime:
             proxy.link.close()
 
     def _end_helpers(self, supervised: Supervised, now: float) -> None:
-        if now - self.release_at > END_SECONDS:
+        # After a stop they may wait for hosts that are gone, or for ranks that never came.
+        if now - self.release_at > (STOP_SECONDS if supervised.stopping else END_SECONDS):
             for process in _helpers(supervised):
                 if process.returncode is None:
                     supervised.kill_helper(process)
@@ -295,6 +282,23 @@ class MpiRuntime:
         self.aborted_at = (self.aborted_at or now) if gone else 0.0
         if gone and not supervised.stopping and now - self.aborted_at > ABORT_SECONDS:
             supervised.stop_for_others("Open MPI ended the ranks and does not say why", interrupted=False, lost=False)
+
+
+def rank_spec(plan: Runtime, of_open_mpi: dict[str, str], cpus: tuple[int, ...]) -> ProcessSpec | None:
+    """The rank that Open MPI asks for by its proxy's environment; None where that is not Open MPI's."""
+    numbers = options.torch_rank(of_open_mpi)
+    if not numbers:
+        return None
+    rank, several = numbers["RANK"], numbers["WORLD_SIZE"] != "1"
+    variables = {**of_open_mpi, **plan.own, **numbers}
+    variables["TORCHELASTIC_ERROR_FILE"] = f"{os.path.dirname(plan.socket)}/rank{rank}.error.json"
+    return plan.rank.replace(
+        env={name: value for name, value in variables.items() if value or name not in plan.own},
+        label=plan.rank.label.replace("{rank}", rank) if several else "",
+        log=plan.rank.log.replace("{rank}", rank),
+        rank=int(rank),
+        cpus=cpus,
+    )
 
 
 def _helpers(supervised: Supervised) -> list[Process]:
