@@ -21,7 +21,7 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
     """What would be run, for a person; secrets masked."""
     import shlex
 
-    first = plan.processes[0]
+    first = plan.rank or plan.processes[0]
     rows = [
         ("job", job.name or "(no name)"),
         ("base", job.paths.base),
@@ -47,10 +47,9 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
         )
     for channel in job.channels:
         rows.append(("channel", f"{channel.name}: {channel.input_mode}, {channel.path}, {_size(channel.path)}"))
-    for spec in plan.processes:
-        rows.append(
-            ("command" if spec.rank is None else f"rank {spec.rank}", shlex.join(shown_arguments(spec.argv, spec.env)))
-        )
+    for spec in plan.shown:
+        name = spec.helper or ("each rank" if spec is plan.rank else "command" if spec.rank is None else f"rank {spec.rank}")
+        rows.append((name, shlex.join(shown_arguments(spec.argv, spec.env))))
     rows += [
         ("directory", first.cwd),
         ("logs", os.path.dirname(first.log)),
@@ -63,13 +62,13 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
     rows += [("warning", text) for text in (*job.warnings, *plan.notes)]
     lines = [f"{name:<11}{mask_text(text)}" for name, text in rows]
     shared = {k: v for k, v in first.env.items() if os.environ.get(k) != v}
-    for spec in plan.processes[1:]:
+    for spec in plan.shown:
         shared = {name: value for name, value in shared.items() if spec.env.get(name) == value}
     lines += ["", "environment (what train adds or changes):", *_variables(shared, "  ")]
-    for spec in plan.processes:
+    for spec in plan.shown:
         own = {k: v for k, v in spec.env.items() if k not in shared and os.environ.get(k) != v}
         if own:
-            lines += [f"environment of rank {spec.rank}:", *_variables(own, "  ")]
+            lines += [f"environment of {spec.helper or f'rank {spec.rank}'}:", *_variables(own, "  ")]
     return "\n".join(lines)
 
 
@@ -83,6 +82,8 @@ def _variables(values: dict[str, str], indent: str) -> list[str]:
 
 
 def _ranks(cluster: Cluster, plan: LaunchPlan) -> str:
+    if plan.rank is not None:
+        return f"{cluster.world_size} rank(s) on {len(cluster.hosts)} host(s), as mpirun maps them"
     if plan.processes[0].rank is None:
         return f"{len(plan.processes)} process on this host"
     return f"{len(plan.processes)} rank(s) on this host of {cluster.world_size}"

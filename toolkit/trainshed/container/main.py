@@ -142,7 +142,8 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             if plan.scratch:
                 scratch.make()
             killed_before = oom_kills()
-            outcome = run(plan, say=say, started=record.running, watcher=roster)
+            runtime = launchers.runtime(plan, roster, say)
+            outcome = run(plan, say=say, started=record.running, watcher=roster, runtime=runtime)
             failure = _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
     except NoJobError as error:
         from .card import card

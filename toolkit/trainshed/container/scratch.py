@@ -43,8 +43,16 @@ class Scratch:
         if not self.made:
             return
         try:
-            for entry in os.scandir(self.path):
-                os.unlink(entry.path)
+            _empty(self.path)
             os.rmdir(self.path)
         except OSError:
             pass
+
+
+def _empty(folder: str) -> None:
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):  # Open MPI's session folders, where it had no time to remove them
+            _empty(entry.path)
+            os.rmdir(entry.path)
+        else:
+            os.unlink(entry.path)

@@ -9,19 +9,22 @@ from trainshed.contract.errors import LaunchError
 from trainshed.contract.hyperparameters import to_argv
 from trainshed.contract.record import Record
 
-from . import script, torchrun
+from . import mpi, script, torchrun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.job import Job
 
     from ..program import Program
+    from ..roster.leader import Leader
+    from ..roster.member import Member
     from ..supervisor.plan import LaunchPlan
+    from ..supervisor.watcher import Runtime
 
-LAUNCHERS = {"script": script.plan, "torchrun": torchrun.plan}
+LAUNCHERS = {"script": script.plan, "torchrun": torchrun.plan, "mpi": mpi.plan}
 
 
 class Launch(Record):
@@ -40,7 +43,7 @@ class Launch(Record):
     scratch: str
     notes: tuple[str, ...] = ()
 
-    def log_file(self, rank: int) -> str:
+    def log_file(self, rank: int | str) -> str:
         """Where a rank's output is kept; the host is in the name, since hosts may share the folder."""
         return f"{self.job.paths.logs}/{self.cluster.current_host}.rank{rank}.log"
 
@@ -75,6 +78,16 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
         notes=tuple(notes),
     )
     return LAUNCHERS[kind](launch)
+
+
+def runtime(plan: LaunchPlan, roster: Leader | Member | None, say: Callable[[str], None]) -> Runtime | None:
+    """The launcher's own part in the run, None where it has none. The plan's scratch folder is there by now."""
+    if plan.runtime is None:
+        return None
+    from .mpi.runtime import MpiRuntime  # sockets are slow to load
+
+    assert isinstance(plan.runtime, mpi.Runtime)
+    return MpiRuntime(plan.runtime, roster, say)
 
 
 def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) -> dict[str, str]:

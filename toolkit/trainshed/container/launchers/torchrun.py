@@ -31,10 +31,12 @@ def plan(launch: Launch) -> LaunchPlan:
             hint="set trainshed_engine to torchrun as well",
         )
     processes = _agent(launch) if settings.engine == "torchrun" else _ranks(launch)
+    ignored = "sagemaker_distributed_dataparallel_custom_mpi_options"
+    notes = (f"{ignored} is not used: there is no mpirun",) if launch.job.hyperparameters.get(ignored) else ()
     return LaunchPlan(
         processes=processes,
         grace_seconds=settings.grace_seconds,
-        notes=launch.notes,
+        notes=(*launch.notes, *notes),
         launcher="torchrun",
         scratch=launch.scratch,
     )

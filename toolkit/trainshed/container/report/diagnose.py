@@ -100,14 +100,18 @@ def diagnose(
         stop_signal=outcome.stop_signal if result.stopped or outcome.stop_at <= result.ended else 0,
         killed_by_us=bool(outcome.killed) and result.returncode == -signal.SIGKILL,
     )
-    who = f"rank {rank} on {cluster.current_host}" if rank is not None else "the script"
+    who = result.spec.helper or "the script"
+    if rank is not None:
+        who = f"rank {rank} on {cluster.current_host}"
     if len(cluster.hosts) > 1 and rank is None:
         who += f" on {cluster.current_host}"
     interrupted = bool(context.stop_signal) and (raised is None or raised.name in ("KeyboardInterrupt", "SystemExit"))
     stopped = bool(outcome.stopped_by) and result.stopped and raised is None
     return Failure(
-        kind="Interrupted" if interrupted else "Stopped" if stopped else "UserError",
-        summary=mask_text(f"{who} {'failed' if cut_off else _how(result, context)}{_what(raised, text)}", secrets),
+        kind=_kind(result, interrupted, stopped),
+        summary=mask_text(
+            f"{who} {'failed' if cut_off else _how(result, context)}{_what(raised, text, bool(result.spec.helper))}", secrets
+        ),
         exit_code=exit_code_of(result.returncode),
         place=raised.place if raised else "",
         hint=mask_text(hint_for(context), secrets),
@@ -118,6 +122,12 @@ def diagnose(
         signal=signal_name(result.signal) if result.signal else "",
         at=_moment(result, raised),
     )
+
+
+def _kind(result: ProcessResult, interrupted: bool, stopped: bool) -> str:
+    if interrupted or stopped:
+        return "Interrupted" if interrupted else "Stopped"
+    return "LaunchError" if result.spec.helper else "UserError"
 
 
 def is_secondary(failure: Failure) -> bool:
@@ -187,11 +197,14 @@ def _how(result: ProcessResult, context: Context) -> str:
     return f"exited with {result.returncode}"
 
 
-def _what(raised: Raised | None, text: str) -> str:
-    """The exception, or the last line that was printed."""
+def _what(raised: Raised | None, text: str, helper: bool) -> str:
+    """The exception, or the last line that was printed; of a helper all it said, which is not much."""
     if raised is not None and raised.text:
         return f": {raised.text}"
-    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    lines = [line.strip() for line in text.splitlines() if line.strip(" \t-")]  # Open MPI rules its messages off
+    if helper and lines:
+        return f": {shorten(' '.join(lines), 300)}"
+    last = lines[-1] if lines else ""
     return f"; its last line: {shorten(last, 300)}" if last else ", and printed nothing"
 
 

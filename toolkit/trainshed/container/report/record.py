@@ -83,7 +83,7 @@ class RunRecord:
             "launcher": plan.launcher,
             "processes": [
                 {"rank": spec.rank, "argv": shown_arguments(spec.argv, spec.env), "cwd": spec.cwd, "log": spec.log}
-                for spec in plan.processes
+                for spec in plan.shown
             ],
             "grace_seconds": plan.grace_seconds,
         }

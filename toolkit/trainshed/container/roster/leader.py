@@ -46,6 +46,8 @@ class Host:
         self.lost_at = 0.0
         self.report: Report | None = None
         self.reported_at = 0.0
+        self.outbox: list[dict[str, Any]] = []  # said again on a new connection; the numbers let the host know what it has
+        self.taken = 0  # number of its last letter that came
 
     @property
     def settled(self) -> bool:
@@ -70,6 +72,7 @@ class Leader:
         self.own: Report | None = None
         self.own_at = 0.0
         self.refusal: Failure | None = None
+        self.inbox: list[tuple[int, dict[str, Any]]] = []
 
     # --- joining ---
 
@@ -179,6 +182,24 @@ class Leader:
     def interrupted(self, why: str) -> None:
         """This host was sent a stop signal: everyone is to stop."""
         self._stop(f"{self.names[0]}: {why}", interrupted=True)
+
+    # --- letters between the launchers of the hosts ---
+
+    def post(self, to: int, body: dict[str, Any]) -> None:
+        """Sends a letter to another host's launcher; it arrives once, in order, even over a connection made anew."""
+        host = next(host for host in self.hosts if host.rank == to)
+        host.outbox.append({"type": "letter", "number": len(host.outbox) + 1, "body": body})
+        if host.link is not None:
+            host.link.send(host.outbox[-1])
+
+    def letters(self) -> list[tuple[int, dict[str, Any]]]:
+        """What has come since the last call: (node rank of the sender, body)."""
+        inbox, self.inbox = self.inbox, []
+        return inbox
+
+    def absent(self) -> set[int]:
+        """Node ranks of the hosts that are lost or have ended."""
+        return {host.rank for host in self.hosts if host.settled}
 
     # --- the end ---
 
@@ -296,6 +317,8 @@ class Leader:
                 link.send({"type": "go"})
             if self.stopping:
                 link.send({"type": "stop", "why": self.stopping, "interrupted": self.stop_interrupts})
+            for letter in known.outbox:
+                link.send(letter)
             self._handle(known, rest, now)
 
     def _read(self, host: Host, link: Link, now: float) -> None:
@@ -311,6 +334,11 @@ class Leader:
             kind = message.get("type")
             if kind in ("failing", "interrupted"):
                 self._stop(f"{host.name}: {message.get('why', 'failed')}", interrupted=kind == "interrupted")
+            elif kind == "letter":
+                number, body = message.get("number"), message.get("body")
+                if isinstance(number, int) and isinstance(body, dict) and number > host.taken:
+                    host.taken = number
+                    self.inbox.append((host.rank, body))
             elif kind == "ended" and host.report is None:
                 try:
                     host.report, host.reported_at = Report.of(message), now

@@ -1,4 +1,4 @@
-"""One connection between two hosts: lines of JSON over TCP, never blocking."""
+"""One connection, to another host or to a process of this one: lines of JSON over a socket, never blocking."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Link:
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self.seen = now
         self.open = True

@@ -62,6 +62,9 @@ class Member:
         self.verdict: Verdict | None = None
         self.report: Report | None = None
         self.unsaid: list[dict[str, Any]] = []  # to be said again on a new connection
+        self.posted = 0  # number of the last letter to host 0's launcher
+        self.taken = 0  # number of the last one from there
+        self.inbox: list[tuple[int, dict[str, Any]]] = []
 
     # --- joining ---
 
@@ -143,6 +146,23 @@ class Member:
     def interrupted(self, why: str) -> None:
         """This host was sent a stop signal: everyone is to stop."""
         self._tell({"type": "interrupted", "why": why})
+
+    # --- letters between the launchers of the hosts ---
+
+    def post(self, to: int, body: dict[str, Any]) -> None:
+        """Sends a letter to host 0's launcher; it arrives once, in order, even over a connection made anew."""
+        assert to == 0, "hosts other than the first talk to it alone"
+        self.posted += 1
+        self._tell({"type": "letter", "number": self.posted, "body": body})
+
+    def letters(self) -> list[tuple[int, dict[str, Any]]]:
+        """What has come since the last call: (node rank of the sender, body)."""
+        inbox, self.inbox = self.inbox, []
+        return inbox
+
+    def absent(self) -> set[int]:
+        """Host 0's node rank if it is lost or has ended, else nothing."""
+        return {0} if self.verdict is not None else set()
 
     # --- the end ---
 
@@ -249,6 +269,11 @@ class Member:
             elif kind == "stop":
                 self.stopping = str(message.get("why", "another host failed"))
                 self.stop_interrupts = bool(message.get("interrupted"))
+            elif kind == "letter":
+                number, body = message.get("number"), message.get("body")
+                if isinstance(number, int) and isinstance(body, dict) and number > self.taken:
+                    self.taken = number
+                    self.inbox.append((0, body))
             elif kind == "verdict":
                 try:
                     self.verdict = Verdict(failure=failure_of_json(message["failure"]))

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .watcher import Watcher
+    from .watcher import Process, Runtime, Watcher
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # only to programs that have a handler: their default is to die
@@ -46,10 +46,16 @@ class Rank:
         self.returncode: int | None = None
         self.ended = 0.0
         self.stopped = False
+        self.dismissed = False
 
     @property
     def alive(self) -> bool:
         return self.returncode is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether its end is part of the outcome: a helper's only where it failed the ranks."""
+        return not self.spec.helper or (self.returncode != 0 and not self.stopped and not self.dismissed)
 
     def result(self) -> ProcessResult:
         """What the report needs to know."""
@@ -101,6 +107,7 @@ def run(
     say: Callable[[str], None] = lambda _: None,
     started: Callable[[], None] = lambda: None,
     watcher: Watcher | None = None,
+    runtime: Runtime | None = None,
 ) -> Outcome:
     """Runs the plan's processes to their end and returns how they ended; nothing of them is left afterwards.
 
@@ -110,23 +117,34 @@ def run(
         say: takes one line for the user.
         started: called once when all processes have been started.
         watcher: what else the loop is to watch: the roster of the job's hosts.
+        runtime: the launcher's own part in the run, where it has one.
 
     Raises:
         StartError: a process could not be started; those already running were stopped.
+        Exception: what the runtime gave as its reason to abandon the run.
     """
     become_subreaper()
     signals = SignalPipe()
     try:
-        return _Run(plan, signals, say, watcher).to_the_end(started)
+        return _Run(plan, signals, say, watcher, runtime).to_the_end(started)
     finally:
+        if runtime is not None:
+            runtime.close()
         signals.close()
 
 
 class _Run:
     """The state of one run."""
 
-    def __init__(self, plan: LaunchPlan, signals: SignalPipe, say: Callable[[str], None], watcher: Watcher | None) -> None:
-        self.plan, self.signals, self.watcher = plan, signals, watcher
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        signals: SignalPipe,
+        say: Callable[[str], None],
+        watcher: Watcher | None,
+        runtime: Runtime | None,
+    ) -> None:
+        self.plan, self.signals, self.watcher, self.runtime = plan, signals, watcher, runtime
         self._say = say
         self.unsaid: list[str] = []
         self.start = time.monotonic()
@@ -146,6 +164,7 @@ class _Run:
         self.left_behind: set[int] = set()
         self.batch_until = 0.0
         self.timed_out = False
+        self.error: Exception | None = None
 
     def now(self) -> float:
         return time.monotonic() - self.start
@@ -175,8 +194,12 @@ class _Run:
         started()
         self.watch()
         self.finish_output()
+        if self.error is not None:
+            raise self.error
+        ended = [rank for rank in self.ranks if rank.counts]
+        ended.sort(key=lambda rank: -1 if rank.spec.rank is None else rank.spec.rank)
         return Outcome(
-            results=tuple(rank.result() for rank in self.ranks),
+            results=tuple(rank.result() for rank in ended),
             stop_signal=self.stop_signal,
             stop_at=self.stop_at,
             stopped_by=self.stopped_by,
@@ -194,7 +217,7 @@ class _Run:
 
     def step(self) -> bool:
         """One turn of the loop; False when all is over."""
-        alive = any(rank.alive for rank in self.ranks)
+        alive = any(rank.alive for rank in self.ranks) or (self.runtime is not None and self.runtime.busy())
         if not alive:
             left = descendants()
             if not left:
@@ -236,12 +259,12 @@ class _Run:
                 continue
             left = max(0.0, moment - self.now())
             longest = left if longest is None else min(longest, left)
-        watched = self.watcher.descriptors() if self.watcher is not None else {}
-        for fd, events in watched.items():
-            poll.register(fd, events)
-        if self.watcher is not None:
-            pause = self.watcher.pause()
-            longest = pause if longest is None else min(longest, pause)
+        for watcher in (self.watcher, self.runtime):
+            if watcher is not None:
+                for fd, events in watcher.descriptors().items():
+                    poll.register(fd, events)
+                pause = watcher.pause()
+                longest = pause if longest is None else min(longest, pause)
         # Rounded up, or the last millisecond before a deadline would be spent spinning.
         ready = dict(poll.poll(None if longest is None else int(longest * 1000) + 1))
         now = self.now()
@@ -260,6 +283,8 @@ class _Run:
                 self.handle(number)
         if self.watcher is not None:
             self.watcher.turn(self)
+        if self.runtime is not None:
+            self.runtime.turn(self)
 
     def handle(self, number: int) -> None:
         """One signal that was sent to us."""
@@ -267,14 +292,16 @@ class _Run:
             self.reap()
         elif number in PASSED_SIGNALS:
             for rank in self.ranks:
-                if rank.alive and catches(rank.pid, number):
+                if rank.alive and not rank.spec.helper and catches(rank.pid, number):
                     os.kill(rank.pid, number)
         elif number in STOP_SIGNALS and not any(rank.alive for rank in self.ranks):
             self.deadline = self.now()  # the script has ended as it has; only what it left behind is awaited
         elif number in STOP_SIGNALS:
             if self.stop_signal and number == signal.SIGINT:  # somebody at a terminal who means it
                 self.deadline = self.now()
-            if again or not self.sent:  # asked already on behalf of another host, a second time would hit their handlers
+            if (
+                self.stop_signal or not self.sent
+            ):  # asked already on behalf of another host, a second time would hit their handlers
                 self.ask_to_stop(number, self.plan.grace_seconds)
             if self.stop_signal:
                 return
@@ -306,12 +333,11 @@ class _Run:
             while left > 0 and (taken := stream.read(now)):
                 left -= taken
                 self.flush()
+        if not rank.counts:
+            return
         if returncode != 0 and not self.sent and self.settled is None:
-            why = (
-                f"rank {rank.spec.rank} ended with {returncode}"
-                if rank.spec.label
-                else f"its script ended with {returncode}"
-            )
+            who = rank.spec.helper or (f"rank {rank.spec.rank}" if rank.spec.label else "its script")
+            why = f"{who} ended with {returncode}"
             if any(other.alive for other in self.ranks):
                 self.settled, self.failing = self.now() + FAILURE_SETTLES, why
             elif self.watcher is not None:
@@ -324,7 +350,7 @@ class _Run:
         self.stopped_by = why
         # Asked once already, they are on their way out, where a second signal would kill them: Python takes its handlers
         # down before it ends.
-        if not self.sent and any(rank.alive for rank in self.ranks):
+        if not self.sent and any(rank.alive and not rank.spec.helper for rank in self.ranks):
             self.say(f"stopping: {why}")
             limit = self.plan.grace_seconds if interrupted else LOST_GRACE if lost else FAILURE_GRACE
             self.ask_to_stop(signal.SIGTERM, min(limit, self.plan.grace_seconds))
@@ -335,17 +361,55 @@ class _Run:
             self.deadline = self.now() + grace
         self.sent, self.settled = number, None
         for rank in self.ranks:
-            if rank.alive:
+            if rank.alive and not rank.spec.helper:
                 _send(rank.pid, number, rank.spec.signal_group)
 
     def kill(self) -> None:
         """The grace is over."""
         self.deadline = None
         for rank in self.ranks:
-            if rank.alive:
+            if rank.alive and not rank.spec.helper:
                 self.killed += 1
                 self.say(f"{rank.spec.label or 'the script'} did not end in time and is killed")
                 _send(rank.pid, signal.SIGKILL, group=True)
+
+    # --- what a runtime may ask for ---
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the ranks have been asked to stop, or would be if there were any."""
+        return bool(self.sent or self.stopped_by)
+
+    def start_process(self, spec: ProcessSpec) -> Rank | None:
+        """Starts one more process; None where that fails, which ends the run."""
+        try:
+            rank = Rank(spec, self.out, self.err)
+        except StartError as error:
+            self.abandon(error)
+            return None
+        self.ranks.append(rank)
+        self.by_pid[rank.pid] = rank
+        return rank
+
+    def abandon(self, error: Exception) -> None:
+        """Stops all; the run ends by raising `error`."""
+        if self.error is None:
+            self.error = error
+            if self.watcher is not None and not self.sent:
+                self.watcher.failing(str(error))
+            self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
+
+    def dismiss(self, helper: Process) -> None:
+        """However the helper ends, and whatever it says from now on, is no matter."""
+        for rank in self.ranks:
+            if rank is helper:
+                rank.dismissed = True
+                for stream in (rank.out, rank.err):
+                    stream.console = Console(-1)
+
+    def kill_helper(self, helper: Process) -> None:
+        """Ends it at once, with all that it started."""
+        _send(helper.pid, signal.SIGKILL, group=True)
 
     def end_leftovers(self, left: list[int]) -> None:
         """Asks what the script left running to end, and kills it when its time is over."""

