@@ -299,9 +299,8 @@ class _Run:
         elif number in STOP_SIGNALS:
             if self.stop_signal and number == signal.SIGINT:  # somebody at a terminal who means it
                 self.deadline = self.now()
-            if (
-                self.stop_signal or not self.sent
-            ):  # asked already on behalf of another host, a second time would hit their handlers
+            # Asked already on behalf of another host, they are in their handlers, which a second signal would disturb.
+            if self.stop_signal or not self.sent:
                 self.ask_to_stop(number, self.plan.grace_seconds)
             if self.stop_signal:
                 return
