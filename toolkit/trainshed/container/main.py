@@ -16,6 +16,7 @@ from .cgroup import oom_kills
 from .cluster import resolve
 from .console import say
 from .interrupted import Interrupted, stop_ignored, stop_raises
+from .notices import Notices
 from .program import prepare
 from .report.finish import finish
 from .report.record import RunRecord
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
+    from .notices import Interruption
     from .program import Program
     from .supervisor.plan import Outcome
 
@@ -77,6 +79,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     host = environ.get("SM_CURRENT_HOST", "")
     outcome: Outcome | None = None
     failure: Failure | None = None
+    interruption: Interruption | None = None
     try:
         with stop_raises("before the script was started"), Scratch(environ, paths.output) as scratch:
             job = read_job(environ)
@@ -103,8 +106,24 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             if plan.scratch:
                 scratch.make()
             killed_before = oom_kills()
-            outcome = run(plan, say=say, started=record.running)
-            failure = _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
+            notices = Notices(
+                plan.notice_file,
+                environ,
+                say,
+                watch=job.settings.notices != "off",
+                exit_code=job.settings.interrupted_exit_code,
+            )
+
+            def started() -> None:
+                record.running()
+                notices.started()
+
+            outcome = run(plan, say=say, started=started, notices=notices)
+            notices.close()
+            interruption = notices.interruption(outcome, cluster.processes_per_host)
+            failure = (
+                None if interruption else _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
+            )
     except NoJobError as error:
         from .card import card
 
@@ -121,7 +140,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
         say(failure.text() if failure else "")
         return failure.exit_code if failure else EXIT_SUCCESS
     with stop_ignored():
-        return finish(paths, record, outcome, failure)
+        return finish(paths, record, outcome, failure, interruption)
 
 
 def _make_folders(job: Job) -> None:

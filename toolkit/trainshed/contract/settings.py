@@ -30,6 +30,9 @@ class Settings(Record):
     host_timeout_seconds: how long to wait for the names of the other hosts.
     master_port: where rank 0 listens.
     install_timeout_seconds: bound on installing requirements.
+    checkpoint: `auto` puts resumable checkpoints into Trainers (`autopatch`); "" leaves the script alone.
+    notices: `auto` watches the platform for notices of interruption, `off` only stop signals.
+    interrupted_exit_code: exit status of an interrupted job; schedulers that requeue by exit status want another than 0.
     program, source: the script and where its code is, for jobs without SageMaker's names for them.
     """
 
@@ -42,21 +45,33 @@ class Settings(Record):
     host_timeout_seconds: float = 300.0
     master_port: int = 7777
     install_timeout_seconds: float = 1800.0
+    checkpoint: str = ""
+    notices: str = "auto"
+    interrupted_exit_code: int = 0
     program: str = ""
     source: str = ""
 
 
-_CHOICES = {"distribution": DISTRIBUTIONS, "engine": ENGINES, "argv": ARGV_STYLES}
+_CHOICES = {
+    "distribution": DISTRIBUTIONS,
+    "engine": ENGINES,
+    "argv": ARGV_STYLES,
+    "checkpoint": ("", "auto"),
+    "notices": ("auto", "off"),
+}
 _RANGES = {
     "processes_per_host": (0, 4096),
     "max_restarts": (0, 1000),
     "grace_seconds": (0, 86_400),
+    "interrupted_exit_code": (0, 255),
     "host_timeout_seconds": (1, 86_400),
     "master_port": (1, 65_535),
     "install_timeout_seconds": (1, 86_400),
 }
 # Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
-_OTHER_VARIABLES = frozenset({"TRAINSHED_RUN_ID", "TRAINSHED_RUN_DIR", "TRAINSHED_LOG_LEVEL"})
+_OTHER_VARIABLES = frozenset(
+    {"TRAINSHED_RUN_ID", "TRAINSHED_RUN_DIR", "TRAINSHED_LOG_LEVEL", "TRAINSHED_NOTICE_FILE", "TRAINSHED_AZURE_METADATA"}
+)
 
 
 def read_settings(

@@ -7,6 +7,7 @@ import os
 from trainshed.contract.environment import script_environment
 from trainshed.contract.errors import LaunchError
 from trainshed.contract.hyperparameters import to_argv
+from trainshed.contract.notice import NOTICE_FILE
 from trainshed.contract.record import Record
 
 from . import script, torchrun
@@ -61,6 +62,7 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
             f"the distribution {kind!r} (asked for by {job.distribution.asked_by}) is not available in this version",
             hint=f"available: {', '.join(LAUNCHERS)}",
         )
+    notice_file = f"{scratch}/notice.json"
     arguments = to_argv(job.hyperparameters.user, job.settings.argv)
     variables, notes = script_environment(
         job, cluster, code_dir=program.folder, entry_point=program.name, arguments=arguments
@@ -70,11 +72,17 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
         cluster=cluster,
         program=program,
         arguments=tuple(arguments),
-        environment={**_defaults(cluster, program, environ), **environ, **variables, **_always(program, environ)},
+        environment={
+            **_defaults(cluster, program, environ),
+            **environ,
+            **variables,
+            **_always(program, environ),
+            NOTICE_FILE: notice_file,
+        },
         scratch=scratch,
         notes=tuple(notes),
     )
-    return LAUNCHERS[kind](launch)
+    return LAUNCHERS[kind](launch).replace(notice_file=notice_file)
 
 
 def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) -> dict[str, str]:

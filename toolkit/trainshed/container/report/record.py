@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
+    from ..notices import Interruption
     from ..program import Program
     from ..supervisor.plan import LaunchPlan, Outcome
 
@@ -91,10 +92,24 @@ class RunRecord:
         self.data["state"] = "Training"
         self.write()
 
-    def ended(self, outcome: Outcome | None, failure: Failure | None, exit_code: int) -> None:
+    def ended(
+        self,
+        outcome: Outcome | None,
+        failure: Failure | None,
+        exit_code: int,
+        interruption: Interruption | None = None,
+    ) -> None:
         """How it ended."""
-        stopped = bool(outcome and outcome.stop_signal)
-        state = "Stopped" if stopped or (failure and failure.kind == "Interrupted") else "Failed" if failure else "Completed"
+        stopped = bool(outcome and outcome.stop_signal) or bool(failure and failure.kind == "Interrupted")
+        state = (
+            "Interrupted"
+            if interruption and not interruption.plain_stop
+            else "Stopped"
+            if stopped
+            else "Failed"
+            if failure
+            else "Completed"
+        )
         self.data.update(state=state, ended=time.time(), seconds=round(time.time() - self.started, 6), exit_code=exit_code)
         if outcome is not None:
             self.data["outcome"] = {
@@ -106,6 +121,8 @@ class RunRecord:
                     {"rank": r.spec.rank, "returncode": r.returncode, "seconds": round(r.ended, 6)} for r in outcome.results
                 ],
             }
+        if interruption is not None:
+            self.data["interruption"] = interruption.plain()
         if failure is not None:
             self.data["failure"] = {**failure.plain(), "details": "", "tail": ""}
         self.write()

@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..notices import Notices
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # only to programs that have a handler: their default is to die
 FAILURE_GRACE = 15.0  # seconds that the other ranks get to end once one has failed
@@ -92,7 +94,11 @@ def _note(_signal: int, _frame: object) -> None:
 
 
 def run(
-    plan: LaunchPlan, *, say: Callable[[str], None] = lambda _: None, started: Callable[[], None] = lambda: None
+    plan: LaunchPlan,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    started: Callable[[], None] = lambda: None,
+    notices: Notices | None = None,
 ) -> Outcome:
     """Runs the plan's processes to their end and returns how they ended; nothing of them is left afterwards.
 
@@ -101,6 +107,7 @@ def run(
     Args:
         say: takes one line for the user.
         started: called once when all processes have been started.
+        notices: is told of stop signals before they are passed on, and may announce a stop itself.
 
     Raises:
         StartError: a process could not be started; those already running were stopped.
@@ -108,7 +115,7 @@ def run(
     become_subreaper()
     signals = SignalPipe()
     try:
-        return _Run(plan, signals, say).to_the_end(started)
+        return _Run(plan, signals, say, notices).to_the_end(started)
     finally:
         signals.close()
 
@@ -116,8 +123,10 @@ def run(
 class _Run:
     """The state of one run."""
 
-    def __init__(self, plan: LaunchPlan, signals: SignalPipe, say: Callable[[str], None]) -> None:
-        self.plan, self.signals, self.say = plan, signals, say
+    def __init__(
+        self, plan: LaunchPlan, signals: SignalPipe, say: Callable[[str], None], notices: Notices | None = None
+    ) -> None:
+        self.plan, self.signals, self.say, self.notices = plan, signals, say, notices
         self.start = time.monotonic()
         self.out, self.err = Console(1), Console(2)
         self.ranks: list[Rank] = []
@@ -186,6 +195,9 @@ class _Run:
         """Sleeps until something happens, then handles all of it."""
         poll = select.poll()
         poll.register(self.signals.fd, select.POLLIN)
+        announced = self.notices.fd if self.notices is not None else -1
+        if announced >= 0:
+            poll.register(announced, select.POLLIN)
         consoles = [console for console in (self.out, self.err) if console.size and not console.closed]
         for console in consoles:
             poll.register(console.fd, select.POLLOUT)
@@ -218,12 +230,19 @@ class _Run:
         if self.signals.fd in ready:
             for number in self.signals.take():
                 self.handle(number)
+        if self.notices is not None and announced in ready and self.notices.take():
+            for rank in self.ranks:  # those without a handler run on: the platform's own signal is still to come
+                if rank.alive and catches(rank.pid, signal.SIGTERM):
+                    _send(rank.pid, signal.SIGTERM, group=False)
+                    self.notices.told = True
 
     def handle(self, number: int) -> None:
         """One signal that was sent to us."""
         if number == signal.SIGCHLD:
             self.reap()
         elif number in PASSED_SIGNALS:
+            if self.notices is not None:
+                self.notices.signalled(number, self.plan.grace_seconds)
             for rank in self.ranks:
                 if rank.alive and catches(rank.pid, number):
                     os.kill(rank.pid, number)
@@ -235,6 +254,8 @@ class _Run:
                     f"{signal.Signals(number).name} received: passed on to the script, "
                     f"which has {self.plan.grace_seconds:g} s to end"
                 )
+                if self.notices is not None:
+                    self.notices.signalled(number, self.plan.grace_seconds)
             if again and number == signal.SIGINT:  # somebody at a terminal who means it
                 self.deadline = self.now()
             self.ask_to_stop(number, self.plan.grace_seconds)

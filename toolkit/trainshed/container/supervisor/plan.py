@@ -35,6 +35,7 @@ class LaunchPlan(Record):
     notes: what to tell the user about how this plan came about (shown by `--dry-run` and at the start).
     launcher: the distribution that made it.
     scratch: the folder for this run's small files, "" where nothing needs it.
+    notice_file: where the processes look for notices of interruption (`contract.notice`).
     """
 
     processes: tuple[ProcessSpec, ...]
@@ -43,6 +44,7 @@ class LaunchPlan(Record):
     notes: tuple[str, ...] = ()
     launcher: str = "script"
     scratch: str = ""
+    notice_file: str = ""
 
 
 class ProcessResult(Record):
