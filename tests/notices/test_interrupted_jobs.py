@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from notices.jobs import TRAINING, Service, Train, service
 
 pytest.importorskip("torch")

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from notices.jobs import Service, service, wait_for
 
+from notices.jobs import Service, service, wait_for
 from trainshed.container.notices import Notices, platforms
 from trainshed.container.notices.azure import Azure
 from trainshed.container.notices.ec2 import Ec2
