@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -60,29 +61,36 @@ def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def run_ranks(script: str, arguments: Sequence[str], ranks: int, env: Sequence[dict[str, str]] = ()) -> list[str]:
-    """Runs a script on several ranks; returns what each printed. Fails the test if one of them fails."""
-    port = str(free_port())
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, *arguments],
+class Forge:
+    """Runs scripts on several ranks (see `forge.py`)."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("forge.py"))],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
-            env=os.environ
-            | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            | {"LOCAL_RANK": str(rank), "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1"}
-            | (env[rank] if env else {}),
+            env=os.environ | {"PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1"},
         )
-        for rank in range(ranks)
-    ]
-    try:
-        ended = [process.communicate(timeout=LIMIT) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    for process, (out, err) in zip(processes, ended, strict=True):
-        assert process.returncode == 0, out + err
-    return [out + err for out, err in ended]
+
+    def run(self, script: str, arguments: Sequence[str], ranks: int, env: Sequence[dict[str, str]] = ()) -> list[str]:
+        """Returns what each rank printed; fails the test if one of them fails."""
+        common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        variables = [
+            {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **(env[rank] if env else {})} for rank in range(ranks)
+        ]
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"script": script, "arguments": list(arguments), "env": variables}
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        ended = json.loads(self._process.stdout.readline())["ranks"]
+        assert all(one["status"] == 0 for one in ended), "\n".join(one["output"] for one in ended)
+        return [one["output"] for one in ended]
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(LIMIT)
+        assert self._process.stdout is not None
+        self._process.stdout.close()

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from checkpoint.loops import names, train
 from trainshed.checkpoint import Checkpointer, ResumableLoader, ResumableSampler, export_weights
@@ -39,7 +41,7 @@ def test_sigterm_saves_the_step_at_hand_and_stops_the_loop(tmp_path: Path) -> No
     again = train(tmp_path / "stopped", last + 3)
     assert [step for step, _ in again] == [last + 1, last + 2, last + 3]
     together = dict(done) | dict(again)
-    assert {step: together[step] for step in together if step <= 40} == {s: l for s, l in straight.items() if s in together}
+    assert all(together[step] == loss for step, loss in straight.items() if step in together)
 
 
 def test_a_users_own_handler_is_left_alone(tmp_path: Path) -> None:

@@ -172,6 +172,13 @@ class Checkpointer:
         if self._finish_pending():
             raise CheckpointError(f"the checkpoint of step {step} was not made; the reason is above")
 
+    def wait(self) -> None:
+        """Until the newest snapshot is durable, or has failed; `last_step` and `failures` then say which."""
+        self._writer.wait()
+        fatal = self._collect()
+        if fatal is not None:
+            raise CheckpointError(f"writing checkpoints failed: {fatal}") from fatal
+
     def close(self) -> None:
         """Waits for the checkpoint being written and lets SIGTERM end the process again."""
         self._writer.wait()
