@@ -204,7 +204,8 @@ def measure(name: str, megabytes: int, repeat: int, place: Path) -> dict[str, fl
 def table(rows: list[tuple[str, int, dict[str, float]]]) -> str:
     """The results as a Markdown table."""
     lines = [
-        "| state | method | stall | vs memcpy | durable | vs dd | memory | slowdown | load | (first stall) | (memcpy, dd GB/s) |",
+        "| state | method | stall | vs memcpy | durable | vs dd | memory | slowdown | load | (first stall) "
+        "| (memcpy, dd GB/s) |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, megabytes, one in rows:
@@ -239,7 +240,7 @@ def main() -> int:
                 place = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder))
                 command = [sys.executable, __file__, "--one", name, "--megabytes", str(megabytes)]
                 command += ["--repeat", str(arguments.repeat), "--folder", place]
-                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode:
                     print(f"{name}, {megabytes} MB: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
                     return 1

@@ -6,7 +6,9 @@ writes); beside a GPU it is pinned, so that copies run on a stream of their own 
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import threading
 
 import torch
 
@@ -25,10 +27,23 @@ class Buffer:
             pass
         self.view = memoryview(self._map)
         self.bytes_ = torch.frombuffer(self._map, dtype=torch.uint8)
-        self.pinned = pinned and _pin(self.bytes_)
+        self.pinned = False
+        self._pin = pinned
+        self._touching = threading.Thread(target=self._touch, name="trainshed-buffer", daemon=True)
+        self._touching.start()
+
+    def _touch(self) -> None:
+        """Has the kernel hand out every page, beside the loop: ctypes and CUDA let go of the interpreter's lock."""
+        ctypes.memset(self.bytes_.data_ptr(), 0, self.size)
+        self.pinned = self._pin and _pin(self.bytes_)
+
+    def ready(self) -> None:
+        """Until all pages are there."""
+        self._touching.join()
 
     def close(self) -> None:
         """Gives up the memory; the kernel has it back when the last view of it is gone."""
+        self.ready()
         if self.pinned:
             torch.cuda.cudart().cudaHostUnregister(self.bytes_.data_ptr())  # type: ignore[attr-defined]
             self.pinned = False

@@ -155,6 +155,11 @@ class Checkpointer:
         self._policy.stepped(now - self._stepped_at, self._writer.busy)
         self._stepped_at = now
         due = self._policy.step_due(step)
+        if self._snapshot.buffer is None:  # the optimizer has its state now: get the memory for it while training goes on
+            tensors: dict[str, torch.Tensor] = {}
+            for state in self._states:
+                state.capture(tensors)
+            self._lay_out(tensors)
         if self.interrupted or (step < self._next_check and not due):
             return self.interrupted
         self._consider(step, due, metrics or {})
@@ -256,11 +261,10 @@ class Checkpointer:
         began = time.monotonic()
         tensors: dict[str, torch.Tensor] = {}
         tree = {state.name: state.capture(tensors) for state in self._states}
-        if self._planner.update(tensors):
-            self._layout = Layout(self._planner.share)
-            buffer = self._snapshot.reserve(self._layout.memory, any(tensor.is_cuda for tensor in tensors.values()))
-            buffer.view[: len(self._layout.header)] = self._layout.header
-            self._views = self._layout.views(buffer.bytes_)
+        self._lay_out(tensors)
+        assert self._snapshot.buffer is not None
+        self._snapshot.buffer.ready()
+        self._snapshot.buffer.view[: len(self._layout.header)] = self._layout.header
         self._snapshot.copy([tensor_of(piece, tensors) for piece in self._layout.pieces], self._views)
         blob = io.BytesIO()
         torch.save(tree, blob)
@@ -268,7 +272,6 @@ class Checkpointer:
         self._pending = step
         ranks, layout = self._ranks, self._layout
         prefix = f"{ranks.host}.rank{ranks.rank}"
-        assert self._snapshot.buffer is not None
         contents = [
             Content(name=f"{prefix}.safetensors", data=self._snapshot.buffer.view, size=layout.size),
             Content(name=f"{prefix}.objects", data=_page_multiple(blob.getbuffer()), size=blob.getbuffer().nbytes),
@@ -297,6 +300,13 @@ class Checkpointer:
         self._writer.start(write)
         now = time.monotonic()
         self._policy.saved(now, now - began)
+
+    def _lay_out(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Divides the state among the ranks and has memory for this rank's share, anew where the state has changed."""
+        if self._planner.update(tensors):
+            self._layout = Layout(self._planner.share)
+            buffer = self._snapshot.reserve(self._layout.memory, any(tensor.is_cuda for tensor in tensors.values()))
+            self._views = self._layout.views(buffer.bytes_)
 
     def _collect(self) -> BaseException | None:
         """Notes how the last write ended, once it has; returns an error that is none of the disk's."""
