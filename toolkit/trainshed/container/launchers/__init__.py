@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import trainshed
 from trainshed.contract.environment import script_environment
 from trainshed.contract.errors import LaunchError
 from trainshed.contract.hyperparameters import to_argv
@@ -76,7 +77,7 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
             **_defaults(cluster, program, environ),
             **environ,
             **variables,
-            **_always(program, environ),
+            **_always(job, program, environ),
             NOTICE_FILE: notice_file,
         },
         scratch=scratch,
@@ -98,7 +99,12 @@ def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) ->
     return values
 
 
-def _always(program: Program, environ: Mapping[str, str]) -> dict[str, str]:
-    """The code folder comes first on Python's path, then packages installed for the job, then the user's own."""
+def _always(job: Job, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
+    """The code folder comes first on Python's path, then packages installed for the job, then the user's own.
+
+    Before all of them, in jobs that ask for it, the folder whose `sitecustomize` hooks into training loops.
+    """
     folders = [program.folder, program.packages, environ.get("PYTHONPATH", "")]
+    if job.settings.checkpoint == "auto":
+        folders.insert(0, os.path.join(os.path.dirname(trainshed.__file__), "autopatch", "startup"))
     return {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
