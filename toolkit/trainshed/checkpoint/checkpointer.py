@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import time
-
-import torch
 
 from trainshed.contract.notice import NOTICE_FILE, Answer, Notice, write_answer
 from trainshed.contract.paths import Paths
 
 from . import folder as folders
 from . import ranks as ranks_module
-from .buffers import Snapshot
 from .errors import CheckpointError
 from .interrupt import Interrupts
-from .manifest import Manifest
-from .plan import Planner, tensor_of
 from .policy import History, Policy
 from .resume import Resumed, resume
-from .save import Content, Retention, SaveError, explain, write_part
-from .shardfile import Layout
-from .state import ModelState, ObjectState, OptimizerState, RandomState, StateError
-from .writer import Writer
+from .save import Retention, SaveError, explain
+from .shots import Shots
+from .state import all_states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
 
 
@@ -87,28 +80,24 @@ class Checkpointer:
         self.folder = os.path.abspath(folder)
         self._intervals = (every_steps, every_seconds)
         self._policy = Policy(*self._intervals, time.monotonic(), History())
-        self._keep = Retention(last=keep_last, every=keep_every, metric=keep_best, mode=best_is)
         self._check_seconds = check_seconds
-        self._states = _states(model, optimizer, {"scheduler": scheduler, "scaler": scaler, "data": data, **(extra or {})})
+        self._states = all_states(
+            model, optimizer, {"scheduler": scheduler, "scaler": scaler, "data": data, **(extra or {})}
+        )
         self._ranks = ranks_module.current()
         try:
             self._ranks.share_storage(self.folder)
         except OSError as error:
             raise CheckpointError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from error
-        self._planner = Planner(self._ranks)
-        self._layout = Layout([])
-        self._views: list[torch.Tensor] = []
-        self._snapshot = Snapshot()
-        self._writer = Writer()
+        keep = Retention(last=keep_last, every=keep_every, metric=keep_best, mode=best_is)
+        self._shots = Shots(self.folder, self._ranks, self._states, keep)
         self._interrupts = Interrupts()
         self._notice: Notice | None = None
         self._save_once = False
         self._next_check = 0
-        self._saves = 0
         self._pending = -1  # step of the snapshot being written
         self._stepped_at = time.monotonic()
-        self.last_path = ""  # the newest checkpoint of this run that is durable ("" on ranks that do not publish)
-        self.last_step = -1
+        self.last_step = -1  # that of the newest checkpoint that is durable
         self.interrupted = False  # whether `step` has asked to stop
         self.failures = 0  # checkpoints that could not be made
 
@@ -152,14 +141,10 @@ class Checkpointer:
             CheckpointError: the writing thread broke down (a full disk is only reported, on stderr).
         """
         now = time.monotonic()
-        self._policy.stepped(now - self._stepped_at, self._writer.busy)
+        self._policy.stepped(now - self._stepped_at, self._shots.writer.busy)
         self._stepped_at = now
         due = self._policy.step_due(step)
-        if self._snapshot.buffer is None:  # the optimizer has its state now: get the memory for it while training goes on
-            tensors: dict[str, torch.Tensor] = {}
-            for state in self._states:
-                state.capture(tensors)
-            self._lay_out(tensors)
+        self._shots.prepare()
         if self.interrupted or (step < self._next_check and not due):
             return self.interrupted
         self._consider(step, due, metrics or {})
@@ -177,16 +162,21 @@ class Checkpointer:
         if self._finish_pending():
             raise CheckpointError(f"the checkpoint of step {step} was not made; the reason is above")
 
+    @property
+    def busy(self) -> bool:
+        """Whether a snapshot is being written."""
+        return self._shots.writer.busy
+
     def wait(self) -> None:
         """Until the newest snapshot is durable, or has failed; `last_step` and `failures` then say which."""
-        self._writer.wait()
+        self._shots.writer.wait()
         fatal = self._collect()
         if fatal is not None:
             raise CheckpointError(f"writing checkpoints failed: {fatal}") from fatal
 
     def close(self) -> None:
         """Waits for the checkpoint being written and lets SIGTERM end the process again."""
-        self._writer.wait()
+        self._shots.writer.wait()
         self._collect()
         self._interrupts.close()
 
@@ -208,7 +198,7 @@ class Checkpointer:
                 notice is not None and notice.stop,
                 self._save_once,
                 self._policy.due(now),
-                self._writer.busy,
+                self._shots.writer.busy,
                 fatal is not None,
                 self._policy.write,
                 -1e9 if left is None else -left,
@@ -259,62 +249,18 @@ class Checkpointer:
     def _save(self, step: int, metrics: Mapping[str, float], reason: str) -> None:
         """Takes the snapshot and starts writing it; nothing else is being written."""
         began = time.monotonic()
-        tensors: dict[str, torch.Tensor] = {}
-        tree = {state.name: state.capture(tensors) for state in self._states}
-        self._lay_out(tensors)
-        assert self._snapshot.buffer is not None
-        self._snapshot.buffer.ready()
-        self._snapshot.buffer.view[: len(self._layout.header)] = self._layout.header
-        self._snapshot.copy([tensor_of(piece, tensors) for piece in self._layout.pieces], self._views)
-        blob = io.BytesIO()
-        torch.save(tree, blob)
-        self._saves += 1
         self._pending = step
-        ranks, layout = self._ranks, self._layout
-        prefix = f"{ranks.host}.rank{ranks.rank}"
-        contents = [
-            Content(name=f"{prefix}.safetensors", data=self._snapshot.buffer.view, size=layout.size),
-            Content(name=f"{prefix}.objects", data=_page_multiple(blob.getbuffer()), size=blob.getbuffer().nbytes),
-        ]
-        manifest = Manifest(
-            step=step,
-            save=f"{ranks.token}{self._saves:x}",
-            part=ranks.part,
-            parts=ranks.parts,
-            complete=self._planner.complete,
-            world_size=ranks.world_size,
-            ranks=ranks.peers,
-            host=ranks.host,
-            created=time.time(),
-            files=(),
-            reason=reason,
-            run=self._policy.so_far(began).plain(),
-            metrics={name: float(value) for name, value in metrics.items()},
-        )
-        needed = self._planner.bytes_on_storage + len(ranks.peers) * (len(layout.header) + blob.getbuffer().nbytes)
-
-        def write() -> None:
-            self._snapshot.wait()
-            self.last_path = write_part(self.folder, ranks, contents, manifest, needed, self._keep) or self.last_path
-
-        self._writer.start(write)
+        self._shots.start(step, reason, self._policy.so_far(began).plain(), metrics)
         now = time.monotonic()
         self._policy.saved(now, now - began)
 
-    def _lay_out(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Divides the state among the ranks and has memory for this rank's share, anew where the state has changed."""
-        if self._planner.update(tensors):
-            self._layout = Layout(self._planner.share)
-            buffer = self._snapshot.reserve(self._layout.memory, any(tensor.is_cuda for tensor in tensors.values()))
-            self._views = self._layout.views(buffer.bytes_)
-
     def _collect(self) -> BaseException | None:
         """Notes how the last write ended, once it has; returns an error that is none of the disk's."""
-        if self._pending < 0 or self._writer.busy:
+        if self._pending < 0 or self._shots.writer.busy:
             return None
         step, self._pending = self._pending, -1
-        self._policy.written(self._writer.seconds)
-        error = self._writer.take_error()
+        self._policy.written(self._shots.writer.seconds)
+        error = self._shots.writer.take_error()
         if error is None:
             self.last_step = step
             return None
@@ -326,7 +272,7 @@ class Checkpointer:
 
     def _finish_pending(self, check: bool = True) -> bool:
         """Waits for the write in progress; whether it failed on any rank. Collective if `check`."""
-        self._writer.wait()
+        self._shots.writer.wait()
         failures = self.failures
         fatal = self._collect()
         if not check:
@@ -339,40 +285,3 @@ class Checkpointer:
     def _say(self, line: str, everywhere: bool = False) -> None:
         if self._ranks.rank == 0 or everywhere:
             print(f"trainshed: {line}", file=sys.stderr, flush=True)
-
-
-def _states(model: Any, optimizer: Any, others: Mapping[str, Any]) -> list[Any]:
-    """Everything that goes into a checkpoint, by unique names."""
-    models = [ModelState(name, one) for name, one in _named("model", model)]
-    optimizers = [OptimizerState(name, one, models) for name, one in _named("optimizer", optimizer)]
-    try:
-        objects = [ObjectState(name, thing) for name, thing in others.items() if thing is not None]
-    except StateError as error:
-        raise ValueError(str(error)) from None
-    states: list[Any] = [*models, *optimizers, *objects, RandomState()]
-    names = [state.name for state in states]
-    twice = next((name for name in names if names.count(name) > 1), "")
-    if twice:
-        raise ValueError(f"{twice!r} names two things in the checkpoint")
-    return states
-
-
-def _named(kind: str, things: Any) -> Sequence[tuple[str, Any]]:
-    if things is None:
-        return []
-    if isinstance(things, dict):
-        return [(f"{kind}.{name}", thing) for name, thing in things.items()]
-    if isinstance(things, (list, tuple)):
-        return [(f"{kind}.{number}", thing) for number, thing in enumerate(things)]
-    return [(kind, things)]
-
-
-def _page_multiple(data: memoryview) -> memoryview:
-    """A copy of a small file's bytes in page-aligned memory."""
-    import mmap
-
-    from .blocks import padded
-
-    memory = mmap.mmap(-1, padded(max(data.nbytes, 1)))
-    memory[: data.nbytes] = data
-    return memoryview(memory)

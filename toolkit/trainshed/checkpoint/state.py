@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -242,3 +242,29 @@ def same_names(what: str, own: Iterable[str], stored: Iterable[str]) -> None:
         found = ((missing, "not in the checkpoint"), (extra, "only in it"))
         parts = [f"{len(names)} {which}, first {names[0]}" for names, which in found if names]
         raise StateError(f"{what} have changed since the checkpoint was made: {'; '.join(parts)}")
+
+
+def all_states(model: Any, optimizer: Any, others: Mapping[str, Any]) -> list[Any]:
+    """Everything that goes into a checkpoint, by unique names."""
+    models = [ModelState(name, one) for name, one in _named("model", model)]
+    optimizers = [OptimizerState(name, one, models) for name, one in _named("optimizer", optimizer)]
+    try:
+        objects = [ObjectState(name, thing) for name, thing in others.items() if thing is not None]
+    except StateError as error:
+        raise ValueError(str(error)) from None
+    states: list[Any] = [*models, *optimizers, *objects, RandomState()]
+    names = [state.name for state in states]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        raise ValueError(f"{twice!r} names two things in the checkpoint")
+    return states
+
+
+def _named(kind: str, things: Any) -> Sequence[tuple[str, Any]]:
+    if things is None:
+        return []
+    if isinstance(things, dict):
+        return [(f"{kind}.{name}", thing) for name, thing in things.items()]
+    if isinstance(things, (list, tuple)):
+        return [(f"{kind}.{number}", thing) for number, thing in enumerate(things)]
+    return [(kind, things)]
