@@ -20,6 +20,7 @@ from .notices import Notices
 from .program import prepare
 from .report.finish import finish
 from .report.record import RunRecord
+from .restarts import Restarts
 from .scratch import Scratch
 from .supervisor.loop import run
 from .supervisor.plan import StartError
@@ -118,12 +119,18 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
                 record.running()
                 notices.started()
 
-            outcome = run(plan, say=say, started=started, notices=notices)
+            budget = 0 if job.settings.engine == "torchrun" else job.settings.max_restarts
+            restarts = Restarts(budget, paths.checkpoints, say)
+            while True:
+                outcome = run(plan, say=say, started=started, notices=notices)
+                interruption = notices.interruption(outcome, cluster.processes_per_host)
+                oom, killed_before = oom_kills() - killed_before, oom_kills()
+                failure = None if interruption else _diagnose(outcome, job, cluster, program, oom, secrets)
+                if failure is None or not restarts.again(outcome, failure):
+                    break
+                record.restarted(failure)
+                plan = restarts.plan(plan)
             notices.close()
-            interruption = notices.interruption(outcome, cluster.processes_per_host)
-            failure = (
-                None if interruption else _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
-            )
     except NoJobError as error:
         from .card import card
 

@@ -24,7 +24,8 @@ class Settings(Record):
     distribution: how ranks are started; "" lets the platform's flags decide (`sagemaker_mpi_enabled` ...).
     processes_per_host: ranks on each host; 0 means GPUs, else Neuron cores, else 1 on CPU hosts.
     engine: who starts torchrun jobs: our own supervisor, or torch's elastic agent.
-    max_restarts: how often the elastic agent restarts the ranks.
+    max_restarts: how often failed ranks are started again, to resume from their newest checkpoint; on several hosts
+        with the elastic agent only.
     argv: command-line style of the hyperparameters.
     grace_seconds: from a stop signal to SIGKILL. SageMaker gives 120 s, of which the last ten are for our report.
     host_timeout_seconds: how long to wait for the names of the other hosts.

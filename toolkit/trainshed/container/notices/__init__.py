@@ -67,8 +67,8 @@ class Notices:
         self.told = False  # whether the loop has sent a rank a signal because of an announcement
 
     def started(self) -> None:
-        """The ranks run: begins to watch the platforms that are there."""
-        if not self._watch:
+        """The ranks run: begins to watch the platforms that are there. Once; a restart of the ranks changes nothing."""
+        if not self._watch or self.fd >= 0:
             return
         from .platforms import present
 

@@ -92,6 +92,12 @@ class RunRecord:
         self.data["state"] = "Training"
         self.write()
 
+    def restarted(self, failure: Failure) -> None:
+        """The script failed and is started again."""
+        self.phase("training")
+        reason = {"at": time.time(), "reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
+        self.data.setdefault("restarts", []).append(reason)
+
     def ended(
         self,
         outcome: Outcome | None,
