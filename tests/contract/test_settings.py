@@ -31,6 +31,9 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "master_port": ("2e4", 20_000),
     "roster_port": ("20001", 20_001),
     "install_timeout_seconds": ("60", 60.0),
+    "checkpoint": ("auto", "auto"),
+    "notices": ("off", "off"),
+    "interrupted_exit_code": ("75", 75),
     "program": ("train.py", "train.py"),
     "source": ("/src", "/src"),
 }

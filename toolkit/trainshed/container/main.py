@@ -16,9 +16,11 @@ from .cgroup import oom_kills
 from .cluster import resolve
 from .console import say
 from .interrupted import Interrupted, stop_ignored, stop_raises
+from .notices import Notices
 from .program import prepare
 from .report.finish import finish
 from .report.record import RunRecord
+from .restarts import Restarts
 from .roster import agree, fail_before_start, join_roster
 from .scratch import Scratch
 from .supervisor.loop import run
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
+    from .notices import Interruption
     from .program import Program
     from .roster.leader import Leader
     from .roster.member import Member
@@ -109,6 +112,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     host = environ.get("SM_CURRENT_HOST", "")
     outcome: Outcome | None = None
     failure: Failure | None = None
+    interruption: Interruption | None = None
     roster: Leader | Member | None = None
     joining: tuple[Job, Cluster] | None = None  # set while other hosts may be waiting for this one
     try:
@@ -142,9 +146,32 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             if plan.scratch:
                 scratch.make()
             killed_before = oom_kills()
-            runtime = launchers.runtime(plan, roster, say)
-            outcome = run(plan, say=say, started=record.running, watcher=roster, runtime=runtime)
-            failure = _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
+            notices = Notices(
+                plan.notice_file,
+                environ,
+                say,
+                watch=job.settings.notices != "off",
+                exit_code=job.settings.interrupted_exit_code,
+            )
+
+            def started() -> None:
+                record.running()
+                notices.started()
+
+            # Ranks on several hosts must agree on a restart: that is torch's elastic agent's part.
+            ours = job.settings.engine != "torchrun" and roster is None
+            restarts = Restarts(job.settings.max_restarts if ours else 0, paths.checkpoints, say)
+            while True:
+                runtime = launchers.runtime(plan, roster, say)
+                outcome = run(plan, say=say, started=started, watcher=roster, runtime=runtime, notices=notices)
+                interruption = notices.interruption(outcome, cluster.processes_per_host)
+                oom, killed_before = oom_kills() - killed_before, oom_kills()
+                failure = None if interruption else _diagnose(outcome, job, cluster, program, oom, secrets)
+                if failure is None or not restarts.again(outcome, failure):
+                    break
+                record.restarted(failure)
+                plan = restarts.plan(plan)
+            notices.close()
     except NoJobError as error:
         from .card import card
 
@@ -165,7 +192,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             failure = agree(roster, outcome, failure, host)
         elif joining is not None and failure is not None:
             fail_before_start(*joining, environ, say, failure)
-        return finish(paths, record, outcome, failure)
+        return finish(paths, record, outcome, failure, interruption)
 
 
 def _make_folders(job: Job) -> None:

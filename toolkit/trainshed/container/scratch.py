@@ -40,9 +40,7 @@ class Scratch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.made:
-            return
-        try:
+        try:  # a notice of interruption makes it as well
             _empty(self.path)
             os.rmdir(self.path)
         except OSError:

@@ -24,13 +24,17 @@ class Settings(Record):
     distribution: how ranks are started; "" lets the platform's flags decide (`sagemaker_mpi_enabled` ...).
     processes_per_host: ranks on each host; 0 means GPUs, else Neuron cores, else 1 on CPU hosts.
     engine: who starts torchrun jobs: our own supervisor, or torch's elastic agent.
-    max_restarts: how often the elastic agent restarts the ranks.
+    max_restarts: how often failed ranks are started again, to resume from their newest checkpoint; on several hosts
+        with the elastic agent only.
     argv: command-line style of the hyperparameters.
     grace_seconds: from a stop signal to SIGKILL. SageMaker gives 120 s, of which the last ten are for our report.
     host_timeout_seconds: how long to wait for the other hosts at the start.
     master_port: where rank 0 listens.
     roster_port: where host 0 listens for the other hosts' `train`; 0 means the port after rank 0's.
     install_timeout_seconds: bound on installing requirements.
+    checkpoint: `auto` puts resumable checkpoints into Trainers (`autopatch`); "" leaves the script alone.
+    notices: `auto` watches the platform for notices of interruption, `off` only stop signals.
+    interrupted_exit_code: exit status of an interrupted job; schedulers that requeue by exit status want another than 0.
     program, source: the script and where its code is, for jobs without SageMaker's names for them.
     """
 
@@ -44,15 +48,25 @@ class Settings(Record):
     master_port: int = 7777
     roster_port: int = 0
     install_timeout_seconds: float = 1800.0
+    checkpoint: str = ""
+    notices: str = "auto"
+    interrupted_exit_code: int = 0
     program: str = ""
     source: str = ""
 
 
-_CHOICES = {"distribution": DISTRIBUTIONS, "engine": ENGINES, "argv": ARGV_STYLES}
+_CHOICES = {
+    "distribution": DISTRIBUTIONS,
+    "engine": ENGINES,
+    "argv": ARGV_STYLES,
+    "checkpoint": ("", "auto"),
+    "notices": ("auto", "off"),
+}
 _RANGES = {
     "processes_per_host": (0, 4096),
     "max_restarts": (0, 1000),
     "grace_seconds": (0, 86_400),
+    "interrupted_exit_code": (0, 255),
     "host_timeout_seconds": (1, 86_400),
     "master_port": (1, 65_535),
     "roster_port": (0, 65_535),
@@ -61,13 +75,15 @@ _RANGES = {
 # Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
 _OTHER_VARIABLES = frozenset(
     {
-        "TRAINSHED_HOSTS",
-        "TRAINSHED_HOST",
+        "TRAINSHED_AZURE_METADATA",
         "TRAINSHED_ENTRYPOINTS",
-        "TRAINSHED_ROSTER_TOKEN",
-        "TRAINSHED_RUN_ID",
-        "TRAINSHED_RUN_DIR",
+        "TRAINSHED_HOST",
+        "TRAINSHED_HOSTS",
         "TRAINSHED_LOG_LEVEL",
+        "TRAINSHED_NOTICE_FILE",
+        "TRAINSHED_ROSTER_TOKEN",
+        "TRAINSHED_RUN_DIR",
+        "TRAINSHED_RUN_ID",
     }
 )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+import trainshed
 from trainshed.contract.environment import script_environment
 from trainshed.contract.errors import LaunchError
 from trainshed.contract.hyperparameters import to_argv
+from trainshed.contract.notice import NOTICE_FILE
 from trainshed.contract.record import Record
 
 from . import mpi, script, torchrun
@@ -64,6 +66,7 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
             f"the distribution {kind!r} (asked for by {job.distribution.asked_by}) is not available in this version",
             hint=f"available: {', '.join(LAUNCHERS)}",
         )
+    notice_file = f"{scratch}/notice.json"
     arguments = to_argv(job.hyperparameters.user, job.settings.argv)
     variables, notes = script_environment(
         job, cluster, code_dir=program.folder, entry_point=program.name, arguments=arguments
@@ -73,11 +76,17 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
         cluster=cluster,
         program=program,
         arguments=tuple(arguments),
-        environment={**_defaults(cluster, program, environ), **environ, **variables, **_always(program, environ)},
+        environment={
+            **_defaults(cluster, program, environ),
+            **environ,
+            **variables,
+            **_always(job, program, environ),
+            NOTICE_FILE: notice_file,
+        },
         scratch=scratch,
         notes=tuple(notes),
     )
-    return LAUNCHERS[kind](launch)
+    return LAUNCHERS[kind](launch).replace(notice_file=notice_file)
 
 
 def runtime(plan: LaunchPlan, roster: Leader | Member | None, say: Callable[[str], None]) -> Runtime | None:
@@ -103,12 +112,15 @@ def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) ->
     return values
 
 
-def _always(program: Program, environ: Mapping[str, str]) -> dict[str, str]:
+def _always(job: Job, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
     """The code folder comes first on Python's path, then packages installed for the job, then the user's own.
 
-    Programs that came with those packages come first on PATH.
+    Before all of them, in jobs that ask for it, the folder whose `sitecustomize` hooks into training loops. Programs that
+    came with those packages come first on PATH.
     """
     folders = [program.folder, program.packages, environ.get("PYTHONPATH", "")]
+    if job.settings.checkpoint == "auto":
+        folders.insert(0, os.path.join(os.path.dirname(trainshed.__file__), "autopatch", "startup"))
     values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
     if program.scripts:
         values["PATH"] = os.pathsep.join((program.scripts, environ.get("PATH", os.defpath)))

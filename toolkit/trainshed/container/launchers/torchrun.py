@@ -25,9 +25,9 @@ _FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)
 def plan(launch: Launch) -> LaunchPlan:
     """One process a rank, or the elastic agent."""
     settings = launch.job.settings
-    if settings.max_restarts and settings.engine != "torchrun":
+    if settings.max_restarts and settings.engine != "torchrun" and len(launch.cluster.hosts) > 1:
         raise LaunchError(
-            f"trainshed_max_restarts = {settings.max_restarts} needs torch's elastic agent",
+            f"trainshed_max_restarts = {settings.max_restarts} on several hosts needs torch's elastic agent",
             hint="set trainshed_engine to torchrun as well",
         )
     processes = _agent(launch) if settings.engine == "torchrun" else _ranks(launch)

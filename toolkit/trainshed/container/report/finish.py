@@ -12,27 +12,34 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
     from trainshed.contract.paths import Paths
 
+    from ..notices import Interruption
     from ..supervisor.plan import Outcome
     from .record import RunRecord
 
 
-def finish(paths: Paths, record: RunRecord, outcome: Outcome | None, failure: Failure | None) -> int:
+def finish(
+    paths: Paths,
+    record: RunRecord,
+    outcome: Outcome | None,
+    failure: Failure | None,
+    interruption: Interruption | None = None,
+) -> int:
     """Writes the failure or success file and the run record; returns the exit status for `train`.
 
-    A script that exits with 0 after a stop signal has stopped, not succeeded and not failed: neither file is written.
+    A script that exits with 0 after a stop signal or another notice was interrupted, it has not succeeded and not
+    failed: neither file is written, and the exit status is the one that the job asks for (0 by default).
     """
     if record.room is not None:
         record.room.free()
     record.phase("training" if outcome is not None else "preparing")
-    exit_code = failure.exit_code if failure else EXIT_SUCCESS
-    stopped = outcome is not None and (outcome.stop_signal or outcome.stopped_by) and not failure
+    exit_code = failure.exit_code if failure else interruption.exit_code if interruption else EXIT_SUCCESS
     try:
         if failure:
             own = read_own_failure(paths)
             write_failure(paths, failure.text())
             if own:
                 say(f"the script gave its own reason: {own.splitlines()[0][:300]}")
-        elif not stopped:
+        elif interruption is None and not (outcome and outcome.stopped_by):
             write_success(paths)
     except OSError as error:
         where = paths.failure if failure else paths.success
@@ -41,12 +48,12 @@ def finish(paths: Paths, record: RunRecord, outcome: Outcome | None, failure: Fa
         say(f"{outcome.left_behind} process(es) that the script had left running were ended")
     if outcome is not None and outcome.log_problem:
         say(outcome.log_problem)
-    record.ended(outcome, failure, exit_code)
+    record.ended(outcome, failure, exit_code, interruption)
     if failure:
         say("\n".join(failure.text().split("\n\n")[0].splitlines()))
         say(f"Reporting training FAILURE (exit status {exit_code})")
-    elif stopped:
-        say("Reporting training STOPPED: the script ended in time after the stop signal")
+    elif interruption:
+        say(interruption.line())
     else:
         say("Reporting training SUCCESS")
     return exit_code

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
+    from ..notices import Interruption
     from ..program import Program
     from ..supervisor.plan import LaunchPlan, Outcome
 
@@ -96,10 +97,24 @@ class RunRecord:
         self.data["state"] = "Training"
         self.write()
 
-    def ended(self, outcome: Outcome | None, failure: Failure | None, exit_code: int) -> None:
+    def restarted(self, failure: Failure) -> None:
+        """The script failed and is started again."""
+        self.phase("training")
+        reason = {"at": time.time(), "reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
+        self.data.setdefault("restarts", []).append(reason)
+
+    def ended(
+        self,
+        outcome: Outcome | None,
+        failure: Failure | None,
+        exit_code: int,
+        interruption: Interruption | None = None,
+    ) -> None:
         """How it ended."""
         stopped = bool(outcome and (outcome.stop_signal or (outcome.stopped_by and not failure)))
-        state = "Stopped" if stopped or (failure and failure.kind == "Interrupted") else "Failed" if failure else "Completed"
+        stopped = stopped or bool(failure and failure.kind == "Interrupted")
+        interrupted = interruption is not None and not interruption.plain_stop and failure is None
+        state = "Interrupted" if interrupted else "Stopped" if stopped else "Failed" if failure else "Completed"
         self.data.update(state=state, ended=time.time(), seconds=round(time.time() - self.started, 6), exit_code=exit_code)
         if outcome is not None:
             self.data["outcome"] = {
@@ -112,6 +127,8 @@ class RunRecord:
                     {"rank": r.spec.rank, "returncode": r.returncode, "seconds": round(r.ended, 6)} for r in outcome.results
                 ],
             }
+        if interruption is not None:
+            self.data["interruption"] = interruption.plain()
         if failure is not None:
             self.data["failure"] = {**failure.plain(), "details": "", "tail": ""}
         self.write()

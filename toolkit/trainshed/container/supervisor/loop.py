@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..notices import Notices
     from .watcher import Process, Runtime, Watcher
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -108,6 +109,7 @@ def run(
     started: Callable[[], None] = lambda: None,
     watcher: Watcher | None = None,
     runtime: Runtime | None = None,
+    notices: Notices | None = None,
 ) -> Outcome:
     """Runs the plan's processes to their end and returns how they ended; nothing of them is left afterwards.
 
@@ -118,6 +120,7 @@ def run(
         started: called once when all processes have been started.
         watcher: what else the loop is to watch: the roster of the job's hosts.
         runtime: the launcher's own part in the run, where it has one.
+        notices: is told of stop signals before they are passed on, and may announce a stop itself.
 
     Raises:
         StartError: a process could not be started; those already running were stopped.
@@ -126,7 +129,7 @@ def run(
     become_subreaper()
     signals = SignalPipe()
     try:
-        return _Run(plan, signals, say, watcher, runtime).to_the_end(started)
+        return _Run(plan, signals, say, watcher, runtime, notices).to_the_end(started)
     finally:
         if runtime is not None:
             runtime.close()
@@ -143,8 +146,9 @@ class _Run:
         say: Callable[[str], None],
         watcher: Watcher | None,
         runtime: Runtime | None,
+        notices: Notices | None,
     ) -> None:
-        self.plan, self.signals, self.watcher, self.runtime = plan, signals, watcher, runtime
+        self.plan, self.signals, self.watcher, self.runtime, self.notices = plan, signals, watcher, runtime, notices
         self._say = say
         self.unsaid: list[str] = []
         self.start = time.monotonic()
@@ -242,6 +246,9 @@ class _Run:
         """Sleeps until something happens, then handles all of it."""
         poll = select.poll()
         poll.register(self.signals.fd, select.POLLIN)
+        announced = self.notices.fd if self.notices is not None else -1
+        if announced >= 0:
+            poll.register(announced, select.POLLIN)
         consoles = [console for console in {self.out, self.err} if console.size and not console.closed]
         for console in consoles:
             poll.register(console.fd, select.POLLOUT)
@@ -281,6 +288,13 @@ class _Run:
         if self.signals.fd in ready:
             for number in self.signals.take():
                 self.handle(number)
+        if self.notices is not None and announced in ready and self.notices.take():
+            for rank in self.ranks:  # those without a handler run on: the platform's own signal is still to come
+                if rank.alive and not rank.spec.helper and catches(rank.pid, signal.SIGTERM):
+                    _send(rank.pid, signal.SIGTERM, group=False)
+                    self.notices.told = True
+            if self.watcher is not None and self.notices.told:
+                self.watcher.interrupted(self.notices.reason)
         if self.watcher is not None:
             self.watcher.turn(self)
         if self.runtime is not None:
@@ -291,12 +305,16 @@ class _Run:
         if number == signal.SIGCHLD:
             self.reap()
         elif number in PASSED_SIGNALS:
+            if self.notices is not None:
+                self.notices.signalled(number, self.plan.grace_seconds)
             for rank in self.ranks:
                 if rank.alive and not rank.spec.helper and catches(rank.pid, number):
                     os.kill(rank.pid, number)
         elif number in STOP_SIGNALS and not any(rank.alive for rank in self.ranks):
             self.deadline = self.now()  # the script has ended as it has; only what it left behind is awaited
         elif number in STOP_SIGNALS:
+            if self.notices is not None and not self.stop_signal:
+                self.notices.signalled(number, self.plan.grace_seconds)
             if self.stop_signal and number == signal.SIGINT:  # somebody at a terminal who means it
                 self.deadline = self.now()
             # Asked already on behalf of another host, they are in their handlers, which a second signal would disturb.
@@ -347,6 +365,8 @@ class _Run:
         if self.stopped_by:
             return
         self.stopped_by = why
+        if interrupted and self.notices is not None:
+            self.notices.passed_on(why, self.plan.grace_seconds)
         # Asked once already, they are on their way out, where a second signal would kill them: Python takes its handlers
         # down before it ends.
         if not self.sent and any(rank.alive and not rank.spec.helper for rank in self.ranks):

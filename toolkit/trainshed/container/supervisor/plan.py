@@ -40,6 +40,7 @@ class LaunchPlan(Record):
     notes: what to tell the user about how this plan came about (shown by `--dry-run` and at the start).
     launcher: the distribution that made it.
     scratch: the folder for this run's small files, "" where nothing needs it.
+    notice_file: where the processes look for notices of interruption (`contract.notice`).
     rank: what every rank is made from where the ranks are started on another program's word (mpirun's).
     runtime: what the launcher's own part in the run (`supervisor.watcher.Runtime`) is made from, None where it has none.
     """
@@ -50,6 +51,7 @@ class LaunchPlan(Record):
     notes: tuple[str, ...] = ()
     launcher: str = "script"
     scratch: str = ""
+    notice_file: str = ""
     rank: ProcessSpec | None = None
     runtime: Record | None = None
 

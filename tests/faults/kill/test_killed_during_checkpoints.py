@@ -1,0 +1,43 @@
+"""Runs killed by SIGKILL at random moments, most of them while a checkpoint is being written.
+
+`TRAINSHED_TEST_KILLS=300` runs the long campaign; `benchmarks/checkpoint_kill.py` is the program either way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).resolve().parents[3]
+KILLS = int(os.environ.get("TRAINSHED_TEST_KILLS", "0"))
+
+
+@pytest.mark.parametrize(("ranks", "kills"), [(1, KILLS or 24), (2, KILLS or 12)])
+def test_no_run_resumes_from_a_bad_checkpoint_or_loses_more_than_one_interval(
+    ranks: int, kills: int, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "benchmarks/checkpoint_kill.py"),
+            *("--kills", str(kills), "--ranks", str(ranks), "--seed", str(kills), "--folder", str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "toolkit"), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert found["errors"] == []
+    assert found["during_write"] > kills / 4  # or the test would not test what it says
+    assert found["losses_compared"] > kills
+    assert found["resumed_from_bad"] == found["lost_durable"] == found["lost_more_than_one_interval"] == 0, found
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH; this file makes packaging take it along."""

@@ -1,0 +1,30 @@
+"""Checkpoints that survive anything: `from trainshed.checkpoint import Checkpointer`.
+
+Importing this package imports no torch; naming one of the classes that need it does.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .checkpointer import Checkpointer
+    from .data import ResumableLoader, ResumableSampler
+    from .errors import CheckpointError
+    from .export import export_weights
+
+__all__ = ["CheckpointError", "Checkpointer", "ResumableLoader", "ResumableSampler", "export_weights"]
+_HOMES = {
+    "CheckpointError": "errors",
+    "Checkpointer": "checkpointer",
+    "ResumableLoader": "data",
+    "ResumableSampler": "data",
+    "export_weights": "export",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

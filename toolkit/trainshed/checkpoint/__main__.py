@@ -1,0 +1,89 @@
+"""`python -m trainshed.checkpoint COMMAND FOLDER`: looks after a folder of checkpoints; only `convert` needs torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from . import folder as folders
+from .manifest import Damaged
+
+USAGE = """\
+list FOLDER                 what is there, newest first, judged by manifests and sizes
+verify FOLDER               reads everything and compares checksums; exit status 1 if anything is not whole
+prune FOLDER --keep-last N  deletes all but the newest N whole ones (and, with --keep-every K, multiples of K)
+convert CHECKPOINT FILE     the model's weights as one safetensors file
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="trainshed checkpoints", description=USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("list", "verify", "prune", "convert"))
+    parser.add_argument("folder")
+    parser.add_argument("file", nargs="?", help="for convert")
+    parser.add_argument("--keep-last", type=int, default=0)
+    parser.add_argument("--keep-every", type=int, default=0)
+    parser.add_argument("--model", default="model", help="for convert, where the checkpoint holds several models")
+    arguments = parser.parse_args(argv)
+    path = os.path.abspath(arguments.folder)
+    if not os.path.isdir(path):
+        return _fail(f"there is no folder {path}")
+    if arguments.command == "prune":
+        if arguments.keep_last < 1:
+            return _fail("prune needs --keep-last of at least 1")
+        gone = folders.prune(path, keep_last=arguments.keep_last, keep_every=arguments.keep_every)
+        print(f"deleted {len(gone)}: {', '.join(map(folders.name_of, gone))}" if gone else "nothing to delete")
+        return 0
+    if arguments.command == "convert":
+        if not arguments.file:
+            return _fail("convert needs the file to write")
+        return _convert(path, arguments.file, arguments.model)
+    return _list(path, arguments.command == "verify")
+
+
+def _list(path: str, verify: bool) -> int:
+    found, skipped = folders.scan(path)
+    rows = {one.path: f"{one.size / 1e6:10.1f} MB  {_age(one.parts[0].created)}" for one in found}
+    rows |= {one.path: f"not whole: {one.why}" for one in skipped}
+    wrong = len(skipped)
+    for one in found if verify else ():
+        try:
+            folders.verify(one)
+            rows[one.path] += "  verified"
+        except Damaged as error:
+            rows[one.path] = f"not whole: {error}"
+            wrong += 1
+    for name in sorted(rows, reverse=True):
+        print(f"{os.path.basename(name)}  {rows[name]}")
+    if not rows:
+        print(f"no checkpoints in {path}")
+    return int(verify and wrong > 0)
+
+
+def _convert(path: str, file: str, model: str) -> int:
+    from .export import export_weights
+
+    try:
+        size = export_weights(path, file, model)
+    except (Damaged, ValueError, OSError) as error:
+        return _fail(f"{path}: {error}")
+    print(f"{file}: {size / 1e6:.1f} MB")
+    return 0
+
+
+def _age(created: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(created))
+
+
+def _fail(message: str) -> int:
+    print(f"trainshed: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

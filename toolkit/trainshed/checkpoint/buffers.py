@@ -1,0 +1,99 @@
+"""Memory for snapshots, kept from one to the next: fresh pages cost eight times as much as a copy into used ones.
+
+There is exactly one buffer, as large as this rank's share of the state. In host memory it is page-aligned (for direct
+writes); beside a GPU it is pinned, so that copies run on a stream of their own while the loop goes on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+
+import torch
+
+from .blocks import padded
+
+
+class Buffer:
+    """`bytes_` is a uint8 tensor over the memory, `view` the same memory for writing to a file."""
+
+    def __init__(self, size: int, pinned: bool) -> None:
+        self.size = padded(max(size, 1))
+        self._map = mmap.mmap(-1, self.size)
+        try:
+            self._map.madvise(mmap.MADV_HUGEPAGE)  # a page fault every 2 MiB instead of every 4 KiB
+        except (AttributeError, OSError):
+            pass
+        self.view = memoryview(self._map)
+        self.bytes_ = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.pinned = False
+        self._pin = pinned
+        self._touching = threading.Thread(target=self._touch, name="trainshed-buffer", daemon=True)
+        self._touching.start()
+
+    def _touch(self) -> None:
+        """Has the kernel hand out every page, beside the loop: ctypes and CUDA let go of the interpreter's lock."""
+        ctypes.memset(self.bytes_.data_ptr(), 0, self.size)
+        self.pinned = self._pin and _pin(self.bytes_)
+
+    def ready(self) -> None:
+        """Until all pages are there."""
+        self._touching.join()
+
+    def close(self) -> None:
+        """Gives up the memory; the kernel has it back when the last view of it is gone."""
+        self.ready()
+        if self.pinned:
+            torch.cuda.cudart().cudaHostUnregister(self.bytes_.data_ptr())  # type: ignore[attr-defined]
+            self.pinned = False
+
+
+def _pin(tensor: torch.Tensor) -> bool:
+    """Pins memory that is already there (pin_memory() would not be page-aligned); False where CUDA refuses."""
+    result = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.numel(), 0)  # type: ignore[attr-defined]
+    return int(result) == 0
+
+
+class Snapshot:
+    """Copies tensors into the kept buffer."""
+
+    def __init__(self) -> None:
+        self.buffer: Buffer | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self._event: torch.cuda.Event | None = None
+
+    def reserve(self, size: int, pinned: bool) -> Buffer:
+        """The buffer, made or made anew where it is too small or far too large."""
+        buffer = self.buffer
+        if buffer is None or buffer.size < size or buffer.size > 2 * padded(size) + (64 << 20):
+            if buffer is not None:
+                buffer.close()
+            self.buffer = buffer = Buffer(size, pinned)
+        return buffer
+
+    def copy(self, sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
+        """Copies each source into its target. From a GPU the copy is only started: call `wait` before reading.
+
+        The GPU itself does not overwrite the state meanwhile: its current stream waits for the copies.
+        """
+        with torch.no_grad():
+            if not any(source.is_cuda for source in sources):
+                for source, target in zip(sources, targets, strict=True):
+                    target.copy_(source)
+                return
+            current = torch.cuda.current_stream()
+            self._stream = self._stream or torch.cuda.Stream()
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                for source, target in zip(sources, targets, strict=True):
+                    target.copy_(source, non_blocking=True)
+                    if source.is_cuda:
+                        source.record_stream(self._stream)
+                self._event = self._stream.record_event()
+            current.wait_stream(self._stream)
+
+    def wait(self) -> None:
+        """Until the copies have arrived; for the writing thread."""
+        if self._event is not None:
+            self._event.synchronize()

@@ -1,0 +1,287 @@
+"""The face of the package: restores, decides at each step whether to save, and says when to stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from trainshed.contract.notice import NOTICE_FILE, Answer, Notice, write_answer
+from trainshed.contract.paths import Paths
+
+from . import folder as folders
+from . import ranks as ranks_module
+from .errors import CheckpointError
+from .interrupt import Interrupts
+from .policy import History, Policy
+from .resume import Resumed, resume
+from .save import Retention, SaveError, explain
+from .shots import Shots
+from .state import all_states
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+class Checkpointer:
+    """Checkpoints of one training loop. All ranks construct it, and call its methods, together.
+
+        checkpointer = Checkpointer.for_job(model=model, optimizer=optimizer)
+        step = checkpointer.restore()
+        while step < steps:
+            ...
+            step += 1
+            if checkpointer.step(step):
+                break
+
+    Args:
+        folder: where checkpoints lie.
+        model: the module (wrapped by DDP, FSDP2, torch.compile, or plain); several as a sequence or mapping.
+        optimizer: the optimizer(s) of its parameters.
+        scheduler, scaler, data: anything with `state_dict` and `load_state_dict`; `data` is what knows the position in
+            the training data (`ResumableLoader`, torchdata's StatefulDataLoader, a sampler).
+        extra: more such objects, by name.
+        every_steps, every_seconds: when to save; with neither, as often as pays off by measurement (`policy`).
+        keep_last: how many checkpoints stay; at least 2, since the newest may turn out damaged.
+        keep_every: those at multiples of this many steps stay as well; 0 for none.
+        keep_best: name of a metric passed to `step`; the best checkpoint by it stays as well.
+        best_is: `min` or `max`.
+        check_seconds: how often, at most, ranks of a job with several ask each other whether to save or stop.
+
+    Raises:
+        CheckpointError: the folder cannot be written.
+        ValueError: an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        model: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        data: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        keep_last: int = 3,
+        keep_every: int = 0,
+        keep_best: str = "",
+        best_is: str = "min",
+        check_seconds: float = 0.25,
+    ) -> None:
+        if keep_last < 2:
+            raise ValueError("keep_last must be at least 2: the newest checkpoint may turn out to be damaged")
+        if best_is not in ("min", "max"):
+            raise ValueError(f"best_is must be 'min' or 'max', not {best_is!r}")
+        self.folder = os.path.abspath(folder)
+        self._intervals = (every_steps, every_seconds)
+        self._policy = Policy(*self._intervals, time.monotonic(), History())
+        self._check_seconds = check_seconds
+        self._states = all_states(
+            model, optimizer, {"scheduler": scheduler, "scaler": scaler, "data": data, **(extra or {})}
+        )
+        self._ranks = ranks_module.current()
+        try:
+            self._ranks.share_storage(self.folder)
+        except OSError as error:
+            raise CheckpointError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from error
+        keep = Retention(last=keep_last, every=keep_every, metric=keep_best, mode=best_is)
+        self._shots = Shots(self.folder, self._ranks, self._states, keep)
+        self._interrupts = Interrupts()
+        self._notice: Notice | None = None
+        self._save_once = False
+        self._next_check = 0
+        self._pending = -1  # step of the snapshot being written
+        self._stepped_at = time.monotonic()
+        self.last_step = -1  # that of the newest checkpoint that is durable
+        self.interrupted = False  # whether `step` has asked to stop
+        self.failures = 0  # checkpoints that could not be made
+
+    @classmethod
+    def for_job(cls, **arguments: Any) -> Checkpointer:
+        """For a script that trainshed runs: the folder is the job's (`SM_CHECKPOINT_DIR`, else /opt/ml/checkpoints)."""
+        folder = os.environ.get("SM_CHECKPOINT_DIR") or Paths.from_environment(os.environ).checkpoints
+        return cls(folder, **arguments)
+
+    def restore(self) -> int:
+        """Loads the newest checkpoint that is whole, and returns its step; 0 where there is none.
+
+        Every byte is verified first; what fails is passed over, with the reason on stderr.
+
+        Raises:
+            CheckpointError: the newest whole one does not fit this model.
+        """
+        if self._ranks.leads:
+            folders.sweep(self.folder)
+        found = resume(self.folder, self._ranks, self._states)
+        for line in found.notes:
+            self._say(line)
+        if found.problem:
+            raise CheckpointError(found.problem)
+        self._begin(found)
+        return found.step
+
+    def _begin(self, found: Resumed) -> None:
+        now = time.monotonic()
+        self._policy = Policy(*self._intervals, now, found.history)
+        self._stepped_at = now
+        self.last_step = found.step
+
+    def step(self, step: int, metrics: Mapping[str, float] | None = None) -> bool:
+        """Called after each training step with the number of steps done; saves when it is time.
+
+        Returns:
+            Whether to stop: a notice has come, and everything is saved.
+
+        Raises:
+            CheckpointError: the writing thread broke down (a full disk is only reported, on stderr).
+        """
+        now = time.monotonic()
+        self._policy.stepped(now - self._stepped_at, self._shots.writer.busy)
+        self._stepped_at = now
+        due = self._policy.step_due(step)
+        self._shots.prepare()
+        if self.interrupted or (step < self._next_check and not due):
+            return self.interrupted
+        self._consider(step, due, metrics or {})
+        self._stepped_at = time.monotonic()
+        return self.interrupted
+
+    def save(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Saves now, whatever the clock says, and waits until the checkpoint is durable. Collective.
+
+        Raises:
+            CheckpointError: it was not made.
+        """
+        self._finish_pending()
+        self._save(step, metrics or {}, "asked for")
+        if self._finish_pending():
+            raise CheckpointError(f"the checkpoint of step {step} was not made; the reason is above")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a snapshot is being written."""
+        return self._shots.writer.busy
+
+    def wait(self) -> None:
+        """Until the newest snapshot is durable, or has failed; `last_step` and `failures` then say which."""
+        self._shots.writer.wait()
+        fatal = self._collect()
+        if fatal is not None:
+            raise CheckpointError(f"writing checkpoints failed: {fatal}") from fatal
+
+    def close(self) -> None:
+        """Waits for the checkpoint being written and lets SIGTERM end the process again."""
+        self._shots.writer.wait()
+        self._collect()
+        self._interrupts.close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _consider(self, step: int, due: bool, metrics: Mapping[str, float]) -> None:
+        """Agrees with the other ranks on what to do after this step, and does it."""
+        now = time.monotonic()
+        self._look()
+        fatal = self._collect()
+        notice = self._notice
+        left = notice.seconds_left(time.time()) if notice else None
+        stop, once, late, busy, broken, write, less, step_seconds = self._ranks.highest(
+            [
+                notice is not None and notice.stop,
+                self._save_once,
+                self._policy.due(now),
+                self._shots.writer.busy,
+                fatal is not None,
+                self._policy.write,
+                -1e9 if left is None else -left,
+                self._policy.step_seconds,
+            ]
+        )
+        self._next_check = step + 1
+        if self._ranks.world_size > 1 and step_seconds > 0:
+            self._next_check = step + max(1, int(self._check_seconds / step_seconds))
+        if broken:
+            raise CheckpointError(f"writing checkpoints failed: {fatal or 'on another rank'}") from fatal
+        if stop:
+            self._stop(step, metrics, hurried=bool(busy) and -less < 1.5 * write)
+        elif due or once or (late and not busy):
+            self._save_once = False
+            self._finish_pending(check=bool(busy))
+            self._save(step, metrics, "notice" if once else "interval")
+
+    def _look(self) -> None:
+        notice = self._interrupts.look()
+        while notice is not None:
+            self._say(f"notice: {notice.reason}")
+            self._save_once = self._save_once or not notice.stop
+            if notice.stop or self._notice is None:
+                self._notice = notice
+            notice = self._interrupts.look()
+
+    def _stop(self, step: int, metrics: Mapping[str, float], hurried: bool) -> None:
+        """The last checkpoint of this run. `hurried`: there is no time for another than the one being written."""
+        failed = self._finish_pending()
+        if (failed or not hurried) and self.last_step != step:
+            self._save(step, metrics, "notice")
+            failed = self._finish_pending()
+        reasons = [reason for reason in self._ranks.gather(self._notice.reason if self._notice else "") if reason]
+        reason = reasons[0] if reasons else "interrupted"
+        saved = self.last_step
+        name = folders.name_of(saved) if saved > 0 and not failed else ""
+        self._say(f"stopping after step {step}: {reason}; " + (f"saved as {name}" if name else "not saved"))
+        self.interrupted = True
+        path = os.environ.get(NOTICE_FILE, "")
+        if path:
+            checkpoint = f"{self.folder}/{name}" if name else ""
+            try:
+                write_answer(path, Answer(rank=self._ranks.rank, step=step, checkpoint=checkpoint, reason=reason))
+            except OSError as error:
+                self._say(f"the supervisor could not be told: {error.strerror}")
+
+    def _save(self, step: int, metrics: Mapping[str, float], reason: str) -> None:
+        """Takes the snapshot and starts writing it; nothing else is being written."""
+        began = time.monotonic()
+        self._pending = step
+        self._shots.start(step, reason, self._policy.so_far(began).plain(), metrics)
+        now = time.monotonic()
+        self._policy.saved(now, now - began)
+
+    def _collect(self) -> BaseException | None:
+        """Notes how the last write ended, once it has; returns an error that is none of the disk's."""
+        if self._pending < 0 or self._shots.writer.busy:
+            return None
+        step, self._pending = self._pending, -1
+        self._policy.written(self._shots.writer.seconds)
+        error = self._shots.writer.take_error()
+        if error is None:
+            self.last_step = step
+            return None
+        self.failures += 1
+        if isinstance(error, (OSError, SaveError)):
+            self._say(f"WARNING: no checkpoint of step {step}: {explain(error)}; training goes on", everywhere=True)
+            return None
+        return error
+
+    def _finish_pending(self, check: bool = True) -> bool:
+        """Waits for the write in progress; whether it failed on any rank. Collective if `check`."""
+        self._shots.writer.wait()
+        failures = self.failures
+        fatal = self._collect()
+        if not check:
+            return False
+        failed, broken = self._ranks.highest([self.failures > failures, fatal is not None])
+        if broken:
+            raise CheckpointError(f"writing checkpoints failed: {fatal or 'on another rank'}") from fatal
+        return bool(failed)
+
+    def _say(self, line: str, everywhere: bool = False) -> None:
+        if self._ranks.rank == 0 or everywhere:
+            print(f"trainshed: {line}", file=sys.stderr, flush=True)

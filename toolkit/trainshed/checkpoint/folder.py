@@ -1,0 +1,196 @@
+"""A folder of checkpoints: their names, which of them are whole, how one is published and how old ones go.
+
+    <folder>/step-000000001200/             a checkpoint: it exists only once it is whole
+        algo-1.rank0.safetensors            tensors of one rank, named by host and rank
+        algo-1.rank0.objects                everything else of that rank
+        algo-1.part0.manifest               sizes and checksums
+    <folder>/.aside-step-...-<save>-<part>  being written
+    <folder>/.gone-step-...                 being deleted
+
+Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from trainshed.contract.record import Record
+
+from . import manifest as manifests
+from .blocks import sync_folder
+from .manifest import Damaged, Manifest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAME = re.compile(r"step-(\d{12})")
+ASIDE, GONE = ".aside-", ".gone-"
+
+
+class Found(Record):
+    """A checkpoint whose manifests are there and fit together; its data files have not been read yet."""
+
+    step: int
+    path: str
+    parts: tuple[Manifest, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of data."""
+        return sum(part.size for part in self.parts)
+
+
+class Skipped(Record):
+    """A folder entry that looks like a checkpoint and must not be used."""
+
+    path: str
+    why: str
+
+    def line(self) -> str:
+        """For a person."""
+        return f"{os.path.basename(self.path)} passed over: {self.why}"
+
+
+def name_of(step: int) -> str:
+    """The name of a step's checkpoint; names sort as steps do."""
+    return f"step-{step:012d}"
+
+
+def scan(folder: str) -> tuple[list[Found], list[Skipped]]:
+    """The checkpoints in a folder, newest first, judged by manifests and file sizes alone, and what was passed over."""
+    try:
+        names = sorted((name for name in os.listdir(folder) if _NAME.fullmatch(name)), reverse=True)
+    except OSError:
+        return [], []
+    found: list[Found] = []
+    skipped: list[Skipped] = []
+    for name in names:
+        try:
+            found.append(open_checkpoint(f"{folder}/{name}"))
+        except Damaged as error:
+            skipped.append(Skipped(path=f"{folder}/{name}", why=str(error)))
+    return found, skipped
+
+
+def open_checkpoint(path: str) -> Found:
+    """The checkpoint at `path`, after a look at manifests and sizes.
+
+    Raises:
+        Damaged: it is not whole, or none of ours.
+    """
+    match = _NAME.fullmatch(os.path.basename(path))
+    try:
+        names = sorted(name for name in os.listdir(path) if name.endswith(".manifest") and not name.startswith("."))
+    except OSError as error:
+        raise Damaged(error.strerror or "cannot be read") from error
+    if not names:
+        raise Damaged("there is no manifest: the copy is incomplete, or it was made by another program")
+    parts = [manifests.read(f"{path}/{name}") for name in names]
+    newest = max(parts, key=lambda part: part.created)
+    parts = sorted((part for part in parts if part.save == newest.save), key=lambda part: part.part)
+    if match is None or any(part.step != int(match[1]) for part in parts):
+        raise Damaged(f"its manifest is that of step {parts[0].step}")
+    if not newest.complete and len(parts) < newest.parts:
+        hosts = ", ".join(part.host for part in parts)
+        raise Damaged(f"only {len(parts)} of its {newest.parts} parts are here (those of {hosts})")
+    for part in parts:
+        for file in part.files:
+            try:
+                size = os.stat(f"{path}/{file.name}").st_size
+            except OSError as error:
+                raise Damaged(f"{file.name} is missing") from error
+            if size != file.size:
+                raise Damaged(f"{file.name} has {size} bytes instead of {file.size}")
+    return Found(step=parts[0].step, path=path, parts=tuple(parts))
+
+
+def verify(checkpoint: Found, share: int = 0, of: int = 1) -> None:
+    """Reads the data files and compares their checksums; with `of` readers, only the share of one of them.
+
+    Raises:
+        Damaged: a file is not what was written.
+    """
+    files = [file for part in checkpoint.parts for file in part.files]
+    for file in files[share::of]:
+        manifests.check_file(checkpoint.path, file)
+
+
+def make_aside(folder: str, step: int, save: str, part: int) -> str:
+    """The hidden folder in which one part is written; made if it is not there. Raises OSError."""
+    path = f"{folder}/{ASIDE}{name_of(step)}-{save}-{part}"
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def publish(folder: str, aside: str, manifest: Manifest) -> str:
+    """Writes the manifest and makes the checkpoint exist: everything durable, then one rename. Raises OSError."""
+    manifests.write(aside, manifest)
+    sync_folder(aside)
+    final = f"{folder}/{name_of(manifest.step)}"
+    if os.path.lexists(final):  # passed over when this run resumed from an older one: it gives way, whole
+        _vanish(final)
+    os.rename(aside, final)
+    sync_folder(folder)
+    return final
+
+
+def sweep(folder: str, *, of_run: str = "", keep: str = "") -> int:
+    """Deletes what interrupted runs have left half-written or half-deleted; returns how many there were.
+
+    Args:
+        of_run: only what belongs to saves of this run; everything is for the start of a run, while nobody writes.
+        keep: the save that stays.
+    """
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith((ASIDE, GONE))]
+    except OSError:
+        return 0
+    names = [name for name in names if f"-{of_run}" in name and not (keep and f"-{keep}-" in name)]
+    for name in names:
+        remove_tree(f"{folder}/{name}")
+    return len(names)
+
+
+def prune(folder: str, *, keep_last: int, keep_every: int = 0, best: Iterable[int] = ()) -> list[int]:
+    """Deletes old checkpoints; returns their steps.
+
+    Args:
+        keep_last: how many of the newest whole ones stay.
+        keep_every: whole ones whose step is a multiple of this stay too; 0 for none.
+        best: steps that stay in any case.
+    """
+    found, _ = scan(folder)
+    keep = {one.step for one in found[:keep_last]} | set(best)
+    gone = [one for one in found if one.step not in keep and not (keep_every and one.step % keep_every == 0)]
+    for one in gone:
+        _vanish(one.path)
+    return [one.step for one in gone]
+
+
+def best_steps(folder: str, metric: str, mode: str, count: int = 1) -> list[int]:
+    """The steps of the `count` checkpoints with the lowest (`min`) or highest (`max`) value of a metric."""
+    found, _ = scan(folder)
+    values = [(one.parts[0].metrics[metric], one.step) for one in found if metric in one.parts[0].metrics]
+    values = [item for item in values if item[0] == item[0]]  # NaN is never best
+    return [step for _, step in sorted(values, reverse=mode == "max")[:count]]
+
+
+def _vanish(path: str) -> None:
+    """Removes a checkpoint so that nobody ever sees half of it: renamed first, deleted then."""
+    folder, name = os.path.split(path)
+    gone = f"{folder}/{GONE}{name}-{os.getpid()}"
+    remove_tree(gone)
+    try:
+        os.rename(path, gone)
+    except FileNotFoundError:
+        return
+    remove_tree(gone)
+
+
+def remove_tree(path: str) -> None:
+    """Deletes a folder and all in it, as far as that is allowed; never raises."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)

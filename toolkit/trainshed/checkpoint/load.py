@@ -1,0 +1,112 @@
+"""Fills tensors from a verified checkpoint, whatever number of ranks wrote it.
+
+Plain tensors are put together from their pieces directly; sharded ones by torch.distributed.checkpoint, whose planner
+finds for each local shard the stored pieces that overlap it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+
+import torch
+
+from .folder import Found
+from .manifest import Damaged
+from .shardfile import Piece, read_header
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+_OBJECTS = re.compile(r"\.rank(\d+)\.objects$")
+
+
+class Contents:
+    """The tensors and trees in a checkpoint; nothing is read before it is asked for."""
+
+    def __init__(self, checkpoint: Found) -> None:
+        self.checkpoint = checkpoint
+        self.pieces: dict[str, dict[tuple[int, ...], tuple[Piece, torch.Tensor]]] = {}
+        for part in checkpoint.parts:
+            for file in part.files:
+                if file.name.endswith(".safetensors"):
+                    mapped = _map(f"{checkpoint.path}/{file.name}")
+                    for piece, data in read_header(mapped, file.name):
+                        self.pieces.setdefault(piece.key, {})[piece.offsets] = (piece, data)
+
+    @property
+    def stored(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Type and whole shape of every tensor."""
+        firsts = {key: next(iter(pieces.values()))[0] for key, pieces in self.pieces.items()}
+        return {key: (piece.torch_dtype, piece.whole) for key, piece in firsts.items()}
+
+    def trees(self) -> dict[int, dict[str, Any]]:
+        """What each rank kept beside its tensors, by rank.
+
+        Raises:
+            Damaged: an entry needs a class that torch does not load from files.
+        """
+        found = {}
+        for part in self.checkpoint.parts:
+            for file in part.files:
+                match = _OBJECTS.search(file.name)
+                if match is None:
+                    continue
+                try:
+                    path = f"{self.checkpoint.path}/{file.name}"
+                    found[int(match[1])] = torch.load(path, map_location="cpu", weights_only=True)
+                except Exception as error:
+                    raise Damaged(f"{file.name} cannot be loaded: {str(error).splitlines()[0]}") from error
+        return found
+
+    def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copies the stored values into the tensors.
+
+        Raises:
+            ValueError: a tensor is stored with another shape, or not in full.
+        """
+        sharded = {}
+        with torch.no_grad():
+            for key, tensor in tensors.items():
+                if hasattr(tensor, "device_mesh"):
+                    sharded[key] = tensor
+                    continue
+                self._check(key, tuple(tensor.shape))
+                for piece, data in self.pieces[key].values():
+                    part = tensor
+                    for axis, (at, size) in enumerate(zip(piece.offsets, piece.sizes, strict=True)):
+                        part = part.narrow(axis, at, size)
+                    part.copy_(data)
+            if sharded:
+                for key, tensor in sharded.items():
+                    self._check(key, tuple(tensor.shape))
+                from .dcp import fill_sharded
+
+                fill_sharded(sharded, self)
+
+    def _check(self, key: str, shape: tuple[int, ...]) -> None:
+        from .plan import covers
+
+        if key not in self.pieces:
+            raise ValueError(f"{key} is not in the checkpoint")
+        pieces = [piece for piece, _ in self.pieces[key].values()]
+        if pieces[0].whole != shape:
+            raise ValueError(f"{key} has the shape {shape}, in the checkpoint {pieces[0].whole}")
+        if not covers(pieces):
+            raise ValueError(f"{key} is not complete in the checkpoint")
+
+
+def _map(path: str) -> torch.Tensor:
+    """A file's bytes as a tensor; read as they are used."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # Private and writable, or torch would warn that it cannot keep anyone from writing.
+        mapped = mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(fd)
+    mapped.madvise(mmap.MADV_SEQUENTIAL)
+    return torch.frombuffer(mapped, dtype=torch.uint8)

@@ -1,0 +1,142 @@
+"""The manifest: what a checkpoint consists of, with sizes and checksums; the last file written, the first one read.
+
+One manifest a *part*. A part is what lies on one storage: the whole checkpoint where all hosts share a folder, one
+host's share where each has its own disk. The file is one JSON object on the first line and the CRC-32 of that line on
+the second, so that damage to the manifest itself is noticed as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+
+from trainshed.contract.files import read_bytes, write_atomic
+from trainshed.contract.record import Record
+
+from .blocks import checksums
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FORMAT = 1
+_LIMIT = 256 << 20  # bytes; a manifest beyond this is none of ours
+
+
+class Damaged(Exception):
+    """A checkpoint that must not be used; the message says why, for a person."""
+
+
+class FileEntry(Record):
+    """One data file: `size` in bytes, `crc32` of each block of `blocks.BLOCK` bytes."""
+
+    name: str
+    size: int
+    crc32: tuple[int, ...]
+    block: int
+
+
+class Manifest(Record):
+    """One part of a checkpoint.
+
+    save: token of this one save; parts belong together only if it is the same.
+    part, parts: index of this storage and number of storages.
+    complete: whether this part alone holds every tensor (replicated state on per-host disks).
+    world_size: ranks that wrote it.
+    ranks: the ranks whose files are in this part.
+    created: seconds since the epoch.
+    seconds: what taking it cost: `stall` and `write`.
+    run: how long the job has trained and how often it was interrupted (see `policy.History`).
+    metrics: what the user passed to the step, for keep-best.
+    """
+
+    step: int
+    save: str
+    part: int
+    parts: int
+    complete: bool
+    world_size: int
+    ranks: tuple[int, ...]
+    host: str
+    created: float
+    files: tuple[FileEntry, ...]
+    reason: str = ""
+    run: dict[str, Any] = {}  # noqa: RUF012
+    metrics: dict[str, float] = {}  # noqa: RUF012
+
+    @property
+    def size(self) -> int:
+        """Bytes of all data files."""
+        return sum(file.size for file in self.files)
+
+
+def name_of(host: str, part: int) -> str:
+    """The manifest's file name; the host is in it, since the parts of several hosts may come to lie in one folder."""
+    return f"{host}.part{part}.manifest"
+
+
+def write(folder: str, manifest: Manifest) -> None:
+    """Writes a part's manifest durably. Raises OSError."""
+    line = json.dumps({"format": FORMAT, **manifest.plain()}, separators=(",", ":"), sort_keys=True).encode()
+    write_atomic(f"{folder}/{name_of(manifest.host, manifest.part)}", line + b"\n%08x\n" % zlib.crc32(line))
+
+
+def read(path: str) -> Manifest:
+    """The manifest in a file.
+
+    Raises:
+        Damaged: it is not there, damaged, or of another format.
+    """
+    name = os.path.basename(path)
+    try:
+        data = read_bytes(path, _LIMIT)
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if data is None:
+        raise Damaged(f"{name} is missing")
+    line, _, rest = data.partition(b"\n")
+    if rest != b"%08x\n" % zlib.crc32(line):
+        raise Damaged(f"{name} is damaged (its checksum is wrong)")
+    try:
+        value = json.loads(line)
+        if value.pop("format") != FORMAT:
+            raise Damaged(f"{name} is of a format that this version does not know")
+        files = tuple(FileEntry(**{**one, "crc32": tuple(one["crc32"])}) for one in value.pop("files"))
+        return Manifest(**{**value, "ranks": tuple(value["ranks"])}, files=files)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Damaged(f"{name} is no manifest of a checkpoint") from error
+
+
+def check_file(folder: str, entry: FileEntry) -> None:
+    """Reads one data file in full and compares it with its entry.
+
+    Raises:
+        Damaged: it is missing, has another size, or a block's checksum is wrong.
+    """
+    import mmap
+
+    path = f"{folder}/{entry.name}"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Damaged(f"{entry.name} is missing" if error.errno == 2 else f"{entry.name}: {error.strerror}") from error
+    try:
+        size = os.fstat(fd).st_size
+        if size != entry.size:
+            raise Damaged(f"{entry.name} has {size} bytes instead of {entry.size}")
+        if not size:
+            return
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as mapped:
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
+            view = memoryview(mapped)
+            try:
+                found = checksums(view)
+            finally:
+                view.release()
+    finally:
+        os.close(fd)
+    wrong = next((n for n, (a, b) in enumerate(zip(found, entry.crc32, strict=False)) if a != b), None)
+    if wrong is not None or len(found) != len(entry.crc32):
+        at = (wrong or 0) * entry.block
+        raise Damaged(f"{entry.name} is damaged between bytes {at} and {min(at + entry.block, size)}")

@@ -1,0 +1,123 @@
+"""When to save: every so many steps, every so many seconds, or as often as pays off (Young and Daly).
+
+Young's interval sqrt(2 C M) minimises lost time for a cost C of one checkpoint and a mean time M between interruptions
+(J. W. Young, CACM 17(9), 1974; J. T. Daly, FGCS 22, 2006). C is measured as the job runs, M from how often it was
+interrupted so far.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trainshed.contract.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PRIOR_SECONDS = 2 * 3600.0  # before anything is known: one interruption in two hours, a common lot on spot capacity
+SHORTEST = 5.0  # seconds; more often than this gains nothing that anybody would notice
+LONGEST = 3600.0
+MOST_WRITING = 0.5  # share of the time that the disk may be writing checkpoints
+
+
+class History(Record):
+    """What a checkpoint tells the next run: seconds trained so far in all runs, and how many ended without being asked."""
+
+    trained: float = 0.0
+    interruptions: int = 0
+
+    @staticmethod
+    def of(run: dict[str, Any]) -> History:
+        """From a manifest's `run`."""
+        return History(trained=float(run.get("trained", 0)), interruptions=int(run.get("interruptions", 0)))
+
+    @property
+    def mean_seconds_between(self) -> float:
+        """The mean time between interruptions, the prior counted as one more of them."""
+        return (self.trained + PRIOR_SECONDS) / (self.interruptions + 1)
+
+
+def young(cost: float, mean_seconds_between: float) -> float:
+    """The interval in seconds for a checkpoint's cost in seconds."""
+    return math.sqrt(2.0 * max(cost, 1e-6) * mean_seconds_between)
+
+
+class Policy:
+    """Decides from the count of steps and the clock; made anew for each run.
+
+    Args:
+        every_steps, every_seconds: fixed intervals; with neither, the interval is found by measurement.
+    """
+
+    def __init__(self, every_steps: int | None, every_seconds: float | None, now: float, history: History) -> None:
+        if every_steps is not None and every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, not {every_steps}")
+        if every_seconds is not None and not every_seconds > 0:
+            raise ValueError(f"every_seconds must be above 0, not {every_seconds}")
+        self.every_steps, self.every_seconds = every_steps, every_seconds
+        self.history = history
+        self.last = self.started = now
+        self.stall = 0.0  # seconds that the loop stood still for the last checkpoint
+        self.write = 0.0  # seconds until the last one was durable
+        self._idle = _Mean()  # seconds a step, while nothing is being written
+        self._writing = _Mean()  # and meanwhile
+        self._steps_meanwhile = 0
+
+    def stepped(self, seconds: float, writing: bool) -> None:
+        """One step of the loop took so long."""
+        (self._writing if writing else self._idle).add(seconds)
+        self._steps_meanwhile += writing
+
+    def saved(self, now: float, stall: float) -> None:
+        """The loop goes on after a snapshot."""
+        self.last, self.stall, self._steps_meanwhile = now, stall, 0
+
+    def written(self, seconds: float) -> None:
+        """The snapshot has become durable."""
+        self.write = seconds
+
+    @property
+    def cost(self) -> float:
+        """Seconds that one checkpoint costs the loop: the stall, and what the steps are slowed down meanwhile."""
+        slower = max(0.0, self._writing.value - self._idle.value) if self._writing.count and self._idle.count else 0.0
+        return self.stall + slower * self._steps_meanwhile
+
+    def interval(self, now: float) -> float:
+        """Seconds between checkpoints; infinite where steps alone decide."""
+        if self.every_seconds is not None:
+            return self.every_seconds
+        if self.every_steps is not None:
+            return math.inf
+        if not self.stall:
+            return SHORTEST  # the first one, soon: it is how the cost becomes known
+        found = young(self.cost, self.so_far(now).mean_seconds_between)
+        return min(max(found, self.write / MOST_WRITING, SHORTEST), LONGEST)
+
+    def due(self, now: float) -> bool:
+        """Whether time is up."""
+        return now - self.last >= self.interval(now)
+
+    def step_due(self, step: int) -> bool:
+        """Whether this step is one to save at."""
+        return self.every_steps is not None and step % self.every_steps == 0
+
+    def so_far(self, now: float) -> History:
+        """The history with this run's time."""
+        return self.history.replace(trained=self.history.trained + now - self.started)
+
+    @property
+    def step_seconds(self) -> float:
+        """The usual length of a step."""
+        return self._idle.value or self._writing.value
+
+
+class _Mean:
+    """A moving mean that follows changes within some twenty values."""
+
+    def __init__(self) -> None:
+        self.value, self.count = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += (value - self.value) / min(self.count, 20)

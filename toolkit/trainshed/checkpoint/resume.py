@@ -1,0 +1,132 @@
+"""Finds the newest checkpoint that verifies on all ranks, and loads it."""
+
+from __future__ import annotations
+
+import time
+
+from trainshed.contract.record import Record
+
+from . import folder as folders
+from .folder import Found
+from .load import Contents
+from .manifest import Damaged
+from .policy import History
+from .state import ModelState, StateError, same_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from .ranks import Ranks
+
+
+class Resumed(Record):
+    """Where the run continues: `step` 0 for the start; `notes` for the user; `problem` where it cannot continue."""
+
+    step: int
+    history: History
+    notes: tuple[str, ...]
+    problem: str = ""
+
+
+def resume(folder: str, ranks: Ranks, states: Sequence[Any]) -> Resumed:
+    """Loads the newest whole checkpoint into the states. Collective: all ranks choose the same one."""
+    began = time.monotonic()
+    found, skipped = folders.scan(folder)
+    notes = [one.line() for one in skipped]
+    by_save = {(one.step, one.parts[0].save): one for one in found}
+    everywhere = set.intersection(*(set(saves) for saves in ranks.gather(list(by_save))))
+    place = ranks.peers.index(ranks.rank)
+    for key, checkpoint in by_save.items():
+        if key not in everywhere:
+            notes.append(f"{folders.name_of(checkpoint.step)} passed over: not all hosts have it")
+            continue
+        problem = _verify(checkpoint, place, len(ranks.peers))
+        problems = [one for one in ranks.gather(problem) if one]
+        if problems:
+            notes.append(f"{folders.name_of(checkpoint.step)} passed over: {problems[0]}")
+            continue
+        verified = time.monotonic()
+        problem = _load(checkpoint, ranks, states)
+        problems = [one for one in ranks.gather(problem) if one]
+        if problems:
+            return Resumed(step=0, history=History(), notes=tuple(notes), problem=f"{checkpoint.path}: {problems[0]}")
+        before = History.of(checkpoint.parts[0].run)
+        notes.append(
+            f"resumed from {checkpoint.path} ({checkpoint.size / 1e6:.0f} MB verified in {verified - began:.2f} s, "
+            f"loaded in {time.monotonic() - verified:.2f} s)"
+        )
+        return Resumed(
+            step=checkpoint.step, history=before.replace(interruptions=before.interruptions + 1), notes=tuple(notes)
+        )
+    if notes:
+        notes.append("no checkpoint is whole: starting from the beginning")
+    return Resumed(step=0, history=History(), notes=tuple(notes))
+
+
+def _verify(checkpoint: Found, share: int, of: int) -> str:
+    """Why it must not be used, "" if it may. The ranks of one storage divide the files among them."""
+    try:
+        folders.verify(checkpoint, share, of)
+    except Damaged as error:
+        return str(error)
+    return ""
+
+
+def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any]) -> str:
+    """Why it does not fit, "" once it is loaded."""
+    try:
+        contents = Contents(checkpoint)
+        trees = contents.trees()
+    except Damaged as error:
+        trees, problem = {}, str(error)
+    else:
+        problem = "" if trees else "it holds no state of any rank"
+    # All ranks take part in the exchange below, whatever they found.
+    stored = {} if problem else contents.stored
+    models = [state for state in states if isinstance(state, ModelState)]
+    wanted_by_all = set().union(*ranks.gather({key for one in models for key in one.wanted(stored, None)}))
+    if problem:
+        return problem
+    same = checkpoint.parts[0].world_size == ranks.world_size and ranks.rank in trees
+    try:
+        for prefix in {one.name for one in models}:
+            same_names(
+                f"the tensors of {prefix}",
+                {key for key in wanted_by_all if key.startswith(f"{prefix}/")},
+                {key for key in stored if key.startswith(f"{prefix}/")},
+            )
+        for state in states:
+            tree = _tree(state.name, trees, ranks.rank, same)
+            if tree is None:
+                if state.name == "random":
+                    continue
+                return f"it holds nothing named {state.name!r}"
+            tensors = state.wanted(stored, tree)
+            contents.fill(tensors)
+            state.restore(tensors, tree)
+    except (StateError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
+def _tree(name: str, trees: dict[int, dict[str, Any]], rank: int, same: bool) -> Any:
+    """What a rank kept under a name. With another number of ranks: that of the first, or all optimizers' together.
+
+    Random generators are each rank's own: another number of ranks starts with fresh ones.
+    """
+    if same:
+        return trees[rank].get(name)
+    if name == "random":
+        return None
+    found = [tree[name] for _, tree in sorted(trees.items()) if name in tree]
+    if not found:
+        return None
+    if isinstance(found[0], dict) and found[0].keys() == {"state", "param_groups"}:
+        merged: dict[str, Any] = {"state": {}, "param_groups": []}
+        for tree in found:
+            merged["state"] |= tree["state"]
+            merged["param_groups"] += tree["param_groups"]
+        return merged
+    return found[0]

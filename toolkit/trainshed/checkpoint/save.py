@@ -1,0 +1,153 @@
+"""What the writing thread does with one snapshot: this rank's files, and for the rank that leads, the publication.
+
+Ranks of one storage meet through small files in the aside folder: no collective ever runs outside the loop's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+
+from trainshed.contract.files import read_bytes, write_atomic
+from trainshed.contract.record import Record
+
+from . import folder as folders
+from .blocks import BLOCK, write_durable
+from .manifest import FileEntry, Manifest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .ranks import Ranks
+
+POLL = 0.01  # seconds between looks for the files of the other ranks
+PATIENCE = 900.0  # seconds that the leading rank waits for them
+ORPHAN = 20.0  # and once its own loop has ended
+SPARE = 64 << 20  # bytes to leave free on the disk
+
+
+class SaveError(Exception):
+    """A checkpoint was not made; the message says why, for a person."""
+
+
+class Content(Record):
+    """One file to write: `size` bytes from `data` (page-aligned where it is large)."""
+
+    name: str
+    data: memoryview
+    size: int
+
+
+class Retention(Record):
+    """Which checkpoints stay: the newest `last`, every one at a multiple of `every` steps, the best `best` by `metric`."""
+
+    last: int = 3
+    every: int = 0
+    metric: str = ""
+    mode: str = "min"
+    best: int = 1
+
+
+def write_part(folder: str, ranks: Ranks, contents: list[Content], manifest: Manifest, needed: int, keep: Retention) -> str:
+    """Writes this rank's files; on the leading rank also waits for the others and publishes.
+
+    Args:
+        manifest: as it is to be, without files.
+        needed: bytes that all ranks of this storage together will write.
+
+    Returns:
+        The published checkpoint's path, "" on the other ranks.
+
+    Raises:
+        SaveError, OSError: nothing was published; what was there before is untouched.
+    """
+    if ranks.leads:  # nobody writes now: what an attempt that failed has left of this run goes
+        folders.sweep(folder, of_run=ranks.token, keep=manifest.save)
+    aside = folders.make_aside(folder, manifest.step, manifest.save, manifest.part)
+    try:
+        try:
+            check_space(folder, needed)
+            entries = [
+                FileEntry(
+                    name=content.name,
+                    size=content.size,
+                    block=BLOCK,
+                    crc32=tuple(write_durable(f"{aside}/{content.name}", content.data, content.size)),
+                )
+                for content in contents
+            ]
+        except BaseException as error:
+            if not ranks.leads:
+                _report(aside, ranks.rank, [], _why(error))
+            raise
+        if not ranks.leads:
+            _report(aside, ranks.rank, entries, "")
+            return ""
+        for rank in ranks.peers[1:]:
+            entries += _await(aside, rank)
+        for rank in ranks.peers[1:]:
+            os.unlink(_note(aside, rank))
+        final = folders.publish(folder, aside, manifest.replace(files=tuple(entries)))
+    except BaseException:
+        if ranks.leads:
+            folders.remove_tree(aside)
+        raise
+    best = folders.best_steps(folder, keep.metric, keep.mode, keep.best) if keep.metric else []
+    folders.prune(folder, keep_last=keep.last, keep_every=keep.every, best=best)
+    return final
+
+
+def check_space(folder: str, needed: int) -> None:
+    """Raises SaveError where the disk has no room for `needed` bytes and a little more."""
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    if free < needed + SPARE:
+        raise SaveError(
+            f"the disk of {folder} is full: {needed >> 20} MiB are needed, {free >> 20} MiB free; "
+            "keep fewer checkpoints (keep_last) or give the job a larger volume"
+        )
+
+
+def _note(aside: str, rank: int) -> str:
+    return f"{aside}/rank{rank}.note"
+
+
+def _report(aside: str, rank: int, entries: list[FileEntry], problem: str) -> None:
+    """Tells the leading rank what was written, or why not."""
+    try:
+        note = {"files": [entry.plain() for entry in entries], "problem": problem}
+        write_atomic(_note(aside, rank), json.dumps(note))
+    except OSError:
+        if not problem:
+            raise
+
+
+def _await(aside: str, rank: int) -> list[FileEntry]:
+    """What another rank has written."""
+    began = time.monotonic()
+    loop = threading.main_thread()
+    while True:
+        data = read_bytes(_note(aside, rank), 1 << 24)
+        if data is not None:
+            break
+        if time.monotonic() - began > (PATIENCE if loop.is_alive() else ORPHAN):
+            raise SaveError(f"rank {rank} did not write its share within {time.monotonic() - began:.0f} s")
+        time.sleep(POLL)
+    note = json.loads(data)
+    if note["problem"]:
+        raise SaveError(f"rank {rank}: {note['problem']}")
+    return [FileEntry(**{**entry, "crc32": tuple(entry["crc32"])}) for entry in note["files"]]
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        full = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+        return f"{error.filename or 'the checkpoint'}: {full}"
+    return str(error)
+
+
+def explain(error: BaseException) -> str:
+    """Why a checkpoint was not made, on one line."""
+    return _why(error)

@@ -1,0 +1,106 @@
+"""Checkpoints that another library has written: a manifest on top says that they are whole.
+
+The library saves as ever; then everything is fsynced and a manifest with sizes and checksums is written last. A folder
+without one, or with a wrong one, is never resumed from.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+
+from . import manifest as manifests
+from .blocks import BLOCK, checksums, sync_folder
+from .manifest import Damaged, FileEntry, Manifest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .ranks import Ranks
+
+
+def unseal(path: str) -> None:
+    """Takes the manifests away before a folder is written to again, so that they cannot vouch for a mixture."""
+    try:
+        names = [name for name in os.listdir(path) if name.endswith(".manifest")]
+    except OSError:
+        return
+    for name in names:
+        os.unlink(f"{path}/{name}")
+    sync_folder(path)
+
+
+def seal(path: str, step: int, ranks: Ranks, run: dict[str, Any]) -> None:
+    """Makes a folder durable and writes its manifest; by the leading rank of each storage, after all have written.
+
+    Raises:
+        OSError: it cannot be read back or written.
+    """
+    entries = []
+    for root, folders, names in os.walk(path):
+        for name in sorted(names):
+            if not name.endswith((".manifest", ".tmp")):
+                entries.append(_entry(path, os.path.relpath(f"{root}/{name}", path)))
+        for folder in folders:
+            sync_folder(f"{root}/{folder}")
+    sync_folder(path)
+    manifests.write(
+        path,
+        Manifest(
+            step=step,
+            save=f"{ranks.token}-{step}",
+            part=ranks.part,
+            parts=ranks.parts,
+            complete=True,
+            world_size=ranks.world_size,
+            ranks=ranks.peers,
+            host=ranks.host,
+            created=time.time(),
+            files=tuple(entries),
+            run=run,
+        ),
+    )
+    sync_folder(path)
+    sync_folder(os.path.dirname(path))
+
+
+def _entry(folder: str, name: str) -> FileEntry:
+    fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+        size = os.fstat(fd).st_size
+        sums: list[int] = []
+        if size:
+            with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as mapped:
+                view = memoryview(mapped)
+                try:
+                    sums = checksums(view)
+                finally:
+                    view.release()
+    finally:
+        os.close(fd)
+    return FileEntry(name=name, size=size, crc32=tuple(sums), block=BLOCK)
+
+
+def check(path: str, host: str) -> Manifest:
+    """The manifest of a sealed folder whose files are all as they were written.
+
+    Args:
+        host: this host's name; where several hosts' manifests lie together, its own counts.
+
+    Raises:
+        Damaged: it must not be used.
+    """
+    try:
+        names = sorted(name for name in os.listdir(path) if name.endswith(".manifest"))
+    except OSError as error:
+        raise Damaged(error.strerror or "cannot be read") from error
+    if not names:
+        raise Damaged("it was not finished (there is no manifest)")
+    own = [name for name in names if name.startswith(f"{host}.part")]
+    one = manifests.read(f"{path}/{(own or names)[0]}")
+    for file in one.files:
+        manifests.check_file(path, file)
+    return one
