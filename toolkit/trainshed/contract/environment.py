@@ -67,9 +67,7 @@ def script_environment(
     hardware = cluster.hardware
     # Where the platform lists no hosts, the scheduler's are the job's.
     hosts, current_host = (
-        (list(resources.hosts), resources.current_host)
-        if resources.given
-        else (list(cluster.hosts), cluster.current_host)
+        (list(resources.hosts), resources.current_host) if resources.given else (list(cluster.hosts), cluster.current_host)
     )
     values: dict[str, Any] = {
         "SM_MODEL_DIR": paths.model,

@@ -274,7 +274,8 @@ class _Run:
         elif number in STOP_SIGNALS:
             if self.stop_signal and number == signal.SIGINT:  # somebody at a terminal who means it
                 self.deadline = self.now()
-            if self.stop_signal or not self.sent:  # asked already on behalf of another host, a second time would hit their handlers
+            # Asked already on behalf of another host, the ranks' handlers must not be hit a second time.
+            if self.stop_signal or not self.sent:
                 self.ask_to_stop(number, self.plan.grace_seconds)
             if self.stop_signal:
                 return
@@ -377,8 +378,10 @@ class _Run:
                     self.flush()
                 stream.close()
             rank.log.close()
+        end = self.now() + CONSOLE_GRACE
         for console in {self.out, self.err}:
-            console.drain(CONSOLE_GRACE)
+            console.flush(False)
+            console.drain(max(0.1, end - self.now()))
             if console.waiting:  # what we say from here on must not wait for that reader, either
                 console.give_up()
         for terminal in self.terminals:
