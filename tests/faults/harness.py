@@ -6,7 +6,6 @@ every row whatever it is (`check_invariants`) is asserted in one place.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -308,8 +307,3 @@ def named(cases: list[Case]) -> list[Any]:
     names = [case.name for case in cases]
     assert len(set(names)) == len(names), "two cases have one name"
     return [pytest.param(case, id=case.name.replace(" ", "-")) for case in cases]
-
-
-def renamed(case: Case, **changes: Any) -> Case:
-    """A copy of a case with some fields changed."""
-    return dataclasses.replace(case, **changes)

@@ -67,6 +67,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listening(port: int) -> bool:
+    """Whether somebody on this machine listens on a TCP port (proc(5), net/tcp: state 0A)."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+
+
+ROSTER_PORT = free_port()
+
+
 def send(*numbers: int) -> object:
     """An act: waits until the script says that it is ready, then sends `train` these signals."""
 
@@ -369,6 +378,7 @@ STOPS = [
         "second SIGINT ends the grace",
         137,
         ("was stopped by SIGINT and killed",),
+        ("had not ended 110",),
         code="import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('again'))\n"
         "print('ready')\nwhile True:\n    time.sleep(1)\n",
         act=lambda running: (
@@ -400,9 +410,12 @@ STOPS = [
         ("Interrupted: stopped by SIGTERM",),
         code="pass\n",
         ranks=1,
-        hyperparameters={"trainshed_roster_port": free_port()},
+        hyperparameters={"trainshed_roster_port": ROSTER_PORT},
         files={"input/config/resourceconfig.json": {"current_host": "algo-1", "hosts": ["algo-1", "gone.invalid"]}},
-        act=lambda running: (running.wait_for("waiting for"), running.signal(signal.SIGTERM)),
+        act=lambda running: (
+            wait_until(lambda: listening(ROSTER_PORT), "it never waited for the others"),
+            running.signal(signal.SIGTERM),
+        ),
     ),
     Case(
         "SIGTERM when the script has already succeeded",
@@ -527,7 +540,7 @@ JOB = [
         2,
         ("JobError: the job cannot be read:", "hyperparameters.json", "is not JSON", "line 2 column 1"),
         code="pass\n",
-        files={"input/config/hyperparameters.json": '{"epochs": "3",\n}'},
+        files={"input/config/hyperparameters.json": '{"epochs": "3"\n"lr": "1"}'},
     ),
     Case(
         "several bad files at once",

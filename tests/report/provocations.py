@@ -19,12 +19,10 @@ NEWER_LIBRARY = """\
 import os, re, shutil, subprocess, sys
 data = open(shutil.which("true"), "rb").read()
 data = re.sub(rb"GLIBC_2[.](\\d+)\\0", rb"GLIBC_9.\\1\\0", data)
-with open("/tmp/" + str(os.getpid()), "wb") as file:
+with open("newer", "wb") as file:
     file.write(data)
-os.chmod(file.name, 0o755)
-code = subprocess.run([file.name]).returncode
-os.unlink(file.name)
-sys.exit(code)
+os.chmod("newer", 0o755)
+sys.exit(subprocess.run(["./newer"]).returncode)
 """
 
 ILLEGAL = """\

@@ -279,7 +279,7 @@ def test_a_lost_server_is_no_lost_rank_where_there_is_one_rank_only(job: Job) ->
     ("fields", "advice"),
     [
         ({"stop_signal": 15, "signal": 15}, "has no handler for the signal"),
-        ({"stop_signal": 15, "signal": 9, "killed_by_us": True}, "had not ended 110 s after the stop signal"),
+        ({"stop_signal": 15, "signal": 9, "killed_by_us": True, "waited": 110.04}, "had not ended 110.0 s after the stop"),
         ({"stop_signal": 15, "returncode": 3}, "the job was stopped from outside (a stop request"),
         ({"signal": 9, "oom_kills": 1}, "the container may use 16 GiB"),
         ({"returncode": 1, "oom_kills": 1}, "the container may use 16 GiB"),

@@ -98,6 +98,7 @@ def diagnose(
         returncode=result.returncode,
         oom_kills=oom_kills,
         stop_signal=outcome.stop_signal if result.stopped or outcome.stop_at <= result.ended else 0,
+        waited=result.ended - outcome.stop_at,
         killed_by_us=bool(outcome.killed) and result.returncode == -signal.SIGKILL,
     )
     who = result.spec.helper or "the script"

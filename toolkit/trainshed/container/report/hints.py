@@ -29,6 +29,7 @@ class Context(Record):
     returncode: its exit status, -n for signal n.
     oom_kills: processes of this control group that the kernel killed for memory during the run.
     stop_signal: the stop signal that we were sent before, 0 for none.
+    waited: seconds from that signal to its end.
     """
 
     text: str
@@ -39,6 +40,7 @@ class Context(Record):
     returncode: int = 1
     oom_kills: int = 0
     stop_signal: int = 0
+    waited: float = 0.0
     killed_by_us: bool = False
     around: str = ""
 
@@ -84,7 +86,7 @@ def _stopped(context: Context) -> str:
         return ""
     if context.killed_by_us:
         return (
-            f"the script had not ended {context.job.settings.grace_seconds:g} s after the stop signal; "
+            f"the script had not ended {context.waited:.1f} s after the stop signal; "
             "save less, or raise trainshed_grace_seconds if the platform gives more time"
         )
     if context.signal == context.stop_signal:

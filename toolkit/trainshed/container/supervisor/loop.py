@@ -317,7 +317,7 @@ class _Run:
                 self.notices.signalled(number, self.plan.grace_seconds)
             if self.stop_signal and number == signal.SIGINT:  # somebody at a terminal who means it
                 self.deadline = self.now()
-            # Asked already on behalf of another host, they are in their handlers, which a second signal would disturb.
+            # Asked already on behalf of another host, the ranks' handlers must not be hit a second time.
             if self.stop_signal or not self.sent:
                 self.ask_to_stop(number, self.plan.grace_seconds)
             if self.stop_signal:
@@ -460,8 +460,10 @@ class _Run:
                     self.flush()
                 stream.close()
             rank.log.close()
+        end = self.now() + CONSOLE_GRACE
         for console in {self.out, self.err}:
-            console.drain(CONSOLE_GRACE)
+            console.flush(False)
+            console.drain(max(0.1, end - self.now()))
             if console.waiting:  # what we say from here on must not wait for that reader, either
                 console.give_up()
         for terminal in self.terminals:
