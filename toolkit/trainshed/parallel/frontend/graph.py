@@ -1,0 +1,31 @@
+"""Walks PyTorch's backward graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+def parameters_reached(outputs: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> set[int]:
+    """Ids of the leaf tensors whose gradient a backward from `outputs` would compute, not going beyond `inputs`."""
+    stops = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
+    waiting: list[Any] = []
+    found: set[int] = set()
+    for tensor in outputs:
+        if tensor.grad_fn is not None:
+            waiting.append(tensor.grad_fn)
+        elif tensor.requires_grad:
+            found.add(id(tensor))
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.add(id(variable))
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen and following not in stops:
+                seen.add(following)
+                waiting.append(following)
+    return found
