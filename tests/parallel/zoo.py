@@ -100,11 +100,14 @@ class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(20, 12)
-        self.one, self.two, self.head = nn.LSTM(12, 12, batch_first=True), nn.LSTM(12, 12, batch_first=True), nn.Linear(12, 5)
+        self.layers = nn.ModuleList([nn.LSTM(12, 12, batch_first=True) for _ in range(6)])
+        self.last, self.head = nn.LSTM(12, 12, batch_first=True), nn.Linear(12, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out, state = self.one(self.embed(x))
-        out, (hidden, _) = self.two(out.flip(1), state)
+        out, state = self.embed(x), None
+        for layer in self.layers:
+            out, state = layer(out.flip(1), state)
+        out, (hidden, _) = self.last(out, state)
         return self.head(hidden[-1] + out[:, -1])
 
 
@@ -178,7 +181,7 @@ class DictBlock(nn.Module):
 class DictState(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inward, self.blocks = nn.Linear(10, 12), nn.ModuleList([DictBlock() for _ in range(5)])
+        self.inward, self.blocks = nn.Linear(10, 12), nn.ModuleList([DictBlock() for _ in range(7)])
         self.out = nn.Linear(12, 5)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
@@ -290,7 +293,7 @@ def data_dependent() -> Case:
 class InPlace(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.lines = nn.ModuleList([nn.Linear(12, 12) for _ in range(6)])
+        self.lines = nn.ModuleList([nn.Linear(12, 12) for _ in range(9)])
         self.position = nn.Parameter(torch.randn(1, 12))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -74,14 +74,20 @@ class Interception:
             self._patch()
 
     def _patch(self) -> None:
-        handler = self.handler
+        handler, mode = self.handler, self._mode
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return handler.module_call(module, args, kwargs)
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             native = _function_apply.__get__(None, cls)
-            return handler.operation(f"{cls.__name__}.apply", native, args, kwargs)
+            if not mode.enabled:
+                return native(*args, **kwargs)
+            mode.enabled = False
+            try:
+                return handler.operation(f"{cls.__name__}.apply", native, args, kwargs)
+            finally:
+                mode.enabled = True
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
         torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """One stage's forward of one microbatch: the user's own step function, computing only this stage's positions.
 
-Values of earlier stages are stand-ins on the meta device that are exchanged for the received tensors where an owned
-event reads them; the first event of a later stage ends the forward. Every event is compared with the record, by name
+Events of earlier stages give what was received from them, or else stand-ins on the meta device (which are exchanged for
+the real tensor where they come to be one by a change in place); the first event of a later stage ends the forward. Every event is compared with the record, by name
 and by the values that it reads: a forward that goes another way stops with the place, and never gives a wrong gradient.
 """
 
@@ -199,6 +199,8 @@ class StageForward:
 
         def make(slot: Slot) -> Any:
             if slot.kind == "value":
+                if slot.value in self.values:  # received: an activation checkpoint around its next use must see it
+                    return self.values[slot.value]
                 ghost = self.trace.values[slot.value].meta.empty()
                 self._ghosts.add(id(ghost))
                 self._keep.append(ghost)
