@@ -354,3 +354,17 @@ def test_pytorch_is_itself_again_after_an_error() -> None:
         record(nn.Sequential(nn.Linear(4, 4), Broken()), torch.randn(3, 4))
     assert nn.Module.__call__ is call
     assert torch.autograd.Function.__dict__["apply"] is apply
+
+
+def test_a_change_in_place_after_the_model_reads_no_parameter() -> None:
+    def scaled(model: Any, x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss /= 2
+        model.backward(loss)
+        return loss
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    holder = Holder(model)
+    trace = Subject(model, scaled, holder.attach, (holder, torch.randn(3, 4))).record(["0", "1"])
+    assert {event.name: event.parameters for event in trace.events}["__itruediv__"] == ()
+    assert len(trace.reached) == 4

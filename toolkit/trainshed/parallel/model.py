@@ -48,6 +48,7 @@ class PipelineModel(nn.Module):
         self._handler: Backward | None = None
         self._pins: dict[str, int] = {}
         self._post_partition: list[Callable[[Any, Any], Any]] = []
+        self._post_step: list[Callable[[Any, Any], Any]] = []
         self._optimizer: Any = None
         self.engine = Engine(
             grid(),
@@ -123,6 +124,16 @@ class PipelineModel(nn.Module):
             hook(self, self._optimizer)
         else:
             self._post_partition.append(hook)
+
+    def register_post_step_hook(self, hook: Callable[[Any, Any], Any]) -> None:
+        """`hook(model, optimizer)` runs once, at the end of the next step."""
+        self._post_step.append(hook)
+
+    def stepped(self) -> None:
+        """The end of a step."""
+        hooks, self._post_step = self._post_step, []
+        for hook in hooks:
+            hook(self, self._optimizer)
 
     def _partitioned(self) -> None:
         for hook in self._post_partition:

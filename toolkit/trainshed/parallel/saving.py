@@ -39,8 +39,10 @@ def save_checkpoint(
     leader = grid().rank == 0
     _together(lambda: _fresh_folder(partial) if leader else None)
     state: State = {}
-    if grid().place.replica == 0:
+    first = grid().place.replica == 0
+    if first:
         state = {f"model.{name}": tensor.detach().contiguous() for name, tensor in _owned_tensors(model).items()}
+    if first or grid().settings.shard_optimizer_state:
         if optimizer is not None:
             owned = set(model.owned_names())
             for name, entry in _by_name(_plain(optimizer)).items():
@@ -169,9 +171,10 @@ def gather_optimizer(optimizer: torch.optim.Optimizer) -> State:
     """The whole state as `torch.optim.Optimizer.state_dict` gives it, tensors on the CPU."""
     mine = _by_name(optimizer)
     mine = {name: {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in e.items()} for name, e in mine.items()}
-    parts: list[Any] = [None] * len(grid().pipeline_ranks)
+    everyone = grid().settings.shard_optimizer_state
+    parts: list[Any] = [None] * (grid().world if everyone else len(grid().pipeline_ranks))
     if len(parts) > 1:
-        dist.all_gather_object(parts, mine, group=grid().pipeline_group)
+        dist.all_gather_object(parts, mine, group=grid().control_group if everyone else grid().pipeline_group)
     else:
         parts = [mine]
     entries: dict[str, State] = {}

@@ -61,8 +61,10 @@ def step(
             microbatches.append((one.args, one.kwargs))
         session.in_step = True
         try:
-            return join(model.engine.run(function, microbatches))
+            results = join(model.engine.run(function, microbatches))
         finally:
             session.in_step = False
+        model.stepped()
+        return results
 
     return stepped

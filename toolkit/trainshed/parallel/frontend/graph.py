@@ -8,9 +8,13 @@ from typing import Any
 import torch
 
 
-def parameters_reached(outputs: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> set[int]:
-    """Ids of the leaf tensors whose gradient a backward from `outputs` would compute, not going beyond `inputs`."""
-    stops = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
+def nodes_of(tensors: Iterable[torch.Tensor]) -> set[Any]:
+    """Where the history of `tensors` begins; to be asked before an operation that may change them in place."""
+    return {tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None}
+
+
+def parameters_reached(outputs: Iterable[torch.Tensor], stops: set[Any]) -> set[int]:
+    """Ids of the leaf tensors whose gradient a backward from `outputs` would compute, not going beyond `stops`."""
     waiting: list[Any] = []
     found: set[int] = set()
     for tensor in outputs:

@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import PipelineError
 from ..tree import leaves, map_leaves, tensors
 from . import rng
-from .graph import parameters_reached
+from .graph import nodes_of, parameters_reached
 from .intercept import Interception, call_natively
 from .operations import reads_values
 from .trace import Event, Meta, Slot, Trace, Value
@@ -81,6 +81,7 @@ class Recorder:
     ) -> Any:
         given = leaves((args, kwargs))
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+        history = nodes_of(inputs)
         versions = [_version(tensor) for tensor in inputs]
         buffers = [(buffer, _version(buffer)) for buffer in unit.buffers()] if unit is not None else []
         random_before = rng.get_state(self.device)
@@ -100,7 +101,7 @@ class Recorder:
         mutated = [index for index, tensor in enumerate(inputs) if _version(tensor) != versions[index]]
         if not made and not mutated and unit is None:
             return result
-        names |= {self._parameters[key] for key in parameters_reached(made, inputs) if key in self._parameters}
+        names |= {self._parameters[key] for key in parameters_reached(made, history) if key in self._parameters}
         event.random = not torch.equal(random_before, rng.get_state(self.device))
         changes_buffer = any(_version(buffer) != version for buffer, version in buffers)
         changes_state = any(id(inputs[index]) in self._buffers or id(inputs[index]) in self._parameters for index in mutated)
@@ -230,7 +231,7 @@ class Recorder:
         units = [index for index, event in enumerate(trace.events) if event.is_unit and not event.replicated]
         after_units = units[-1] + 1 if units else 0
         trace.free_from = min([index for index, position, _ in self._free_marks if position < end] + [after_units])
-        reached = parameters_reached(self._backward, [])
+        reached = parameters_reached(self._backward, set())
         trace.reached = frozenset(self._parameters[key] for key in reached if key in self._parameters)
         return trace
 

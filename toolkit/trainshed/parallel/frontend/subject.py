@@ -16,6 +16,14 @@ from .record import Recorder
 from .trace import Trace
 
 
+_recording = False
+
+
+def recording() -> bool:
+    """Whether a forward is being recorded now."""
+    return _recording
+
+
 class Backward(Protocol):
     """Takes what the step function gives to `model.backward`."""
 
@@ -52,10 +60,13 @@ class Subject:
                 return self._record_once(kind(self.root, units, self.device))
 
     def _record_once(self, recorder: Recorder) -> Trace:
+        global _recording
         self.attach(recorder)
+        _recording = True
         try:
             return recorder.record(self.function, *self.inputs())
         finally:
+            _recording = False
             self.attach(None)
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
