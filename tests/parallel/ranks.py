@@ -1,0 +1,97 @@
+"""Starts ranks of a pipeline as torchrun does, and collects what they found."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TOOLKIT = HERE.parents[1] / "toolkit"
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def environment(rank: int, world: int, port: int, extra: dict[str, str] | None = None) -> dict[str, str]:
+    """torchrun's variables for one rank."""
+    path = os.pathsep.join([str(TOOLKIT), str(HERE), str(TOOLKIT / "trainshed" / "compat")])
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_PIPELINE"))},
+        "PYTHONPATH": path,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PYTHONFAULTHANDLER": "1",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        **(extra or {}),
+    }
+
+
+def start(world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, out: str) -> list[subprocess.Popen[bytes]]:
+    """Starts `worker` (module:function in this folder) on each rank; its result is pickled to `out`/RANK."""
+    port = free_port()
+    return [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "ranks.py"), worker, out, pickle.dumps(args).hex()],
+            env=environment(rank, world, port, extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(world)
+    ]
+
+
+def run(world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, seconds: float = 150) -> list[Any]:
+    """Results of all ranks, in order; fails with the log of the ranks that failed."""
+    with tempfile.TemporaryDirectory() as out:
+        processes = start(world, worker, *args, extra=extra, out=out)
+        logs = []
+        deadline = time.monotonic() + seconds
+        for process in processes:
+            try:
+                output = process.communicate(timeout=max(1.0, deadline - time.monotonic()))[0]
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)  # faulthandler then shows where it waits
+                output = process.communicate()[0]
+            logs.append(output.decode(errors="replace"))
+        failed = [f"rank {rank} ended with {p.returncode}:\n{log}" for rank, (p, log) in enumerate(zip(processes, logs, strict=True)) if p.returncode]  # fmt: skip
+        assert not failed, "\n".join(text[-6000:] for text in failed)
+        return [pickle.loads(Path(out, str(rank)).read_bytes()) for rank in range(world)]
+
+
+def main() -> None:
+    """Runs one rank's worker."""
+    import importlib
+
+    import torch
+
+    torch.set_num_threads(1)
+    worker, out, args = sys.argv[1:]
+    module, function = worker.split(":")
+    result = getattr(importlib.import_module(module), function)(*pickle.loads(bytes.fromhex(args)))
+    Path(out, os.environ["RANK"]).write_bytes(pickle.dumps(result))
+    import trainshed.parallel as pipe
+
+    pipe.shutdown()
+
+
+if __name__ == "__main__":
+    main()

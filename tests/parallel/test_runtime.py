@@ -1,0 +1,108 @@
+"""Pipelines with replicas, checkpoints, evaluation, faults."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ranks  # noqa: E402
+import workers  # noqa: E402
+
+pytestmark = pytest.mark.torch
+STEPS = 20
+
+
+def _assert_same_state(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("options", [{}, {"placement_strategy": "spread", "shard_optimizer_state": True}])
+def test_two_replicas_of_two_stages_train_as_one_process_on_the_global_batch(options: dict[str, Any]) -> None:
+    settings = {"partitions": 2, "microbatches": 4, "ddp": True, **options}
+    expected = workers.one_process_curve(STEPS, 0.5)
+    found = ranks.run(4, "workers:train", settings, STEPS, 0.5, True)
+    for rank in found:
+        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+        _assert_same_state(rank["state"], expected["state"])
+    parameters = len(list(workers.tied_model().parameters()))
+    assert len(found[0]["optimizer"]["state"]) == parameters
+    if options:
+        assert sum(rank["states"] for rank in found) <= parameters + 1  # the tied table is on two stages
+
+
+def test_a_rank_holds_the_memory_of_its_own_stage_alone() -> None:
+    found = ranks.run(2, "workers:train", {"partitions": 2, "microbatches": 4}, 1)
+    parameters = dict(workers.tied_model().named_parameters())
+    whole = sum(parameter.numel() * 4 for parameter in parameters.values())
+    table = parameters["embed.weight"].numel() * 4
+    one_element_each = 4 * 2 * len(parameters)
+    assert whole <= sum(rank["held"] for rank in found) <= whole + table + one_element_each
+
+
+def test_random_numbers_do_not_depend_on_the_number_of_stages() -> None:
+    found = {
+        degree: ranks.run(degree, "workers:train_with_dropout", {"partitions": degree, "microbatches": 4})[0]["losses"]
+        for degree in (1, 2)
+    }
+    assert found[1] == pytest.approx(found[2], rel=1e-6)
+
+
+def test_four_stages_go_on_from_a_checkpoint_of_two_with_the_same_losses() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/checkpoint"
+        expected = workers.one_process_curve(6, 1e9)["losses"]
+        first = ranks.run(2, "workers:train_and_save", {"partitions": 2, "microbatches": 4}, 6, 3, path)[0]
+        assert {entry.name for entry in Path(folder).iterdir()} == {"checkpoint"}
+        second = ranks.run(4, "workers:resume", {"partitions": 4, "microbatches": 4}, 6, path)[0]
+        assert first["losses"] + second["losses"] == pytest.approx(expected, rel=1e-5)
+        model = workers.tied_model()
+        model.load_state_dict(second["state"])
+        optimizer = torch.optim.AdamW(model.parameters())
+        optimizer.load_state_dict(second["optimizer"])
+        assert all(int(entry["step"]) == 6 for entry in optimizer.state.values())
+
+
+def test_evaluation_and_other_batch_sizes_give_what_the_whole_model_gives() -> None:
+    for rank in ranks.run(2, "workers:evaluate_then_train"):
+        assert rank["evaluated"] == [True] * 4
+        assert rank["losses"] == [2] * 4
+
+
+def test_gradients_accumulate_and_an_overflow_on_one_stage_skips_the_step_on_all() -> None:
+    for rank in ranks.run(2, "workers:accumulate_and_scale"):
+        assert rank == {"doubled": True, "kept": True, "scale": 4.0}
+
+
+def test_ranks_of_one_pipeline_with_different_batches_are_an_error() -> None:
+    for text in ranks.run(2, "workers:different_batches"):
+        assert text == "rank 1 was given another batch than rank 0 of the same pipeline"
+
+
+def test_when_one_rank_is_killed_every_rank_ends_with_the_reason() -> None:
+    with tempfile.TemporaryDirectory() as out:
+        processes = ranks.start(3, "workers:endless", 3, out=out)
+        try:
+            for process in processes:
+                assert process.stdout is not None
+                while b"training" not in (line := process.stdout.readline()):
+                    assert line, "a rank ended before it trained"
+            processes[1].kill()
+            killed = time.monotonic()
+            logs = [process.communicate(timeout=30)[0].decode() for process in processes]
+            assert time.monotonic() - killed < 30
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    for rank in (0, 2):
+        assert processes[rank].returncode not in (0, None)
+        assert f"rank {rank} lost another rank of the job" in logs[rank]

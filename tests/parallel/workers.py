@@ -1,0 +1,276 @@
+"""What the ranks of the tests run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import zoo
+from torch import nn
+
+import trainshed.parallel as pipe
+from trainshed.parallel.frontend import rng
+
+CPU = torch.device("cpu")
+MICROBATCHES = 4
+
+
+class Plain(nn.Module):
+    """The zoo's step functions in one process: `backward` is PyTorch's own."""
+
+    def __init__(self, module: nn.Module, scale: float) -> None:
+        super().__init__()
+        self.module, self.scale = module, scale
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        (loss * self.scale).backward()
+
+
+def one_process(name: str, seed: int = 0, microbatches: int = MICROBATCHES, steps: int = 1, draws: bool = False) -> dict[str, Any]:
+    """Gradients of the first step and parameters after `steps` SGD steps, in plain PyTorch."""
+    model, inputs, step = zoo.build(name, seed)
+    plain = Plain(model, 1 / microbatches)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    torch.manual_seed(7)
+    gradients: dict[str, torch.Tensor] = {}
+    for number in range(steps):
+        optimizer.zero_grad()
+        draw = int(torch.randint(0, 2**62, (1,))) if draws else 0
+        after = rng.get_state(CPU)
+        for part in range(microbatches):
+            if draws:
+                torch.manual_seed(draw + part)
+            length = inputs[0].shape[0] // microbatches
+            step(plain, *[value[part * length : (part + 1) * length] for value in inputs])
+        rng.set_state(after, CPU)
+        if number == 0:
+            gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        optimizer.step()
+    return {"gradients": gradients, "state": {n: v.clone() for n, v in model.state_dict().items()}}
+
+
+def pipeline(names: list[str], degree: int, schedule: str, virtual: int, steps: int = 1) -> dict[str, Any]:
+    """Trains each model in a pipeline; what this rank has of gradients and parameters."""
+    found: dict[str, Any] = {}
+    settings = {
+        "pipeline_parallel_degree": degree,
+        "microbatches": MICROBATCHES,
+        "pipeline": schedule,
+        "virtual_stages": virtual,
+    }
+    pipe.init(settings)
+    from trainshed.parallel.state import session
+
+    for name in names:
+        session.model = None
+        model, inputs, step_function = zoo.build(name)
+        model = pipe.PipelineModel(model)
+        optimizer = pipe.PipelineOptimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+        step = pipe.step(step_function)
+        torch.manual_seed(7)
+        for number in range(steps):
+            optimizer.zero_grad()
+            step(model, *inputs)
+            if number == 0:
+                gradients = {n: p.grad.clone() for n, p in model.local_named_parameters() if p.grad is not None}
+            optimizer.step()
+        found[name] = {"gradients": gradients, "state": model.state_dict(), "plan": model.plan}
+    return found
+
+
+def tied_model(drop: float = 0.0) -> nn.Module:
+    """A small language model with a tied table."""
+    model = zoo.Tied()
+    for block in model.blocks:
+        block.drop.p = drop
+    return model
+
+
+def batches(steps: int, count: int = 16) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The global batches of a run."""
+    generator = torch.Generator().manual_seed(11)
+    return [
+        (torch.randint(0, 20, (count, 6), generator=generator), torch.randint(0, 20, (count,), generator=generator))
+        for _ in range(steps)
+    ]
+
+
+def one_process_curve(steps: int, clip: float) -> dict[str, Any]:
+    """Plain PyTorch on the global batch."""
+    torch.manual_seed(0)
+    model = tied_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses, norms = [], []
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), clip)))
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return {"losses": losses, "norms": norms, "state": model.state_dict()}
+
+
+def train(settings: dict[str, Any], steps: int, clip: float = 0.0, seed_by_rank: bool = False, *, save: str = "",
+          resume: str = "", stop_after: int = 0, drop: float = 0.0) -> dict[str, Any]:  # fmt: skip
+    """Trains the tied model on this rank's part of each global batch."""
+    grid = pipe.init(settings)
+    torch.manual_seed(grid.rank if seed_by_rank else 0)
+    model = pipe.PipelineModel(tied_model(drop), bucket_cap_mb=1)
+    optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    torch.manual_seed(5)
+    start = pipe.load_checkpoint(resume, model, optimizer)["step"] if resume else 0
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(x), y)
+        model.backward(loss)
+        return loss
+
+    losses, norms = [], []
+    for x, y in batches(steps)[start : stop_after or steps]:
+        length = len(x) // pipe.dp_size()
+        part = slice(pipe.dp_rank() * length, (pipe.dp_rank() + 1) * length)
+        optimizer.zero_grad()
+        loss = train_step(model, x[part], y[part]).reduce_mean()
+        if clip:
+            norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), clip)))
+        optimizer.step()
+        torch.distributed.all_reduce(loss, group=grid.replica_group)
+        losses.append(float(loss) / pipe.dp_size())
+    if save:
+        pipe.save_checkpoint(save, model, optimizer, {"step": stop_after or steps})
+    return {
+        "losses": losses,
+        "norms": norms,
+        "state": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "held": sum(p.untyped_storage().nbytes() for p in model.module.parameters()),
+        "states": len(optimizer.optimizer.state),
+    }
+
+
+def train_with_dropout(settings: dict[str, Any]) -> dict[str, Any]:
+    """Three steps with random numbers in them."""
+    return train(settings, 3, drop=0.3)
+
+
+def train_and_save(settings: dict[str, Any], steps: int, stop_after: int, path: str) -> dict[str, Any]:
+    """The first steps of a run."""
+    return train(settings, steps, save=path, stop_after=stop_after)
+
+
+def resume(settings: dict[str, Any], steps: int, path: str) -> dict[str, Any]:
+    """The other steps of a run."""
+    return train(settings, steps, resume=path)
+
+
+def evaluate_then_train() -> dict[str, Any]:
+    """Steps that do not train, other batch sizes, outputs of several kinds."""
+    pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2})
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    reference = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    reference.load_state_dict(net.state_dict())
+    model = pipe.PipelineModel(net)
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor) -> Any:
+        loss = model(x).square().mean()
+        model.backward(loss)
+        return loss
+
+    @pipe.step
+    def test_step(model: Any, x: torch.Tensor) -> Any:
+        out = model(x)
+        return {"logits": out, "best": out.argmax(1), "count": int((out > 0).sum().item()), "pair": (out.sum(), "text")}
+
+    losses, evaluated = [], []
+    for size in (8, 4, 8, 4):
+        x = torch.randn(size, 6, generator=torch.Generator().manual_seed(size))
+        model.train()
+        losses.append(train_step(model, x).outputs)
+        model.eval()
+        with torch.no_grad():
+            out = test_step(model, x)
+        reference.load_state_dict(model.state_dict())
+        reference.eval()
+        evaluated.append(torch.equal(out["logits"].concat(), reference(x)))
+        counts = [int((part > 0).sum()) for part in reference(x).chunk(2)]
+        assert out["count"] == counts, (out["count"], counts)
+        assert torch.equal(out["best"].concat(), reference(x).argmax(1))
+        assert out["pair"][1] == ["text", "text"]
+    return {"evaluated": evaluated, "losses": [len(pair) for pair in losses]}
+
+
+def accumulate_and_scale() -> dict[str, Any]:
+    """Two steps into one gradient; a scaler that sees an overflow on one stage only."""
+    pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2})
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    model = pipe.PipelineModel(net)
+    optimizer = pipe.PipelineOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    scaler = pipe.GradScaler(init_scale=8.0)
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor) -> Any:
+        loss = model(x).square().mean()
+        model.backward(scaler.scale(loss))
+        return loss
+
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    train_step(model, x)
+    once = {name: p.grad.clone() for name, p in model.local_named_parameters()}
+    train_step(model, x)
+    twice = {name: p.grad.clone() for name, p in model.local_named_parameters()}
+    before = {name: p.detach().clone() for name, p in model.local_named_parameters()}
+    if pipe.pp_rank() == 0:
+        next(iter(model.local_parameters())).grad[0, 0] = float("inf")
+    scaler.step(optimizer.optimizer)
+    scaler.update()
+    kept = all(torch.equal(p, before[name]) for name, p in model.local_named_parameters())
+    doubled = all(torch.equal(twice[name], 2 * gradient) for name, gradient in once.items())
+    return {"doubled": doubled, "kept": kept, "scale": scaler.get_scale()}
+
+
+def different_batches() -> str:
+    """Each rank of a pipeline brings its own data."""
+    pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2})
+    torch.manual_seed(0)
+    model = pipe.PipelineModel(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)))
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor) -> Any:
+        loss = model(x).sum()
+        model.backward(loss)
+        return loss
+
+    try:
+        train_step(model, torch.full((4, 6), float(pipe.rank())))
+    except pipe.PipelineError as error:
+        return str(error)
+    return "no error"
+
+
+def endless(degree: int) -> None:
+    """Trains until it is killed; says when it trains."""
+    pipe.init({"pipeline_parallel_degree": degree, "microbatches": 4})
+    torch.manual_seed(0)
+    model = pipe.PipelineModel(tied_model())
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        loss = nn.functional.cross_entropy(model(x), y)
+        model.backward(loss)
+        return loss
+
+    (x, y) = batches(1)[0]
+    number = 0
+    while True:
+        train_step(model, x, y)
+        number += 1
+        if number == 5:
+            print("training", flush=True)

@@ -1,0 +1,1 @@
+"""Amazon's namespace, served by trainshed."""

@@ -1,0 +1,251 @@
+"""`import smdistributed.modelparallel.torch as smp`: Amazon's names (SMP v1) for `trainshed.parallel`.
+
+Scripts that pipeline run as they are, on CPU (gloo) too. What is not served raises `NotServed` with the alternative.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch.distributed as dist
+
+from trainshed.parallel import StepOutput, api
+from trainshed.parallel import step as _step
+from trainshed.parallel.api import is_initialized, local_size, num_microbatches, partition, rank, size
+from trainshed.parallel.clip import GradScaler
+from trainshed.parallel.errors import NotServed
+from trainshed.parallel.frontend.subject import recording
+from trainshed.parallel.settings import Settings
+from trainshed.parallel.state import session
+
+from . import model, transformers_support
+from .checkpoint import load, resume_from_checkpoint, save, save_checkpoint
+from .model import (
+    DistributedModel,
+    DistributedOptimizer,
+    set_activation_checkpointing,
+    set_partition,
+)
+from .model import without_effect as _without_effect
+from .ranks import (
+    CommGroup,
+    RankType,
+    allgather,
+    barrier,
+    broadcast,
+    dp_barrier,
+    members,
+    mp_barrier,
+    process_group,
+    recv_from,
+    send,
+)
+
+WORLD, MP_GROUP, DP_GROUP = CommGroup.WORLD, CommGroup.MP_GROUP, CommGroup.DP_GROUP
+PP_GROUP, TP_GROUP, RDP_GROUP = CommGroup.PP_GROUP, CommGroup.TP_GROUP, CommGroup.RDP_GROUP
+amp = SimpleNamespace(GradScaler=GradScaler)
+model_creation = delay_param_initialization = tensor_parallelism = _without_effect
+__version__ = "1.9.0"
+
+
+class _State:
+    """`smp.state`: what scripts read of it."""
+
+    module_manager = SimpleNamespace(translate_functions=[])
+
+    @property
+    def cfg(self) -> Settings:
+        """Settings by Amazon's names."""
+        return session.grid.settings if session.grid is not None else Settings()
+
+    @property
+    def model(self) -> Any:
+        """The wrapped model."""
+        return session.model
+
+
+state = _State()
+
+
+def init(config: dict[str, Any] | None = None) -> None:
+    """Joins the ranks, with `config` or the job's `mp_parameters`."""
+    grid = api.init(config)
+    if grid.settings.fp16:
+        raise NotServed("fp16 = True is not served", hint="use torch.autocast with smp.amp.GradScaler, or bfloat16")
+    if grid.settings.sharded_data_parallel_degree > 1:
+        raise NotServed(
+            "sharded_data_parallel_degree is not served",
+            hint="use torch.distributed.fsdp.fully_shard, or shard_optimizer_state here",
+        )
+    transformers_support.apply()
+
+
+def shutdown() -> None:
+    """Leaves the process group."""
+    api.shutdown()
+
+
+def step(function: Any = None, **options: Any) -> Any:
+    """Decorates a step function: `@smp.step` or `@smp.step(non_split_inputs=[...])`."""
+    transformers_support.apply()
+    return _step(function, **options)
+
+
+def is_tracing() -> bool:
+    """Whether a step function runs to be recorded, not to train."""
+    return recording()
+
+
+def local_rank() -> int:
+    """Rank on this host."""
+    transformers_support.apply()
+    return api.local_rank()
+
+
+def mp_rank() -> int:
+    """Rank in this pipeline."""
+    return api.pp_rank()
+
+
+def pp_rank() -> int:
+    """Rank in this pipeline."""
+    return api.pp_rank()
+
+
+def dp_rank() -> int:
+    """Number of this replica."""
+    return api.dp_rank()
+
+
+def rdp_rank() -> int:
+    """Number of this replica."""
+    return api.dp_rank()
+
+
+def tp_rank() -> int:
+    """Always 0."""
+    return 0
+
+
+def mp_size() -> int:
+    """Ranks of a pipeline."""
+    return api.pp_size()
+
+
+def pp_size() -> int:
+    """Ranks of a pipeline."""
+    return api.pp_size()
+
+
+def dp_size() -> int:
+    """Number of replicas."""
+    return api.dp_size()
+
+
+def rdp_size() -> int:
+    """Number of replicas."""
+    return api.dp_size()
+
+
+def tp_size() -> int:
+    """Always 1."""
+    return 1
+
+
+def get_world_process_group() -> dist.ProcessGroup:
+    """All ranks."""
+    return process_group(CommGroup.WORLD)
+
+
+def get_mp_process_group() -> dist.ProcessGroup:
+    """This pipeline."""
+    return process_group(CommGroup.MP_GROUP)
+
+
+def get_pp_process_group() -> dist.ProcessGroup:
+    """This pipeline."""
+    return process_group(CommGroup.PP_GROUP)
+
+
+def get_dp_process_group() -> dist.ProcessGroup:
+    """Ranks with the same stages."""
+    return process_group(CommGroup.DP_GROUP)
+
+
+def get_rdp_process_group() -> dist.ProcessGroup:
+    """Ranks with the same stages."""
+    return process_group(CommGroup.RDP_GROUP)
+
+
+def get_mp_group() -> list[int]:
+    """Global ranks of this pipeline."""
+    return members(CommGroup.MP_GROUP)
+
+
+def get_pp_group() -> list[int]:
+    """Global ranks of this pipeline."""
+    return members(CommGroup.PP_GROUP)
+
+
+def get_dp_group() -> list[int]:
+    """Global ranks with the same stages."""
+    return members(CommGroup.DP_GROUP)
+
+
+def get_tp_group() -> list[int]:
+    """This rank alone."""
+    return members(CommGroup.TP_GROUP)
+
+
+def set_tensor_parallelism(*_args: Any, **_kwargs: Any) -> None:
+    """Without effect: tensor_parallel_degree is 1 here."""
+
+
+_ALTERNATIVES = {
+    "nn": "use the modules of torch.nn or transformers",
+    "optimizers": "use torch.optim (fused=True) or apex",
+    "tp_register": "use torch.distributed.tensor.parallel",
+    "tp_register_with_module": "use torch.distributed.tensor.parallel",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise NotServed(f"smp.{name} is not served", hint=_ALTERNATIVES.get(name, "trainshed.parallel has the pipeline's API"))
+
+
+__all__ = [
+    "CommGroup",
+    "DistributedModel",
+    "DistributedOptimizer",
+    "RankType",
+    "StepOutput",
+    "allgather",
+    "barrier",
+    "broadcast",
+    "dp_barrier",
+    "init",
+    "is_initialized",
+    "is_tracing",
+    "load",
+    "local_rank",
+    "local_size",
+    "model",
+    "mp_barrier",
+    "num_microbatches",
+    "partition",
+    "rank",
+    "recv_from",
+    "resume_from_checkpoint",
+    "save",
+    "save_checkpoint",
+    "send",
+    "set_activation_checkpointing",
+    "set_partition",
+    "shutdown",
+    "size",
+    "state",
+    "step",
+]

@@ -1,0 +1,127 @@
+"""`smp.save`, `smp.load`, `smp.save_checkpoint`, `smp.resume_from_checkpoint`.
+
+A partial checkpoint is trainshed's own folder of sharded files, `PATH/TAG_partial`, which any number of stages reads. A
+full one is `PATH/TAG`, a state that `torch.load` reads anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import Any
+
+import torch
+
+from trainshed.parallel import load_checkpoint
+from trainshed.parallel import save_checkpoint as save_shards
+from trainshed.parallel.errors import PipelineError
+from trainshed.parallel.state import grid, session
+
+from .ranks import barrier
+
+
+def save(obj: Any, f: Any, partial: bool = True, pickle_module: Any = None, pickle_protocol: int = 2, v3: bool = False) -> None:
+    """`torch.save` to `f`, or with `partial` to `f_RANK` for this rank's part."""
+    target = f"{f}_{_part(v3)}" if partial else f
+    torch.save(obj, target, pickle_protocol=pickle_protocol)
+
+
+def load(f: Any, map_location: Any = None, pickle_module: Any = None, partial: bool = True, v3: bool = False, **options: Any) -> Any:
+    """What `save` wrote. Files of a training job are the user's own: they may hold any object."""
+    options.setdefault("weights_only", False)
+    return torch.load(f"{f}_{_part(v3)}" if partial else f, map_location=map_location, **options)
+
+
+def _part(v3: bool) -> str:
+    place = grid().place
+    return f"{place.pipeline}_{place.replica}" if v3 else str(place.pipeline)
+
+
+def save_checkpoint(
+    path: str,
+    tag: str,
+    partial: bool = True,
+    model: Any = None,
+    optimizer: Any = None,
+    user_content: Any = None,
+    translate_if_full: bool = True,
+    num_kept_partial_checkpoints: int | None = None,
+) -> None:
+    """Writes a checkpoint, and its tag to `PATH/newest`. Collective."""
+    model = model or session.model
+    if model is None:
+        raise PipelineError("save_checkpoint is called before the model is wrapped")
+    leader = grid().rank == 0
+    if leader:
+        os.makedirs(path, exist_ok=True)
+    barrier()
+    if partial:
+        save_shards(f"{path}/{tag}_partial", model, optimizer, user_content)
+    else:
+        state = model.state_dict(gather_to_rank0=True)
+        if leader:
+            _write(state, f"{path}/{tag}")
+            if user_content is not None:
+                _write(user_content, f"{path}/user_content_{tag}")
+    if leader:
+        _write_text(tag, f"{path}/newest")
+        if partial and num_kept_partial_checkpoints:
+            _keep(path, num_kept_partial_checkpoints)
+    barrier()
+
+
+def resume_from_checkpoint(
+    path: str,
+    tag: str | None = None,
+    partial: bool = True,
+    strict: bool = True,
+    load_optimizer: bool = True,
+    load_sharded_optimizer_state: bool = True,
+    translate_function: Any = None,
+) -> Any:
+    """Loads a checkpoint into the wrapped model and optimizer; returns its `user_content`. Collective.
+
+    Raises:
+        PipelineError: there is none.
+    """
+    model = session.model
+    if model is None:
+        raise PipelineError("resume_from_checkpoint is called before the model is wrapped")
+    if tag is None:
+        try:
+            with open(f"{path}/newest", encoding="utf-8") as file:
+                tag = file.read().strip()
+        except OSError:
+            raise PipelineError(f"there is no checkpoint in {path}: no file `newest`") from None
+    if partial:
+        return load_checkpoint(f"{path}/{tag}_partial", model, model._optimizer if load_optimizer else None, strict)
+    file = f"{path}/{tag}"
+    if not os.path.exists(file):
+        raise PipelineError(f"there is no checkpoint {file}")
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    model.load_state_dict(translate_function(state) if translate_function else state, strict=strict)
+    content = f"{path}/user_content_{tag}"
+    return torch.load(content, map_location="cpu", weights_only=False) if os.path.exists(content) else None
+
+
+def _write(obj: Any, target: str) -> None:
+    with open(f"{target}.partial", "wb") as file:
+        torch.save(obj, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{target}.partial", target)
+
+
+def _write_text(text: str, target: str) -> None:
+    with open(f"{target}.partial", "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{target}.partial", target)
+
+
+def _keep(path: str, count: int) -> None:
+    found = [entry for entry in os.scandir(path) if entry.is_dir() and re.fullmatch(r".+_partial", entry.name)]
+    for entry in sorted(found, key=lambda entry: entry.stat().st_mtime)[:-count]:
+        shutil.rmtree(entry.path, ignore_errors=True)

@@ -1,0 +1,157 @@
+"""`smp.DistributedModel` and what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trainshed.parallel import PipelineModel, PipelineOptimizer, clip_grad_norm_
+from trainshed.parallel.errors import NotServed
+from trainshed.parallel.state import session
+
+from . import transformers_support
+
+
+class DistributedModel(PipelineModel):
+    """The user's model; the arguments that concern tracing on a GPU have no effect.
+
+    Args:
+        module: any model.
+        average_grads_across_microbatches, overlapping_allreduce, bucket_cap_mb, broadcast_buffers: as in PipelineModel.
+
+    Wrapping the same module again gives the same object: transformers' Trainer does so to evaluate.
+    """
+
+    def __new__(cls, module: nn.Module, *_args: Any, **_kwargs: Any) -> DistributedModel:
+        """The model that wraps `module` already, or a new one."""
+        if isinstance(session.model, cls) and session.model.module is module:
+            return session.model
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        module: nn.Module,
+        trace_device: str = "gpu",
+        trace_execution_times: bool = False,
+        overlapping_allreduce: bool = True,
+        backward_passes_per_step: int = 1,
+        average_grads_across_microbatches: bool = True,
+        bucket_cap_mb: int = 25,
+        trace_memory_usage: bool = False,
+        broadcast_buffers: bool = True,
+        gradient_as_bucket_view: bool = False,
+        **unknown: Any,
+    ) -> None:
+        if session.model is self:
+            return
+        if unknown:
+            raise NotServed(f"DistributedModel({next(iter(unknown))}=...) is not served")
+        transformers_support.apply()
+        super().__init__(
+            module,
+            overlapping_allreduce=overlapping_allreduce,
+            average_grads_across_microbatches=average_grads_across_microbatches,
+            broadcast_buffers=broadcast_buffers,
+            bucket_cap_mb=bucket_cap_mb,
+        )
+
+    def local_modules(self) -> Iterator[nn.Module]:
+        """Modules that this rank runs."""
+        yield from (module for _, module in self.local_named_modules())
+
+    def local_named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Names and modules that have parameters here."""
+        held = {id(parameter) for parameter in self.local_parameters()}
+        for name, module in self.module.named_modules():
+            if any(id(parameter) in held for parameter in module.parameters()):
+                yield name, module
+
+    def local_named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and buffers of modules that this rank runs."""
+        yield from self.local_buffers().items()
+
+    def register_comm_hook(self, *_args: Any, **_kwargs: Any) -> None:
+        """Not served."""
+        raise NotServed("register_comm_hook is not served", hint="gradients are summed in their own type")
+
+    def distributed_modules(self) -> Iterable[nn.Module]:
+        """Tensor parallel modules: none."""
+        return iter(())
+
+    def is_distributed_parameter(self, _parameter: nn.Parameter) -> bool:
+        """Whether a parameter is tensor parallel: never."""
+        return False
+
+
+class DistributedOptimizer(PipelineOptimizer):
+    """The user's optimizer; loss scaling for fp16 is `smp.amp.GradScaler`'s."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        static_loss_scale: float = 1.0,
+        dynamic_loss_scale: bool = False,
+        **_loss_options: Any,
+    ) -> None:
+        super().__init__(optimizer)
+
+    @property
+    def loss_scale(self) -> float:
+        """Always 1: nothing is scaled here."""
+        return 1.0
+
+    def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clips by the norm over all stages; returns it, shape ()."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return clip_grad_norm_(parameters, max_norm, norm_type)
+
+    def update_master_grads(self) -> None:
+        """Nothing to do: parameters are their own master copies."""
+
+    def save_optimizer_backcompat(self, gather_if_shard: bool = True) -> dict[str, Any]:
+        """State of this rank's parameters."""
+        return self.local_state_dict(gather_if_shard)
+
+
+def set_partition(module: nn.Module, stage: int) -> None:
+    """Puts a module on a stage; after wrapping, before the first step."""
+    if session.model is None:
+        raise NotServed("set_partition is called before the model is wrapped", hint="call it after DistributedModel(...)")
+    session.model.set_partition(module, stage)
+
+
+def set_activation_checkpointing(
+    module: nn.Module, preserve_rng_state: bool = True, pack_args_as_tuple: bool = False, strategy: str = "each"
+) -> None:
+    """Keeps only the module's inputs for the backward and runs it again there.
+
+    Args:
+        strategy: for an nn.Sequential: "each" child, "contiguous" (all at once), or "group_N".
+    """
+    if not isinstance(module, nn.Sequential) or strategy == "contiguous":
+        _checkpointed(module, preserve_rng_state)
+        return
+    for child in module:  # a group costs more memory and is otherwise the same
+        _checkpointed(child, preserve_rng_state)
+
+
+def _checkpointed(module: nn.Module, preserve_rng_state: bool) -> None:
+    native: Callable[..., Any] = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return native(*args, **kwargs)
+        return checkpoint(native, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **kwargs)
+
+    module.forward = forward  # type: ignore[method-assign]
+
+
+@contextmanager
+def without_effect(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+    """For contexts of tensor parallelism and delayed initialisation, in scripts that have them switched off."""
+    yield

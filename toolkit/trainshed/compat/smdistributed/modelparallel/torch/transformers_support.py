@@ -1,0 +1,60 @@
+"""What transformers' Trainer needs to train through this library.
+
+transformers 5 delays the making of the optimizer until the model is wrapped, and then makes none on this path: it is made
+before the scheduler asks for it. Scripts for the closed library take a GPU for granted; where there is none they get the
+CPU:
+
+`torch.cuda.set_device(smp.local_rank())` does nothing then, and transformers' Trainer, which asks for `cuda:N` wherever the
+library is present, gets the CPU from the first time it asks for its rank.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+_done: set[str] = set()
+
+
+def apply() -> None:
+    """Replaces what has to be replaced, as soon as the classes exist; costs nothing when called again."""
+    _make_optimizer()
+    if torch.cuda.is_available():
+        return
+    if "cuda" not in _done:
+        _done.add("cuda")
+        torch.cuda.set_device = _no_device  # type: ignore[assignment]
+    module = sys.modules.get("transformers.training_args")
+    arguments = getattr(module, "TrainingArguments", None)
+    if arguments is None or "transformers" in _done:
+        return
+    _done.add("transformers")
+    arguments._setup_devices = property(_cpu)  # hides what an instance has cached under this name
+    print("trainshed: transformers' Trainer runs on the CPU: there is no GPU", flush=True)
+
+
+def _make_optimizer() -> None:
+    trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
+    if trainer is None or "optimizer" in _done:
+        return
+    _done.add("optimizer")
+    native = trainer.create_scheduler
+
+    def create_scheduler(self: Any, num_training_steps: int, optimizer: Any = None) -> Any:
+        if self.optimizer is None and optimizer is None:
+            self.create_optimizer()
+        return native(self, num_training_steps, optimizer)
+
+    trainer.create_scheduler = create_scheduler
+
+
+def _no_device(_device: Any) -> None:
+    return None
+
+
+def _cpu(arguments: Any) -> torch.device:
+    arguments.distributed_state = None
+    arguments._n_gpu = 0
+    return torch.device("cpu")

@@ -1,0 +1,79 @@
+"""Gradient clipping and loss scaling over the whole model, of which a rank holds a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .state import grid, session
+
+_native_clip = nn.utils.clip_grad_norm_
+
+
+def clip_grad_norm_(
+    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> torch.Tensor:
+    """As `torch.nn.utils.clip_grad_norm_`, with the norm of all stages' gradients, each parameter once. Collective.
+
+    Returns:
+        The norm before clipping, shape ().
+    """
+    given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    model = session.model
+    if model is None or not model.partitioned or not _of_model(given):
+        return _native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
+    chosen = {id(parameter) for parameter in given}
+    local = model.engine.parameters
+    owned = [local[name] for name in model.owned_names() if id(local[name]) in chosen]
+    gradients = [p.grad.detach() for p in owned if p.grad is not None]
+    device = grid().device
+    infinite = norm_type == float("inf")
+    if infinite:
+        part = torch.stack([g.abs().max() for g in gradients]).max() if gradients else torch.zeros((), device=device)
+    else:
+        norms = [torch.linalg.vector_norm(g, norm_type, dtype=torch.float32) ** norm_type for g in gradients]
+        part = torch.stack(norms).sum() if norms else torch.zeros((), device=device)
+    part = part.to(device).float()
+    dist.all_reduce(part, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=grid().pipeline_group)
+    total = part if infinite else part ** (1.0 / norm_type)
+    if error_if_nonfinite and not torch.isfinite(total):
+        raise RuntimeError(f"the gradients' norm is {total.item()}, which cannot be clipped")
+    factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+    for parameter in local.values():
+        if id(parameter) in chosen and parameter.grad is not None:
+            parameter.grad.mul_(factor.to(parameter.grad.device))
+    return total
+
+
+def _of_model(parameters: Iterable[torch.Tensor]) -> bool:
+    if session.model is None:
+        return False
+    known = {id(parameter) for parameter in session.model.module.parameters()}
+    return any(id(parameter) in known for parameter in parameters)
+
+
+def install_clipping() -> None:
+    """Scripts and trainers call torch's function, which would clip each rank by its own part: it becomes ours."""
+    nn.utils.clip_grad_norm_ = clip_grad_norm_
+    nn.utils.clip_grad.clip_grad_norm_ = clip_grad_norm_
+
+
+class GradScaler(torch.amp.GradScaler):
+    """torch's loss scaler; a gradient that overflows on one stage skips the step on all."""
+
+    def __init__(self, device: str | None = None, **options: Any) -> None:
+        super().__init__(device or grid().device.type, **options)
+        if self._enabled:
+            self._lazy_init_scale_growth_tracker(grid().device)
+
+    def _unscale_grads_(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._unscale_grads_(*args, **kwargs)
+        device = grid().device
+        worst = torch.stack([flag.to(device) for flag in found.values()]).max() if found else torch.zeros((), device=device)
+        worst = worst.reshape(1).float()
+        dist.all_reduce(worst, dist.ReduceOp.MAX, group=grid().pipeline_group)
+        return {device: worst}

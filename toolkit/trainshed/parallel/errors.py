@@ -1,0 +1,27 @@
+"""What can go wrong in a pipeline.
+
+    PipelineError             one line for a person
+    |- PlanError              no partition satisfies what was asked, or a plan file does not fit the model
+    |- TraceMismatch          a forward did something else than the recorded one; stops before a wrong gradient
+    `- NotServed              part of Amazon's API that is not served; names the alternative
+"""
+
+from __future__ import annotations
+
+from trainshed.contract.errors import TrainshedError
+
+
+class PipelineError(TrainshedError):
+    """A pipeline cannot be built or cannot go on."""
+
+
+class PlanError(PipelineError):
+    """No partition satisfies what was asked, or a plan file does not fit the model."""
+
+
+class TraceMismatch(PipelineError):
+    """A forward differs from the recorded one."""
+
+
+class NotServed(PipelineError):
+    """A call of Amazon's API that this library does not serve."""

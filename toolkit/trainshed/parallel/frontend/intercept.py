@@ -1,0 +1,144 @@
+"""Routes what one forward does (module calls, tensor operations, autograd functions) to a handler.
+
+Nothing is attached to the user's modules: `nn.Module.__call__` and `autograd.Function.apply` are replaced while a
+forward of ours runs (as torch.fx does), and operations arrive through a `TorchFunctionMode`. A unit that a stage owns
+runs with all of that lifted, so that torch.compile, custom kernels and control flow inside it see plain PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
+
+_module_call = nn.Module.__call__
+_function_apply = torch.autograd.Function.__dict__["apply"]
+
+# Attributes of a tensor that give another tensor; all other attributes are facts about it, not computations.
+_TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "data", "real", "imag", "grad"})
+_FACTS = frozenset(
+    """size dim stride numel nelement __len__ is_floating_point is_complex is_contiguous ndimension element_size
+    get_device __hash__ requires_grad_ __set__ __delete__ is_inference is_signed storage_offset has_names __repr__
+    is_set_to register_hook retain_grad untyped_storage data_ptr __dir__ __format__ is_same_size""".split()
+)
+
+
+class Handler(Protocol):
+    """Decides what happens to each event of a forward."""
+
+    def module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stands for `module(*args, **kwargs)`."""
+
+    def operation(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stands for `function(*args, **kwargs)`, an operation outside all units."""
+
+    def device_of(self, tensor: torch.Tensor) -> torch.device | None:
+        """The device that the user's code shall see for a stand-in; None for a real tensor."""
+
+
+class Interception:
+    """The patches and the mode of one forward."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self._mode = _Mode(handler)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Within this context everything goes to the handler."""
+        self._patch()
+        try:
+            with self._mode:
+                yield
+        finally:
+            restore()
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Within this context, inside `active`, PyTorch is itself."""
+        on_top = _get_current_function_mode() is self._mode
+        restore()
+        self._mode.enabled = False
+        if on_top:
+            self._mode.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            if on_top:
+                self._mode.__enter__()
+            self._mode.enabled = True
+            self._patch()
+
+    def _patch(self) -> None:
+        handler, mode = self.handler, self._mode
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return handler.module_call(module, args, kwargs)
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            native = _function_apply.__get__(None, cls)
+            if not mode.enabled:
+                return native(*args, **kwargs)
+            mode.enabled = False
+            try:
+                return handler.operation(f"{cls.__name__}.apply", native, args, kwargs)
+            finally:
+                mode.enabled = True
+
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+
+
+def restore() -> None:
+    """PyTorch as it was imported."""
+    nn.Module.__call__ = _module_call  # type: ignore[method-assign]
+    torch.autograd.Function.apply = _function_apply
+
+
+def call_natively(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`module(*args, **kwargs)` past the patch, children still patched."""
+    return _module_call(module, *args, **kwargs)
+
+
+@contextmanager
+def guarded_calls(check: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Within this context `check` sees every module before it is called (re-computation in a backward)."""
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        check(module)
+        return _module_call(module, *args, **kwargs)
+
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        restore()
+
+
+class _Mode(TorchFunctionMode):
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()
+        self._handler = handler
+        self.enabled = True  # a mode of the user's may lie above ours, which then cannot be taken off the stack
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.enabled:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "?")
+        if name == "__get__":
+            attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+            if attribute in ("device", "is_cuda", "is_cpu", "is_meta"):
+                device = self._handler.device_of(args[0])
+                if device is not None:
+                    return device if attribute == "device" else device.type == attribute[3:]
+            if attribute not in _TENSOR_ATTRIBUTES:
+                return func(*args, **kwargs)
+            name = attribute
+        elif name in _FACTS:
+            return func(*args, **kwargs)
+        return self._handler.operation(name, func, args, kwargs)

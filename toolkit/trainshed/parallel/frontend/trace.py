@@ -1,0 +1,167 @@
+"""What one forward did: the recorded events, their values, and where a pipeline may be cut.
+
+A *unit* is a module that is never split. The calls of units are numbered in the order of execution (a module that is
+called again has another number); this number is a *position*, and a pipeline stage is a range of positions. What runs
+between two unit calls (*glue*) belongs to the position before it. What depends on nothing but the step's inputs and
+constants (masks, position numbers) is *replicated*: every stage computes it, and it is never sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Shape (elements), stride (elements), type of a value, and whether it takes part in the backward."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Meta:
+        """The facts of `tensor`; tensors without strides (inside vmap, sparse) are described as contiguous."""
+        shape = tuple(tensor.shape)
+        try:
+            stride = tuple(tensor.stride())
+        except RuntimeError:
+            stride = tuple(torch.empty(shape, device="meta").stride())
+        return Meta(shape, stride, tensor.dtype, tensor.requires_grad)
+
+    def empty(self, device: torch.device | str = "meta", *, contiguous: bool = False) -> torch.Tensor:
+        """A tensor like it, without values."""
+        if contiguous:
+            made = torch.empty(self.shape, dtype=self.dtype, device=device)
+        else:
+            made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+        return made.requires_grad_(self.requires_grad)
+
+    @property
+    def bytes(self) -> int:
+        """Size when sent."""
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count * self.dtype.itemsize
+
+
+class Slot:
+    """A leaf of an event's result. No dataclass: `tree` would walk into it.
+
+    kind: "value" (number of the value), "argument" (index among the tensor arguments), "leaf" (index among all leaves
+        of the arguments), "constant" (the thing itself) or "opaque" (name of a type that cannot be copied).
+    """
+
+    __slots__ = ("kind", "value")
+
+    def __init__(self, kind: str, value: Any = None) -> None:
+        self.kind = kind
+        self.value = value
+
+
+@dataclass
+class Event:
+    """One unit call or one operation between units.
+
+    inputs: numbers of the tracked values it reads, in the order of its arguments.
+    mutated: (index among its tensor arguments, number of the value after the change).
+    parameters: names of the parameters that it reads.
+    """
+
+    name: str
+    is_unit: bool
+    position: int
+    replicated: bool
+    inputs: tuple[int, ...]
+    mutated: tuple[tuple[int, int], ...] = ()
+    result: Any = None
+    parameters: tuple[str, ...] = ()
+    random: bool = False
+    seconds_forward: float = 0.0
+    seconds_backward: float = 0.0
+    saved_bytes: int = 0
+
+    @property
+    def stage_bound(self) -> bool:
+        """Whether exactly one stage runs it."""
+        return not self.replicated
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tracked tensor: where it is made, and whether later events change it in place."""
+
+    position: int
+    replicated: bool
+    meta: Meta
+
+
+@dataclass
+class Trace:
+    """A recorded forward.
+
+    atomic: modules that must not be opened, with the reason: the plan has to be made again with them as units.
+    no_cut: position -> reason why no stage may start there.
+    free_from: index of the first event from which the last stage runs without being compared with the record.
+    reached: parameters that the backward of the recorded losses reaches.
+    output: structure of what the step function returned, with value numbers as `Slot`s.
+    backward: numbers of the values given to `backward`; None if it was not called.
+    """
+
+    units: tuple[str, ...]
+    events: list[Event] = field(default_factory=list)
+    values: dict[int, Value] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    atomic: dict[str, str] = field(default_factory=dict)
+    no_cut: dict[int, str] = field(default_factory=dict)
+    last_use: dict[int, int] = field(default_factory=dict)
+    mutated_values: set[int] = field(default_factory=set)
+    free_from: int = 0
+    reached: frozenset[str] = frozenset()
+    output: Any = None
+    has_backward: bool = False
+    mutates_inputs: bool = False
+    glue_buffers: bool = False
+
+    @property
+    def positions(self) -> int:
+        """Number of unit calls."""
+        return len(self.calls)
+
+    @property
+    def random(self) -> bool:
+        """Whether the forward draws random numbers."""
+        return any(event.random for event in self.events)
+
+    def boundary(self, cut: int) -> tuple[int, ...]:
+        """Numbers of the values that cross from the stage before position `cut` to the one that starts there."""
+        return tuple(
+            number
+            for number, value in sorted(self.values.items())
+            if not value.replicated and value.position < cut <= self.last_use.get(number, -1)
+        )
+
+    def boundary_bytes(self) -> list[int]:
+        """Bytes alive at each possible cut, index = position at which the next stage would start."""
+        alive = [0] * (self.positions + 1)
+        for number, value in self.values.items():
+            if value.replicated:
+                continue
+            for cut in range(value.position + 1, self.last_use.get(number, -1) + 1):
+                alive[cut] += value.meta.bytes
+        return alive
+
+    def fingerprint(self) -> str:
+        """Equal on all ranks that recorded the same forward with inputs of the same shape."""
+        digest = hashlib.sha256()
+        for event in self.events:
+            digest.update(repr((event.name, event.position, event.replicated, event.inputs, event.mutated)).encode())
+        for number, value in sorted(self.values.items()):
+            digest.update(repr((number, value.position, value.meta)).encode())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,148 @@
+"""Which rank is which: pipelines and replicas over one set of ranks, and the process groups for them.
+
+With P pipeline ranks and D replicas, `cluster` gives the ranks of one pipeline neighbouring numbers (they talk most), and
+`spread` the ranks that hold the same stage. Amazon's permutations of D, P and T are read the same way: the rightmost
+letter changes fastest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from .errors import PipelineError
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """A rank's place; `pipeline` and `replica` count from 0."""
+
+    pipeline: int
+    replica: int
+
+
+def layout(world: int, degree: int, placement: str) -> list[Coordinates]:
+    """Coordinates of each rank.
+
+    Raises:
+        PipelineError: the degree does not divide the world, or the placement is unknown.
+    """
+    if world % degree:
+        raise PipelineError(f"{world} ranks cannot be split into pipelines of {degree}")
+    names = {"cluster": "DPT", "spread": "TPD"}
+    letters = names.get(placement.lower(), placement.upper())
+    if sorted(letters) != ["D", "P", "T"]:
+        raise PipelineError(f"placement_strategy = {placement!r}: not cluster, spread or a permutation of D, P and T")
+    replicas = world // degree
+    if letters.index("P") > letters.index("D"):
+        return [Coordinates(rank % degree, rank // degree) for rank in range(world)]
+    return [Coordinates(rank // replicas, rank % replicas) for rank in range(world)]
+
+
+@dataclass
+class Grid:
+    """This rank's place among all, with groups.
+
+    pipeline_ranks: global ranks of this rank's pipeline, by stage rank.
+    replica_ranks: global ranks that hold the same stages, by replica.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    settings: Settings
+    device: torch.device
+    places: list[Coordinates]
+    pipeline_group: dist.ProcessGroup
+    replica_group: dist.ProcessGroup
+    control_group: dist.ProcessGroup
+    pipeline_ranks: list[int]
+    replica_ranks: list[int]
+    owns_process_group: bool = False
+    _subgroups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Coordinates:
+        """This rank's coordinates."""
+        return self.places[self.rank]
+
+    def subgroups(self, members: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], dist.ProcessGroup]:
+        """Groups of pipeline ranks (numbers within a pipeline), made on all ranks in the same order."""
+        degree = self.settings.pipeline_parallel_degree
+        for member in sorted(set(members)):
+            if member in self._subgroups:
+                continue
+            if len(member) == degree:
+                self._subgroups[member] = self.pipeline_group
+                continue
+            for replica in range(self.world // degree):
+                ranks = [
+                    rank
+                    for rank, place in enumerate(self.places)
+                    if place.replica == replica and place.pipeline in member
+                ]
+                group = dist.new_group(ranks)
+                if self.rank in ranks:
+                    self._subgroups[member] = group
+        return self._subgroups
+
+
+def make_grid(settings: Settings, device: torch.device | None = None) -> Grid:
+    """Joins the ranks (torchrun's variables; one rank without them) and makes the groups. Collective."""
+    timeout = timedelta(seconds=settings.timeout_seconds)
+    owns = not dist.is_initialized()
+    if device is None:
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if owns:
+        if "RANK" not in os.environ:
+            store = dist.HashStore()
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        else:
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timeout)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    degree = settings.pipeline_parallel_degree
+    places = layout(world, degree, settings.placement_strategy)
+    if world // degree > 1 and not settings.ddp:
+        raise PipelineError(
+            f"{world} ranks and partitions = {degree} make {world // degree} replicas, but ddp is off", hint="set ddp"
+        )
+    groups: dict[str, dist.ProcessGroup] = {}
+    members: dict[str, list[int]] = {}
+    for kind, count in (("pipeline", world // degree), ("replica", degree)):
+        for index in range(count):
+            inside = [
+                other
+                for other, place in enumerate(places)
+                if (place.replica if kind == "pipeline" else place.pipeline) == index
+            ]
+            inside.sort(key=lambda other: (places[other].pipeline, places[other].replica))
+            group = dist.new_group(inside, timeout=timeout)
+            if rank in inside:
+                groups[kind], members[kind] = group, inside
+    control = dist.new_group(list(range(world)), backend="gloo", timeout=timeout)
+    return Grid(
+        rank=rank,
+        world=world,
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        local_world=int(os.environ.get("LOCAL_WORLD_SIZE", str(world))),
+        settings=settings,
+        device=device,
+        places=places,
+        pipeline_group=groups["pipeline"],
+        replica_group=groups["replica"],
+        control_group=control,
+        pipeline_ranks=members["pipeline"],
+        replica_ranks=members["replica"],
+        owns_process_group=owns,
+    )

@@ -1,0 +1,102 @@
+"""Which module calls which, and how long it takes: chooses the units."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..frontend.intercept import guarded_calls
+from ..tree import tensors
+
+
+@dataclass
+class Call:
+    """One call of a module; `seconds` includes the calls inside."""
+
+    name: str
+    seconds: float = 0.0
+    inside: list[Call] = field(default_factory=list)
+
+
+class CallTree:
+    """Times all module calls of one forward."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._names = {id(module): name for name, module in reversed(list(root.named_modules()))}
+        self._modules = dict(root.named_modules())
+        self._stack = [Call("")]
+        self._handles: list[Any] = []
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The tree of calls under the step function."""
+        with guarded_calls(lambda module: None):  # nothing else of ours may be active
+            for module in self._modules.values():
+                self._handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+                self._handles.append(module.register_forward_hook(self._leave, always_call=True))
+            try:
+                function(*args, **kwargs)
+            finally:
+                for handle in self._handles:
+                    handle.remove()
+        return self._stack[0]
+
+    def _enter(self, module: nn.Module, _args: Any) -> None:
+        call = Call(self._names[id(module)], time.perf_counter())
+        self._stack[-1].inside.append(call)
+        self._stack.append(call)
+
+    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+        if len(self._stack) > 1:
+            call = self._stack.pop()
+            call.seconds = time.perf_counter() - call.seconds
+            if any(tensor.device.type == "meta" for tensor in tensors(result)):
+                call.seconds = float(sum(parameter.numel() for parameter in module.parameters()) + 1)
+
+
+def choose_units(tree: Call, root: nn.Module, largest: float, closed: dict[str, str]) -> set[str]:
+    """Names of the units: containers are opened from the top as long as they cost too much.
+
+    Args:
+        tree: what `CallTree.run` gave.
+        largest: a container that takes more than this share of the forward is opened (0 to 1).
+        closed: containers that must not be opened, with the reason.
+    """
+    modules = dict(root.named_modules())
+    model = [call for call in tree.inside if call.name == ""]
+    total = sum(call.seconds for call in model) or 1.0
+    cost: dict[str, float] = {}
+    inside: dict[str, set[str]] = {}
+
+    def collect(call: Call) -> None:
+        cost[call.name] = max(cost.get(call.name, 0.0), call.seconds / total)
+        inside.setdefault(call.name, set()).update(child.name for child in call.inside)
+        for child in call.inside:
+            collect(child)
+
+    for call in model:
+        collect(call)
+    units: set[str] = set()
+
+    def visit(name: str) -> None:
+        children = inside.get(name, set()) - {name}
+        openable = bool(children) and name not in closed and _plain(modules[name])
+        if name == "" or (openable and cost[name] > largest):
+            for child in sorted(children):
+                visit(child)
+            return
+        units.add(name)
+
+    visit("")
+    # A unit inside another unit (a module that is called from two places) is part of the outer one there.
+    return units
+
+
+def _plain(module: nn.Module) -> bool:
+    """Compiled and scripted modules run as they are, whole."""
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    return not (compiled or isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule")

@@ -1,0 +1,131 @@
+"""The cost model: what a range of positions costs as one pipeline stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..frontend.trace import Trace
+
+
+@dataclass(frozen=True)
+class UnitCost:
+    """One unit call with the glue after it; seconds per microbatch, bytes.
+
+    call: 0 for the unit's first call, 1 for its second ...
+    parameters: names of the parameters that it reads.
+    """
+
+    unit: str
+    call: int
+    forward: float
+    backward: float
+    saved: int
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """All that the partitioner needs.
+
+    sizes: parameter -> bytes that it takes with its gradient and optimizer state.
+    crossing: bytes that cross a cut before each position, index 0 unused.
+    no_cut: position -> reason.
+    everywhere: seconds of replicated work, paid by each stage.
+    """
+
+    units: tuple[UnitCost, ...]
+    sizes: dict[str, int]
+    crossing: tuple[int, ...]
+    no_cut: dict[int, str]
+    everywhere: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Forward and backward of the whole model."""
+        return sum(unit.forward + unit.backward for unit in self.units)
+
+
+@dataclass(frozen=True)
+class Link:
+    """How stages talk: seconds per message, bytes per second."""
+
+    latency: float = 2e-5
+    bandwidth: float = 2e9
+
+    def seconds(self, size: int) -> float:
+        """Time to send `size` bytes."""
+        return self.latency + size / self.bandwidth if size else 0.0
+
+
+def costs_of(trace: Trace, root: nn.Module, optimizer_states: int) -> Costs:
+    """Sums a measured trace up by position.
+
+    Args:
+        optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
+    """
+    count = trace.positions
+    forward, backward, saved = [0.0] * count, [0.0] * count, [0] * count
+    names: list[set[str]] = [set() for _ in range(count)]
+    everywhere = 0.0
+    for event in trace.events:
+        if event.replicated:
+            everywhere += event.seconds_forward
+            continue
+        forward[event.position] += event.seconds_forward
+        backward[event.position] += event.seconds_backward
+        saved[event.position] += event.saved_bytes
+        names[event.position].update(event.parameters)
+    calls: dict[str, int] = {}
+    units = []
+    for position, name in enumerate(trace.calls):
+        number = calls[name] = calls.get(name, -1) + 1
+        units.append(
+            UnitCost(name, number, forward[position], backward[position], saved[position], tuple(sorted(names[position])))
+        )
+    sizes = {
+        name: parameter.numel() * parameter.element_size() * (2 + optimizer_states if parameter.requires_grad else 1)
+        for name, parameter in root.named_parameters()
+    }
+    return Costs(tuple(units), sizes, tuple(trace.boundary_bytes()), dict(trace.no_cut), everywhere)
+
+
+class StageCosts:
+    """Costs of every range of positions at once, as (n + 1, n + 1) tables indexed [first, last]: `last` is not included."""
+
+    def __init__(self, costs: Costs, link: Link) -> None:
+        self.costs = costs
+        count = len(costs.units)
+        seconds = torch.tensor([unit.forward + unit.backward for unit in costs.units], dtype=torch.double)
+        saved = torch.tensor([float(unit.saved) for unit in costs.units], dtype=torch.double)
+        sends = [2 * link.seconds(size) for size in costs.crossing[:count]] + [0.0]
+        sends[0] = 0.0
+        talk = torch.tensor(sends, dtype=torch.double)
+        self.seconds = _ranges(seconds) + talk[:, None] + talk[None, :] + costs.everywhere
+        self.saved = _ranges(saved)
+        self.parameters = self._parameters(count)
+
+    def _parameters(self, count: int) -> torch.Tensor:
+        """Bytes of parameters in a range, each counted once though several calls may read it."""
+        table = torch.zeros(count + 2, count + 2, dtype=torch.double)
+        last_seen: dict[str, int] = {}
+        for position, unit in enumerate(self.costs.units):
+            for name in unit.parameters:
+                before = last_seen.get(name, -1)
+                size = self.costs.sizes.get(name, 0)
+                # counts for first in (before, position], last in (position, count]
+                table[before + 1, position + 1] += size
+                table[position + 1, position + 1] -= size
+                last_seen[name] = position
+        return table.cumsum(0).cumsum(1)[: count + 1, : count + 1]
+
+    def memory(self, in_flight: int) -> torch.Tensor:
+        """Bytes of each range as a stage that keeps `in_flight` microbatches."""
+        return self.parameters + in_flight * self.saved
+
+
+def _ranges(values: torch.Tensor) -> torch.Tensor:
+    total = torch.cat([torch.zeros(1, dtype=torch.double), values.cumsum(0)])
+    return total[None, :] - total[:, None]

@@ -1,0 +1,222 @@
+"""Makes a plan: chooses units, measures them, partitions, predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import PlanError
+from ..frontend.subject import Subject
+from ..frontend.trace import Trace
+from .calltree import Call, CallTree, choose_units
+from .costs import Costs, Link, StageCosts, costs_of
+from .file import Plan, PlanUnit, model_fingerprint
+from .partition import Request, partition
+from .profile import Profiler
+from .simulate import order, step_seconds
+
+MIB = 2**20
+# A stage this much slower than an even share is worth another try with finer units.
+_UNEVEN = 1.03
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the job asks of a plan.
+
+    ranks, virtual: pipeline ranks and stages on each of them.
+    schedule: "gpipe", "1f1b" or "interleaved1f1b".
+    memory_limit: bytes a stage may take, or None.
+    optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
+    pins: module name -> stage.
+    atomic: modules that shall not be opened.
+    """
+
+    ranks: int
+    virtual: int = 1
+    schedule: str = "1f1b"
+    microbatches: int = 4
+    memory_weight: float = 0.0
+    memory_limit: int | None = None
+    optimizer_states: int = 2
+    pins: Mapping[str, int] = field(default_factory=dict)
+    atomic: tuple[str, ...] = ()
+    link: Link = field(default_factory=Link)
+
+    @property
+    def stages(self) -> int:
+        """Number of stages in the pipeline."""
+        return self.ranks * self.virtual
+
+    def request(self) -> Request:
+        """As the partitioner reads it."""
+        return Request(
+            self.stages, self.in_flight(), self.memory_weight, self.memory_limit, dict(self.pins), self.link
+        )
+
+    def in_flight(self) -> tuple[int, ...]:
+        """Microbatches whose activations each stage keeps at once."""
+        kept = []
+        for stage in range(self.stages):
+            if self.schedule == "gpipe":
+                kept.append(self.microbatches)
+            elif self.virtual == 1:
+                kept.append(min(self.stages - stage, self.microbatches))
+            else:
+                warm = (self.ranks - stage % self.ranks - 1) * 2 + (self.virtual - 1) * self.ranks + 1
+                kept.append(min(-(-warm // self.virtual), self.microbatches))
+        return tuple(kept)
+
+
+def make_plan(subject: Subject, wish: Wish) -> Plan:
+    """Profiles the model on one microbatch and partitions it.
+
+    Raises:
+        PlanError: the model has too few parts, or no partition satisfies the wish.
+    """
+    with subject.untouched():
+        subject.attach(_Nothing())
+        try:
+            args, kwargs = subject.inputs()
+            tree = CallTree(subject.root).run(subject.function, args, kwargs)
+        finally:
+            subject.attach(None)
+    closed = {name: "asked for" for name in wish.atomic}
+    if wish.stages == 1:
+        trace, closed = _record(subject, tree, 1.0, closed)
+        return describe(trace, subject, costs_of(trace, subject.root, wish.optimizer_states), (0,), wish, closed)
+    best: Plan | None = None
+    problem: PlanError | None = None
+    largest, seen = 1 / (2 * wish.stages), set()
+    for _attempt in range(6):
+        trace, closed = _record(subject, tree, largest, closed)
+        largest /= 3
+        if trace.units in seen:
+            continue
+        seen.add(trace.units)
+        costs = costs_of(trace, subject.root, wish.optimizer_states)
+        try:
+            starts = partition(costs, wish.request())
+        except PlanError as error:
+            problem = error
+            continue
+        plan = describe(trace, subject, costs, starts, wish, closed)
+        if best is None or plan.predicted["slowest_over_ideal"] < best.predicted["slowest_over_ideal"] - 0.02:
+            best = plan
+        if best.predicted["slowest_over_ideal"] < _UNEVEN:
+            break
+    if best is None:
+        raise problem or PlanError("no partition was found")
+    return best
+
+
+class _Nothing:
+    def backward(self, losses: object) -> None:
+        """Nothing runs backward while modules are timed."""
+
+
+def _record(subject: Subject, tree: Call, largest: float, closed: dict[str, str]) -> tuple[Trace, dict[str, str]]:
+    """A measured trace; containers whose glue decides by values are closed on the way."""
+    closed = dict(closed)
+    while True:
+        units = choose_units(tree, subject.root, largest, closed)
+        trace = subject.record(units, Profiler)
+        fresh = {name: reason for name, reason in trace.atomic.items() if name not in closed}
+        if not fresh:
+            return trace, closed
+        closed.update(fresh)
+
+
+def plan_from_trace(trace: Trace, subject: Subject, wish: Wish) -> Plan:
+    """A plan for exactly the units of a measured trace."""
+    costs = costs_of(trace, subject.root, wish.optimizer_states)
+    return describe(trace, subject, costs, partition(costs, wish.request()), wish, {})
+
+
+def describe(
+    trace: Trace, subject: Subject, costs: Costs, starts: tuple[int, ...], wish: Wish, closed: dict[str, str]
+) -> Plan:
+    """The plan for a partition, with its prediction."""
+    count = len(costs.units)
+    ends = (*starts[1:], count)
+    stage_of = [stage for stage, (first, last) in enumerate(zip(starts, ends, strict=True)) for _ in range(first, last)]
+    units = tuple(
+        PlanUnit(
+            unit.unit,
+            unit.call,
+            stage_of[position],
+            round(unit.forward * 1e3, 4),
+            round(unit.backward * 1e3, 4),
+            round(unit.saved / MIB, 3),
+            round(sum(costs.sizes.get(name, 0) for name in unit.parameters) / MIB, 3),
+        )
+        for position, unit in enumerate(costs.units)
+    )
+    boundaries = []
+    for stage, cut in enumerate(starts[1:]):
+        values = [trace.values[number].meta for number in trace.boundary(cut)]
+        sent = [{"shape": list(meta.shape), "dtype": str(meta.dtype).removeprefix("torch.")} for meta in values]
+        boundaries.append({"from": stage, "to": stage + 1, "bytes": sum(meta.bytes for meta in values), "values": sent})
+    used: dict[str, set[int]] = {}
+    for position, unit in enumerate(costs.units):
+        for name in unit.parameters:
+            used.setdefault(name, set()).add(stage_of[position])
+    shared = tuple(
+        {"parameter": name, "stages": sorted(stages)} for name, stages in sorted(used.items()) if len(stages) > 1
+    )
+    predicted = predict(costs, starts, wish)
+    return Plan(
+        model=model_fingerprint(subject.root),
+        pipeline={
+            "ranks": wish.ranks,
+            "virtual": wish.virtual,
+            "schedule": wish.schedule,
+            "microbatches": wish.microbatches,
+        },
+        units=units,
+        atomic=dict(sorted(closed.items())),
+        overrides=dict(sorted(wish.pins.items())),
+        boundaries=tuple(boundaries),
+        shared=shared,
+        predicted=predicted,
+        notes=tuple(_notes(costs, predicted, wish, closed)),
+    )
+
+
+def predict(costs: Costs, starts: tuple[int, ...], wish: Wish) -> dict[str, object]:
+    """Milliseconds of a step and of each stage, the bubble, MiB of each stage."""
+    ends = (*starts[1:], len(costs.units))
+    ranges = list(zip(starts, ends, strict=True))
+    forward = [sum(u.forward for u in costs.units[a:b]) + costs.everywhere for a, b in ranges]
+    backward = [sum(u.backward for u in costs.units[a:b]) for a, b in ranges]
+    talk = [wish.link.seconds(costs.crossing[cut]) for cut in starts[1:]] + [0.0]
+    orders = order(wish.schedule, wish.ranks, wish.virtual, wish.microbatches)
+    seconds, busy = step_seconds(orders, forward, backward, talk)
+    tables = StageCosts(costs, wish.link)
+    memory = [float(tables.memory(kept)[a, b]) for (a, b), kept in zip(ranges, wish.in_flight(), strict=True)]
+    even = (costs.seconds + costs.everywhere * len(ranges)) / len(ranges)
+    slowest = max(f + b for f, b in zip(forward, backward, strict=True))
+    return {
+        "step_ms": round(seconds * 1e3, 3),
+        "bubble": round(1 - sum(busy) / (seconds * wish.ranks), 4) if seconds else 0.0,
+        "slowest_over_ideal": round(slowest / even, 4) if even else 1.0,
+        "stages": [
+            {"stage": s, "forward_ms": round(f * 1e3, 3), "backward_ms": round(b * 1e3, 3), "memory_mib": round(m / MIB, 2)}
+            for s, (f, b, m) in enumerate(zip(forward, backward, memory, strict=True))
+        ],
+    }
+
+
+def _notes(costs: Costs, predicted: dict[str, object], wish: Wish, closed: dict[str, str]) -> list[str]:
+    notes = [f"{name} is kept whole: {reason}" for name, reason in sorted(closed.items()) if reason != "asked for"]
+    even = costs.seconds / wish.stages
+    for unit in costs.units:
+        seconds = unit.forward + unit.backward
+        if wish.stages > 1 and seconds > 1.1 * even:
+            share = 100 * seconds / costs.seconds
+            notes.append(
+                f"{unit.unit} alone is {share:.0f} % of the work, an even stage would be {100 / wish.stages:.0f} %: "
+                "no partition can be even. Fewer stages, a smaller module (for a language model's head: a smaller "
+                "vocabulary, or a head that works on parts of the sequence) or activation checkpoints elsewhere would help"
+            )
+    return notes

@@ -1,0 +1,371 @@
+"""Runs steps: plans at the first, records each new shape once, schedules, sums gradients, checks."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..errors import PipelineError, PlanError
+from ..frontend import rng
+from ..frontend.subject import Backward, Subject
+from ..frontend.trace import Meta
+from ..grid import Grid
+from ..plan.file import Plan, load_plan, model_fingerprint
+from ..plan.planner import Wish, make_plan
+from ..plan.report import assignment_lines, comparison_lines
+from ..tree import leaves
+from .gradients import GradientSync
+from .outputs import share
+from .placement import Hollow, Placement, broadcast_buffers, broadcast_state, place
+from .schedule import Loop, Schedule, TorchSchedule
+from .shape import Cut, cut
+from .stage import Frame, StageModule, Step
+
+Microbatch = tuple[tuple[Any, ...], dict[str, Any]]
+# The training step after which measured times are shown against the plan: caches are warm by then.
+_REPORTED = 4
+# Training steps in which the ranks of a pipeline compare the values of their batches.
+_COMPARED = 3
+
+
+@dataclass
+class _Prepared:
+    """All that a step with inputs of one shape needs."""
+
+    cut: Cut
+    modules: list[StageModule]
+    schedule: Schedule
+    training: bool
+    expected: dict[str, int]
+    checked: bool = False
+
+
+class Engine:
+    """The pipeline of one model on one rank.
+
+    Args:
+        root: the user's model.
+        attach: tells the model that the user sees where its `backward` goes.
+        pins: module -> stage, as set by `set_partition`.
+        plan: a plan to use instead of making one.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        root: nn.Module,
+        attach: Callable[[Backward | None], None],
+        *,
+        pins: dict[str, int],
+        average: bool = True,
+        overlap: bool = True,
+        buffers: bool = True,
+        bucket_bytes: int = 25 * 2**20,
+    ) -> None:
+        self.grid, self.root, self.attach, self.pins = grid, root, attach, pins
+        self.average, self.overlap, self.buffers, self.bucket_bytes = average, overlap, buffers, bucket_bytes
+        self.plan: Plan | None = None
+        self.placement: Placement | None = None
+        self.sync: GradientSync | None = None
+        self.steps = 0
+        self._shapes: dict[Any, _Prepared] = {}
+        self._hollow = Hollow()
+        names = {id(module): name for name, module in reversed(list(root.named_modules()))}
+        self.frame = Frame(names, attach, grid.device)
+        self.on_partition: list[Callable[[], None]] = []
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Parameters that this rank holds, by name; all of them before the first step."""
+        every = dict(self.root.named_parameters())
+        if self.placement is None:
+            return every
+        return {name: every[name] for name in self.placement.local(self.grid.place.pipeline)}
+
+    # A step ----------------------------------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
+        """What `function` returned for each microbatch, on every rank of the pipeline. Collective."""
+        prepared = self._prepare(function, microbatches)
+        if self.steps < _COMPARED:
+            self._compare(_digest(microbatches), "was given another batch")
+        if self.buffers and prepared.training:
+            broadcast_buffers(self.root, self.grid)
+        step = Step(function, microbatches, prepared.training, 1 / len(microbatches) if self.average else 1.0)
+        after = self._draw_states(prepared, step)
+        started = time.perf_counter()
+        self.frame.step = step
+        if prepared.training and self.sync is not None:
+            self.sync.begin(prepared.expected)
+        try:
+            prepared.schedule.run()
+        except Exception as error:
+            raise self._explain(step.failure or error) from (step.failure or error)
+        finally:
+            self.frame.step = None
+            if after is not None:
+                rng.set_state(after, self.grid.device)
+            if self.sync is not None:
+                self.sync.abandon()
+        if prepared.training and self.sync is not None:
+            self._check(prepared)
+            self.sync.finish()
+            self.steps += 1
+            self._report(step, time.perf_counter() - started)
+        results = [step.results[number] for number in sorted(step.results)] if step.results else None
+        return share(results, self.grid.pipeline_ranks[-1], self.grid.pipeline_group, self.grid.device)
+
+    def _draw_states(self, prepared: _Prepared, step: Step) -> torch.Tensor | None:
+        """One number from the generator decides all random numbers of the step, whatever the number of stages is."""
+        if not prepared.cut.trace.random:
+            return None
+        seed = int(torch.randint(0, 2**62, (1,)))
+        device = self.grid.device
+        step.states = [rng.state_of_seed(seed + number, device) for number in range(len(step.microbatches))]
+        return rng.get_state(device)
+
+    def _explain(self, error: Exception) -> Exception:
+        if isinstance(error, PipelineError):
+            return error
+        text = str(error)
+        lost = ("Connection closed", "Connection reset", "peer", "Broken pipe", "Timed out", "timed out", "gloo")
+        if isinstance(error, RuntimeError) and any(word in text for word in lost):
+            return PipelineError(
+                f"rank {self.grid.rank} lost another rank of the job during a step",
+                details=text,
+                hint="the cause is in the log of the rank that ended first",
+            )
+        return error
+
+    def _check(self, prepared: _Prepared) -> None:
+        """After the first step of a shape: every parameter that the record says is trained has a gradient."""
+        if prepared.checked or self.placement is None or self.sync is None:
+            return
+        prepared.checked = True
+        used = prepared.cut.users()
+        local = self.grid.place.pipeline
+        ranks = len(self.grid.pipeline_ranks)
+        missing = [
+            name
+            for name in sorted(prepared.cut.trace.reached)
+            if name in self.sync.parameters
+            and self.sync.parameters[name].grad is None
+            and {stage % ranks for stage in used.get(name, ())} == {local}
+        ]
+        wrong = [
+            name
+            for name, parameter in self.sync.parameters.items()
+            if parameter.grad is not None and tuple(parameter.grad.shape) != tuple(parameter.shape)
+        ]
+        found: list[Any] = [None] * self.grid.world
+        dist.all_gather_object(found, (missing, wrong), group=self.grid.control_group)
+        lines = [
+            f"rank {rank}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+            for rank, (absent, bad) in enumerate(found)
+            if (names := absent + bad)
+        ]
+        if lines:
+            raise PipelineError(
+                f"self-check of the first step: parameters without the gradient that they should have: {'; '.join(lines)}",
+                hint="report this with the model; until then name the modules around in `atomic`",
+            )
+
+    def _report(self, step: Step, seconds: float) -> None:
+        if self.steps != _REPORTED or self.plan is None or self.grid.world == 1:
+            return
+        count = len(step.microbatches)
+        mine = [(stage, 1e3 * f / count, 1e3 * b / count) for stage, (f, b) in step.seconds.items()]
+        found: list[Any] = [None] * self.grid.world
+        dist.all_gather_object(found, mine if self.grid.place.replica == 0 else [], group=self.grid.control_group)
+        if self.grid.rank == 0:
+            for line in comparison_lines(self.plan, 1e3 * seconds, [entry for part in found for entry in part]):
+                print(line, flush=True)
+
+    # Preparing -------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> _Prepared:
+        key = (function, len(microbatches), self.root.training, torch.is_grad_enabled(), _facts(microbatches[0]))
+        if key not in self._shapes:
+            odd = [number for number, one in enumerate(microbatches) if _facts(one) != key[-1]]
+            if odd:
+                raise PipelineError(
+                    f"microbatch {odd[0]} has inputs of another shape or type than microbatch 0",
+                    hint="every microbatch of a step must look the same: choose a batch that `microbatches` divides",
+                )
+            args, kwargs = microbatches[0]
+            self._shapes[key] = self._record(Subject(self.root, function, self.attach, args, kwargs, self.grid.device),
+                                             len(microbatches))  # fmt: skip
+        return self._shapes[key]
+
+    def _record(self, subject: Subject, microbatches: int) -> _Prepared:
+        first = self.plan is None or self.placement is None
+        if first:
+            self.root.to(self.grid.device)
+            broadcast_state(self.root, self.grid)
+            self.plan = self._agree_on_plan(subject, microbatches)
+        if self.plan is None:
+            raise PlanError("there is no plan")
+        self._hollow.fill(0.0)
+        try:
+            trace = subject.record(self.plan.unit_names)
+        finally:
+            self._hollow.fill(math.nan)
+        if trace.atomic:
+            name, reason = next(iter(trace.atomic.items()))
+            raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
+        self._compare(trace.fingerprint(), "recorded another forward")
+        shape = cut(trace, self.plan, exact=first)
+        if first:
+            self._settle(shape)
+        self._check_local(shape)
+        return self._build(shape, microbatches)
+
+    def _agree_on_plan(self, subject: Subject, microbatches: int) -> Plan:
+        """Global rank 0 reads or makes the plan; a problem there is everyone's."""
+        payload: list[Any] = [None]
+        if self.grid.rank == 0:
+            try:
+                payload[0] = self.plan or self._make_plan(subject, microbatches)
+            except Exception as error:  # raised on all ranks below
+                payload[0] = error
+        dist.broadcast_object_list(payload, src=0, group=self.grid.control_group)
+        if isinstance(payload[0], Exception):
+            raise payload[0]
+        if self.grid.rank == 0:
+            for line in assignment_lines(payload[0]):
+                print(line, flush=True)
+        return payload[0]
+
+    def _make_plan(self, subject: Subject, microbatches: int) -> Plan:
+        settings = self.grid.settings
+        path = settings.partition_file
+        stages = settings.pipeline_parallel_degree * settings.virtual_stages
+        try:
+            plan = load_plan(path) if path else None
+        except PlanError as error:
+            if "No such file" not in str(error):
+                raise
+            plan = None
+        if plan is not None:
+            check_fits(plan, self.root, stages, path)
+            return plan
+        wish = Wish(
+            ranks=settings.pipeline_parallel_degree,
+            virtual=settings.virtual_stages,
+            schedule=settings.schedule,
+            microbatches=microbatches,
+            memory_weight=settings.weight,
+            memory_limit=settings.memory_limit * 2**20 or None,
+            optimizer_states=settings.optimizer_states,
+            pins=self.pins,
+            atomic=settings.atomic,
+        )
+        plan = make_plan(subject, wish)
+        if path:
+            plan.save(path)
+        return plan
+
+    def _compare(self, mine: str, what: str) -> None:
+        """All ranks of a pipeline must have the same `mine`."""
+        if self.grid.world == 1:
+            return
+        found: list[Any] = [None] * self.grid.world
+        dist.all_gather_object(found, mine, group=self.grid.control_group)
+        leader = self.grid.pipeline_ranks[0]
+        different = [rank for rank in self.grid.pipeline_ranks if found[rank] != found[leader]]
+        if different:
+            raise PipelineError(
+                f"rank {different[0]} {what} than rank {leader} of the same pipeline",
+                hint="all ranks of one pipeline need the same data and model: split data by dp_rank() of dp_size()",
+            )
+
+    def _settle(self, shape: Cut) -> None:
+        """Parameters go where they are used; from here on each rank has its own stages only."""
+        ranks = len(self.grid.pipeline_ranks)
+        self.placement = place(self.root, shape, ranks)
+        local = set(self.placement.local(self.grid.place.pipeline))
+        shared = self.placement.shared()
+        self.grid.subgroups(list(shared.values()))
+        self._hollow.give_up(self.root, local, self.grid.device)
+        trained = {name: p for name, p in self.root.named_parameters() if name in local and p.requires_grad}
+        self.sync = GradientSync(self.grid, trained, shared, self.overlap, self.bucket_bytes)
+        for hook in self.on_partition:
+            hook()
+
+    def _check_local(self, shape: Cut) -> None:
+        """A later step function may read only what the first one put here."""
+        if self.placement is None:
+            return
+        ranks = len(self.grid.pipeline_ranks)
+        for name, stages in sorted(shape.users().items()):
+            for stage in sorted(stages):
+                if stage % ranks not in self.placement.holders[name]:
+                    raise PlanError(
+                        f"{name} is needed on stage {stage}, but the first step put it on another rank",
+                        hint="let the first step use all modules, or put the module there with set_partition",
+                    )
+
+    def _build(self, shape: Cut, microbatches: int) -> _Prepared:
+        degree = len(self.grid.pipeline_ranks)
+        stages = len(shape.starts)
+        training = shape.trace.has_backward
+        mine = [stage for stage in range(stages) if stage % degree == self.grid.place.pipeline]
+        modules = [StageModule(shape, stage, self.frame) for stage in mine]
+        units = {shape.trace.calls[p] for stage in mine for p in range(*shape.range_of(stage))}
+        self.frame.local_units = frozenset(units | self.frame.local_units)
+        schedule: Schedule
+        if stages == 1:
+            schedule = Loop(modules[0], microbatches, training)
+        else:
+            kind, group = self.grid.settings.schedule, self.grid.pipeline_group
+            schedule = TorchSchedule(modules, stages, microbatches, kind, training, group)
+        users = shape.users()
+        expected = {
+            name: microbatches * sum(1 for stage in users[name] if stage in mine)
+            for name in shape.trace.reached
+            if name in users and any(stage in mine for stage in users[name])
+        }
+        return _Prepared(shape, modules, schedule, training, expected)
+
+
+def check_fits(plan: Plan, root: nn.Module, stages: int, where: str) -> None:
+    """Raises:
+    PlanError: the plan is for another model or another number of stages.
+    """
+    if plan.model != model_fingerprint(root):
+        raise PlanError(f"{where}: made for another model (names, shapes or types of parameters differ)")
+    if plan.stages != stages:
+        raise PlanError(f"{where}: has {plan.stages} stages, this job has {stages}")
+
+
+def _digest(microbatches: list[Microbatch]) -> str:
+    """Changes with the values of the tensors."""
+    digest = hashlib.sha256()
+    for leaf in leaves(microbatches):
+        if isinstance(leaf, torch.Tensor) and leaf.numel() and not leaf.is_complex():
+            plain = leaf.detach().to("cpu", torch.float64).reshape(-1)
+            weights = torch.linspace(1.0, 2.0, plain.numel(), dtype=torch.float64)
+            digest.update(repr(float(plain.nan_to_num() @ weights)).encode())
+    return digest.hexdigest()
+
+
+def _facts(microbatch: Microbatch) -> Any:
+    """What a recorded forward may depend on: shapes and types of tensors, switches. Numbers change from step to step; a
+    forward that goes another way because of one is noticed when it is replayed."""
+    facts: list[Any] = []
+    for leaf in leaves(microbatch):
+        if isinstance(leaf, torch.Tensor):
+            facts.append(Meta.of(leaf))
+        elif isinstance(leaf, (str, bool, type(None))):
+            facts.append(leaf)
+        else:
+            facts.append(type(leaf))
+    return tuple(facts)

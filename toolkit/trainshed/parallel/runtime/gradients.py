@@ -1,0 +1,188 @@
+"""Sums gradients: over the stages that share a parameter, then over the replicas.
+
+The replicas' sum of a bucket starts as soon as the last microbatch's backward has completed it, while the backward goes
+on. Buckets go out in one fixed order on all ranks. Gradients of earlier steps (accumulation) are set aside first, so that
+nothing is summed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..errors import PipelineError
+from ..grid import Grid
+
+BUCKET_BYTES = 25 * 2**20
+
+
+@dataclass
+class _Bucket:
+    names: list[str]
+    waiting: int = 0
+    flat: torch.Tensor | None = None
+    work: Any = None
+
+
+@dataclass
+class GradientSync:
+    """Gradients of this rank's parameters.
+
+    parameters: name -> parameter, all that this rank holds and trains.
+    shared: name -> pipeline ranks that hold it, where there are several.
+    overlap: whether to sum buckets during the backward.
+    """
+
+    grid: Grid
+    parameters: Mapping[str, nn.Parameter]
+    shared: Mapping[str, tuple[int, ...]]
+    overlap: bool = True
+    bucket_bytes: int = BUCKET_BYTES
+    _before: dict[str, torch.Tensor] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _expected: dict[str, int] = field(default_factory=dict)
+    _handles: list[Any] = field(default_factory=list)
+    _buckets: list[_Bucket] = field(default_factory=list)
+    _bucket_of: dict[str, _Bucket] = field(default_factory=dict)
+    _launched: int = 0
+
+    @property
+    def replicas(self) -> int:
+        """Number of replicas."""
+        return len(self.grid.replica_ranks)
+
+    def begin(self, expected: Mapping[str, int]) -> None:
+        """Before the backward of a step.
+
+        Args:
+            expected: name -> how often the backward adds to its gradient in this step, at most.
+        """
+        self._before = {}
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                self._before[name], parameter.grad = parameter.grad, None
+        if self.replicas > 1 and self.overlap:
+            self._expected = dict(expected)
+            self._make_buckets()
+            for bucket in self._buckets:
+                for name in bucket.names:
+                    hook = self._hook(name)
+                    self._handles.append(self.parameters[name].register_post_accumulate_grad_hook(hook))
+
+    def abandon(self) -> None:
+        """After a failed step: the hooks go."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def finish(self) -> None:
+        """After the backward: all sums done, gradients of earlier steps added again."""
+        self.abandon()
+        self._sum_shared()
+        if self.replicas > 1:
+            self._sum_replicas()
+        for name, before in self._before.items():
+            parameter = self.parameters[name]
+            parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
+        self._before = {}
+
+    # During the backward ---------------------------------------------------------------------------------------------
+
+    def _make_buckets(self) -> None:
+        self._counts, self._launched = {}, 0
+        self._buckets, self._bucket_of = [], {}
+        size, kind = 0, None
+        for name in reversed([name for name in self.parameters if name in self._expected and name not in self.shared]):
+            parameter = self.parameters[name]
+            if not self._buckets or size > self.bucket_bytes or kind != parameter.dtype:
+                self._buckets.append(_Bucket([]))
+                size, kind = 0, parameter.dtype
+            self._buckets[-1].names.append(name)
+            self._bucket_of[name] = self._buckets[-1]
+            size += parameter.numel() * parameter.element_size()
+        for bucket in self._buckets:
+            bucket.waiting = len(bucket.names)
+
+    def _hook(self, name: str) -> Callable[[torch.Tensor], None]:
+        def added(_parameter: torch.Tensor) -> None:
+            self._counts[name] = self._counts.get(name, 0) + 1
+            bucket = self._bucket_of[name]
+            if bucket.flat is not None:
+                raise PipelineError(
+                    f"the gradient of {name!r} changed after it was sent",
+                    hint="pass overlapping_allreduce=False to PipelineModel",
+                )
+            if self._counts[name] == self._expected[name]:
+                bucket.waiting -= 1
+                self._launch_ready()
+
+        return added
+
+    def _launch_ready(self) -> None:
+        while self._launched < len(self._buckets) and self._buckets[self._launched].waiting == 0:
+            self._launch(self._buckets[self._launched])
+
+    def _launch(self, bucket: _Bucket) -> None:
+        bucket.flat = torch.cat([self._gradient(name).reshape(-1) for name in bucket.names])
+        bucket.work = dist.all_reduce(bucket.flat, group=self.grid.replica_group, async_op=True)
+        self._launched += 1
+
+    def _gradient(self, name: str) -> torch.Tensor:
+        parameter = self.parameters[name]
+        return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+    # After the backward ----------------------------------------------------------------------------------------------
+
+    def _sum_shared(self) -> None:
+        groups = self.grid.subgroups([])
+        for members in sorted(set(self.shared.values())):
+            names = [name for name, ranks in self.shared.items() if ranks == members and name in self.parameters]
+            if names and self.grid.place.pipeline in members:
+                self._sum_flat(names, groups[members], 1)
+
+    def _sum_flat(self, names: list[str], group: dist.ProcessGroup, divisor: int) -> None:
+        """One sum for parameters of one type; who has no gradient anywhere keeps none."""
+        for dtype in dict.fromkeys(self.parameters[name].dtype for name in names):
+            same = [name for name in names if self.parameters[name].dtype == dtype]
+            present = torch.tensor([float(self.parameters[name].grad is not None) for name in same])
+            pieces = [self._gradient(name).reshape(-1) for name in same]
+            flat = torch.cat([*pieces, present.to(pieces[0])])
+            dist.all_reduce(flat, group=group)
+            self._put(same, flat[: -len(same)], flat[-len(same) :].tolist(), divisor)
+
+    def _put(self, names: list[str], flat: torch.Tensor, present: list[float], divisor: int) -> None:
+        if divisor != 1:
+            flat = flat / divisor
+        parts = flat.split([self.parameters[name].numel() for name in names])
+        for name, part, somewhere in zip(names, parts, present, strict=True):
+            parameter = self.parameters[name]
+            if not somewhere:
+                parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = part.view_as(parameter).clone()
+            else:
+                parameter.grad.copy_(part.view_as(parameter))
+
+    def _sum_replicas(self) -> None:
+        buckets = self._buckets if self.overlap else []
+        while self._launched < len(buckets):
+            self._launch(buckets[self._launched])
+        covered = [name for bucket in buckets for name in bucket.names]
+        rest = [name for name in self.parameters if name not in set(covered)]
+        if rest:
+            self._sum_flat(rest, self.grid.replica_group, self.replicas)
+        if not covered:
+            return
+        present = torch.tensor([float(self.parameters[name].grad is not None) for name in covered], device=self.grid.device)
+        dist.all_reduce(present, group=self.grid.replica_group)
+        somewhere = dict(zip(covered, present.tolist(), strict=True))
+        for bucket in buckets:
+            bucket.work.wait()
+            if bucket.flat is not None:
+                self._put(bucket.names, bucket.flat, [somewhere[name] for name in bucket.names], self.replicas)
+        self._buckets = []

@@ -1,0 +1,106 @@
+"""Which rank holds which parameter, and giving up the memory of all others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..grid import Grid
+from .shape import Cut
+
+
+@dataclass(frozen=True)
+class Placement:
+    """holders: parameter -> pipeline ranks that hold it, first the one that saves it; the same on all ranks."""
+
+    holders: Mapping[str, tuple[int, ...]]
+
+    def local(self, rank: int) -> list[str]:
+        """Names that a pipeline rank holds."""
+        return [name for name, ranks in self.holders.items() if rank in ranks]
+
+    def owned(self, rank: int) -> list[str]:
+        """Names that a pipeline rank answers for: each parameter belongs to exactly one."""
+        return [name for name, ranks in self.holders.items() if ranks[0] == rank]
+
+    def shared(self) -> dict[str, tuple[int, ...]]:
+        """Names held by several ranks."""
+        return {name: ranks for name, ranks in self.holders.items() if len(ranks) > 1}
+
+
+def place(root: nn.Module, cut: Cut, ranks: int) -> Placement:
+    """Each parameter goes to the ranks whose stages read it; one that nothing reads goes to where its module's next
+    neighbour is, so that it is saved."""
+    users = cut.users()
+    holders: dict[str, tuple[int, ...]] = {}
+    before = (0,)
+    for name, _ in root.named_parameters():
+        if name in users:
+            before = tuple(sorted({stage % ranks for stage in users[name]}))
+            holders[name] = before
+        else:
+            holders[name] = before[:1]
+    return Placement(holders)
+
+
+def broadcast_state(root: nn.Module, grid: Grid) -> None:
+    """Parameters and buffers of global rank 0 on all ranks, as they are before the first step. Collective."""
+    if grid.world == 1:
+        return
+    with torch.no_grad():
+        for tensor in [*root.parameters(), *root.buffers()]:
+            whole = tensor.detach().to(grid.device).contiguous()
+            dist.broadcast(whole, src=0)
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.copy_(whole)
+
+
+def broadcast_buffers(root: nn.Module, grid: Grid) -> None:
+    """Buffers of replica 0 on all replicas, as DistributedDataParallel does before each forward. Collective."""
+    buffers = [buffer for buffer in root.buffers() if buffer.numel()]
+    if len(grid.replica_ranks) == 1 or not buffers:
+        return
+    with torch.no_grad():
+        for dtype in dict.fromkeys(buffer.dtype for buffer in buffers):
+            same = [buffer for buffer in buffers if buffer.dtype == dtype]
+            flat = torch.cat([buffer.reshape(-1) for buffer in same])
+            dist.broadcast(flat, src=grid.replica_ranks[0], group=grid.replica_group)
+            for buffer, part in zip(same, flat.split([buffer.numel() for buffer in same]), strict=True):
+                buffer.copy_(part.view_as(buffer))
+
+
+class Hollow:
+    """Parameters that other ranks hold: one element in memory, shown with the full shape.
+
+    The element is not-a-number, so that a read of what is not here cannot pass for a result; while a forward of a new
+    shape is recorded, for its shapes alone, it is zero.
+    """
+
+    def __init__(self) -> None:
+        self._elements: list[torch.Tensor] = []
+
+    def give_up(self, root: nn.Module, local: set[str], device: torch.device) -> None:
+        """Moves what is local to the device and frees the rest."""
+        for name, parameter in root.named_parameters():
+            if name in local:
+                parameter.data = parameter.data.to(device)
+                continue
+            value = math.nan if parameter.is_floating_point() else 0
+            element = torch.full((1,) * max(parameter.dim(), 1), value, dtype=parameter.dtype, device=device)
+            self._elements.append(element)
+            shape = parameter.shape
+            parameter.data = element.expand(shape) if parameter.dim() else element.reshape(())
+            parameter.grad = None
+        for buffer in root.buffers():
+            buffer.data = buffer.data.to(device)
+
+    def fill(self, value: float) -> None:
+        """Sets the element of all hollow parameters."""
+        for element in self._elements:
+            if element.is_floating_point():
+                element.fill_(value)

@@ -1,0 +1,74 @@
+"""Builds torch's schedule for a list of stages, and a plain loop where there is only one."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from ..errors import PipelineError
+from .stage import ReplayStage, StageModule
+
+
+class Schedule(Protocol):
+    """Runs all microbatches of a step through this rank's stages."""
+
+    def run(self) -> None:
+        """One step."""
+
+
+class TorchSchedule:
+    """One of torch.distributed.pipelining's schedules; gradients are scaled by us, never by `scale_grads`."""
+
+    def __init__(
+        self, modules: list[StageModule], stages: int, microbatches: int, kind: str, training: bool, group: dist.ProcessGroup
+    ) -> None:
+        built: list[PipelineStage] = [ReplayStage(module, stages, group) for module in modules]
+        loss = _first if training else None
+        self._microbatches = microbatches
+        self._first, self._last = any(s.is_first for s in built), any(s.is_last for s in built)
+        options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
+        self._schedule: Any
+        if kind == "interleaved1f1b":
+            rounds = max(1, microbatches // (stages // len(modules)))
+            if microbatches % rounds:
+                raise PipelineError(
+                    f"interleaved1f1b cannot run {microbatches} microbatches in {rounds} equal rounds",
+                    hint="use a multiple of the number of pipeline ranks",
+                )
+            self._schedule = ScheduleInterleaved1F1B(built, microbatches, **options)
+        elif kind == "1f1b" and training and microbatches >= stages:
+            self._schedule = Schedule1F1B(built[0], microbatches, **options)
+        else:  # with fewer microbatches than stages 1F1B and GPipe are the same
+            self._schedule = ScheduleGPipe(built[0], microbatches, **options)
+
+    def run(self) -> None:
+        """One step: every stage learns the numbers of the microbatches, and takes their data from the step itself."""
+        numbers = torch.arange(self._microbatches)
+        given = (numbers,) if self._first else ()
+        target = numbers if self._last else None
+        if self._schedule._has_backward:
+            self._schedule.step(*given, target=target, return_outputs=False)
+        else:
+            self._schedule.eval(*given, target=target, return_outputs=False)
+
+
+class Loop:
+    """One stage: forward and backward of each microbatch in turn."""
+
+    def __init__(self, module: StageModule, microbatches: int, training: bool) -> None:
+        self._module, self._microbatches, self._training = module, microbatches, training
+
+    def run(self) -> None:
+        """One step."""
+        for number in range(self._microbatches):
+            self._module.microbatch = number
+            loss = self._module()
+            if self._training:
+                loss.backward()
+
+
+def _first(output: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:
+    return output

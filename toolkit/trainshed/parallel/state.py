@@ -1,0 +1,37 @@
+"""What this process is doing: the grid, the model, overrides made before there was a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .errors import PipelineError
+
+if TYPE_CHECKING:
+    import torch
+
+    from .grid import Grid
+    from .model import PipelineModel
+
+
+@dataclass
+class _Session:
+    grid: Grid | None = None
+    model: PipelineModel | None = None
+    partition_stack: list[int] = field(default_factory=list)
+    built_in: dict[int, tuple[torch.nn.Module, int]] = field(default_factory=dict)
+    in_step: bool = False
+
+
+session = _Session()
+
+
+def grid() -> Grid:
+    """The grid.
+
+    Raises:
+        PipelineError: `init` was not called.
+    """
+    if session.grid is None:
+        raise PipelineError("the pipeline is not initialised", hint="call init() first")
+    return session.grid

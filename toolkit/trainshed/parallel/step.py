@@ -1,0 +1,70 @@
+"""`@step`: a function that runs once for each microbatch, in a pipeline."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .errors import PipelineError
+from .model import PipelineModel
+from .split import join, split
+from .state import grid, session
+
+
+def step(
+    function: Callable[..., Any] | None = None,
+    *,
+    non_split_inputs: Sequence[str] = (),
+    input_split_axes: Mapping[str, int] | None = None,
+    detach_outputs: bool = True,
+) -> Any:
+    """Decorates a function that calls the model, and `model.backward(loss)` if it trains.
+
+    Every tensor among the arguments is split into microbatches; the function runs for each of them on every rank of the
+    pipeline, and each rank computes its own stages. Returned tensors become `StepOutput`, other values lists.
+
+    Args:
+        non_split_inputs: names of arguments that every microbatch gets whole.
+        input_split_axes: argument -> axis to split along, 0 if not named.
+        detach_outputs: accepted for scripts that set it; outputs never carry gradients.
+    """
+    if function is None:
+        return lambda chosen: step(
+            chosen,
+            non_split_inputs=non_split_inputs,
+            input_split_axes=input_split_axes,
+            detach_outputs=detach_outputs,
+        )
+    axes = dict(input_split_axes or {})
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        model = session.model
+        if model is None:
+            raise PipelineError("a step runs before the model is wrapped", hint="wrap it in PipelineModel first")
+        if session.in_step:
+            return function(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        parts = grid().settings.microbatches
+        pieces: dict[str, list[Any]] = {}
+        for name, value in bound.arguments.items():
+            if name in non_split_inputs or isinstance(value, PipelineModel):
+                pieces[name] = [value] * parts
+            else:
+                pieces[name] = split(value, parts, axes.get(name, 0), f"{function.__name__}({name})")
+        microbatches = []
+        for number in range(parts):
+            one = inspect.BoundArguments(signature, type(bound.arguments)((k, v[number]) for k, v in pieces.items()))
+            microbatches.append((one.args, one.kwargs))
+        session.in_step = True
+        try:
+            results = join(model.engine.run(function, microbatches))
+        finally:
+            session.in_step = False
+        model.stepped()
+        return results
+
+    return stepped
