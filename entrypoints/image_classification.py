@@ -421,7 +421,7 @@ class Training:
         self.model: nn.Module = self.network
         if world.size > 1:
             device_ids = [world.device.index] if world.device.type == "cuda" else None
-            self.model = nn.parallel.DistributedDataParallel(self.network, device_ids)
+            self.model = nn.parallel.DistributedDataParallel(self.network, device_ids, gradient_as_bucket_view=True)
         self.amp = world.bfloat16(hp.amp)
         self.losses = Mean(world, 1)
         self.results: dict[str, float] = {}

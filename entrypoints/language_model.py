@@ -64,6 +64,7 @@ from transformers import (
     PrinterCallback,
     Trainer,
     TrainerCallback,
+    TrainerState,
     TrainingArguments,
     default_data_collator,
     set_seed,
@@ -414,11 +415,15 @@ def train(hp: Namespace, world: World) -> None:
         f"training on {len(data)} sequences of {hp.block_size} tokens for {steps} steps; {model.num_parameters()} "
         f"parameters; {world.size} rank{'s' * (world.size > 1)} on {world.device.type}, {batch} sequences a step"
     )
-    trainer.train(resume_from_checkpoint=resume)
+    if resume and int(resume.rpartition("-")[2]) >= steps:  # the Trainer would train for one step more
+        model.load_state_dict(GPT2LMHeadModel.from_pretrained(resume).state_dict())
+        trainer.state = TrainerState.load_from_json(f"{resume}/trainer_state.json")
+    else:
+        trainer.train(resume_from_checkpoint=resume)
     if reporter.stopped:
         world.say(f"asked to stop: stopping after step {trainer.state.global_step}")
     elif held_out is not None and "validation_loss" not in reporter.results:
-        trainer.evaluate()  # resumed after the last step
+        trainer.evaluate()
     if world.rank == 0:
         save(model, tokenizer, Path(hp.model_dir))
         facts = {"steps": trainer.state.global_step, "finished": not reporter.stopped, "world_size": world.size}

@@ -172,7 +172,7 @@ ONE_PROCESS = [
     Case(
         "bus error",
         135,
-        ("killed by SIGBUS", "at train.py:6", "hint: shared memory is too small: /dev/shm has"),
+        ("killed by SIGBUS", "at train.py:6", "/dev/shm has"),
         code=_truncated_map(),
     ),
     Case(

@@ -117,8 +117,19 @@ def _illegal_instruction(context: Context) -> str:
     return "a library was built for a newer processor than this one; install another build of it"
 
 
+ROOMY_SHM = 1 << 30  # bytes of /dev/shm from which on its size is not the likely reason
+
+
 def _bus_error(context: Context) -> str:
-    return _shared_memory(context, None) if context.signal == 7 else ""
+    if context.signal != 7:
+        return ""
+    size = context.cluster.hardware.shm_bytes
+    if size < ROOMY_SHM:
+        return _shared_memory(context, None)
+    return (
+        "a file that was mapped into memory ended early or could not grow: "
+        f"look for a full disk (/dev/shm has {_megabytes(size)})"
+    )
 
 
 SPECIAL: tuple[tuple[str, Callable[[Context], str]], ...] = (
