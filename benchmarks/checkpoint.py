@@ -5,7 +5,8 @@
 
 Each method runs in a process of its own, saves a state of 16 MiB float32 tensors once to warm up and then `--repeat`
 times, in turn with the two limits: a memcpy of the same state into memory that is already there (what a snapshot cannot
-beat) and `dd conv=fsync` of as many bytes (what everyone calls the disk's speed). Medians of the repeats.
+beat) and `dd conv=fsync` of as many bytes (what everyone calls the disk's speed). The best of the repeats counts, for the
+limits as well: whatever else the machine does only ever adds time.
 
     stall     seconds that the training loop stands still
     durable   seconds until the data is fsynced and may be relied on ("-": this method never says so)
@@ -186,26 +187,26 @@ def measure(name: str, megabytes: int, repeat: int, place: Path) -> dict[str, fl
         stalls.append(timed(lambda number=number: method.save(number)))
         method.finish()
         durables.append(time.perf_counter() - began)
-    for number in range(repeat + 1, 2 * repeat + 1):  # once more, with a loop that goes on meanwhile
+    for number in range(repeat + 1, repeat + 3):  # once more, with a loop that goes on meanwhile
         method.forget(number - 1)
         idle += [timed(step) for _ in range(50)]
         method.save(number)
         while not method.done:
             busy.append(timed(step))
         method.finish()
-    load = min(timed(lambda: method.load(2 * repeat)) for _ in range(2))
+    load = min(timed(lambda: method.load(repeat + 2)) for _ in range(2))
     return {
         "size": size,
-        "stall": statistics.median(stalls),
+        "stall": min(stalls),
         "first_stall": first,
-        "durable": statistics.median(durables) if method.says_durable else -1.0,
-        "vs_memcpy": statistics.median(a / b for a, b in zip(stalls, copies, strict=True)),
-        "vs_dd": statistics.median(b / a for a, b in zip(durables, disks, strict=True)) if method.says_durable else -1.0,
+        "durable": min(durables) if method.says_durable else -1.0,
+        "vs_memcpy": min(stalls) / min(copies),
+        "vs_dd": min(disks) / min(durables) if method.says_durable else -1.0,
         "memory": (peak - before) / size,
-        "slowdown": statistics.mean(busy) / statistics.mean(idle) if busy else 1.0,
+        "slowdown": statistics.median(busy) / statistics.median(idle) if busy else 1.0,
         "load": load,
-        "memcpy_gb_s": size / statistics.median(copies) / 1e9,
-        "dd_gb_s": size / statistics.median(disks) / 1e9,
+        "memcpy_gb_s": size / min(copies) / 1e9,
+        "dd_gb_s": size / min(disks) / 1e9,
     }
 
 

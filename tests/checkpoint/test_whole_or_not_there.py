@@ -110,6 +110,7 @@ def test_strangers_and_leftovers_are_neither_used_nor_in_the_way(trained: Path, 
     (place / "notes.txt").write_text("mine")
     (place / ".aside-step-000000000021-abc-0").mkdir()
     (place / ".gone-step-000000000001-5").mkdir()
+    (place / ".aside-probe-abc-0").touch()
     shutil.copytree(place / "step-000000000014", place / "step-000000000050")  # renamed by hand
     losses = train(place, 15)
     assert losses[0][0] == 15

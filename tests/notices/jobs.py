@@ -66,7 +66,7 @@ class Train:
         (folder / "code/train.py").write_text(script)
         (folder / "input/config").mkdir(parents=True, exist_ok=True)
         if ranks:
-            settings |= {"distribution": "torchrun", "processes_per_host": ranks, "master_port": free_port()}
+            settings = {"master_port": free_port(), "distribution": "torchrun", "processes_per_host": ranks} | settings
         asked = {f"trainshed_{name}": str(value) for name, value in settings.items()}
         (folder / "input/config/hyperparameters.json").write_text(json.dumps(asked | {"sagemaker_program": "train.py"}))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "TRAINSHED_", "SM_"))}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from notices.jobs import TRAINING, Service, Train, service
+from notices.jobs import TRAINING, Service, Train, free_port, service
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -93,6 +93,38 @@ def test_a_notice_reaches_all_ranks_and_they_stop_at_one_step(tmp_path: Path) ->
     with Train(tmp_path, TRAINING, ranks=2, env={"STEPS": str(step)}) as again:
         assert again.end() == 0, again.output
     assert resumed_at(again) == {step}
+
+
+def test_a_signal_to_one_of_two_hosts_stops_both_at_the_same_step_and_they_resume_there(tmp_path: Path) -> None:
+    def hosts(**env: str) -> list[Train]:
+        port = free_port()
+        names = ["127.0.0.1", "127.0.0.2"]
+        return [
+            Train(
+                tmp_path / name,
+                TRAINING,
+                ranks=1,
+                master_port=port,
+                interrupted_exit_code=75,
+                env={"SM_HOSTS": json.dumps(names), "SM_CURRENT_HOST": name, **env},
+            )
+            for name in names
+        ]
+
+    first, second = hosts()
+    with first, second:
+        first.until("loss rank=0 step=10")
+        second.signal(signal.SIGTERM)
+        assert [first.end(), second.end()] == [75, 75], first.output + second.output
+    (step,) = ended_at(first) | ended_at(second)
+    for job in (first, second):
+        assert job.record()["interruption"]["step"] == step
+        assert job.record()["interruption"]["checkpoint"] == f"{job.folder}/checkpoints/step-{step:012d}"
+    assert first.record()["interruption"]["source"] == "another host"
+    first, second = hosts(STEPS=str(step + 3))
+    with first, second:
+        assert [first.end(), second.end()] == [0, 0], first.output + second.output
+    assert resumed_at(first) == resumed_at(second) == {step}
 
 
 def test_a_script_without_checkpoints_gets_the_signal_itself(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Runs killed by SIGKILL at random moments, most of them while a checkpoint is being written.
 
-`TRAINSHED_TEST_KILLS=300` runs the long campaign; `benchmarks/checkpoint_kill.py` is the program either way.
+`CHECKPOINT_KILLS=300` runs the long campaign; `benchmarks/checkpoint_kill.py` is the program either way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).resolve().parents[3]
-KILLS = int(os.environ.get("TRAINSHED_TEST_KILLS", "0"))
+KILLS = int(os.environ.get("CHECKPOINT_KILLS", "0"))
 
 
 @pytest.mark.parametrize(("ranks", "kills"), [(1, KILLS or 24), (2, KILLS or 12)])

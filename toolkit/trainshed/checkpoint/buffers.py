@@ -18,7 +18,7 @@ from .blocks import padded
 class Buffer:
     """`bytes_` is a uint8 tensor over the memory, `view` the same memory for writing to a file."""
 
-    def __init__(self, size: int, pinned: bool) -> None:
+    def __init__(self, size: int, device: torch.device | None = None) -> None:
         self.size = padded(max(size, 1))
         self._map = mmap.mmap(-1, self.size)
         try:
@@ -28,14 +28,16 @@ class Buffer:
         self.view = memoryview(self._map)
         self.bytes_ = torch.frombuffer(self._map, dtype=torch.uint8)
         self.pinned = False
-        self._pin = pinned
+        self._device = device
         self._touching = threading.Thread(target=self._touch, name="trainshed-buffer", daemon=True)
         self._touching.start()
 
     def _touch(self) -> None:
         """Has the kernel hand out every page, beside the loop: ctypes and CUDA let go of the interpreter's lock."""
         ctypes.memset(self.bytes_.data_ptr(), 0, self.size)
-        self.pinned = self._pin and _pin(self.bytes_)
+        if self._device is not None:
+            with torch.cuda.device(self._device):  # a new thread would open a context on the first GPU otherwise
+                self.pinned = _pin(self.bytes_)
 
     def ready(self) -> None:
         """Until all pages are there."""
@@ -51,7 +53,8 @@ class Buffer:
 
 def _pin(tensor: torch.Tensor) -> bool:
     """Pins memory that is already there (pin_memory() would not be page-aligned); False where CUDA refuses."""
-    result = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.numel(), 0)  # type: ignore[attr-defined]
+    portable = 1  # cudaHostRegisterPortable
+    result = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.numel(), portable)  # type: ignore[attr-defined]
     return int(result) == 0
 
 
@@ -63,13 +66,13 @@ class Snapshot:
         self._stream: torch.cuda.Stream | None = None
         self._event: torch.cuda.Event | None = None
 
-    def reserve(self, size: int, pinned: bool) -> Buffer:
-        """The buffer, made or made anew where it is too small or far too large."""
+    def reserve(self, size: int, device: torch.device | None = None) -> Buffer:
+        """The buffer, made or made anew where it is too small or far too large; pinned for `device` if there is one."""
         buffer = self.buffer
         if buffer is None or buffer.size < size or buffer.size > 2 * padded(size) + (64 << 20):
             if buffer is not None:
                 buffer.close()
-            self.buffer = buffer = Buffer(size, pinned)
+            self.buffer = buffer = Buffer(size, device)
         return buffer
 
     def copy(self, sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:

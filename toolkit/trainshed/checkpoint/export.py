@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from .blocks import padded, sync_folder, write_durable
+from .blocks import sync_folder, write_durable
 from .buffers import Buffer
 from .folder import open_checkpoint, verify
 from .load import Contents
@@ -43,7 +43,8 @@ def export_weights(checkpoint: str | os.PathLike[str], target: str | os.PathLike
         piece = piece_of(key[len(prefix) :], tensor)
         named[piece.key] = (piece, tensor)
     layout = Layout([piece for piece, _ in named.values()])
-    buffer = Buffer(padded(layout.size), pinned=False)
+    buffer = Buffer(layout.memory)
+    buffer.ready()
     buffer.view[: len(layout.header)] = layout.header
     for piece, view in zip(layout.pieces, layout.views(buffer.bytes_), strict=True):
         view.copy_(named[piece.key][1])

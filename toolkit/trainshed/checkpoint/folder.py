@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 
+from trainshed.contract.files import remove
 from trainshed.contract.record import Record
 
 from . import manifest as manifests
@@ -190,7 +191,10 @@ def _vanish(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Deletes a folder and all in it, as far as that is allowed; never raises."""
+    """Deletes a folder and all in it (or a file), as far as that is allowed; never raises."""
     import shutil
 
-    shutil.rmtree(path, ignore_errors=True)
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        remove(path)

@@ -97,7 +97,8 @@ class Shots:
         """Divides the state among the ranks and has memory for this rank's share, anew where the state has changed."""
         if self._planner.update(tensors):
             self._layout = Layout(self._planner.share)
-            buffer = self._snapshot.reserve(self._layout.memory, any(tensor.is_cuda for tensor in tensors.values()))
+            device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
+            buffer = self._snapshot.reserve(self._layout.memory, device)
             self._views = self._layout.views(buffer.bytes_)
 
 
