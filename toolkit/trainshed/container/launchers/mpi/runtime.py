@@ -136,10 +136,10 @@ class MpiRuntime:
         self.visitors.remove(link)
         kind = requests[0].get("type") if requests else ""
         pid, uid = _peer(link.socket) if link.open else (0, -1)
-        if uid == os.getuid() and kind == "agent":
+        if uid == os.geteuid() and kind == "agent":
             self._send_daemon(str(requests[0].get("host")), requests[0].get("command"), supervised)
             link.send({"type": "taken"})
-        elif uid == os.getuid() and kind == "rank":
+        elif uid == os.geteuid() and kind == "rank":
             self._start_rank(link, pid, supervised)
             return
         link.close()
@@ -175,7 +175,8 @@ class MpiRuntime:
         spec = rank_spec(self.plan, of_open_mpi, cpus if set(cpus) != os.sched_getaffinity(0) else ())
         if spec is None:
             supervised.abandon(LaunchError("mpirun is not Open MPI's, or too old", hint="install Open MPI 4.1 or 5"))
-        process = supervised.start_process(spec) if spec is not None and not supervised.stopping else None
+        wanted = not supervised.stopping and not self.released
+        process = supervised.start_process(spec) if spec is not None and wanted else None
         if spec is None or process is None:
             link.send({"type": "end"})
             link.close()
