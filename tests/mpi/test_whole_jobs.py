@@ -21,6 +21,8 @@ from trainshed.container.cluster.network import interface_to
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
 STARTED = "import os, sys, time, signal\nprint('started', os.environ['RANK'], flush=True)\n"
 WAITS = STARTED + "time.sleep(60)\n"
+# Hosts of one name on one machine: Open MPI takes their shared memory for the same, which real hosts never share.
+NO_SHARED_MEMORY = "--mca btl self,tcp --mca coll ^sm,han,xhc,acoll"
 
 pytestmark = pytest.mark.skipif(
     "Open MPI" not in subprocess.getoutput("mpirun --version 2>&1"), reason="Open MPI's mpirun is not installed"
@@ -35,8 +37,7 @@ class Hosts:
         self.names = [f"127.0.0.{number + 2}" for number in range(count)] if count > 1 else ["algo-1"]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.port = free_port_pair()
-        # The hosts share /dev/shm, where Open MPI's files for shared memory would get in each other's way.
-        options = "--mca btl self,tcp" if count > 1 else ""
+        options = NO_SHARED_MEMORY if count > 1 else ""
         given = {
             "sagemaker_mpi_enabled": "true",
             "sagemaker_mpi_num_of_processes_per_host": "2",
@@ -268,7 +269,7 @@ def test_mpirun_that_starts_nothing_is_a_failure(hosts):
 
 
 def test_the_users_options_decide_where_ranks_go_and_labels_follow(hosts):
-    job = hosts(2, STARTED, sagemaker_mpi_custom_mpi_options="-np 3 --map-by node -x COLOUR='light blue' --mca btl self,tcp")
+    job = hosts(2, STARTED, sagemaker_mpi_custom_mpi_options="-np 3 --map-by node")
     job.start()
     assert job.exit_codes() == [0, 0]
     assert sorted(line for line in job.all_output().splitlines() if "started" in line) == [
@@ -282,7 +283,7 @@ def test_variables_among_the_options_reach_the_ranks_of_all_hosts(hosts):
     job = hosts(
         2,
         "import os\nprint('got', os.environ['COLOUR'], os.environ['NCCL_DEBUG'], flush=True)\n",
-        sagemaker_mpi_custom_mpi_options="-x COLOUR='light blue' --NCCL_DEBUG WARN --mca btl self,tcp",
+        sagemaker_mpi_custom_mpi_options="-x COLOUR='light blue' --NCCL_DEBUG WARN",
     )
     job.start()
     assert job.exit_codes() == [0, 0]
@@ -301,7 +302,7 @@ def test_ranks_keep_the_cpus_that_open_mpi_binds_them_to(hosts):
 
 
 def test_a_host_without_ranks_waits_for_the_others(hosts):
-    job = hosts(2, STARTED + "time.sleep(1)\n", sagemaker_mpi_custom_mpi_options="-np 2 --mca btl self,tcp")
+    job = hosts(2, STARTED + "time.sleep(1)\n", sagemaker_mpi_custom_mpi_options="-np 2")
     job.start()
     assert job.exit_codes() == [0, 0]
     assert "started" not in job.output(1) and all(job.succeeded(number) for number in range(2))

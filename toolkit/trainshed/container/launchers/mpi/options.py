@@ -7,7 +7,6 @@ parameter, without our knowing what each of them means. Variables that the image
 from __future__ import annotations
 
 import os
-import shlex
 
 from trainshed.contract.errors import LaunchError, shorten
 from trainshed.contract.record import Record
@@ -79,6 +78,8 @@ def read(hyperparameters: Hyperparameters) -> Options:
     text = hyperparameters.get(name) or ""
     if not isinstance(text, str):
         raise LaunchError(f"{name} = {shorten(str(text))} must be a string of mpirun options")
+    import shlex  # slow to load, and only MPI jobs need it
+
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -17,6 +17,7 @@ import struct
 import time
 
 from trainshed.contract.errors import ClusterError, LaunchError
+from trainshed.contract.record import Record
 
 from ...roster.link import Link
 from . import options
@@ -46,11 +47,17 @@ class Proxy:
         self.link, self.process = link, process
 
 
-class Ranks:
-    """What is known of one host's ranks: how many there are in the job and there, and whether they have all ended."""
+class Ranks(Record):
+    """What is known of one host's ranks.
 
-    def __init__(self, world: int = 0, here: int = 0, ended: bool = False) -> None:
-        self.world, self.here, self.ended = world, here, ended
+    world: ranks in the whole job, as Open MPI says, 0 where none has come yet.
+    here: ranks that have come on this host.
+    ended: whether none of them lives, and none may be on its way.
+    """
+
+    world: int = 0
+    here: int = 0
+    ended: bool = False
 
 
 class MpiRuntime:
@@ -64,8 +71,7 @@ class MpiRuntime:
         self.door.setblocking(False)
         self.visitors: list[Link] = []  # connected, but have not said what they want
         self.proxies: list[Proxy] = []
-        self.expected = 0  # ranks on this host; 0 while none has come
-        self.world = 0
+        self.world = 0  # ranks in the whole job; 0 while none has come here
         self.known: dict[int, Ranks] = {}  # by node rank; host 0 knows all, others themselves
         self.released = False
         self.start = self.said = time.monotonic()
@@ -81,7 +87,8 @@ class MpiRuntime:
 
     def pause(self) -> float:
         """Seconds until we must have a turn."""
-        return 0.5 if self.released or self.aborted_at or not self._all_there() else _FOREVER
+        waits = self.plan.node_rank == 0 and not self._all_there()
+        return 0.5 if self.released or self.aborted_at or waits else _FOREVER
 
     def busy(self) -> bool:
         """Whether the ranks of any host may still be coming or alive."""
@@ -129,10 +136,10 @@ class MpiRuntime:
         self.visitors.remove(link)
         kind = requests[0].get("type") if requests else ""
         pid, uid = _peer(link.socket) if link.open else (0, -1)
-        if uid == os.getuid() and kind == "agent":
+        if uid == os.geteuid() and kind == "agent":
             self._send_daemon(str(requests[0].get("host")), requests[0].get("command"), supervised)
             link.send({"type": "taken"})
-        elif uid == os.getuid() and kind == "rank":
+        elif uid == os.geteuid() and kind == "rank":
             self._start_rank(link, pid, supervised)
             return
         link.close()
@@ -168,12 +175,13 @@ class MpiRuntime:
         spec = rank_spec(self.plan, of_open_mpi, cpus if set(cpus) != os.sched_getaffinity(0) else ())
         if spec is None:
             supervised.abandon(LaunchError("mpirun is not Open MPI's, or too old", hint="install Open MPI 4.1 or 5"))
-        process = supervised.start_process(spec) if spec is not None and not supervised.stopping else None
+        wanted = not supervised.stopping and not self.released
+        process = supervised.start_process(spec) if spec is not None and wanted else None
         if spec is None or process is None:
             link.send({"type": "end"})
             link.close()
             return
-        self.world, self.expected = int(spec.env["WORLD_SIZE"]), int(spec.env["LOCAL_WORLD_SIZE"])
+        self.world = int(spec.env["WORLD_SIZE"])
         self.proxies.append(Proxy(link, process))
 
     # --- the other hosts ---
@@ -188,25 +196,21 @@ class MpiRuntime:
             self._release(supervised, time.monotonic())
 
     def _note_own(self, supervised: Supervised) -> None:
-        """Keeps host 0 up to date about the ranks here: when they are all there and when they have all ended."""
+        """Keeps host 0 up to date about the ranks here."""
         alive = any(proxy.process.returncode is None for proxy in self.proxies)
-        there = bool(self.expected) and len(self.proxies) == self.expected
-        ended = not alive and (there or self._no_more(supervised))
-        before = self.known.get(self.plan.node_rank)
-        if (there or ended) and (before is None or before.ended != ended):
-            self.known[self.plan.node_rank] = Ranks(self.world, len(self.proxies), ended)
+        ended = not alive and (bool(self.proxies) or self._no_more(supervised))
+        ranks = Ranks(self.world, len(self.proxies), ended)
+        if ranks != self.known.get(self.plan.node_rank, Ranks()):
+            self.known[self.plan.node_rank] = ranks
             if self.roster is not None and self.plan.node_rank > 0:
-                letter = {"type": "ranks", "world": self.world, "here": len(self.proxies), "ended": ended}
-                self.roster.post(0, letter)
+                self.roster.post(0, {"type": "ranks", **ranks.as_dict()})
 
     def _no_more(self, supervised: Supervised) -> bool:
         """Whether no further ranks will come here."""
         return supervised.stopping or any(process.returncode is not None for process in _helpers(supervised))
 
     def _all_there(self) -> bool:
-        """Whether every rank has been started, as far as is known here."""
-        if self.plan.node_rank > 0:
-            return self.plan.node_rank in self.known
+        """Whether every rank of the job has been started; only host 0 knows, and only it asks."""
         world = max((ranks.world for ranks in self.known.values()), default=0)
         return bool(world) and sum(ranks.here for ranks in self.known.values()) >= world
 
@@ -254,6 +258,7 @@ class MpiRuntime:
         waited, limit = now - self.start, self.plan.start_seconds
         missing = [host for number, host in enumerate(self.plan.hosts) if number not in self.known]
         names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        what = f"the ranks of {names}" if missing else "all ranks"
         if all(process.returncode == 0 for process in _helpers(supervised)):
             supervised.abandon(
                 LaunchError(
@@ -264,14 +269,14 @@ class MpiRuntime:
         elif waited > limit:
             supervised.abandon(
                 ClusterError(
-                    f"mpirun has not started the ranks of {names} within {limit:.0f} s",
+                    f"mpirun has not started {what} within {limit:.0f} s",
                     hint="its daemon there must be able to connect to the first host on any port; "
                     "sagemaker_mpi_custom_mpi_options takes mpirun's own options, e.g. --mca oob_tcp_if_include eth1",
                 )
             )
         elif now - self.said >= SAY_EVERY:
             self.said = now
-            self.say(f"waiting for mpirun to start the ranks of {names} ({waited:.0f} s of {limit:.0f} s)")
+            self.say(f"waiting for mpirun to start {what} ({waited:.0f} s of {limit:.0f} s)")
 
     def _look_after_proxies(self, supervised: Supervised, now: float) -> None:
         """Open MPI takes proxies away when it aborts the job; the reason comes from elsewhere, as a rule at once."""
