@@ -32,6 +32,10 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "roster_port": ("0", 0),
     "roster_port": ("20001", 20_001),
     "install_timeout_seconds": ("60", 60.0),
+    "hang_seconds": ("0.5", 0.5),
+    "on_hang": ("continue", "continue"),
+    "stacks": ("off", "off"),
+    "bind": ("numa", "numa"),
     "program": ("train.py", "train.py"),
     "source": ("/src", "/src"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from trainshed.contract.errors import EXIT_SUCCESS, NoJobError, TrainshedError
@@ -15,6 +16,7 @@ from . import launchers
 from .cgroup import oom_kills
 from .cluster import resolve
 from .console import say
+from .hangs.watch import HangWatch, stops_on_hang
 from .interrupted import Interrupted, stop_ignored, stop_raises
 from .program import prepare
 from .report.finish import finish
@@ -40,6 +42,8 @@ usage: train [--dry-run] [--help] [--version]
 
 Runs the training job that /opt/ml describes: reads input/config, sets the environment, launches the script under the
 distribution the job asks for, passes signals on, and leaves model, output/data, output/success or output/failure.
+
+SIGUSR1 has it report where every rank is (output/data/hang-<host>-<n>.txt) and go on.
 
   --dry-run   print what would be run (command lines, environment, hosts, signals) and exit
   --version   print the version and exit
@@ -113,6 +117,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     joining: tuple[Job, Cluster] | None = None  # set while other hosts may be waiting for this one
     try:
         if not dry_run:
+            signal.signal(signal.SIGUSR1, _nothing_runs)
             clear_outcome(paths)  # before anything can fail: an earlier run must not speak for this one
         with stop_raises("before the script was started"), Scratch(environ, paths.output) as scratch:
             job = read_job(environ)
@@ -142,8 +147,17 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             if plan.scratch:
                 scratch.make()
             killed_before = oom_kills()
-            outcome = run(plan, say=say, started=record.running, watcher=roster)
-            failure = _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
+            hangs = HangWatch(
+                host,
+                paths.output_data,
+                program.folder,
+                say,
+                seconds=job.settings.hang_seconds,
+                stop=stops_on_hang(job, plan),
+                roster=roster,
+            )
+            outcome = run(plan, say=say, started=record.running, watcher=hangs)
+            failure = hangs.failure or _diagnose(outcome, job, cluster, program, oom_kills() - killed_before, secrets)
     except NoJobError as error:
         from .card import card
 
@@ -165,6 +179,11 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
         elif joining is not None and failure is not None:
             fail_before_start(*joining, environ, say, failure)
         return finish(paths, record, outcome, failure)
+
+
+def _nothing_runs(number: int, frame: object) -> None:
+    """SIGUSR1 before and after the script runs; while it does, the supervisor takes it and reports."""
+    say("no rank is running on this host now: there are no stacks to report")
 
 
 def _make_folders(job: Job) -> None:

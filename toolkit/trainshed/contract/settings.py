@@ -31,6 +31,11 @@ class Settings(Record):
     master_port: where rank 0 listens.
     roster_port: where host 0 listens for the other hosts' `train`; 0 means the port after rank 0's.
     install_timeout_seconds: bound on installing requirements.
+    hang_seconds: how long all ranks may stand still before the job counts as hung (docs/hangs.md); 0 for ever.
+    on_hang: what to do then, `stop` or `continue`; "" stops jobs with ranks and lets single programs, which may wait for
+        something outside, go on.
+    stacks: whether the script's Python processes can be asked for their stacks (container/hangs/hook).
+    bind: whether each rank is bound to its share of the CPUs: not, by cores, or near its GPU.
     program, source: the script and where its code is, for jobs without SageMaker's names for them.
     """
 
@@ -44,11 +49,22 @@ class Settings(Record):
     master_port: int = 7777
     roster_port: int = 0
     install_timeout_seconds: float = 1800.0
+    hang_seconds: float = 1800.0
+    on_hang: str = ""
+    stacks: str = "on"
+    bind: str = "none"
     program: str = ""
     source: str = ""
 
 
-_CHOICES = {"distribution": DISTRIBUTIONS, "engine": ENGINES, "argv": ARGV_STYLES}
+_CHOICES = {
+    "distribution": DISTRIBUTIONS,
+    "engine": ENGINES,
+    "argv": ARGV_STYLES,
+    "on_hang": ("stop", "continue"),
+    "stacks": ("on", "off"),
+    "bind": ("none", "cores", "numa"),
+}
 _RANGES = {
     "processes_per_host": (0, 4096),
     "max_restarts": (0, 1000),
@@ -57,6 +73,7 @@ _RANGES = {
     "master_port": (1, 65_535),
     "roster_port": (0, 65_535),
     "install_timeout_seconds": (1, 86_400),
+    "hang_seconds": (0, 864_000),
 }
 # Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
 _OTHER_VARIABLES = frozenset(

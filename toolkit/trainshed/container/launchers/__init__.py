@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..program import Program
     from ..supervisor.plan import LaunchPlan
 
+STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
 LAUNCHERS = {"script": script.plan, "torchrun": torchrun.plan}
 
 
@@ -70,7 +71,7 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
         cluster=cluster,
         program=program,
         arguments=tuple(arguments),
-        environment={**_defaults(cluster, program, environ), **environ, **variables, **_always(program, environ)},
+        environment={**_defaults(cluster, program, environ), **environ, **variables, **_always(job, program, environ)},
         scratch=scratch,
         notes=tuple(notes),
     )
@@ -90,12 +91,14 @@ def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) ->
     return values
 
 
-def _always(program: Program, environ: Mapping[str, str]) -> dict[str, str]:
+def _always(job: Job, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
     """The code folder comes first on Python's path, then packages installed for the job, then the user's own.
 
+    Before all of them comes the hook that answers when we ask for stacks; it takes itself off the path at the start.
     Programs that came with those packages come first on PATH.
     """
-    folders = [program.folder, program.packages, environ.get("PYTHONPATH", "")]
+    hook = STACKS_HOOK if job.settings.stacks == "on" else ""
+    folders = [hook, program.folder, program.packages, environ.get("PYTHONPATH", "")]
     values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
     if program.scripts:
         values["PATH"] = os.pathsep.join((program.scripts, environ.get("PATH", os.defpath)))

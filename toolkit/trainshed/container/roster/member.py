@@ -62,6 +62,8 @@ class Member:
         self.verdict: Verdict | None = None
         self.report: Report | None = None
         self.unsaid: list[dict[str, Any]] = []  # to be said again on a new connection
+        self.after_turn: Callable[[Supervised | None], None] = lambda _: None  # for what else hosts have to tell each other
+        self.others: Callable[[str, dict[str, Any]], None] = lambda host, message: None  # takes messages not known here
 
     # --- joining ---
 
@@ -135,6 +137,7 @@ class Member:
             self.stopping = self.stopping or failure.summary
         if self.stopping and supervised is not None:
             supervised.stop_for_others(self.stopping, self.stop_interrupts, self._lost(now))
+        self.after_turn(supervised)
 
     def failing(self, why: str) -> None:
         """A rank of this host has failed: everyone is to stop."""
@@ -143,6 +146,12 @@ class Member:
     def interrupted(self, why: str) -> None:
         """This host was sent a stop signal: everyone is to stop."""
         self._tell({"type": "interrupted", "why": why})
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Tells host 0 something that is of no use later; False where there is no connection now."""
+        if self.link is not None:
+            self.link.send(message)
+        return self.link is not None
 
     # --- the end ---
 
@@ -254,6 +263,8 @@ class Member:
                     self.verdict = Verdict(failure=failure_of_json(message["failure"]))
                 except (KeyError, TypeError, ValueError):
                     link.close()
+            elif kind != "alive":
+                self.others(self.hosts[0], message)
         if not link.open:
             self.link = None
             self.closed = True

@@ -4,10 +4,39 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Protocol
+
+    from .plan import ProcessSpec
+
+    class SupervisedRank(Protocol):
+        """A started process, as a watcher sees it."""
+
+        spec: ProcessSpec
+        pid: int
+        returncode: int | None  # None while it lives
+
+        @property
+        def alive(self) -> bool:
+            """Whether it has not ended."""
 
     class Supervised(Protocol):
         """The run, as a watcher sees it."""
+
+        sent: int  # the signal that all ranks were last asked to stop with, 0 for none
+
+        @property
+        def ranks(self) -> Sequence[SupervisedRank]:
+            """All processes of the plan, also those that have ended."""
+
+        def now(self) -> float:
+            """Seconds since the start."""
+
+        def silent(self) -> float:
+            """Seconds since any rank last printed anything."""
+
+        def say(self, message: str) -> None:
+            """Tells the user something, between two lines of the script."""
 
         def stop_for_others(self, why: str, interrupted: bool, lost: bool) -> None:
             """Ends the ranks because of something that happened elsewhere; only the first call counts.
@@ -35,3 +64,6 @@ if TYPE_CHECKING:
 
         def interrupted(self, why: str) -> None:
             """This host was sent a stop signal."""
+
+        def asked(self) -> None:
+            """This host was sent SIGUSR1: somebody wants to know where the ranks are."""
