@@ -7,6 +7,8 @@ import os
 from trainshed.contract.secrets import is_secret_name, mask_text, secret_values
 
 from .hangs.watch import stops_on_hang
+from .launchers.binding import format_list
+from .launchers.network_settings import network_settings
 from .report.record import shown_arguments
 
 TYPE_CHECKING = False
@@ -52,6 +54,12 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
         rows.append(
             ("command" if spec.rank is None else f"rank {spec.rank}", shlex.join(shown_arguments(spec.argv, spec.env)))
         )
+    bound = [f"rank {spec.rank}: {format_list(spec.cpus)}" for spec in plan.processes if spec.cpus]
+    if bound:
+        rows.append(("CPUs", "; ".join(bound)))
+    network = network_settings(cluster, job.resources.current_instance_type)
+    if network.evidence:
+        rows.append(("network", network.evidence))
     rows += [
         ("directory", first.cwd),
         ("logs", os.path.dirname(first.log)),

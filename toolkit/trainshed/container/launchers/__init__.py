@@ -66,19 +66,23 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
     variables, notes = script_environment(
         job, cluster, code_dir=program.folder, entry_point=program.name, arguments=arguments
     )
+    if job.settings.bind != "none" and (kind != "torchrun" or job.settings.engine != "trainshed"):
+        notes.append(
+            f"trainshed_bind = {job.settings.bind} is for ranks that trainshed itself starts, and has no effect here"
+        )
     launch = Launch(
         job=job,
         cluster=cluster,
         program=program,
         arguments=tuple(arguments),
-        environment={**_defaults(cluster, program, environ), **environ, **variables, **_always(job, program, environ)},
+        environment={**_defaults(job, cluster), **environ, **variables, **_always(job, program, environ)},
         scratch=scratch,
         notes=tuple(notes),
     )
     return LAUNCHERS[kind](launch)
 
 
-def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
+def _defaults(job: Job, cluster: Cluster) -> dict[str, str]:
     """Variables that the user's own value wins over."""
     values = {
         "MASTER_ADDR": cluster.address,
@@ -86,6 +90,10 @@ def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) ->
         "PYTHONUNBUFFERED": "1",  # else lines sit in the script's buffer while people wait for them
         "PYTHONFAULTHANDLER": "1",  # a crash in native code then shows the Python line that led there
     }
+    if len(cluster.hosts) > 1:
+        from .network_settings import network_settings  # a table that jobs on one host never need
+
+        values.update(network_settings(cluster, job.resources.current_instance_type).variables)
     if cluster.interface:
         values["NCCL_SOCKET_IFNAME"] = values["GLOO_SOCKET_IFNAME"] = cluster.interface
     return values

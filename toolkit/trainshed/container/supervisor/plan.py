@@ -16,6 +16,7 @@ class ProcessSpec(Record):
     rank: its rank in the job, None where it has none.
     signal_group: whether a stop signal goes to its whole process group. Shells do not pass signals on, so the group it
         is; Python programs get it alone, because their data-loader workers would die of it before a checkpoint is made.
+    cpus: the CPUs it is bound to, none for all.
     """
 
     argv: tuple[str, ...]
@@ -25,6 +26,7 @@ class ProcessSpec(Record):
     log: str = ""
     rank: int | None = None
     signal_group: bool = False
+    cpus: tuple[int, ...] = ()
 
 
 class LaunchPlan(Record):
