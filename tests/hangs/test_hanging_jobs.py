@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from trainshed.container.launchers.flight_recorder import recorder_settings
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="ranks that talk need torch, which is an extra")
@@ -147,19 +150,18 @@ def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[
     assert sum(line.startswith("trainshed:   ") for line in job.output().splitlines()) <= 12
 
 
-@needs_torch
-@pytest.mark.torch
 def test_sigusr1_to_any_host_reports_all_hosts_and_the_job_goes_on(start: Callable[..., Job]) -> None:
-    script = SKIPS.replace(
-        "if dist.get_rank() != 3:", "import os, time\nif dist.get_rank() == 3:\n    time.sleep(%d)\nif 1:"
+    script = (
+        "import os, time\nprint('ready', flush=True)\nif os.environ['RANK'] == '3':\n    time.sleep(4)\nelse:\n"
+        "    time.sleep(4)\n"
     )
-    job = start(script % 6, hosts=2, ranks=2)
+    job = start(script, hosts=2, ranks=2)
     job.wait_for("ready", 2)
     time.sleep(0.5)  # the ranks have to get from their line of output to their places
     job.processes[1].send_signal(signal.SIGUSR1)
 
     assert job.exit_codes() == [0, 0]
-    sentence = "rank 3 on 127.0.0.2 is at train.py:16 while ranks 0, 1, 2 wait in all_reduce at train.py:11"
+    sentence = "rank 3 on 127.0.0.2 is at train.py:4 while ranks 0, 1, 2 are at train.py:6"
     assert job.report().startswith(f"hang report, asked for on 127.0.0.2: {sentence}\n")
     assert "=== rank 3 on 127.0.0.2" in job.report(1) and "=== rank 0" not in job.report(1)
     assert sentence in job.output(0) and sentence in job.output(1)
@@ -256,3 +258,36 @@ def test_a_job_that_runs_well_loads_nothing_that_only_hangs_need(tmp_path: Path)
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "0 ['watch'] False"
+
+
+def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp_path: Path, job_tree: Any) -> None:
+    # The ranks make and read their pipes as torch's NCCL backend does.
+    script = (
+        "import os, time\nname = os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE'] + os.environ['RANK'] + '.pipe'\n"
+        "os.mkfifo(name)\npipe = os.open(name, os.O_RDONLY | os.O_NONBLOCK)\n"
+        "end = time.monotonic() + 60\nwhile not (byte := os.read(pipe, 1)) and time.monotonic() < end: time.sleep(0.05)\n"
+        "print('asked', byte)\n"
+    )
+    job_tree.code("train.py", script)
+    job_tree.configure(hyperparameters={"trainshed_distribution": "torchrun", "trainshed_processes_per_host": "2"})
+    environment = job_tree.environ(TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{tmp_path}/recorder-")
+    train = subprocess.Popen(
+        [sys.executable, "-m", "trainshed.container.main"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    while not all((tmp_path / f"recorder-{rank}.pipe").exists() for rank in range(2)):
+        assert train.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.3)  # from the pipe's making to its opening
+    train.send_signal(signal.SIGUSR1)
+    output = train.communicate(timeout=90)[0].decode()
+
+    assert train.returncode == 0
+    assert output.count("asked b'1'") == 2 and "2 rank(s) write their last collectives" in output
+
+
+def test_ranks_on_gpus_record_their_collectives_unless_the_user_says_otherwise() -> None:
+    given = recorder_settings("/out", "/tmp/x", {})
+
+    assert given["TORCH_FR_DUMP_TEMP_FILE"] == "/out/flight-recorder-rank-" and int(given["TORCH_FR_BUFFER_SIZE"]) > 0
+    own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}
+    assert list(recorder_settings("/out", "/tmp/x", own)) == ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]

@@ -122,7 +122,9 @@ def test_a_program_without_ranks_is_called_the_script() -> None:
 
 def test_many_ranks_are_told_in_few_words_and_lines() -> None:
     many = ranks(*[Activity(WORK, "", f"train.py:{min(number % 30, 20)}") for number in range(512)])
-    report = put_together("asked for", [Part("algo-1", tuple(many), "")], [f"algo-{number}" for number in range(300, 310)])
+    report = put_together(
+        "asked for", [Part("algo-1", tuple(many), "", recorded=8)], [f"algo-{number}" for number in range(300, 310)]
+    )
 
     assert len(report.console("/a")) <= 12 and all(len(line) < 600 for line in report.console("/a"))
     assert len(lines(many)) == 8

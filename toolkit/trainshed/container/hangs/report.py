@@ -25,12 +25,14 @@ class Part(Record):
     """What one host contributes.
 
     moved: whether something there has moved since that host had said that all stands still.
+    recorded: how many of its ranks write down their last collectives, too.
     """
 
     host: str
     ranks: tuple[Where, ...]
     text: str
     moved: bool = False
+    recorded: int = 0
 
     @staticmethod
     def of(plain: dict[str, Any]) -> Part:
@@ -39,7 +41,7 @@ class Part(Record):
             Where(None if item["rank"] is None else int(item["rank"]), str(item["host"]), Activity.of(item["activity"]))
             for item in plain["ranks"]
         ]
-        return Part(str(plain["host"]), tuple(ranks), str(plain["text"]), bool(plain["moved"]))
+        return Part(str(plain["host"]), tuple(ranks), str(plain["text"]), bool(plain["moved"]), int(plain["recorded"]))
 
 
 class Report(Record):
@@ -55,7 +57,10 @@ class Report(Record):
         everyone = [where for part in self.parts for where in part.ranks]
         missing = [f"  no answer from {', '.join(self.missing[:8])}"] if self.missing else []
         place = f"  stacks of all threads: {path}" if path else "  (the stacks could not be written)"
-        return [f"hang report, {self.why}: {self.verdict.sentence}", *lines(everyone), *missing, place]
+        recorded = sum(part.recorded for part in self.parts)
+        dumps = [f"  {recorded} rank(s) write their last collectives to flight-recorder-rank-*, for torchfrtrace"]
+        head = f"hang report, {self.why}: {self.verdict.sentence}"
+        return [head, *lines(everyone), *missing, *(dumps if recorded else ()), place]
 
     def text(self) -> str:
         """The file."""
@@ -77,7 +82,7 @@ class Report(Record):
         )
 
 
-def part_of(host: str, samples: list[Sample], moved: bool) -> Part:
+def part_of(host: str, samples: list[Sample], moved: bool, recorded: int = 0) -> Part:
     """This host's part."""
     texts = []
     for sample in samples:
@@ -85,7 +90,7 @@ def part_of(host: str, samples: list[Sample], moved: bool) -> Part:
         words = sample.where.activity.words(False)
         texts.append(f"=== {name} on {host} {words} ===\n{sample.text}")
     room = LONGEST_PART // max(1, len(texts))  # no rank's stacks push out another's
-    return Part(host, tuple(s.where for s in samples), "\n".join(cut(text, room) for text in texts), moved)
+    return Part(host, tuple(s.where for s in samples), "\n".join(cut(text, room) for text in texts), moved, recorded)
 
 
 def cut(text: str, limit: int) -> str:

@@ -83,6 +83,7 @@ class HangWatch:
         self.before: list[Sample] | None = None  # the last look's, while nothing has moved since
         self.last_moved = self.next_look = 0.0
         self.still = False  # whether this host's ranks have stood still for the set time
+        self.recorded = 0  # ranks whose flight recorder was asked to write what it knows
         self.wanted: int | None = None  # the number of the part that host 0 wants from us, 0 for a report of our own
         # Of host 0 alone:
         self.gathering: Gathering | None = None
@@ -209,6 +210,10 @@ class HangWatch:
     def _contribute(self, number: int) -> None:
         """Looks now, and delivers what is seen as this host's part."""
         self.wanted = number
+        if self.run is not None:
+            from ..launchers.flight_recorder import ask_for_dump
+
+            self.recorded = sum(ask_for_dump(rank.spec.env, rank.spec.rank) for rank in self.run.ranks if rank.alive)
         if self.look is None and self.run is not None:
             self._start_look(self.run)
 
@@ -216,7 +221,7 @@ class HangWatch:
         from .report import part_of, put_together, write
 
         number, self.wanted = self.wanted, None
-        part = part_of(self.host, samples, moved)
+        part = part_of(self.host, samples, moved, self.recorded)
         if self.gathering is not None and self.gathering.number == number:
             self._take(part)
             return

@@ -55,6 +55,10 @@ def _common(launch: Launch, bound: tuple[int, ...] = ()) -> dict[str, str]:
     if bound:
         threads = min(threads, len(bound))
     defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if cluster.hardware.gpus:
+        from .flight_recorder import recorder_settings
+
+        defaults.update(recorder_settings(launch.job.paths.output_data, launch.scratch, environment))
     return {**defaults, **{name: value for name, value in environment.items() if name not in _FOREIGN}}
 
 
