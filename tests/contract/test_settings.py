@@ -34,6 +34,10 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "checkpoint": ("auto", "auto"),
     "notices": ("off", "off"),
     "interrupted_exit_code": ("75", 75),
+    "hang_seconds": ("0.5", 0.5),
+    "on_hang": ("continue", "continue"),
+    "stacks": ("off", "off"),
+    "bind": ("numa", "numa"),
     "program": ("train.py", "train.py"),
     "source": ("/src", "/src"),
 }

@@ -10,7 +10,7 @@ import pytest
 
 from trainshed.container import launchers
 from trainshed.container.cluster import sagemaker, single
-from trainshed.container.launchers import LAUNCHERS
+from trainshed.container.launchers import LAUNCHERS, STACKS_HOOK
 from trainshed.container.program.locate import Program, locate
 from trainshed.container.supervisor.plan import LaunchPlan, ProcessSpec
 from trainshed.contract.cluster import Cluster, Hardware
@@ -66,7 +66,7 @@ def common(tree: Any, address: str, interface: str = "") -> dict[str, str]:
         **interfaces,
         "PATH": "/usr/bin:/bin",
         "HOME": "/home/u",
-        "PYTHONPATH": f"{tree.base}/code:/own",
+        "PYTHONPATH": f"{STACKS_HOOK}:{tree.base}/code:/own",
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
         "MASTER_ADDR": address,
@@ -216,7 +216,7 @@ def test_the_plan_leaves_the_given_environment_as_it_was(job_tree: Any) -> None:
     ("pythonpath", "packages", "expected"),
     [("/own", "", "{code}:/own"), ("", "", "{code}"), ("/own", "/pre/site", "{code}:/pre/site:/own")],
 )
-def test_the_code_comes_first_on_pythons_path_then_what_was_installed(
+def test_the_code_comes_on_pythons_path_before_what_was_installed_and_after_the_hook_that_removes_itself(
     pythonpath: str, packages: str, expected: str, job_tree: Any
 ) -> None:
     code = f"{job_tree.base}/code"
@@ -230,7 +230,7 @@ def test_the_code_comes_first_on_pythons_path_then_what_was_installed(
     )
     (spec,) = planned(job_tree, SCRIPT, program=program, environ={"PATH": "/bin", "PYTHONPATH": pythonpath}).processes
 
-    assert spec.env["PYTHONPATH"] == expected.format(code=code)
+    assert spec.env["PYTHONPATH"] == f"{STACKS_HOOK}:{expected.format(code=code)}"
     assert spec.env["PATH"] == ("/pre/bin:/bin" if packages else "/bin")
 
 

@@ -6,6 +6,9 @@ import os
 
 from trainshed.contract.secrets import is_secret_name, mask_text, secret_values
 
+from .hangs.watch import stops_on_hang
+from .launchers.binding import format_list
+from .launchers.network_settings import network_settings
 from .report.record import shown_arguments
 
 TYPE_CHECKING = False
@@ -50,6 +53,12 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
     for spec in plan.shown:
         name = spec.helper or ("each rank" if spec is plan.rank else "command" if spec.rank is None else f"rank {spec.rank}")
         rows.append((name, shlex.join(shown_arguments(spec.argv, spec.env))))
+    bound = [f"rank {spec.rank}: {format_list(spec.cpus)}" for spec in plan.processes if spec.cpus]
+    if bound:
+        rows.append(("CPUs", "; ".join(bound)))
+    network = network_settings(cluster, job.resources.current_instance_type)
+    if network.evidence:
+        rows.append(("network", network.evidence))
     rows += [
         ("directory", first.cwd),
         ("logs", os.path.dirname(first.log)),
@@ -57,6 +66,7 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
             "signals",
             f"SIGTERM, SIGINT, SIGHUP, SIGQUIT go to the script, SIGKILL follows after {plan.grace_seconds:g} s",
         ),
+        ("hangs", _hangs(job, plan)),
         ("resume", _resume(job.paths.checkpoints)),
     ]
     rows += [("warning", text) for text in (*job.warnings, *plan.notes)]
@@ -87,6 +97,14 @@ def _ranks(cluster: Cluster, plan: LaunchPlan) -> str:
     if plan.processes[0].rank is None:
         return f"{len(plan.processes)} process on this host"
     return f"{len(plan.processes)} rank(s) on this host of {cluster.world_size}"
+
+
+def _hangs(job: Job, plan: LaunchPlan) -> str:
+    seconds = job.settings.hang_seconds
+    does = "stopped" if stops_on_hang(job, plan) else "reported, and goes on"
+    when = f"a job in which nothing moves for {seconds:g} s is {does}" if seconds else "not looked for"
+    answers = "" if job.settings.stacks == "on" else "; without Python stacks (trainshed_stacks = off)"
+    return f"{when}; SIGUSR1 has all ranks reported{answers}"
 
 
 def _size(path: str) -> str:

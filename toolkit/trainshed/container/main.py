@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from trainshed.contract.errors import EXIT_SUCCESS, NoJobError, TrainshedError
@@ -15,6 +16,7 @@ from . import launchers
 from .cgroup import oom_kills
 from .cluster import resolve
 from .console import say
+from .hangs.watch import HangWatch, stops_on_hang
 from .interrupted import Interrupted, stop_ignored, stop_raises
 from .notices import Notices
 from .program import prepare
@@ -43,6 +45,8 @@ usage: train [--dry-run] [--help] [--version]
 
 Runs the training job that /opt/ml describes: reads input/config, sets the environment, launches the script under the
 distribution the job asks for, passes signals on, and leaves model, output/data, output/success or output/failure.
+
+SIGUSR1 has it report where every rank is (output/data/hang-<host>-<n>.txt) and go on.
 
   --dry-run   print what would be run (command lines, environment, hosts, signals) and exit
   --version   print the version and exit
@@ -117,6 +121,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     joining: tuple[Job, Cluster] | None = None  # set while other hosts may be waiting for this one
     try:
         if not dry_run:
+            signal.signal(signal.SIGUSR1, _nothing_runs)
             clear_outcome(paths)  # before anything can fail: an earlier run must not speak for this one
         with stop_raises("before the script was started"), Scratch(environ, paths.output) as scratch:
             job = read_job(environ)
@@ -163,10 +168,21 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             restarts = Restarts(job.settings.max_restarts if ours else 0, paths.checkpoints, say)
             while True:
                 runtime = launchers.runtime(plan, roster, say)
-                outcome = run(plan, say=say, started=started, watcher=roster, runtime=runtime, notices=notices)
-                interruption = notices.interruption(outcome, cluster.processes_per_host)
+                hangs = HangWatch(
+                    host,
+                    paths.output_data,
+                    program.folder,
+                    say,
+                    seconds=job.settings.hang_seconds,
+                    stop=stops_on_hang(job, plan),
+                    roster=roster,
+                )
+                outcome = run(plan, say=say, started=started, watcher=hangs, runtime=runtime, notices=notices)
+                interruption = None if hangs.failure else notices.interruption(outcome, cluster.processes_per_host)
                 oom, killed_before = oom_kills() - killed_before, oom_kills()
-                failure = None if interruption else _diagnose(outcome, job, cluster, program, oom, secrets)
+                failure = hangs.failure
+                if failure is None and interruption is None:
+                    failure = _diagnose(outcome, job, cluster, program, oom, secrets)
                 if failure is None or not restarts.again(outcome, failure):
                     break
                 record.restarted(failure)
@@ -193,6 +209,11 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
         elif joining is not None and failure is not None:
             fail_before_start(*joining, environ, say, failure)
         return finish(paths, record, outcome, failure, interruption)
+
+
+def _nothing_runs(number: int, frame: object) -> None:
+    """SIGUSR1 before and after the script runs; while it does, the supervisor takes it and reports."""
+    say("no rank is running on this host now: there are no stacks to report")
 
 
 def _make_folders(job: Job) -> None:

@@ -7,6 +7,8 @@
     |- LaunchError            the program cannot be started (missing launcher, bad distribution)            exit 1
     `- ClusterError           another host is missing or unreachable                                        exit 69
 
+A job that was stopped because all its ranks stood still ends with 124, as timeout(1) says it.
+
 A script's own exit status is passed on as it is; one killed by signal n gives 128+n. A defect of trainshed itself is 70.
 """
 
@@ -23,6 +25,7 @@ EXIT_USER = 1
 EXIT_JOB = 2
 EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits(3)
 EXIT_INTERNAL = 70  # EX_SOFTWARE
+EXIT_HANG = 124
 EXIT_CANNOT_EXECUTE = 126  # as POSIX shells say it
 EXIT_NOT_FOUND = 127
 EXIT_SIGNAL_BASE = 128

@@ -18,7 +18,7 @@ class Failure(Record):
     """Why a job failed: the first cause, for a person.
 
     kind: `UserError` (the script or its input), `JobError`, `ProgramError`, `LaunchError`, `ClusterError`, `Interrupted`,
-        `Stopped` (ended because another host had failed), `InternalError`.
+        `Stopped` (ended because another host had failed), `Hang` (all ranks stood still), `InternalError`.
     summary: one line: rank and host that failed first, how, exception and message.
     place: the user's file:line and function, "" where unknown.
     hint: what to do, "" where we do not know.

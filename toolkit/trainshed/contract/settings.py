@@ -35,6 +35,11 @@ class Settings(Record):
     checkpoint: `auto` puts resumable checkpoints into Trainers (`autopatch`); "" leaves the script alone.
     notices: `auto` watches the platform for notices of interruption, `off` only stop signals.
     interrupted_exit_code: exit status of an interrupted job; schedulers that requeue by exit status want another than 0.
+    hang_seconds: how long all ranks may stand still before the job counts as hung (docs/hangs.md); 0 for ever.
+    on_hang: what to do then, `stop` or `continue`; "" stops jobs with ranks and lets single programs, which may wait for
+        something outside, go on.
+    stacks: whether the script's Python processes can be asked for their stacks (container/hangs/hook).
+    bind: whether each rank is bound to its share of the CPUs: not, by cores, or near its GPU.
     program, source: the script and where its code is, for jobs without SageMaker's names for them.
     """
 
@@ -51,6 +56,10 @@ class Settings(Record):
     checkpoint: str = ""
     notices: str = "auto"
     interrupted_exit_code: int = 0
+    hang_seconds: float = 1800.0
+    on_hang: str = ""
+    stacks: str = "on"
+    bind: str = "none"
     program: str = ""
     source: str = ""
 
@@ -61,6 +70,9 @@ _CHOICES = {
     "argv": ARGV_STYLES,
     "checkpoint": ("", "auto"),
     "notices": ("auto", "off"),
+    "on_hang": ("stop", "continue"),
+    "stacks": ("on", "off"),
+    "bind": ("none", "cores", "numa"),
 }
 _RANGES = {
     "processes_per_host": (0, 4096),
@@ -71,6 +83,7 @@ _RANGES = {
     "master_port": (1, 65_535),
     "roster_port": (0, 65_535),
     "install_timeout_seconds": (1, 86_400),
+    "hang_seconds": (0, 864_000),
 }
 # Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
 _OTHER_VARIABLES = frozenset(

@@ -84,9 +84,7 @@ class Grid:
                 continue
             for replica in range(self.world // degree):
                 ranks = [
-                    rank
-                    for rank, place in enumerate(self.places)
-                    if place.replica == replica and place.pipeline in member
+                    rank for rank, place in enumerate(self.places) if place.replica == replica and place.pipeline in member
                 ]
                 group = dist.new_group(ranks)
                 if self.rank in ranks:

@@ -1,9 +1,9 @@
 """Checkpoints by parameter name: what any number of stages writes, any other number reads.
 
-    FOLDER/               one checkpoint; it appears under this name when it is whole
-      .metadata, *.distcp torch.distributed.checkpoint: `model.NAME`, `optimizer.NAME.KEY`
-      content.pt          the optimizer's groups and what the user gave (torch.load reads it with weights_only=True)
-      plan.json           the plan that was in use
+FOLDER/               one checkpoint; it appears under this name when it is whole
+  .metadata, *.distcp torch.distributed.checkpoint: `model.NAME`, `optimizer.NAME.KEY`
+  content.pt          the optimizer's groups and what the user gave (torch.load reads it with weights_only=True)
+  plan.json           the plan that was in use
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 
-def save_checkpoint(
-    path: str, model: PipelineModel, optimizer: Any = None, user_content: Any = None
-) -> None:
+def save_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, user_content: Any = None) -> None:
     """Writes model, optimizer and `user_content` to the folder `path`. Collective.
 
     Raises:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..supervisor.plan import LaunchPlan
     from ..supervisor.watcher import Runtime
 
+STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
 LAUNCHERS = {"script": script.plan, "torchrun": torchrun.plan, "mpi": mpi.plan}
 
 
@@ -71,13 +72,17 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
     variables, notes = script_environment(
         job, cluster, code_dir=program.folder, entry_point=program.name, arguments=arguments
     )
+    if job.settings.bind != "none" and (kind != "torchrun" or job.settings.engine != "trainshed"):
+        notes.append(
+            f"trainshed_bind = {job.settings.bind} is for ranks that trainshed itself starts, and has no effect here"
+        )
     launch = Launch(
         job=job,
         cluster=cluster,
         program=program,
         arguments=tuple(arguments),
         environment={
-            **_defaults(cluster, program, environ),
+            **_defaults(job, cluster),
             **environ,
             **variables,
             **_always(job, program, environ),
@@ -99,7 +104,7 @@ def runtime(plan: LaunchPlan, roster: Leader | Member | None, say: Callable[[str
     return MpiRuntime(plan.runtime, roster, say)
 
 
-def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
+def _defaults(job: Job, cluster: Cluster) -> dict[str, str]:
     """Variables that the user's own value wins over."""
     values = {
         "MASTER_ADDR": cluster.address,
@@ -107,6 +112,10 @@ def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) ->
         "PYTHONUNBUFFERED": "1",  # else lines sit in the script's buffer while people wait for them
         "PYTHONFAULTHANDLER": "1",  # a crash in native code then shows the Python line that led there
     }
+    if len(cluster.hosts) > 1:
+        from .network_settings import network_settings  # a table that jobs on one host never need
+
+        values.update(network_settings(cluster, job.resources.current_instance_type).variables)
     if cluster.interface:
         values["NCCL_SOCKET_IFNAME"] = values["GLOO_SOCKET_IFNAME"] = cluster.interface
     return values
@@ -115,12 +124,14 @@ def _defaults(cluster: Cluster, program: Program, environ: Mapping[str, str]) ->
 def _always(job: Job, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
     """The code folder comes first on Python's path, then packages installed for the job, then the user's own.
 
-    Before all of them, in jobs that ask for it, the folder whose `sitecustomize` hooks into training loops. Programs that
-    came with those packages come first on PATH.
+    Before all of them come our start-up hooks, which take themselves off the path at the start and let a `sitecustomize` of
+    the user's own run: the one that answers when we ask for stacks, and, in jobs that ask for it, the one that hooks into
+    training loops. Programs that came with those packages come first on PATH.
     """
-    folders = [program.folder, program.packages, environ.get("PYTHONPATH", "")]
+    hooks = [STACKS_HOOK] if job.settings.stacks == "on" else []
     if job.settings.checkpoint == "auto":
-        folders.insert(0, os.path.join(os.path.dirname(trainshed.__file__), "autopatch", "startup"))
+        hooks.append(os.path.join(os.path.dirname(trainshed.__file__), "autopatch", "startup"))
+    folders = [*hooks, program.folder, program.packages, environ.get("PYTHONPATH", "")]
     values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
     if program.scripts:
         values["PATH"] = os.pathsep.join((program.scripts, environ.get("PATH", os.defpath)))

@@ -8,6 +8,7 @@ would expect torchrun to serve the store. `trainshed_engine=torchrun` starts tor
 
 from __future__ import annotations
 
+import os
 import sys
 
 from trainshed.contract.errors import LaunchError
@@ -32,40 +33,65 @@ def plan(launch: Launch) -> LaunchPlan:
         )
     processes = _agent(launch) if settings.engine == "torchrun" else _ranks(launch)
     ignored = "sagemaker_distributed_dataparallel_custom_mpi_options"
-    notes = (f"{ignored} is not used: there is no mpirun",) if launch.job.hyperparameters.get(ignored) else ()
+    notes = launch.notes
+    if launch.job.hyperparameters.get(ignored):
+        notes += (f"{ignored} is not used: there is no mpirun",)
+    if settings.bind != "none" and settings.engine != "torchrun" and not processes[0].cpus:
+        notes += (f"trainshed_bind = {settings.bind}: there are fewer CPUs than ranks, so no rank is bound",)
     return LaunchPlan(
         processes=processes,
         grace_seconds=settings.grace_seconds,
-        notes=(*launch.notes, *notes),
+        notes=notes,
         launcher="torchrun",
         scratch=launch.scratch,
     )
 
 
-def _common(launch: Launch) -> dict[str, str]:
-    """Shared by all ranks; the user's own value wins."""
+def _common(launch: Launch, bound: tuple[int, ...] = ()) -> dict[str, str]:
+    """Shared by all ranks; the user's own value wins.
+
+    Args:
+        bound: the CPUs that a rank is bound to, none for all.
+    """
     cluster, environment = launch.cluster, launch.environment
     threads = max(1, cluster.hardware.cpus // cluster.processes_per_host)
+    if bound:
+        threads = min(threads, len(bound))
     defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if cluster.hardware.gpus:
+        from .flight_recorder import recorder_settings
+
+        defaults.update(recorder_settings(launch.job.paths.output_data, launch.scratch, environment))
     return {**defaults, **{name: value for name, value in environment.items() if name not in _FOREIGN}}
 
 
 def _ranks(launch: Launch) -> tuple[ProcessSpec, ...]:
     cluster = launch.cluster
     local_world = cluster.processes_per_host
-    common = _common(launch)
+    bound = _bound(launch)
     return tuple(
         ProcessSpec(
             argv=(*launch.program.command, *launch.arguments),
-            env={**common, **_rank_variables(launch, local_rank)},
+            env={**_common(launch, bound[local_rank]), **_rank_variables(launch, local_rank)},
             cwd=launch.program.folder,
             label=launch.label(cluster.rank * local_world + local_rank) if cluster.world_size > 1 else "",
             log=launch.log_file(cluster.rank * local_world + local_rank),
             rank=cluster.rank * local_world + local_rank,
             signal_group=not launch.program.is_python,
+            cpus=bound[local_rank],
         )
         for local_rank in range(local_world)
     )
+
+
+def _bound(launch: Launch) -> list[tuple[int, ...]]:
+    """The CPUs of each rank on this host, as `trainshed_bind` asks for."""
+    how, ranks = launch.job.settings.bind, launch.cluster.processes_per_host
+    if how == "none":
+        return [()] * ranks
+    from .binding import bind, read_topology
+
+    return bind(how, read_topology(launch.environment, os.sched_getaffinity(0)), ranks)
 
 
 def _rank_variables(launch: Launch, local_rank: int) -> dict[str, str]:

@@ -73,6 +73,10 @@ class Leader:
         self.own_at = 0.0
         self.refusal: Failure | None = None
         self.inbox: list[tuple[int, dict[str, Any]]] = []
+        self.rank = 0
+        self.hung: tuple[float, Failure] | None = None  # when and why the whole job was found to stand still
+        self.after_turn: Callable[[Supervised | None], None] = lambda _: None  # for what else hosts have to tell each other
+        self.others: Callable[[str, dict[str, Any]], None] = lambda host, message: None  # takes messages not known here
 
     # --- joining ---
 
@@ -174,6 +178,7 @@ class Leader:
             self._look_for_lost(now)
         if self.stopping and supervised is not None:
             supervised.stop_for_others(self.stopping, self.stop_interrupts, any(host.lost_at for host in self.hosts))
+        self.after_turn(supervised)
 
     def failing(self, why: str) -> None:
         """A rank of this host has failed: everyone is to stop."""
@@ -200,6 +205,27 @@ class Leader:
     def absent(self) -> set[int]:
         """Node ranks of the hosts that are lost or have ended."""
         return {host.rank for host in self.hosts if host.settled}
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Tells all hosts something that is of no use later; True."""
+        self._broadcast(message)
+        return True
+
+    def present(self) -> list[str]:
+        """The hosts that have not been lost, this one first."""
+        return [self.names[0], *(host.name for host in self.hosts if not host.lost_at)]
+
+    def running(self) -> list[str]:
+        """The hosts whose ranks have not ended; none once the job is stopping."""
+        if self.stopping:
+            return []
+        here = [self.names[0]] if self.own is None else []
+        return here + [host.name for host in self.hosts if not host.settled]
+
+    def hang(self, failure: Failure) -> None:
+        """The whole job stands still: everyone is to stop."""
+        self.hung = time.monotonic(), failure
+        self._stop(f"Hang: {failure.summary}", interrupted=False)
 
     # --- the end ---
 
@@ -239,6 +265,8 @@ class Leader:
         for report, at in reports:
             if report is not None and report.failure is not None and report.state == "failed":
                 causes.append((report.secondary, at - report.age, report.failure))
+        if self.hung is not None:
+            causes.append((False, *self.hung))
         for host in self.hosts:
             if host.lost_at and host.report is None:
                 causes.append((False, host.seen, self._failure_of_lost(host)))
@@ -347,6 +375,8 @@ class Leader:
                     continue
                 if host.report.state == "failed":
                     self._stop(f"{host.name} failed", interrupted=False)
+            else:
+                self.others(host.name, message)
 
     def _look_for_lost(self, now: float) -> None:
         for host in self.hosts:

@@ -49,6 +49,7 @@ class Link:
 
     def receive(self, now: float) -> list[dict[str, Any]]:
         """The messages that have come; closes the link when the peer has, or when it talks nonsense."""
+        self.flush()  # what a long message left behind
         while self.open:
             try:
                 data = self.socket.recv(1 << 16)

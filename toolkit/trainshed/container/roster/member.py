@@ -65,6 +65,8 @@ class Member:
         self.posted = 0  # number of the last letter to host 0's launcher
         self.taken = 0  # number of the last one from there
         self.inbox: list[tuple[int, dict[str, Any]]] = []
+        self.after_turn: Callable[[Supervised | None], None] = lambda _: None  # for what else hosts have to tell each other
+        self.others: Callable[[str, dict[str, Any]], None] = lambda host, message: None  # takes messages not known here
 
     # --- joining ---
 
@@ -138,6 +140,7 @@ class Member:
             self.stopping = self.stopping or failure.summary
         if self.stopping and supervised is not None:
             supervised.stop_for_others(self.stopping, self.stop_interrupts, self._lost(now))
+        self.after_turn(supervised)
 
     def failing(self, why: str) -> None:
         """A rank of this host has failed: everyone is to stop."""
@@ -163,6 +166,12 @@ class Member:
     def absent(self) -> set[int]:
         """Host 0's node rank if it is lost or has ended, else nothing."""
         return {0} if self.verdict is not None else set()
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Tells host 0 something that is of no use later; False where there is no connection now."""
+        if self.link is not None:
+            self.link.send(message)
+        return self.link is not None
 
     # --- the end ---
 
@@ -279,6 +288,8 @@ class Member:
                     self.verdict = Verdict(failure=failure_of_json(message["failure"]))
                 except (KeyError, TypeError, ValueError):
                     link.close()
+            elif kind != "alive":
+                self.others(self.hosts[0], message)
         if not link.open:
             self.link = None
             self.closed = True

@@ -173,6 +173,10 @@ class _Run:
     def now(self) -> float:
         return time.monotonic() - self.start
 
+    def silent(self) -> float:
+        """Seconds since any rank last printed anything."""
+        return self.now() - max((stream.heard for rank in self.ranks for stream in (rank.out, rank.err)), default=0.0)
+
     def say(self, message: str) -> None:
         """Tells the user something, between two lines of the script, or later while nobody reads: never waits."""
         self.unsaid.append(message)
@@ -310,6 +314,8 @@ class _Run:
             for rank in self.ranks:
                 if rank.alive and not rank.spec.helper and catches(rank.pid, number):
                     os.kill(rank.pid, number)
+            if number == signal.SIGUSR1 and self.watcher is not None:
+                self.watcher.asked()
         elif number in STOP_SIGNALS and not any(rank.alive for rank in self.ranks):
             self.deadline = self.now()  # the script has ended as it has; only what it left behind is awaited
         elif number in STOP_SIGNALS:

@@ -81,7 +81,7 @@ def _become(spec: ProcessSpec, executable: str, out: int, err: int, status: int,
         os.dup2(out, 1)
         os.dup2(err, 2)
         if spec.cpus:
-            os.sched_setaffinity(0, spec.cpus)
+            _bind(spec.cpus)
         stage = "cwd"
         os.chdir(spec.cwd)
         stage = "exec"
@@ -92,6 +92,14 @@ def _become(spec: ProcessSpec, executable: str, out: int, err: int, status: int,
         os.write(status, f"{stage} 22".encode())
     finally:
         os._exit(127)
+
+
+def _bind(cpus: tuple[int, ...]) -> None:
+    """Binds this process; CPUs that have been taken away since are no reason not to run."""
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError:
+        pass
 
 
 def find_executable(name: str, path: str, cwd: str) -> str | None:

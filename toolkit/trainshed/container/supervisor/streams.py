@@ -160,6 +160,7 @@ class Stream:
         self.traceback_at: float | None = None
         self.open = True
         self.last_frame = 0.0
+        self.heard = 0.0  # when anything last came
 
     def read(self, now: float) -> int:
         """Takes what the pipe holds, one block at most; how many bytes, 0 when there are none now or ever again."""
@@ -174,6 +175,7 @@ class Stream:
         if not block:
             self.close()
             return 0
+        self.heard = now
         self._take(block, now)
         return len(block)
 

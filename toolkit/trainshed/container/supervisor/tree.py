@@ -19,9 +19,9 @@ def die_with_parent(signum: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
 
 
-def descendants() -> list[int]:
-    """PIDs of all processes below this one that are not zombies, parents before children."""
-    found, queue = [], [os.getpid()]
+def descendants(root: int | None = None) -> list[int]:
+    """PIDs of all processes below `root` (this one) that are not zombies, parents before children."""
+    found, queue = [], [os.getpid() if root is None else root]
     while queue:
         children = [pid for pid in _children(queue.pop(0)) if not _is_zombie(pid)]
         found += children

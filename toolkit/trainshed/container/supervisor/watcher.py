@@ -13,22 +13,37 @@ if TYPE_CHECKING:
     from .plan import ProcessSpec
 
     class Process(Protocol):
-        """A started process, as a runtime sees it."""
+        """A started process, as a watcher or a runtime sees it."""
 
         spec: ProcessSpec
         pid: int
         returncode: int | None  # None while it lives
 
+        @property
+        def alive(self) -> bool:
+            """Whether it has not ended."""
+
     class Supervised(Protocol):
         """The run, as a watcher sees it."""
 
+        sent: int  # the signal that all ranks were last asked to stop with, 0 for none
+
         @property
         def ranks(self) -> Sequence[Process]:
-            """Every process that was started, helpers included."""
+            """Every process that was started, also those that have ended, helpers included."""
 
         @property
         def stopping(self) -> bool:
             """Whether the ranks have been asked to stop."""
+
+        def now(self) -> float:
+            """Seconds since the start."""
+
+        def silent(self) -> float:
+            """Seconds since any rank last printed anything."""
+
+        def say(self, message: str) -> None:
+            """Tells the user something, between two lines of the script."""
 
         def start_process(self, spec: ProcessSpec) -> Process | None:
             """Starts one more process; None where that fails, which ends the run."""
@@ -68,6 +83,9 @@ if TYPE_CHECKING:
 
         def interrupted(self, why: str) -> None:
             """This host was sent a stop signal."""
+
+        def asked(self) -> None:
+            """This host was sent SIGUSR1: somebody wants to know where the ranks are."""
 
     class Runtime(Protocol):
         """A launcher's own part in the run."""

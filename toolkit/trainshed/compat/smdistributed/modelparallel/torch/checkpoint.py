@@ -21,13 +21,17 @@ from trainshed.parallel.state import grid, session
 from .ranks import barrier
 
 
-def save(obj: Any, f: Any, partial: bool = True, pickle_module: Any = None, pickle_protocol: int = 2, v3: bool = False) -> None:
+def save(
+    obj: Any, f: Any, partial: bool = True, pickle_module: Any = None, pickle_protocol: int = 2, v3: bool = False
+) -> None:
     """`torch.save` to `f`, or with `partial` to `f_RANK` for this rank's part."""
     target = f"{f}_{_part(v3)}" if partial else f
     torch.save(obj, target, pickle_protocol=pickle_protocol)
 
 
-def load(f: Any, map_location: Any = None, pickle_module: Any = None, partial: bool = True, v3: bool = False, **options: Any) -> Any:
+def load(
+    f: Any, map_location: Any = None, pickle_module: Any = None, partial: bool = True, v3: bool = False, **options: Any
+) -> Any:
     """What `save` wrote. Files of a training job are the user's own: they may hold any object."""
     options.setdefault("weights_only", False)
     return torch.load(f"{f}_{_part(v3)}" if partial else f, map_location=map_location, **options)

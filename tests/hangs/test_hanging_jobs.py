@@ -1,0 +1,293 @@
+"""Jobs that hang for real, and jobs that only look like it. Each host is a `train` process on a loopback address."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainshed.container.launchers.flight_recorder import recorder_settings
+
+TOOLKIT = Path(__file__).parents[2] / "toolkit"
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="ranks that talk need torch, which is an extra")
+
+# Rank 3 leaves out one all_reduce and goes on to the barrier, where the others will never come.
+SKIPS = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+value = torch.ones(1)
+dist.all_reduce(value)
+print("ready", flush=True)
+
+
+def reduce():
+    dist.all_reduce(value)
+
+
+if dist.get_rank() != 3:
+    reduce()
+dist.barrier()
+"""
+SKIPPED = "rank 3 on {host} waits in barrier at train.py:16 while ranks 0, 1, 2 wait in all_reduce at train.py:11"
+
+
+class Job:
+    """A job of `hosts` hosts, 127.0.0.1 and on."""
+
+    def __init__(self, folder: Path, script: str, hosts: int, ranks: int, **settings: object) -> None:
+        self.names = [f"127.0.0.{number + 1}" for number in range(hosts)]
+        self.bases = [folder / name for name in self.names]
+        self.processes: list[subprocess.Popen[bytes]] = []
+        given = {"trainshed_distribution": "torchrun", "trainshed_processes_per_host": str(ranks)} if ranks else {}
+        given |= {f"trainshed_{name}": str(value) for name, value in settings.items()}
+        port = free_ports()
+        for name, base in zip(self.names, self.bases, strict=True):
+            (base / "input/config").mkdir(parents=True)
+            (base / "code").mkdir()
+            (base / "code/train.py").write_text(script)
+            (base / "input/config/hyperparameters.json").write_text(json.dumps(given))
+            (base / "input/config/resourceconfig.json").write_text(json.dumps({"current_host": name, "hosts": self.names}))
+            environment = {
+                "PATH": os.environ["PATH"],
+                "HOME": str(folder),
+                "TMPDIR": str(folder),
+                "SAGEMAKER_BASE_DIR": str(base),
+                "PYTHONPATH": str(TOOLKIT),
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+            }
+            with open(base / "stdout", "wb") as out:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "trainshed.container.main"],
+                        env=environment,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Until every host has printed `text` so many times."""
+        deadline = time.monotonic() + 90
+        while not all(self.output(number).count(text) >= count for number in range(len(self.bases))):
+            assert time.monotonic() < deadline, self.output(0)
+            time.sleep(0.05)
+
+    def output(self, number: int = 0) -> str:
+        return (self.bases[number] / "stdout").read_text()
+
+    def exit_codes(self) -> list[int]:
+        return [process.wait(timeout=90) for process in self.processes]
+
+    def failure(self, number: int = 0) -> str:
+        return (self.bases[number] / "output/failure").read_text()
+
+    def report(self, number: int = 0, count: int = 1) -> str:
+        """The last of `count` reports that this host has written."""
+        paths = sorted((self.bases[number] / "output/data").glob("hang-*.txt"))
+        assert len(paths) == count
+        return paths[-1].read_text()
+
+
+def free_ports() -> int:
+    """A port that is free together with the one after it."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Starts jobs, and ends what they leave."""
+    made: list[Job] = []
+
+    def start(script: str, *, hosts: int = 1, ranks: int = 1, **settings: object) -> Job:
+        made.append(Job(tmp_path, script, hosts, ranks, **settings))
+        return made[-1]
+
+    yield start
+    for job in made:
+        for process in job.processes:
+            process.kill()
+            process.wait()
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[..., Job], hosts: int) -> None:
+    job = start(SKIPS, hosts=hosts, ranks=4 // hosts, hang_seconds=4)
+    codes = job.exit_codes()
+    sentence = SKIPPED.format(host=job.names[-1])
+
+    assert codes == [124] * hosts
+    for number in range(hosts):
+        assert job.failure(number).startswith(f"Hang: {sentence}\n")
+        assert "different ways through the script" in job.failure(number)
+        assert sentence in job.output(number)
+    report = job.report()
+    assert report.startswith(f"hang report, nothing has moved for 4 s: {sentence}\n")
+    assert all(f"=== rank {rank} on {job.names[rank * hosts // 4]} waits in" in report for rank in range(4))
+    assert report.count('code/train.py", line 11 in reduce') == 3
+    assert sum(line.startswith("trainshed:   ") for line in job.output().splitlines()) <= 12
+
+
+def test_sigusr1_to_any_host_reports_all_hosts_and_the_job_goes_on(start: Callable[..., Job]) -> None:
+    script = (
+        "import os, time\nprint('ready', flush=True)\nif os.environ['RANK'] == '3':\n    time.sleep(4)\nelse:\n"
+        "    time.sleep(4)\n"
+    )
+    job = start(script, hosts=2, ranks=2)
+    job.wait_for("ready", 2)
+    time.sleep(0.5)  # the ranks have to get from their line of output to their places
+    job.processes[1].send_signal(signal.SIGUSR1)
+
+    assert job.exit_codes() == [0, 0]
+    sentence = "rank 3 on 127.0.0.2 is at train.py:4 while ranks 0, 1, 2 are at train.py:6"
+    assert job.report().startswith(f"hang report, asked for on 127.0.0.2: {sentence}\n")
+    assert "=== rank 3 on 127.0.0.2" in job.report(1) and "=== rank 0" not in job.report(1)
+    assert sentence in job.output(0) and sentence in job.output(1)
+
+
+def test_a_job_that_is_to_go_on_is_reported_once_and_goes_on(start: Callable[..., Job]) -> None:
+    job = start("import time\ntime.sleep(6)\nprint('done')\n", ranks=2, hang_seconds=1, on_hang="continue")
+
+    assert job.exit_codes() == [0]
+    assert "all ranks are at train.py:2" in job.report() and "the job goes on" in job.output()
+
+
+def test_a_single_program_that_waits_for_something_is_reported_and_left_alone(start: Callable[..., Job]) -> None:
+    job = start("import time\ntime.sleep(4)\n", ranks=0, hang_seconds=1)
+
+    assert job.exit_codes() == [0]
+    assert "the script on 127.0.0.1 is at train.py:2" in job.report()
+
+
+def test_ranks_that_print_nothing_but_work_are_not_taken_for_hung(start: Callable[..., Job]) -> None:
+    # Rank 0 computes in one long native call, rank 1 sleeps at changing lines.
+    script = (
+        "import hashlib, os, time\n"
+        "def work(rounds):\n    start = time.process_time()\n    hashlib.pbkdf2_hmac('sha256', b'', b'', rounds)\n"
+        "    return time.process_time() - start\n"
+        "if os.environ['RANK'] == '0':\n    work(int(4 / work(200_000) * 200_000))\n"
+        "else:\n" + "    time.sleep(0.3)\n" * 15
+    )
+    job = start(script, ranks=2, hang_seconds=2)
+
+    assert job.exit_codes() == [0]
+    assert "hang report" not in job.output()
+
+
+def test_a_script_with_a_handler_for_sigusr1_still_gets_it(start: Callable[..., Job]) -> None:
+    script = (
+        "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: (print('handled'), sys.exit(0)))\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    job = start(script, ranks=1)
+    job.wait_for("ready")
+    job.processes[0].send_signal(signal.SIGUSR1)
+
+    assert job.exit_codes() == [0]
+    assert "handled" in job.output()
+
+
+def test_stacks_can_be_turned_off(start: Callable[..., Job]) -> None:
+    job = start("import sys, time\nprint('ready', *sys.path, flush=True)\ntime.sleep(3)\n", ranks=2, stacks="off")
+    job.wait_for("ready", 2)
+    job.processes[0].send_signal(signal.SIGUSR1)
+
+    assert job.exit_codes() == [0]
+    assert "show no Python stack" in job.report() and "hangs/hook" not in job.output()
+
+
+def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(start: Callable[..., Job]) -> None:
+    script = "import os, time\nif os.environ['RANK'] == '0': time.sleep(60)\n"
+    job = start(script, hosts=2, ranks=1, hang_seconds=2)
+
+    assert job.exit_codes() == [124, 124]
+    assert "rank 1 on 127.0.0.2 has ended (exit status 0)" in job.output(0)
+    assert job.failure(0).splitlines()[0] == job.failure(1).splitlines()[0]
+
+
+def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) -> None:
+    job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=30)
+    job.processes[1].send_signal(signal.SIGSTOP)  # so that the first host waits for it
+    deadline = time.monotonic() + 60
+    while "waiting for" not in job.output(0):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    job.processes[0].send_signal(signal.SIGUSR1)
+    job.processes[1].send_signal(signal.SIGCONT)
+
+    assert job.exit_codes() == [0, 0]
+    assert "no rank is running on this host now" in job.output(0)
+
+
+def test_a_job_that_runs_well_loads_nothing_that_only_hangs_need(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text("print('ran')")
+    script = (
+        "import os, sys; from trainshed.container.main import train; code = train(os.environ)\n"
+        "loaded = [name.rpartition('.')[2] for name in sys.modules if name.startswith('trainshed.container.hangs.')]\n"
+        "print(code, loaded, 'socket' in sys.modules)"
+    )
+    environment = {
+        "PATH": os.defpath,
+        "SAGEMAKER_BASE_DIR": str(tmp_path),
+        "PYTHONPATH": str(TOOLKIT),
+        "TMPDIR": str(tmp_path),
+    }
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "0 ['watch'] False"
+
+
+def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp_path: Path, job_tree: Any) -> None:
+    # The ranks make and read their pipes as torch's NCCL backend does.
+    script = (
+        "import os, time\nname = os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE'] + os.environ['RANK'] + '.pipe'\n"
+        "os.mkfifo(name)\npipe = os.open(name, os.O_RDONLY | os.O_NONBLOCK)\n"
+        "end = time.monotonic() + 60\nwhile not (byte := os.read(pipe, 1)) and time.monotonic() < end: time.sleep(0.05)\n"
+        "print('asked', byte)\n"
+    )
+    job_tree.code("train.py", script)
+    job_tree.configure(hyperparameters={"trainshed_distribution": "torchrun", "trainshed_processes_per_host": "2"})
+    environment = job_tree.environ(TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{tmp_path}/recorder-")
+    train = subprocess.Popen(
+        [sys.executable, "-m", "trainshed.container.main"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    while not all((tmp_path / f"recorder-{rank}.pipe").exists() for rank in range(2)):
+        assert train.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.3)  # from the pipe's making to its opening
+    train.send_signal(signal.SIGUSR1)
+    output = train.communicate(timeout=90)[0].decode()
+
+    assert train.returncode == 0
+    assert output.count("asked b'1'") == 2 and "2 rank(s) write their last collectives" in output
+
+
+def test_ranks_on_gpus_record_their_collectives_unless_the_user_says_otherwise() -> None:
+    given = recorder_settings("/out", "/tmp/x", {})
+
+    assert given["TORCH_FR_DUMP_TEMP_FILE"] == "/out/flight-recorder-rank-" and int(given["TORCH_FR_BUFFER_SIZE"]) > 0
+    own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}
+    assert list(recorder_settings("/out", "/tmp/x", own)) == ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]

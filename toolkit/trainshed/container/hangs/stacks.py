@@ -1,0 +1,119 @@
+"""The Python stacks of other processes: asked for by a signal, written by Python's fault handler, read through /proc."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from trainshed.contract.record import Record
+
+from ..supervisor.tree import catches
+
+SIGNAL = 42  # as in hook/sitecustomize.py
+NAME = "trainshed-stacks"
+WAIT = 5.0  # seconds that a process gets; one that is stopped, or waits for a disk, never answers
+SETTLED = 0.1  # seconds without another byte: the dump is whole
+LONGEST = 1 << 18  # bytes of one dump; the fault handler itself stops at 100 threads of 100 frames
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+
+
+class Frame(Record):
+    """One call on a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Asked:
+    """A process that has been asked, and what it has answered so far."""
+
+    def __init__(self, pid: int, path: str, offset: int) -> None:
+        self.pid, self.path, self.offset = pid, path, offset
+        self.size, self.since = offset, time.monotonic()
+
+    def whole(self) -> bool:
+        """Whether the answer has come to its end."""
+        now = time.monotonic()
+        try:
+            size = os.stat(self.path).st_size
+        except OSError:  # it has ended
+            return True
+        if size != self.size:
+            self.size, self.since = size, now
+        return size > self.offset and now - self.since >= SETTLED
+
+    def text(self) -> str:
+        """The answer, "" where none has come."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.offset)
+                return file.read(LONGEST).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+def ask(pids: list[int]) -> list[Asked]:
+    """Asks processes for their stacks. Those that could not answer, and would die of the signal, are left alone.
+
+    Args:
+        pids: parents before their children. A child that was forked shares its parent's file, so it is not asked.
+    """
+    asked: list[Asked] = []
+    files: set[tuple[int, int]] = set()
+    for pid in pids:
+        path = _answers_to(pid)
+        if not path:
+            continue
+        try:
+            stat = os.stat(path)
+            if (stat.st_dev, stat.st_ino) in files:
+                continue
+            files.add((stat.st_dev, stat.st_ino))
+            if catches(pid, SIGNAL):
+                os.kill(pid, SIGNAL)
+                asked.append(Asked(pid, path, stat.st_size))
+        except OSError:
+            continue
+    return asked
+
+
+def _answers_to(pid: int) -> str:
+    """Where a process writes its stacks; "" where it cannot. Looked up every time: a program may close all its files."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        for name in os.listdir(folder):
+            try:
+                if NAME in os.readlink(f"{folder}/{name}"):
+                    return f"{folder}/{name}"
+            except OSError:
+                continue
+    except OSError:
+        pass
+    return ""
+
+
+def main_thread(text: str) -> tuple[Frame, ...]:
+    """The main thread's frames, innermost first: the thread that took the signal, which is the main one while it can."""
+    threads = _threads(text)
+    current = next((frames for is_current, frames in threads if is_current), None)
+    return current if current is not None else threads[-1][1] if threads else ()
+
+
+def same_place(text: str) -> str:
+    """A dump without what differs between two dumps of a process that stands still."""
+    return "\n".join("Thread" if _THREAD.match(line) else line for line in text.splitlines())
+
+
+def _threads(text: str) -> list[tuple[bool, tuple[Frame, ...]]]:
+    threads: list[tuple[bool, list[Frame]]] = []
+    for line in text.splitlines():
+        thread, frame = _THREAD.match(line), _FRAME.match(line)
+        if thread:
+            threads.append((thread[1] == "Current thread", []))
+        elif frame and threads:
+            number = int(frame["line"]) if frame["line"].isdigit() else 0
+            threads[-1][1].append(Frame(frame["file"], number, frame["function"]))
+    return [(current, tuple(frames)) for current, frames in threads]
