@@ -176,7 +176,7 @@ class HangWatch:
     def _start_look(self, run: Supervised) -> None:
         from .look import Look
 
-        self.look = Look(run.ranks, self.host, self.code_folder)
+        self.look = Look([rank for rank in run.ranks if not rank.spec.helper], self.host, self.code_folder)
         self.next_look = time.monotonic() + (self.seconds or 3600.0) / LOOKS
 
     def _seen(self, samples: list[Sample], now: float) -> None:
