@@ -134,7 +134,7 @@ def test_all_ranks_of_all_hosts_run_and_succeed(hosts, count):
         + " e['SM_CURRENT_HOST'], e['MASTER_ADDR'], e.get('TMPDIR'), e.get('TRAINSHED_MPI_SOCKET'), flush=True)\n",
     )
     job.start()
-    assert job.exit_codes() == [0] * count
+    assert job.exit_codes() == [0] * count, job.all_output()
     for number, name in enumerate(job.names):
         assert job.succeeded(number) and not job.failure(number)
         for local in range(2):
