@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 USAGE = """\
-usage: trainshed doctor [FOLDER] [--json]
+usage: trainshed doctor [FOLDER] [--json] [--cluster]
 
 Checks this machine or container, and the job in FOLDER (default: SAGEMAKER_BASE_DIR, else /opt/ml). Changes nothing.
 
+  --cluster run this on every host of the job: names, ports, latency, bandwidth, clocks, the same image and code
+            everywhere; the first host prints the table
   --json    print the checks as JSON
   --help    print this and exit
 
@@ -34,7 +36,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE, end="")
         return EXIT_SUCCESS
     folders = [argument for argument in arguments if not argument.startswith("-")]
-    unknown = [argument for argument in arguments if argument.startswith("-") and argument != "--json"]
+    unknown = [argument for argument in arguments if argument.startswith("-") and argument not in ("--json", "--cluster")]
     if unknown or len(folders) > 1:
         wrong = unknown[0] if unknown else folders[1]
         print(f"trainshed doctor does not take {wrong!r}; see `trainshed doctor --help`", file=sys.stderr)
@@ -42,7 +44,13 @@ def main(arguments: list[str]) -> int:
     environ = dict(os.environ)
     if folders:
         environ["SAGEMAKER_BASE_DIR"] = folders[0]
-    checks = examine(environ)
+    if "--cluster" in arguments:
+        from ..console import say
+        from .cluster import checks as examine_cluster
+
+        checks = examine_cluster(environ, say)
+    else:
+        checks = examine(environ)
     print(as_json(checks) if "--json" in arguments else as_lines(checks))
     return EXIT_USER if any(check.level == "fail" for check in checks) else EXIT_SUCCESS
 

@@ -211,6 +211,19 @@ class Leader:
         self._broadcast(message)
         return True
 
+    def send_to(self, name: str, message: dict[str, Any]) -> None:
+        """Tells one host something that is of no use later."""
+        for host in self.hosts:
+            if host.name == name and host.link is not None:
+                host.link.send(message)
+
+    def address_of(self, name: str) -> str:
+        """From where a host has connected; its name where it has not."""
+        for host in self.hosts:
+            if host.name == name and host.link is not None and host.link.open:
+                return str(host.link.socket.getpeername()[0])
+        return name
+
     def present(self) -> list[str]:
         """The hosts that have not been lost, this one first."""
         return [self.names[0], *(host.name for host in self.hosts if not host.lost_at)]
