@@ -31,6 +31,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "cli": {"runner", "container", "contract"},
     "__main__": {"cli"},
     **{wing: {"contract"} for wing in WINGS},
+    "compat": {"contract", "parallel"},  # Amazon's names for what parallel does
 }
 # The supervising side: light, and started once for every job on every node.
 LIGHT = ("contract", "container", "runner", "cli")

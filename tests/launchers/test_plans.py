@@ -71,6 +71,7 @@ def common(tree: Any, address: str, interface: str = "") -> dict[str, str]:
         "PYTHONFAULTHANDLER": "1",
         "MASTER_ADDR": address,
         "MASTER_PORT": "7777",
+        "TRAINSHED_NOTICE_FILE": "/scratch/notice.json",
     }
 
 
@@ -296,11 +297,13 @@ def test_the_elastic_agent_is_one_process_a_host_and_host_0_serves_the_rendezvou
     assert "RANK" not in spec.env and spec.env["OMP_NUM_THREADS"] == "2"
 
 
-def test_restarts_need_the_elastic_agent(job_tree: Any) -> None:
-    with pytest.raises(LaunchError, match="trainshed_max_restarts = 3 needs torch's elastic agent") as raised:
-        planned(job_tree, {**TORCHRUN, "trainshed_max_restarts": "3"})
+def test_restarts_on_several_hosts_need_the_elastic_agent(job_tree: Any) -> None:
+    hyperparameters = {**TORCHRUN, "trainshed_max_restarts": "3"}
+    with pytest.raises(LaunchError, match="trainshed_max_restarts = 3 on several hosts needs torch's elastic agent") as raised:
+        planned(job_tree, hyperparameters, TWELVE[:2])
 
     assert "trainshed_engine" in raised.value.hint
+    assert planned(job_tree, hyperparameters).launcher == "torchrun"  # one host: our own supervisor restarts
 
 
 # --- distributions that are not there --------------------------------------------------------------------------------
