@@ -66,7 +66,7 @@ class Method:
         if name == "trainshed":
             from trainshed.checkpoint import Checkpointer
 
-            self.checkpointer = Checkpointer(place / "ours", model=model, every_steps=10, keep_last=2)
+            self.checkpointer = Checkpointer(place / "ours", model=model, every_steps=10, keep_last=1000)
         elif name == "dcp.async_save":
             torch.distributed.init_process_group("gloo", init_method=f"file://{place}/rendezvous", rank=0, world_size=1)
 
@@ -115,6 +115,8 @@ class Method:
     def forget(self, number: int) -> None:
         """Deletes a save, so that the disk does not fill up."""
         target = self.place / f"save{number}"
+        if self.name == "trainshed":
+            target = self.place / f"ours/step-{10 * (number + 1):012d}"
         if target.is_dir():
             shutil.rmtree(target)
         elif target.exists():

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 BLOCK = 16 << 20  # bytes that share one checksum
 ALIGN = 4096  # O_DIRECT wants file offsets, sizes and addresses in multiples of this
-WRITERS = 2  # threads: one computes a checksum while the other waits for the disk
+WRITERS = 3  # threads: some compute checksums while others wait for the disk
 _SYNC_FILE_RANGE_WRITE = 2  # <fcntl.h>
 
 

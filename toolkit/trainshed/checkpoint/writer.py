@@ -6,9 +6,12 @@ It is no daemon, so a script that simply ends still gets its last checkpoint.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+
+NICE = 5  # added to the niceness of this process
 
 
 class Writer:
@@ -30,6 +33,11 @@ class Writer:
         began = time.monotonic()
 
         def run() -> None:
+            try:
+                # Training comes first. Linux keeps a niceness for each thread; the helpers of this one inherit it.
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + NICE)
+            except OSError:
+                pass
             try:
                 job()
             except BaseException as error:
