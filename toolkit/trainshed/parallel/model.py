@@ -71,7 +71,12 @@ class PipelineModel(nn.Module):
         Raises:
             PipelineError: called outside a step, where the other stages would not take part.
         """
-        if self._handler is None and not session.in_step and self.partitioned and grid().settings.pipeline_parallel_degree > 1:
+        if (
+            self._handler is None
+            and not session.in_step
+            and self.partitioned
+            and grid().settings.pipeline_parallel_degree > 1
+        ):
             raise PipelineError("the model is called outside a step", hint="decorate the function with @step")
         return self.module(*args, **kwargs)
 

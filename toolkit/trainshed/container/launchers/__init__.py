@@ -9,7 +9,7 @@ from trainshed.contract.errors import LaunchError
 from trainshed.contract.hyperparameters import to_argv
 from trainshed.contract.record import Record
 
-from . import script, torchrun
+from . import pipeline, script, torchrun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..program import Program
     from ..supervisor.plan import LaunchPlan
 
-LAUNCHERS = {"script": script.plan, "torchrun": torchrun.plan}
+LAUNCHERS = {"script": script.plan, "torchrun": torchrun.plan, "pipeline": pipeline.plan}
 
 
 class Launch(Record):

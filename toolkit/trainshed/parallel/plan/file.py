@@ -1,15 +1,15 @@
 """The plan file: JSON that a person can read and edit, made by `trainshed plan` or by a job's first step.
 
-    version      of this format
-    model        fingerprint of the parameters' names and shapes: a plan fits one model
-    pipeline     ranks, virtual stages, schedule, microbatches that the prediction is for
-    units        in the order of execution: unit, call, stage, milliseconds, MiB. To move a unit, change its `stage`
-    atomic       modules kept whole, with the reason
-    overrides    module -> stage, as the script or the job asked
-    boundaries   what is sent from each stage to the next, bytes for one microbatch
-    shared       parameters used by several stages: their gradients are summed
-    predicted    milliseconds of a step and of each stage; the bubble; memory of each stage
-    notes        what limits this plan and what would help
+version      of this format
+model        fingerprint of the parameters' names and shapes: a plan fits one model
+pipeline     ranks, virtual stages, schedule, microbatches that the prediction is for
+units        in the order of execution: unit, call, stage, milliseconds, MiB. To move a unit, change its `stage`
+atomic       modules kept whole, with the reason
+overrides    module -> stage, as the script or the job asked
+boundaries   what is sent from each stage to the next, bytes for one microbatch
+shared       parameters used by several stages: their gradients are summed
+predicted    milliseconds of a step and of each stage; the bubble; memory of each stage
+notes        what limits this plan and what would help
 """
 
 from __future__ import annotations

@@ -50,9 +50,7 @@ class Wish:
 
     def request(self) -> Request:
         """As the partitioner reads it."""
-        return Request(
-            self.stages, self.in_flight(), self.memory_weight, self.memory_limit, dict(self.pins), self.link
-        )
+        return Request(self.stages, self.in_flight(), self.memory_weight, self.memory_limit, dict(self.pins), self.link)
 
     def in_flight(self) -> tuple[int, ...]:
         """Microbatches whose activations each stage keeps at once."""
@@ -161,9 +159,7 @@ def describe(
     for position, unit in enumerate(costs.units):
         for name in unit.parameters:
             used.setdefault(name, set()).add(stage_of[position])
-    shared = tuple(
-        {"parameter": name, "stages": sorted(stages)} for name, stages in sorted(used.items()) if len(stages) > 1
-    )
+    shared = tuple({"parameter": name, "stages": sorted(stages)} for name, stages in sorted(used.items()) if len(stages) > 1)
     predicted = predict(costs, starts, wish)
     return Plan(
         model=model_fingerprint(subject.root),

@@ -21,13 +21,17 @@ from trainshed.parallel.state import grid, session
 from .ranks import barrier
 
 
-def save(obj: Any, f: Any, partial: bool = True, pickle_module: Any = None, pickle_protocol: int = 2, v3: bool = False) -> None:
+def save(
+    obj: Any, f: Any, partial: bool = True, pickle_module: Any = None, pickle_protocol: int = 2, v3: bool = False
+) -> None:
     """`torch.save` to `f`, or with `partial` to `f_RANK` for this rank's part."""
     target = f"{f}_{_part(v3)}" if partial else f
     torch.save(obj, target, pickle_protocol=pickle_protocol)
 
 
-def load(f: Any, map_location: Any = None, pickle_module: Any = None, partial: bool = True, v3: bool = False, **options: Any) -> Any:
+def load(
+    f: Any, map_location: Any = None, pickle_module: Any = None, partial: bool = True, v3: bool = False, **options: Any
+) -> Any:
     """What `save` wrote. Files of a training job are the user's own: they may hold any object."""
     options.setdefault("weights_only", False)
     return torch.load(f"{f}_{_part(v3)}" if partial else f, map_location=map_location, **options)
@@ -96,10 +100,10 @@ def resume_from_checkpoint(
             raise PipelineError(f"there is no checkpoint in {path}: no file `newest`") from None
     if partial:
         return load_checkpoint(f"{path}/{tag}_partial", model, model._optimizer if load_optimizer else None, strict)
-    file = f"{path}/{tag}"
-    if not os.path.exists(file):
-        raise PipelineError(f"there is no checkpoint {file}")
-    state = torch.load(file, map_location="cpu", weights_only=True)
+    full = f"{path}/{tag}"
+    if not os.path.exists(full):
+        raise PipelineError(f"there is no checkpoint {full}")
+    state = torch.load(full, map_location="cpu", weights_only=True)
     model.load_state_dict(translate_function(state) if translate_function else state, strict=strict)
     content = f"{path}/user_content_{tag}"
     return torch.load(content, map_location="cpu", weights_only=False) if os.path.exists(content) else None
