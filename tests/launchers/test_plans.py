@@ -299,7 +299,8 @@ def test_the_elastic_agent_is_one_process_a_host_and_host_0_serves_the_rendezvou
 
 def test_restarts_on_several_hosts_need_the_elastic_agent(job_tree: Any) -> None:
     hyperparameters = {**TORCHRUN, "trainshed_max_restarts": "3"}
-    with pytest.raises(LaunchError, match="trainshed_max_restarts = 3 on several hosts needs torch's elastic agent") as raised:
+    message = "trainshed_max_restarts = 3 on several hosts needs torch's elastic agent"
+    with pytest.raises(LaunchError, match=message) as raised:
         planned(job_tree, hyperparameters, TWELVE[:2])
 
     assert "trainshed_engine" in raised.value.hint

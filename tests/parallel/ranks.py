@@ -45,7 +45,9 @@ def environment(rank: int, world: int, port: int, extra: dict[str, str] | None =
     }
 
 
-def start(world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, out: str) -> list[subprocess.Popen[bytes]]:
+def start(
+    world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, out: str
+) -> list[subprocess.Popen[bytes]]:
     """Starts `worker` (module:function in this folder) on each rank; its result is pickled to `out`/RANK."""
     port = free_port()
     return [
@@ -72,7 +74,8 @@ def run(world: int, worker: str, *args: Any, extra: dict[str, str] | None = None
                 process.send_signal(signal.SIGABRT)  # faulthandler then shows where it waits
                 output = process.communicate()[0]
             logs.append(output.decode(errors="replace"))
-        failed = [f"rank {rank} ended with {p.returncode}:\n{log}" for rank, (p, log) in enumerate(zip(processes, logs, strict=True)) if p.returncode]  # fmt: skip
+        ended = list(zip(processes, logs, strict=True))
+        failed = [f"rank {rank} ended with {p.returncode}:\n{log}" for rank, (p, log) in enumerate(ended) if p.returncode]
         assert not failed, "\n".join(text[-6000:] for text in failed)
         return [pickle.loads(Path(out, str(rank)).read_bytes()) for rank in range(world)]
 

@@ -19,8 +19,15 @@ pytestmark = pytest.mark.torch
 FREE = Link(0.0, 1e30)
 
 
-def costs(seconds: list[float], *, saved: list[int] | None = None, parameters: list[tuple[str, ...]] | None = None,
-          sizes: dict[str, int] | None = None, crossing: list[int] | None = None, no_cut: dict[int, str] | None = None) -> Costs:  # fmt: skip
+def costs(
+    seconds: list[float],
+    *,
+    saved: list[int] | None = None,
+    parameters: list[tuple[str, ...]] | None = None,
+    sizes: dict[str, int] | None = None,
+    crossing: list[int] | None = None,
+    no_cut: dict[int, str] | None = None,
+) -> Costs:
     units = tuple(
         UnitCost(f"u{i}", 0, s / 3, 2 * s / 3, (saved or [0] * len(seconds))[i], (parameters or [()] * len(seconds))[i])
         for i, s in enumerate(seconds)

@@ -70,7 +70,7 @@ def test_stages_may_be_edited_in_the_file_if_they_still_rise(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("{", "is not JSON: line 1"), ('{"version": 99}', "this release reads version 1"), ('{"version": 1}', "not a plan: 'units'"),
+    ("{", "is not JSON: line 1"), ('{"version": 99}', "reads version 1"), ('{"version": 1}', "not a plan: 'units'"),
 ])  # fmt: skip
 def test_a_broken_plan_file_is_an_error_with_the_place(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "plan.json").write_text(text)

@@ -29,7 +29,9 @@ class Plain(nn.Module):
         (loss * self.scale).backward()
 
 
-def one_process(name: str, seed: int = 0, microbatches: int = MICROBATCHES, steps: int = 1, draws: bool = False) -> dict[str, Any]:
+def one_process(
+    name: str, seed: int = 0, microbatches: int = MICROBATCHES, steps: int = 1, draws: bool = False
+) -> dict[str, Any]:
     """Gradients of the first step and parameters after `steps` SGD steps, in plain PyTorch."""
     model, inputs, step = zoo.build(name, seed)
     plain = Plain(model, 1 / microbatches)

@@ -175,7 +175,9 @@ class DictBlock(nn.Module):
 
     def forward(self, state: State, mask: torch.Tensor | None = None) -> State:
         x = self.line(state.x) * mask
-        return State(x, {"sum": state.extras["sum"] + x.t(), "depth": state.extras["depth"] + 1, "first": state.extras["first"]})
+        return State(
+            x, {"sum": state.extras["sum"] + x.t(), "depth": state.extras["depth"] + 1, "first": state.extras["first"]}
+        )
 
 
 class DictState(nn.Module):
@@ -189,7 +191,9 @@ class DictState(nn.Module):
         state = State(x, {"sum": torch.zeros(12, x.shape[0]), "depth": 0, "first": x})
         for block in self.blocks:
             state = block(state, mask=mask)
-        return {"logits": self.out(torch.tanh(state.x) + state.extras["sum"].t() / state.extras["depth"] + state.extras["first"])}
+        return {
+            "logits": self.out(torch.tanh(state.x) + state.extras["sum"].t() / state.extras["depth"] + state.extras["first"])
+        }
 
 
 def dict_state() -> Case:
@@ -334,7 +338,9 @@ def _language(model: nn.Module, vocabulary: int = 64, length: int = 10, **extra:
 def gpt2() -> Case:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=4, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config = GPT2Config(
+        vocab_size=64, n_positions=16, n_embd=16, n_layer=4, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+    )
     return _language(GPT2LMHeadModel(config).train(), use_cache=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .grid import Grid, make_grid
+from .plan.command import PLAN_ONLY
 from .settings import Settings, read_settings, settings_from_environment
 from .state import grid, session
 
@@ -24,7 +26,10 @@ def init(config: Mapping[str, Any] | Settings | None = None, *, device: torch.de
     """
     if session.grid is not None:
         return session.grid
-    if config is None:
+    if os.environ.get(PLAN_ONLY):
+        session.planned = settings_from_environment()
+        settings = Settings(microbatches=session.planned.microbatches)
+    elif config is None:
         settings = settings_from_environment()
     else:
         settings = config if isinstance(config, Settings) else read_settings(config, "init()")
@@ -38,6 +43,7 @@ def shutdown() -> None:
         dist.destroy_process_group()
     session.grid = None
     session.model = None
+    session.planned = None
 
 
 def is_initialized() -> bool:
@@ -55,7 +61,7 @@ def partition(stage: int) -> Iterator[None]:
         session.built_in[id(module)] = (module, session.partition_stack[-1])
 
     session.partition_stack.append(stage)
-    nn.Module.__init__ = remembering  # type: ignore[method-assign]
+    nn.Module.__init__ = remembering  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

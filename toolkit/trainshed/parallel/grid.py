@@ -67,6 +67,7 @@ class Grid:
     replica_ranks: list[int]
     owns_process_group: bool = False
     _subgroups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
+    _made: set[tuple[int, ...]] = field(default_factory=set)
 
     @property
     def place(self) -> Coordinates:
@@ -77,8 +78,9 @@ class Grid:
         """Groups of pipeline ranks (numbers within a pipeline), made on all ranks in the same order."""
         degree = self.settings.pipeline_parallel_degree
         for member in sorted(set(members)):
-            if member in self._subgroups:
+            if member in self._made:
                 continue
+            self._made.add(member)  # also by ranks outside of it: all ranks must make the same groups
             if len(member) == degree:
                 self._subgroups[member] = self.pipeline_group
                 continue

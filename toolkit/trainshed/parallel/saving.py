@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from .errors import PipelineError
 from .plan.file import load_plan, model_fingerprint
@@ -40,12 +41,11 @@ def save_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, user
     first = grid().place.replica == 0
     if first:
         state = {f"model.{name}": tensor.detach().contiguous() for name, tensor in _owned_tensors(model).items()}
-    if first or grid().settings.shard_optimizer_state:
-        if optimizer is not None:
-            owned = set(model.owned_names())
-            for name, entry in _by_name(_plain(optimizer)).items():
-                if name in owned:
-                    state.update({f"optimizer.{name}.{key}": _as_tensor(value) for key, value in entry.items()})
+    if optimizer is not None and (first or grid().settings.shard_optimizer_state):
+        owned = set(model.owned_names())
+        for name, entry in _by_name(_plain(optimizer)).items():
+            if name in owned:
+                state.update({f"optimizer.{name}.{key}": _as_tensor(value) for key, value in entry.items()})
     _together(lambda: dcp.save(state, checkpoint_id=partial, process_group=grid().control_group))
     if leader:
         content = {"user_content": user_content, "groups": _groups(_plain(optimizer)) if optimizer is not None else None}
@@ -103,7 +103,7 @@ def _load_optimizer_shards(path: str, model: PipelineModel, optimizer: torch.opt
     for name in model.engine.parameters:
         prefix = f"optimizer.{name}."
         for key, entry in known.items():
-            if key.startswith(prefix) and "." not in key[len(prefix) :]:
+            if isinstance(entry, TensorStorageMetadata) and key.startswith(prefix) and "." not in key[len(prefix) :]:
                 state[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
     _together(lambda: dcp.load(state, checkpoint_id=path, process_group=grid().control_group))
     entries: dict[str, State] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def split(value: Any, parts: int, axis: int, where: str) -> list[Any]:
             )
         return leaf.narrow(axis, number * (length // parts), length // parts)
 
-    return [map_leaves(lambda leaf, number=number: piece(leaf, number), value) for number in range(parts)]
+    return [map_leaves(partial(piece, number=number), value) for number in range(parts)]
 
 
 class StepOutput:

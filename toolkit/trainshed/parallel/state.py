@@ -1,4 +1,7 @@
-"""What this process is doing: the grid, the model, overrides made before there was a model."""
+"""What this process is doing: the grid, the model, overrides made before there was a model.
+
+`planned`: in a process that only makes a plan, the settings that the plan is for.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
     from .grid import Grid
     from .model import PipelineModel
+    from .settings import Settings
 
 
 @dataclass
@@ -21,6 +25,7 @@ class _Session:
     partition_stack: list[int] = field(default_factory=list)
     built_in: dict[int, tuple[torch.nn.Module, int]] = field(default_factory=dict)
     in_step: bool = False
+    planned: Settings | None = None
 
 
 session = _Session()

@@ -11,7 +11,7 @@ from trainshed.contract.hyperparameters import to_argv
 from trainshed.contract.notice import NOTICE_FILE
 from trainshed.contract.record import Record
 
-from . import mpi, script, torchrun
+from . import mpi, pipeline, script, torchrun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from ..supervisor.watcher import Runtime
 
 STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
-LAUNCHERS = {"script": script.plan, "torchrun": torchrun.plan, "mpi": mpi.plan}
+LAUNCHERS = {
+    "script": script.plan,
+    "torchrun": torchrun.plan,
+    "mpi": mpi.plan,
+    "pipeline": pipeline.plan,
+}
 
 
 class Launch(Record):

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 
-def nodes_of(tensors: Iterable[torch.Tensor]) -> set[Any]:
+def nodes_of(tensors: list[torch.Tensor]) -> set[Any]:
     """Where the history of `tensors` begins; to be asked before an operation that may change them in place."""
-    return {tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None}
+    whole = [tensor._base for tensor in tensors if tensor._base is not None]  # a view is changed through what it is of
+    return {tensor.grad_fn for tensor in [*tensors, *whole] if tensor.grad_fn is not None}
 
 
 def parameters_reached(outputs: Iterable[torch.Tensor], stops: set[Any]) -> set[int]:

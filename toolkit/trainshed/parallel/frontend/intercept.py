@@ -21,9 +21,12 @@ _function_apply = torch.autograd.Function.__dict__["apply"]
 # Attributes of a tensor that give another tensor; all other attributes are facts about it, not computations.
 _TENSOR_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "data", "real", "imag", "grad"})
 _FACTS = frozenset(
-    """size dim stride numel nelement __len__ is_floating_point is_complex is_contiguous ndimension element_size
-    get_device __hash__ requires_grad_ __set__ __delete__ is_inference is_signed storage_offset has_names __repr__
-    is_set_to register_hook retain_grad untyped_storage data_ptr __dir__ __format__ is_same_size""".split()
+    {
+        *("size", "dim", "stride", "numel", "nelement", "__len__", "ndimension", "element_size", "storage_offset"),
+        *("is_floating_point", "is_complex", "is_contiguous", "is_inference", "is_signed", "is_set_to", "is_same_size"),
+        *("get_device", "__hash__", "requires_grad_", "__set__", "__delete__", "has_names", "__repr__", "__dir__"),
+        *("register_hook", "retain_grad", "untyped_storage", "data_ptr", "__format__"),
+    }
 )
 
 
@@ -96,7 +99,7 @@ class Interception:
 def restore() -> None:
     """PyTorch as it was imported."""
     nn.Module.__call__ = _module_call  # type: ignore[method-assign]
-    torch.autograd.Function.apply = _function_apply
+    torch.autograd.Function.apply = _function_apply  # type: ignore[method-assign]
 
 
 def call_natively(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

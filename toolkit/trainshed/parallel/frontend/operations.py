@@ -8,11 +8,13 @@ import torch
 
 # Python reads the values.
 _READS = frozenset(
-    """item __bool__ __int__ __float__ __index__ __complex__ tolist numpy __array__ is_nonzero equal allclose
-    __contains__ cpu_item""".split()
+    {
+        *("item", "__bool__", "__int__", "__float__", "__index__", "__complex__", "tolist", "numpy", "__array__"),
+        *("is_nonzero", "equal", "allclose", "__contains__"),
+    }
 )
 # The shape of the result depends on the values.
-_SHAPES = frozenset("nonzero argwhere unique unique_consecutive masked_select bincount flatnonzero".split())
+_SHAPES = frozenset(["nonzero", "argwhere", "unique", "unique_consecutive", "masked_select", "bincount", "flatnonzero"])
 
 
 def reads_values(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

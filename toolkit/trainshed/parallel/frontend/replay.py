@@ -1,8 +1,9 @@
 """One stage's forward of one microbatch: the user's own step function, computing only this stage's positions.
 
 Events of earlier stages give what was received from them, or else stand-ins on the meta device (which are exchanged for
-the real tensor where they come to be one by a change in place); the first event of a later stage ends the forward. Every event is compared with the record, by name
-and by the values that it reads: a forward that goes another way stops with the place, and never gives a wrong gradient.
+the real tensor where they come to be one by a change in place); the first event of a later stage ends the forward. Every
+event is compared with the record, by name and by the values that it reads: a forward that goes another way stops with the
+place, and never gives a wrong gradient.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from . import rng
 from .record import Recorder
 from .trace import Trace
 
-
 _recording = False
 
 

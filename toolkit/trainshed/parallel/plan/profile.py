@@ -54,7 +54,7 @@ class Profiler(Recorder):
         return time.perf_counter()
 
     def _measure(self, event: Event, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        parameters = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
+        parameters: list[torch.Tensor] = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
         state = rng.get_state(self.device)
         forwards, backwards = [], []
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -16,20 +15,19 @@ from torch import nn
 from ..errors import PipelineError, PlanError
 from ..frontend import rng
 from ..frontend.subject import Backward, Subject
-from ..frontend.trace import Meta
 from ..grid import Grid
-from ..plan.file import Plan, load_plan, model_fingerprint
-from ..plan.planner import Wish, make_plan
+from ..plan.file import Plan
 from ..plan.report import assignment_lines, comparison_lines
-from ..tree import leaves
+from ..state import session
+from .batch import Microbatch, digest, facts
 from .gradients import GradientSync
 from .outputs import share
 from .placement import Hollow, Placement, broadcast_buffers, broadcast_state, place
+from .planning import read_or_make, write_only
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, cut
 from .stage import Frame, StageModule, Step
 
-Microbatch = tuple[tuple[Any, ...], dict[str, Any]]
 # The training step after which measured times are shown against the plan: caches are warm by then.
 _REPORTED = 4
 # Training steps in which the ranks of a pipeline compare the values of their batches.
@@ -96,7 +94,7 @@ class Engine:
         """What `function` returned for each microbatch, on every rank of the pipeline. Collective."""
         prepared = self._prepare(function, microbatches)
         if self.steps < _COMPARED:
-            self._compare(_digest(microbatches), "was given another batch")
+            self._compare(digest(microbatches), "was given another batch")
         if self.buffers and prepared.training:
             broadcast_buffers(self.root, self.grid)
         step = Step(function, microbatches, prepared.training, 1 / len(microbatches) if self.average else 1.0)
@@ -192,9 +190,9 @@ class Engine:
     # Preparing -------------------------------------------------------------------------------------------------------
 
     def _prepare(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> _Prepared:
-        key = (function, len(microbatches), self.root.training, torch.is_grad_enabled(), _facts(microbatches[0]))
+        key = (function, len(microbatches), self.root.training, torch.is_grad_enabled(), facts(microbatches[0]))
         if key not in self._shapes:
-            odd = [number for number, one in enumerate(microbatches) if _facts(one) != key[-1]]
+            odd = [number for number, one in enumerate(microbatches) if facts(one) != key[-1]]
             if odd:
                 raise PipelineError(
                     f"microbatch {odd[0]} has inputs of another shape or type than microbatch 0",
@@ -206,6 +204,8 @@ class Engine:
         return self._shapes[key]
 
     def _record(self, subject: Subject, microbatches: int) -> _Prepared:
+        if session.planned is not None:
+            write_only(subject, session.planned, self.pins, microbatches)
         first = self.plan is None or self.placement is None
         if first:
             self.root.to(self.grid.device)
@@ -233,7 +233,7 @@ class Engine:
         payload: list[Any] = [None]
         if self.grid.rank == 0:
             try:
-                payload[0] = self.plan or self._make_plan(subject, microbatches)
+                payload[0] = self.plan or read_or_make(subject, self.grid.settings, self.pins, microbatches)
             except Exception as error:  # raised on all ranks below
                 payload[0] = error
         dist.broadcast_object_list(payload, src=0, group=self.grid.control_group)
@@ -243,35 +243,6 @@ class Engine:
             for line in assignment_lines(payload[0]):
                 print(line, flush=True)
         return payload[0]
-
-    def _make_plan(self, subject: Subject, microbatches: int) -> Plan:
-        settings = self.grid.settings
-        path = settings.partition_file
-        stages = settings.pipeline_parallel_degree * settings.virtual_stages
-        try:
-            plan = load_plan(path) if path else None
-        except PlanError as error:
-            if "No such file" not in str(error):
-                raise
-            plan = None
-        if plan is not None:
-            check_fits(plan, self.root, stages, path)
-            return plan
-        wish = Wish(
-            ranks=settings.pipeline_parallel_degree,
-            virtual=settings.virtual_stages,
-            schedule=settings.schedule,
-            microbatches=microbatches,
-            memory_weight=settings.weight,
-            memory_limit=settings.memory_limit * 2**20 or None,
-            optimizer_states=settings.optimizer_states,
-            pins=self.pins,
-            atomic=settings.atomic,
-        )
-        plan = make_plan(subject, wish)
-        if path:
-            plan.save(path)
-        return plan
 
     def _compare(self, mine: str, what: str) -> None:
         """All ranks of a pipeline must have the same `mine`."""
@@ -334,38 +305,3 @@ class Engine:
             if name in users and any(stage in mine for stage in users[name])
         }
         return _Prepared(shape, modules, schedule, training, expected)
-
-
-def check_fits(plan: Plan, root: nn.Module, stages: int, where: str) -> None:
-    """Raises:
-    PlanError: the plan is for another model or another number of stages.
-    """
-    if plan.model != model_fingerprint(root):
-        raise PlanError(f"{where}: made for another model (names, shapes or types of parameters differ)")
-    if plan.stages != stages:
-        raise PlanError(f"{where}: has {plan.stages} stages, this job has {stages}")
-
-
-def _digest(microbatches: list[Microbatch]) -> str:
-    """Changes with the values of the tensors."""
-    digest = hashlib.sha256()
-    for leaf in leaves(microbatches):
-        if isinstance(leaf, torch.Tensor) and leaf.numel() and not leaf.is_complex():
-            plain = leaf.detach().to("cpu", torch.float64).reshape(-1)
-            weights = torch.linspace(1.0, 2.0, plain.numel(), dtype=torch.float64)
-            digest.update(repr(float(plain.nan_to_num() @ weights)).encode())
-    return digest.hexdigest()
-
-
-def _facts(microbatch: Microbatch) -> Any:
-    """What a recorded forward may depend on: shapes and types of tensors, switches. Numbers change from step to step; a
-    forward that goes another way because of one is noticed when it is replayed."""
-    facts: list[Any] = []
-    for leaf in leaves(microbatch):
-        if isinstance(leaf, torch.Tensor):
-            facts.append(Meta.of(leaf))
-        elif isinstance(leaf, (str, bool, type(None))):
-            facts.append(leaf)
-        else:
-            facts.append(type(leaf))
-    return tuple(facts)

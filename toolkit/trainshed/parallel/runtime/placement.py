@@ -38,7 +38,7 @@ def place(root: nn.Module, cut: Cut, ranks: int) -> Placement:
     neighbour is, so that it is saved."""
     users = cut.users()
     holders: dict[str, tuple[int, ...]] = {}
-    before = (0,)
+    before: tuple[int, ...] = (0,)
     for name, _ in root.named_parameters():
         if name in users:
             before = tuple(sorted({stage % ranks for stage in users[name]}))

@@ -100,10 +100,10 @@ def resume_from_checkpoint(
             raise PipelineError(f"there is no checkpoint in {path}: no file `newest`") from None
     if partial:
         return load_checkpoint(f"{path}/{tag}_partial", model, model._optimizer if load_optimizer else None, strict)
-    file = f"{path}/{tag}"
-    if not os.path.exists(file):
-        raise PipelineError(f"there is no checkpoint {file}")
-    state = torch.load(file, map_location="cpu", weights_only=True)
+    full = f"{path}/{tag}"
+    if not os.path.exists(full):
+        raise PipelineError(f"there is no checkpoint {full}")
+    state = torch.load(full, map_location="cpu", weights_only=True)
     model.load_state_dict(translate_function(state) if translate_function else state, strict=strict)
     content = f"{path}/user_content_{tag}"
     return torch.load(content, map_location="cpu", weights_only=False) if os.path.exists(content) else None

@@ -1,0 +1,133 @@
+"""The idle share of a pipeline step against the formula, with work that sleeps.
+
+    python benchmarks/pipeline_bubble.py [--ranks 4] [--milliseconds 100]
+
+Each rank sleeps the same time for each forward and backward of a microbatch, so a busy machine does not disturb the result.
+The formula is (P - 1) / (v m + P - 1) for P ranks, m microbatches and v stages a rank; prints one line a case and ends with
+status 1 if 1F1B or Interleaved1F1B is further than 0.02 from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
+SCHEDULES = [("simple", 1), ("interleaved", 1), ("interleaved1f1b", 2)]
+CASES = [(schedule, virtual, microbatches) for schedule, virtual in SCHEDULES for microbatches in (4, 8, 16)]
+TOLERANCE = 0.02
+
+
+def worker(milliseconds: float, ranks: int) -> None:
+    """One rank: all cases, the results of rank 0 on stdout."""
+    import torch
+    from torch import nn
+
+    import trainshed.parallel as pipe
+    from trainshed.parallel.plan.file import Plan, PlanUnit, model_fingerprint
+    from trainshed.parallel.settings import read_settings
+    from trainshed.parallel.state import session
+
+    torch.set_num_threads(1)
+
+    class Sleep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, seconds: float) -> torch.Tensor:
+            ctx.seconds = seconds
+            time.sleep(seconds)
+            return x + weight
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+            time.sleep(ctx.seconds)
+            return gradient, gradient.sum(0), None
+
+    class Sleeper(nn.Module):
+        def __init__(self, seconds: float) -> None:
+            super().__init__()
+            self.weight, self.seconds = nn.Parameter(torch.zeros(16)), seconds
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Sleep.apply(x, self.weight, self.seconds)
+
+    def step(model: Any, x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).sum()
+        model.backward(loss)
+        return loss
+
+    grid = pipe.init({"pipeline_parallel_degree": ranks})
+    for schedule, virtual, microbatches in CASES:
+        settings = {"partitions": ranks, "microbatches": microbatches, "pipeline": schedule, "virtual_stages": virtual}
+        grid.settings = read_settings(settings)
+        session.model = None
+        seconds = milliseconds / 1e3 / virtual
+        net = nn.Sequential(*[Sleeper(seconds) for _ in range(ranks * virtual)])
+        model = pipe.PipelineModel(net)
+        units = tuple(PlanUnit(str(stage), 0, stage) for stage in range(ranks * virtual))
+        model.use_plan(Plan(model_fingerprint(net), {}, units))
+        run = pipe.step(step)
+        x = torch.randn(microbatches * 2, 16, generator=torch.Generator().manual_seed(1))
+        times = []
+        for _ in range(4):
+            torch.distributed.barrier()
+            started = time.perf_counter()
+            run(model, x)
+            torch.distributed.barrier()
+            times.append(time.perf_counter() - started)
+        ideal = microbatches * 2 * milliseconds / 1e3
+        if grid.rank == 0:
+            print("RESULT " + json.dumps([schedule, virtual, microbatches, 1 - ideal / min(times[1:])]), flush=True)
+    pipe.shutdown()
+
+
+def main() -> int:
+    """Starts the ranks and judges."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--milliseconds", type=float, default=100.0)
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        worker(options.milliseconds, options.ranks)
+        return 0
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    processes = []
+    for rank in range(options.ranks):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(TOOLKIT),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(options.ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        processes.append(subprocess.Popen([sys.executable, *sys.argv], env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        return 1
+    worst = 0.0
+    print(f"{options.ranks} ranks, {options.milliseconds:g} ms forward and backward a rank and microbatch")
+    print("schedule         v   m   bubble  formula  difference")
+    for line in outputs[0].splitlines():
+        if line.startswith("RESULT "):
+            schedule, virtual, m, bubble = json.loads(line[7:])
+            formula = (options.ranks - 1) / (virtual * m + options.ranks - 1)
+            print(f"{schedule:15s} {virtual:2d} {m:3d}   {bubble:.3f}   {formula:.3f}    {bubble - formula:+.3f}")
+            if schedule != "simple":
+                worst = max(worst, abs(bubble - formula))
+    print(f"largest difference of 1F1B and Interleaved1F1B: {worst:.3f} (allowed {TOLERANCE})")
+    return int(worst > TOLERANCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""`python -m trainshed.parallel.plan`, and a job that takes the file it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ranks  # noqa: E402
+
+from trainshed.container.launchers.pipeline import variables  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import sys, torch
+from torch import nn
+import trainshed.parallel as pipe
+
+pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2, "partition_file": sys.argv[1]})
+model = pipe.PipelineModel(nn.Sequential(*[nn.Linear(16, 16) for _ in range(4)]))
+
+@pipe.step
+def step(model, x):
+    loss = model(x).sum()
+    model.backward(loss)
+    return loss
+
+step(model, torch.randn(4, 16, generator=torch.Generator().manual_seed(1)))
+print("STARTS", model.plan.starts(), flush=True)
+"""
+
+
+def test_a_plan_is_written_without_ranks_edited_and_used_by_the_job(tmp_path: Path) -> None:
+    script, plan = tmp_path / "script.py", tmp_path / "plan.json"
+    script.write_text(SCRIPT)
+    environment = {name: value for name, value in ranks.environment(0, 1, 0).items() if name not in ("RANK", "WORLD_SIZE")}
+    command = [sys.executable, "-m", "trainshed.parallel.plan", "--stages", "2", "-o", str(plan), str(script), str(plan)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "Partition assignments:" in done.stdout
+    data = json.loads(plan.read_text())
+    assert [unit["unit"] for unit in data["units"]] == ["0", "1", "2", "3"]
+    for number, unit in enumerate(data["units"]):
+        unit["stage"] = int(number == 3)
+    plan.write_text(json.dumps(data))
+    port = ranks.free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(plan)], env=ranks.environment(rank, 2, port), stdout=subprocess.PIPE
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=100)[0].decode() for process in processes]
+    assert all("STARTS (0, 3)" in output for output in outputs)
+
+
+def test_a_script_without_a_step_gives_no_plan(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('nothing')")
+    environment = {name: value for name, value in ranks.environment(0, 1, 0).items() if name not in ("RANK", "WORLD_SIZE")}
+    command = [sys.executable, "-m", "trainshed.parallel.plan", "-o", str(tmp_path / "plan.json"), str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "ended without a step" in done.stderr
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_the_launcher_adds_amazons_names_only_for_a_job_with_mp_parameters() -> None:
+    assert variables({"PYTHONPATH": "code"}) == {}
+    added = variables(
+        {"PYTHONPATH": "code", "SM_HP_MP_PARAMETERS": "{}", "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled":false}'}
+    )
+    code, compat = added["PYTHONPATH"].split(os.pathsep)
+    assert code == "code" and os.path.isdir(os.path.join(compat, "smdistributed", "modelparallel", "torch"))
+    assert json.loads(added["SM_FRAMEWORK_PARAMS"]) == {"sagemaker_mpi_enabled": True}

@@ -1,0 +1,105 @@
+"""Scripts for Amazon's library run as they are, on CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ranks  # noqa: E402
+
+from trainshed.parallel.errors import NotServed, PipelineError  # noqa: E402
+from trainshed.parallel.grid import layout  # noqa: E402
+from trainshed.parallel.settings import read_settings  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def run_script(world: int, name: str, output: str, parameters: dict[str, Any]) -> list[str]:
+    """Runs a script of this folder on `world` ranks with `mp_parameters`; the log of each rank."""
+    port = ranks.free_port()
+    extra = {"SM_HP_MP_PARAMETERS": json.dumps(parameters), "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled":true}'}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(ranks.HERE / name), output],
+            env=ranks.environment(rank, world, port, extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=output,
+        )
+        for rank in range(world)
+    ]
+    logs = []
+    try:
+        for process in processes:
+            logs.append(process.communicate(timeout=200)[0].decode())
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(log[-3000:] for log in logs)
+    return logs
+
+
+def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_on_one_rank() -> None:
+    pytest.importorskip("transformers")
+    found = {}
+    for degree in (1, 2):
+        with tempfile.TemporaryDirectory() as output:
+            parameters = {"partitions": degree, "microbatches": 4, "pipeline": "interleaved", "ddp": True}
+            run_script(degree, "trainer_script.py", output, parameters)
+            found[degree] = json.loads(Path(output, "result0.json").read_text())
+            from safetensors.torch import load_file
+
+            found[degree]["weights"] = load_file(f"{output}/checkpoint-6/model.safetensors")
+    assert found[2]["losses"] == pytest.approx(found[1]["losses"], rel=1e-5)
+    assert found[2]["eval"] == pytest.approx(found[1]["eval"], rel=1e-5)
+    assert found[1]["weights"].keys() == found[2]["weights"].keys()
+    for name, value in found[1]["weights"].items():
+        torch.testing.assert_close(found[2]["weights"][name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_script_in_the_style_of_amazons_mnist_example_trains_evaluates_saves_and_resumes() -> None:
+    with tempfile.TemporaryDirectory() as output:
+        logs = run_script(
+            4, "mnist_script.py", output, {"partitions": 2, "microbatches": 2, "ddp": True, "optimize": "speed"}
+        )
+        results = [json.loads(log.split("RESULT ")[1].splitlines()[0]) for log in logs]
+        assert all(result == results[0] for result in results)
+        assert results[0]["last"] < 0.5 * results[0]["first"]
+        assert results[0]["resumed"] == pytest.approx(results[0]["last_after"], rel=1e-6)
+        full = torch.load(f"{output}/checkpoints/full.pt", weights_only=True)
+        assert set(full) == {"conv.weight", "conv.bias", "one.weight", "one.bias", "two.weight", "two.bias"}
+        assert Path(output, "checkpoints", "newest").read_text() == "full.pt"
+
+
+def test_ranks_are_placed_as_amazons_documentation_has_it() -> None:
+    cluster = layout(8, 2, "cluster")
+    assert [(place.replica, place.pipeline) for place in cluster[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    spread = layout(8, 2, "spread")
+    assert [rank for rank, place in enumerate(spread) if place.replica == 0] == [0, 4]
+    assert layout(8, 2, "DPT") == cluster
+    assert layout(8, 2, "TPD") == spread
+    with pytest.raises(PipelineError, match="6 ranks cannot be split into pipelines of 4"):
+        layout(6, 4, "cluster")
+
+
+def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:
+    assert read_settings({"partitions": 2}).pipeline_parallel_degree == 2
+    assert read_settings({"optimize": "memory"}).weight == 0.8
+    assert read_settings({"active_microbatches": 4, "tensor_parallel_degree": 1}).microbatches == 1
+    with pytest.raises(PipelineError, match="mp_parameters: microbatch: no such setting"):
+        read_settings({"microbatch": 2})
+    with pytest.raises(PipelineError, match="microbatches = 'many': not int"):
+        read_settings({"microbatches": "many"})
+    with pytest.raises(NotServed, match="tensor_parallel_degree = 2 is not served"):
+        read_settings({"tensor_parallel_degree": 2})
+    with pytest.raises(NotServed, match="drops gradients"):
+        read_settings({"pipeline": "ZBVZeroBubble"})

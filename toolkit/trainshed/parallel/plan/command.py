@@ -1,0 +1,72 @@
+"""Plans a script without its ranks: `trainshed plan`, or `python -m trainshed.parallel.plan`.
+
+The script runs in this one process up to its first step, which is profiled; the plan is written and the script ends there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainshed.contract.errors import TrainshedError
+
+PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
+
+
+class PlanWritten(SystemExit):
+    """The plan is there: the script ends with status 0."""
+
+
+def plan_script(script: str, arguments: Sequence[str], settings: Mapping[str, Any], output: str) -> int:
+    """Writes the plan for a script to `output`.
+
+    Args:
+        script: path of the user's program.
+        arguments: its command line.
+        settings: as for `trainshed.parallel.init`; wins over what the script itself gives.
+    Returns:
+        0 if the plan was written; 1 if the script ended without a step.
+    """
+    os.environ["TRAINSHED_PIPELINE"] = json.dumps(dict(settings))
+    os.environ[PLAN_ONLY] = os.path.abspath(output)
+    for name in ("RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except PlanWritten:
+        return 0
+    print(f"{script} ended without a step: no plan was made", file=sys.stderr)
+    return 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="trainshed plan", description="Profiles a script's first step and writes a plan.")
+    parser.add_argument("--stages", type=int, default=2, help="pipeline ranks")
+    parser.add_argument("--virtual", type=int, default=1, help="stages a rank")
+    parser.add_argument("--microbatches", type=int, default=4)
+    parser.add_argument("--pipeline", default="interleaved", help="simple, interleaved or interleaved1f1b")
+    parser.add_argument("--memory-limit", type=int, default=0, help="MiB a stage may take")
+    parser.add_argument("-o", "--output", default="plan.json")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args(argv)
+    settings = {
+        "pipeline_parallel_degree": options.stages,
+        "virtual_stages": options.virtual,
+        "microbatches": options.microbatches,
+        "pipeline": options.pipeline,
+        "memory_limit": options.memory_limit,
+    }
+    try:
+        return plan_script(options.script, options.arguments, settings, options.output)
+    except TrainshedError as error:
+        print(f"trainshed plan: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
+        return error.exit_code
