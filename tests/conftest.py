@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,11 @@ from typing import Any
 import pytest
 
 from trainshed.contract.job import Job, read_job
+
+# A shell that runs us in the background has us ignore these, and whatever is started here would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 TOOLKIT = Path(__file__).resolve().parent.parent / "toolkit"
 NAMES = {

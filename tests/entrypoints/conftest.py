@@ -16,19 +16,16 @@ from entrypoints import programs
 
 @pytest.fixture(scope="session")
 def module() -> Iterator[Callable[[str], ModuleType]]:
-    """Imports a program of entrypoints/ by its name; leaves the import path and the environment as they were."""
-    variables = dict(os.environ)
+    """Imports a program of entrypoints/ by its name; leaves the import path, modules and environment as they were."""
     before = set(sys.modules)
-    sys.path.insert(0, str(programs.ENTRYPOINTS))
-    yield importlib.import_module
-    sys.path.remove(str(programs.ENTRYPOINTS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")  # language_model sets these two where they are not set
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        patch.syspath_prepend(str(programs.ENTRYPOINTS))
+        yield importlib.import_module
     for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and str(programs.ENTRYPOINTS) in str(
-            sys.modules[name].__file__
-        ):
+        if str(programs.ENTRYPOINTS) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
-    os.environ.clear()
-    os.environ.update(variables)
 
 
 @pytest.fixture
