@@ -207,17 +207,19 @@ def shape_of(paths: list[Path], image_size: int | None, channels: int | None) ->
     """
     if image_size and channels:
         return channels, image_size, image_size
-    expected, modes = None, set()
+    with opened(paths[0]) as image:
+        width, height = image.size
+    modes = set()
     for path in paths:
         with opened(path) as image:
             modes.add(image.mode in GREY)
-            expected = expected or image.size
-            if image.size != expected and not image_size:
+            if image.size != (width, height) and not image_size:
                 raise Problem(
-                    f"{path} is {image.size[0]} x {image.size[1]}, {paths[0].name} is {expected[0]} x {expected[1]}: "
+                    f"{path} is {image.size[0]} x {image.size[1]}, {paths[0].name} is {width} x {height}: "
                     "images must have one size, or give image_size to resize them"
                 )
-    width, height = (image_size, image_size) if image_size else expected
+    if image_size:
+        width = height = image_size
     return channels or (1 if modes == {True} else 3), height, width
 
 

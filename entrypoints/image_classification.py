@@ -119,6 +119,9 @@ class Data:
 
 def load_data(hp: Namespace) -> Data:
     """All the channels, the validation data held out of train if they have no channel; raises Problem."""
+    train: _images.Images
+    validation: Dataset | None
+    test: Dataset | None
     if hp.demo_data or not (hp.train or in_job()):
         if hp.train:
             raise Problem(
@@ -183,7 +186,8 @@ def leave_stopping_to_the_rank(worker: int) -> None:
 
 def train_batches(count: int, share: int, world: World, seed: int, epoch: int) -> list[list[int]]:
     """This rank's batches of an epoch: `share` positions each, the same number of batches on every rank."""
-    sampler = DistributedSampler(range(count), world.size, world.rank, shuffle=True, seed=seed)  # type: ignore[arg-type]
+    everything: Any = range(count)  # of which the sampler wants the length alone
+    sampler: Any = DistributedSampler(everything, world.size, world.rank, shuffle=True, seed=seed)
     sampler.set_epoch(epoch)
     order = list(sampler)
     return [order[start : start + share] for start in range(0, len(order), share)]

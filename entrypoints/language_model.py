@@ -217,6 +217,7 @@ def texts_below(root: Path, what: str) -> Iterator[str]:
 
 def load_data(hp: Namespace, encode: Encode) -> tuple[Blocks, Blocks | None]:
     """Training and validation sequences; without a channel, validation is the end of the training text."""
+    train: Iterable[str]
     validation: Iterable[str] | None
     if hp.demo_data or not (hp.train or in_job()):
         if hp.train:
@@ -309,8 +310,8 @@ class Reporter(TrainerCallback):
                 f"({args.learning_rate:g})"
             )
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any) -> None:
-        loss = metrics["eval_loss"]
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        loss = kwargs["metrics"]["eval_loss"]
         self.report("validation_loss", loss, state)
         self.report("validation_perplexity", math.exp(min(loss, 700.0)), state)
 
