@@ -224,8 +224,7 @@ class World:
 
         try:
             size, rank, local_rank = (
-                int(os.environ.get(name) or default)
-                for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0))
+                int(os.environ.get(name) or default) for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0))
             )
         except ValueError as error:
             raise Problem(f"WORLD_SIZE, RANK or LOCAL_RANK is no number: {error}") from error
@@ -242,9 +241,7 @@ class World:
         if size > 1:
             for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
                 if not os.environ.get(name):
-                    raise Problem(
-                        f"WORLD_SIZE is {size}, but {name} is not set: start the ranks with train or torchrun"
-                    )
+                    raise Problem(f"WORLD_SIZE is {size}, but {name} is not set: start the ranks with train or torchrun")
             torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         return World(rank, size, local_rank, here)
 

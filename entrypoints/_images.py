@@ -168,9 +168,7 @@ def read_npz(path: Path, labelled: bool) -> tuple[numpy.ndarray, list[Any]]:
     if labels is None or not labelled:
         return images, []
     if labels.shape != (len(images),):
-        raise Problem(
-            f"{path} has {len(images)} images and labels of shape {labels.shape}; that must be ({len(images)},)"
-        )
+        raise Problem(f"{path} has {len(images)} images and labels of shape {labels.shape}; that must be ({len(images)},)")
     if labels.dtype.kind == "f" and (labels == numpy.round(labels)).all():
         labels = labels.astype(numpy.int64)
     if labels.dtype.kind not in "iubU":
@@ -195,9 +193,7 @@ def labelled_files(root: Path, what: str) -> tuple[list[Path], list[str]]:
 
 def image_files(root: Path) -> list[Path]:
     """The image files below `root`, in order."""
-    return sorted(
-        path for path in root.rglob("*") if path.suffix.lower() in IMAGE_FILES and not path.name.startswith(".")
-    )
+    return sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGE_FILES and not path.name.startswith("."))
 
 
 def shape_of(paths: list[Path], image_size: int | None, channels: int | None) -> tuple[int, int, int]:

@@ -124,9 +124,7 @@ def load_data(hp: Namespace) -> Data:
     test: Dataset | None
     if hp.demo_data or not (hp.train or in_job()):
         if hp.train:
-            raise Problem(
-                f"demo_data is {hp.demo_data}, but there is a training folder too ({hp.train}): leave out one"
-            )
+            raise Problem(f"demo_data is {hp.demo_data}, but there is a training folder too ({hp.train}): leave out one")
         import demo_data
 
         if not hp.demo_data:
@@ -359,9 +357,7 @@ class Checkpoints:
     facts: what else the file holds; all of it but the batch size must be the same when training goes on.
     """
 
-    def __init__(
-        self, root: Path | None, world: World, network: nn.Module, optimizer: Any, facts: dict[str, Any]
-    ) -> None:
+    def __init__(self, root: Path | None, world: World, network: nn.Module, optimizer: Any, facts: dict[str, Any]) -> None:
         self.path = root / "checkpoint.pt" if root else None
         self.world, self.network, self.optimizer, self.facts = world, network, optimizer, facts
 
@@ -385,9 +381,7 @@ class Checkpoints:
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             facts, at = state["facts"], Position(**state["position"])
         except Exception as error:  # a damaged file: RuntimeError, UnpicklingError, EOFError, KeyError and more
-            raise Problem(
-                f"{path} is no checkpoint ({type(error).__name__}): remove it to train from scratch"
-            ) from error
+            raise Problem(f"{path} is no checkpoint ({type(error).__name__}): remove it to train from scratch") from error
         for name, value in self.facts.items():
             if name != "batch size" and facts.get(name) != value:
                 raise Problem(f"{path} is of another training (its {name} differs): remove it, or use another folder")
@@ -472,9 +466,7 @@ class Training:
         began, seen, stopped = time.perf_counter(), 0, False
         self.model.train()
         for images, labels in batches_of(self.data.train, batches[first:], self.hp, world.device):
-            self.step(
-                images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True), len(batches)
-            )
+            self.step(images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True), len(batches))
             seen += len(labels) * world.size
             if self.hp.log_interval and self.at.step % self.hp.log_interval == 0:
                 self.report_loss()
@@ -525,9 +517,7 @@ class Training:
 
 
 @torch.no_grad()
-def measured(
-    network: nn.Module, data: Dataset, share: int, hp: Namespace, world: World, amp: bool
-) -> tuple[float, float]:
+def measured(network: nn.Module, data: Dataset, share: int, hp: Namespace, world: World, amp: bool) -> tuple[float, float]:
     """Mean loss and accuracy over all of `data`, each example counted once however many ranks share the work."""
     network.eval()
     mine = list(range(world.rank, len(data), world.size))  # type: ignore[arg-type]

@@ -97,9 +97,7 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     add("--n_head", type=integer(1), default=4, help="attention heads a block; must divide n_embd")
     add("--n_embd", type=integer(1), default=96, help="width of the model")
     add("--dropout", type=number(0, 0.99), default=0.0)
-    add(
-        "--validation_fraction", type=number(0, 0.9), default=0.1, help="end of train held out if no validation channel"
-    )
+    add("--validation_fraction", type=number(0, 0.9), default=0.1, help="end of train held out if no validation channel")
     add("--seed", type=integer(0, LARGEST_SEED), default=0)
     add("--amp", type=boolean, default=False, help="compute in bfloat16 where that is safe")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -221,9 +219,7 @@ def load_data(hp: Namespace, encode: Encode) -> tuple[Blocks, Blocks | None]:
     validation: Iterable[str] | None
     if hp.demo_data or not (hp.train or in_job()):
         if hp.train:
-            raise Problem(
-                f"demo_data is {hp.demo_data}, but there is a training folder too ({hp.train}): leave out one"
-            )
+            raise Problem(f"demo_data is {hp.demo_data}, but there is a training folder too ({hp.train}): leave out one")
         import demo_data
 
         if not hp.demo_data:
@@ -245,9 +241,7 @@ def load_data(hp: Namespace, encode: Encode) -> tuple[Blocks, Blocks | None]:
     wanted = validation is not None or hp.validation_fraction > 0
     for what, row in (("training", tokens), ("validation", held_out))[: 1 + wanted]:
         if len(row) < hp.block_size:
-            raise Problem(
-                f"the {what} text has {len(row)} tokens, less than one sequence of {hp.block_size} (block_size)"
-            )
+            raise Problem(f"the {what} text has {len(row)} tokens, less than one sequence of {hp.block_size} (block_size)")
     return Blocks(tokens, hp.block_size), Blocks(held_out, hp.block_size) if wanted else None
 
 
@@ -306,8 +300,7 @@ class Reporter(TrainerCallback):
                 self.report(METRIC_NAMES[name], value, state)
         if logs and not math.isfinite(logs.get("loss", 0.0)):
             raise Problem(
-                f"train_loss is no finite number at step {state.global_step}: lower learning_rate "
-                f"({args.learning_rate:g})"
+                f"train_loss is no finite number at step {state.global_step}: lower learning_rate ({args.learning_rate:g})"
             )
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -437,9 +430,7 @@ def require_same_model(checkpoint: str, config: GPT2Config) -> None:
     other = GPT2Config.from_pretrained(checkpoint, local_files_only=True)
     differing = [name for name in ARCHITECTURE if getattr(other, name) != getattr(config, name)]
     if differing:
-        raise Problem(
-            f"{checkpoint} is of another model ({', '.join(differing)} differ): remove it, or use another folder"
-        )
+        raise Problem(f"{checkpoint} is of another model ({', '.join(differing)} differ): remove it, or use another folder")
 
 
 def save(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerBase, target: Path) -> None:

@@ -28,7 +28,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "contract": set(),
     "container": {"contract"},
     "runner": {"container", "contract"},
-    "cli": {"runner", "container", "contract"},
+    "cli": {"runner", "container", "contract", "checkpoint", "parallel"},  # each command loads its own part
     "__main__": {"cli"},
     **{wing: {"contract"} for wing in WINGS},
     "compat": {"contract", "parallel"},  # Amazon's names for what parallel does

@@ -143,9 +143,7 @@ def test_an_incomplete_environment_of_ranks_is_named(
 
 @pytest.mark.parametrize("program", ["image_classification", "language_model"])
 @pytest.mark.torch
-def test_the_readme_has_every_hyperparameter_with_its_default(
-    module: Module, outside_a_job: None, program: str
-) -> None:
+def test_the_readme_has_every_hyperparameter_with_its_default(module: Module, outside_a_job: None, program: str) -> None:
     text = (programs.ENTRYPOINTS / "README.md").read_text(encoding="utf-8")
     section = text.partition(f"\n## {program}.py\n")[2].partition("\n## ")[0]
     table = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) *\|", section, re.MULTILINE))

@@ -229,9 +229,7 @@ def test_a_learning_rate_that_is_too_high_is_named(program: ModuleType, options:
         trained_here(program, options(optimizer="sgd", learning_rate=1e30))
 
 
-def test_a_finished_training_is_not_repeated_but_evaluated(
-    program: ModuleType, options: Callable[..., Namespace]
-) -> None:
+def test_a_finished_training_is_not_repeated_but_evaluated(program: ModuleType, options: Callable[..., Namespace]) -> None:
     hp = options(checkpoint_dir=Path(options().model_dir).parent / "checkpoints")
     first = trained_here(program, hp)
     again = trained_here(program, hp)
@@ -252,9 +250,7 @@ def test_another_batch_size_goes_on_at_the_same_place_in_the_data(
     assert job.at == program.Position(0, 2, 4)
 
 
-def test_a_checkpoint_of_another_training_is_not_touched(
-    program: ModuleType, options: Callable[..., Namespace]
-) -> None:
+def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, options: Callable[..., Namespace]) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
     trained_here(program, options(checkpoint_dir=folder))
     before = (folder / "checkpoint.pt").read_bytes()
@@ -294,9 +290,7 @@ def test_what_cannot_be_done_is_said(
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_augmentation_does_not_depend_on_the_number_of_ranks(
-    program: ModuleType, options: Callable[..., Namespace]
-) -> None:
+def test_augmentation_does_not_depend_on_the_number_of_ranks(program: ModuleType, options: Callable[..., Namespace]) -> None:
     images = torch.arange(8 * 2 * 16 * 16, dtype=torch.float32).reshape(8, 2, 16, 16)
     hp, cpu = options(augment="flip"), torch.device("cpu")
     alone = program.augmented(images, hp, 5, program.World(0, 1, 0, cpu))

@@ -92,9 +92,7 @@ def test_another_channel_keeps_to_the_classes_and_the_shape_of_the_training_data
     like = (["cat", "dog", "emu"], (3, 6, 8))
     root = write_images(tmp_path / "data")
     assert images.read_channel(root, "test", like=like)[1] == ["cat", "dog", "emu"]
-    with pytest.raises(
-        problem, match=r"^test has images of 8 x 6 with 3 channels, the training data have 8 x 8 with 3"
-    ):
+    with pytest.raises(problem, match=r"^test has images of 8 x 6 with 3 channels, the training data have 8 x 8 with 3"):
         images.read_channel(root, "test", like=(["cat", "dog"], (3, 8, 8)))
     with pytest.raises(problem, match=r"^test has classes that the training data lack: dog$"):
         images.read_channel(root, "test", like=(["cat", "emu"], (3, 6, 8)))

@@ -70,9 +70,7 @@ PLAIN: dict[str, list[Case]] = {
     "illegal-instruction": [
         Case("instruction that the processor lacks", 132, ("SIGILL", "built for a newer processor"), code=ILLEGAL)
     ],
-    "bus-error": [
-        Case("bus error", 135, ("/dev/shm has",), code="import os\nos.kill(os.getpid(), 7)\n")
-    ],
+    "bus-error": [Case("bus error", 135, ("/dev/shm has",), code="import os\nos.kill(os.getpid(), 7)\n")],
     "too-many-files": [
         Case(
             "too many open files",

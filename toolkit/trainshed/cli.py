@@ -15,6 +15,8 @@ usage: trainshed COMMAND ...
   train                 in a container: run the job that /opt/ml describes
   doctor                check this machine or container, and the job in /opt/ml
   check-image IMAGE     check a container image from outside
+  checkpoints FOLDER    list, verify, prune and convert checkpoints
+  plan SCRIPT           profile a model and write its pipeline plan
 
   COMMAND --help        print what a command takes
   --version             print the version
@@ -46,11 +48,25 @@ def _check_image(arguments: list[str]) -> int:
     return check_image(arguments)
 
 
+def _checkpoints(arguments: list[str]) -> int:
+    from .checkpoint.__main__ import main as checkpoints
+
+    return checkpoints(arguments)
+
+
+def _plan(arguments: list[str]) -> int:
+    from .parallel.plan.command import main as plan
+
+    return plan(arguments)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "train": _train,
     "doctor": _doctor,
     "check-image": _check_image,
+    "checkpoints": _checkpoints,
+    "plan": _plan,
 }
 
 

@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
+    if not os.path.isfile(options.script):
+        raise TrainshedError(f"there is no script {options.script}")
     settings = {
         "pipeline_parallel_degree": options.stages,
         "virtual_stages": options.virtual,
