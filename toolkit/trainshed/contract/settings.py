@@ -29,7 +29,7 @@ class Settings(Record):
     argv: command-line style of the hyperparameters.
     grace_seconds: from a stop signal to SIGKILL. SageMaker gives 120 s, of which the last ten are for our report.
     host_timeout_seconds: how long to wait for the other hosts at the start.
-    master_port: where rank 0 listens.
+    master_port: where rank 0 listens; 0 means 7777 on several hosts, and any free port on a single one.
     roster_port: where host 0 listens for the other hosts' `train`; 0 means the port after rank 0's.
     install_timeout_seconds: bound on installing requirements.
     checkpoint: `auto` puts resumable checkpoints into Trainers (`autopatch`); "" leaves the script alone.
@@ -50,7 +50,7 @@ class Settings(Record):
     argv: str = "sagemaker"
     grace_seconds: float = 110.0
     host_timeout_seconds: float = 300.0
-    master_port: int = 7777
+    master_port: int = 0
     roster_port: int = 0
     install_timeout_seconds: float = 1800.0
     checkpoint: str = ""
@@ -80,7 +80,7 @@ _RANGES = {
     "grace_seconds": (0, 86_400),
     "interrupted_exit_code": (0, 255),
     "host_timeout_seconds": (1, 86_400),
-    "master_port": (1, 65_535),
+    "master_port": (0, 65_535),
     "roster_port": (0, 65_535),
     "install_timeout_seconds": (1, 86_400),
     "hang_seconds": (0, 864_000),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainshed.contract.cluster import Hardware
     from trainshed.contract.job import Job
 
+DEFAULT_MASTER_PORT = 7777  # as the peers have it
 # Variables that one of the schedulers other than SageMaker sets; without any of them their modules are not even loaded.
 _TRACES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID", "PET_NNODES", "KUBERNETES_SERVICE_HOST", "NNODES", "TRAINSHED_HOSTS")
 
@@ -56,6 +57,8 @@ def _is_port(text: str) -> bool:
 
 
 def _port(job: Job, cluster: Cluster) -> int:
-    """The agreed port; ranks on one host take a free one where somebody else (a second job, say) already has it."""
+    """The agreed port on several hosts; ranks on one host take any free one, since two jobs may start at once."""
     wanted = job.settings.master_port
-    return wanted if len(cluster.hosts) > 1 or job.distribution.kind == "script" else free_port(wanted)
+    if len(cluster.hosts) > 1 or job.distribution.kind == "script":
+        return wanted or DEFAULT_MASTER_PORT
+    return free_port(wanted)
