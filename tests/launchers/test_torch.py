@@ -20,7 +20,8 @@ NOT_OURS = {
     "TORCHELASTIC_USE_AGENT_STORE": "rank 0 would expect torchrun's agent to serve the store; ours serves it itself",
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "for torchrun's agent alone, which passes its own configuration on",
 }
-SHOW = "import json, os\nprint('ENV' + json.dumps(dict(os.environ)), flush=True)\n"
+# One write a rank: torchrun's ranks share a pipe, and `print` without a buffer writes text and line end apart.
+SHOW = "import json, os\nos.write(1, ('ENV' + json.dumps(dict(os.environ)) + '\\n').encode())\n"
 TWO_RANKS = {"trainshed_distribution": "torchrun", "trainshed_processes_per_host": "2", "sagemaker_program": "train.py"}
 
 
