@@ -86,8 +86,8 @@ def remove_program(tree: Path) -> None:
     (tree / "code/train.py").rename(tree / "code/trian.py")
 
 
-def ask_for_mpi(tree: Path) -> None:
-    configure(tree, hyperparameters={"sagemaker_program": '"train.py"', "trainshed_distribution": "pipeline"})
+def ask_for_xla(tree: Path) -> None:
+    configure(tree, hyperparameters={"sagemaker_program": '"train.py"', "trainshed_distribution": "xla"})
 
 
 def block_output(tree: Path) -> None:
@@ -102,7 +102,7 @@ def block_output(tree: Path) -> None:
         (break_json, "job", "is not JSON"),
         (remove_channel, "channel train", "input/data/train does not exist"),
         (remove_program, "program", "there is no program 'train.py'"),
-        (ask_for_mpi, "launcher", "the distribution 'pipeline'"),
+        (ask_for_xla, "launcher", "the distribution 'xla'"),
         (block_output, "output", "cannot be written"),
     ],
 )
