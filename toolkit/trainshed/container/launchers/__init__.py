@@ -11,7 +11,7 @@ from trainshed.contract.hyperparameters import to_argv
 from trainshed.contract.notice import NOTICE_FILE
 from trainshed.contract.record import Record
 
-from . import mpi, pipeline, script, torchrun
+from . import script, torchrun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,11 +27,25 @@ if TYPE_CHECKING:
     from ..supervisor.watcher import Runtime
 
 STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
-LAUNCHERS = {
+
+
+def _mpi(launch: Launch) -> LaunchPlan:
+    from . import mpi  # these two only where a job asks for them: every start pays for what is imported above
+
+    return mpi.plan(launch)
+
+
+def _pipeline(launch: Launch) -> LaunchPlan:
+    from . import pipeline
+
+    return pipeline.plan(launch)
+
+
+LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "script": script.plan,
     "torchrun": torchrun.plan,
-    "mpi": mpi.plan,
-    "pipeline": pipeline.plan,
+    "mpi": _mpi,
+    "pipeline": _pipeline,
 }
 
 
@@ -103,9 +117,10 @@ def runtime(plan: LaunchPlan, roster: Leader | Member | None, say: Callable[[str
     """The launcher's own part in the run, None where it has none. The plan's scratch folder is there by now."""
     if plan.runtime is None:
         return None
+    from .mpi import Runtime as MpiPart
     from .mpi.runtime import MpiRuntime  # sockets are slow to load
 
-    assert isinstance(plan.runtime, mpi.Runtime)
+    assert isinstance(plan.runtime, MpiPart)
     return MpiRuntime(plan.runtime, roster, say)
 
 
