@@ -44,6 +44,9 @@ def render(
         rows += [("warning", archive.problem) for archive in archives if archive.problem]
     logs = [run.log(host.name) for host in run.hosts]
     rows.append(("logs", shown(logs[0] if len(logs) == 1 else os.path.dirname(logs[0]))))
+    records = [host.record for host in run.hosts if os.path.isfile(host.record)]
+    if records:
+        rows.append(("record", shown(records[0]) + (f" and {len(records) - 1} more" if len(records) > 1 else "")))
     rows.append(("folder", shown(run.folder)))
     lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
     if verdict.status == "Failed" and verdict.reason:
