@@ -137,7 +137,10 @@ def test_user_signals_go_to_those_who_have_a_handler_and_kill_nobody_else(tmp_pa
 
 
 def test_a_stop_that_comes_while_one_has_already_failed_is_passed_on_at_once(tmp_path: Path) -> None:
-    driven = Driven(tmp_path, "touch failed; exit 3", "trap 'exit 6' TERM; while :; do sleep 0.01; done")
+    waits = "while [ ! -e ready ]; do sleep 0.01; done"  # for the other one's trap, which the signal is to find
+    driven = Driven(
+        tmp_path, f"{waits}; touch failed; exit 3", "trap 'exit 6' TERM; touch ready; while :; do sleep 0.01; done"
+    )
     driven.wait_for("failed")
     driven.process.send_signal(signal.SIGTERM)
     assert driven.result()["returncodes"] == [3, 6]

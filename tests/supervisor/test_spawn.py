@@ -69,7 +69,8 @@ def test_it_leads_a_session_of_its_own_and_starts_with_default_signals(tmp_path:
         signal.signal(signal.SIGTERM, old)
     assert out.splitlines()[0] == "True True"
     assert "'0000000000000000'" in out  # no signal is blocked
-    assert ignored.split()[1] == "0000000000000000"  # none is ignored, SIGPIPE neither, which Python ignores
+    # None is ignored, SIGPIPE neither, which Python ignores; 32 and 33 are the C library's own, out of everybody's reach.
+    assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0
 
 
 @pytest.mark.parametrize(
