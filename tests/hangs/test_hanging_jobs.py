@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from roster.test_hosts_of_a_job import free_port_pair
 from trainshed.container.launchers.flight_recorder import recorder_settings
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
@@ -52,7 +52,7 @@ class Job:
         self.processes: list[subprocess.Popen[bytes]] = []
         given = {"trainshed_distribution": "torchrun", "trainshed_processes_per_host": str(ranks)} if ranks else {}
         given |= {f"trainshed_{name}": str(value) for name, value in settings.items()}
-        port = free_ports()
+        port = free_port_pair()
         for name, base in zip(self.names, self.bases, strict=True):
             (base / "input/config").mkdir(parents=True)
             (base / "code").mkdir()
@@ -99,19 +99,6 @@ class Job:
         paths = sorted((self.bases[number] / "output/data").glob("hang-*.txt"))
         assert len(paths) == count
         return paths[-1].read_text()
-
-
-def free_ports() -> int:
-    """A port that is free together with the one after it."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 @pytest.fixture

@@ -179,7 +179,8 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
                 )
                 outcome = run(plan, say=say, started=started, watcher=hangs, runtime=runtime, notices=notices)
                 interruption = None if hangs.failure else notices.interruption(outcome, cluster.processes_per_host)
-                oom, killed_before = oom_kills() - killed_before, oom_kills()
+                killed = oom_kills()
+                oom, killed_before = killed - killed_before, killed
                 failure = hangs.failure
                 if failure is None and interruption is None:
                     failure = _diagnose(outcome, job, cluster, program, oom, secrets)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
+from trainshed.container.supervisor.streams import read_block
+
 from .metrics import Metrics
 from .screen import Screen
 
-READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces
 
 
@@ -31,14 +32,10 @@ class HostStream:
         """Takes one block; how many bytes, 0 when there are none now or ever again."""
         if not self.open:
             return 0
-        try:
-            block = os.read(self.fd, READ_BYTES)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            block = b""
+        block = read_block(self.fd)
         if not block:
-            self.close()
+            if block is not None:
+                self.close()
             return 0
         self._keep(block)
         data = self.pending + block if self.pending else block

@@ -149,6 +149,16 @@ class LogFile:
             self.fd = -1
 
 
+def read_block(fd: int) -> bytes | None:
+    """What a non-blocking pipe holds, one block at most; None where that is nothing now, b"" where nothing will come."""
+    try:
+        return os.read(fd, READ_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 class Stream:
     """One pipe of one rank."""
 
@@ -166,14 +176,10 @@ class Stream:
         """Takes what the pipe holds, one block at most; how many bytes, 0 when there are none now or ever again."""
         if not self.open:
             return 0
-        try:
-            block = os.read(self.fd, READ_BYTES)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            block = b""
+        block = read_block(self.fd)
         if not block:
-            self.close()
+            if block is not None:
+                self.close()
             return 0
         self.heard = now
         self._take(block, now)
