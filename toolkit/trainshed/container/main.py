@@ -13,19 +13,15 @@ from trainshed.contract.paths import Paths
 from trainshed.contract.secrets import secret_values
 
 from . import launchers
-from .cgroup import oom_kills
+from .carry import carry
 from .cluster import resolve
 from .console import say
-from .hangs.watch import HangWatch, stops_on_hang
 from .interrupted import Interrupted, stop_ignored, stop_raises
-from .notices import Notices
 from .program import prepare
 from .report.finish import finish
 from .report.record import RunRecord
-from .restarts import Restarts
 from .roster import agree, fail_before_start, join_roster
 from .scratch import Scratch
-from .supervisor.loop import run
 from .supervisor.plan import StartError
 
 TYPE_CHECKING = False
@@ -34,11 +30,9 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
-    from .notices import Interruption
-    from .program import Program
+    from .carry import Carried
     from .roster.leader import Leader
     from .roster.member import Member
-    from .supervisor.plan import Outcome
 
 USAGE = """\
 usage: train [--dry-run] [--help] [--version]
@@ -114,9 +108,8 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     paths = Paths.from_environment(environ)
     secrets = secret_values(environ)
     host = environ.get("SM_CURRENT_HOST", "")
-    outcome: Outcome | None = None
+    carried: Carried | None = None
     failure: Failure | None = None
-    interruption: Interruption | None = None
     roster: Leader | Member | None = None
     joining: tuple[Job, Cluster] | None = None  # set while other hosts may be waiting for this one
     try:
@@ -150,45 +143,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             roster = join_roster(job, cluster, environ, say)
             if plan.scratch:
                 scratch.make()
-            killed_before = oom_kills()
-            notices = Notices(
-                plan.notice_file,
-                environ,
-                say,
-                watch=job.settings.notices != "off",
-                exit_code=job.settings.interrupted_exit_code,
-            )
-
-            def started() -> None:
-                record.running()
-                notices.started()
-
-            # Ranks on several hosts must agree on a restart: that is torch's elastic agent's part.
-            ours = job.settings.engine != "torchrun" and roster is None
-            restarts = Restarts(job.settings.max_restarts if ours else 0, paths.checkpoints, say)
-            while True:
-                runtime = launchers.runtime(plan, roster, say)
-                hangs = HangWatch(
-                    host,
-                    paths.output_data,
-                    program.folder,
-                    say,
-                    seconds=job.settings.hang_seconds,
-                    stop=stops_on_hang(job, plan),
-                    roster=roster,
-                )
-                outcome = run(plan, say=say, started=started, watcher=hangs, runtime=runtime, notices=notices)
-                interruption = None if hangs.failure else notices.interruption(outcome, cluster.processes_per_host)
-                killed = oom_kills()
-                oom, killed_before = killed - killed_before, killed
-                failure = hangs.failure
-                if failure is None and interruption is None:
-                    failure = _diagnose(outcome, job, cluster, program, oom, secrets)
-                if failure is None or not restarts.again(outcome, failure):
-                    break
-                record.restarted(failure)
-                plan = restarts.plan(plan)
-            notices.close()
+            carried = carry(job, cluster, program, plan, roster, record, environ, secrets)
     except NoJobError as error:
         from .card import card
 
@@ -204,12 +159,15 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     if dry_run:
         say(failure.text() if failure else "")
         return failure.exit_code if failure else EXIT_SUCCESS
+    outcome = carried.outcome if carried else None
+    if carried and failure is None:
+        failure = carried.failure
     with stop_ignored():
         if roster is not None:
             failure = agree(roster, outcome, failure, host)
         elif joining is not None and failure is not None:
             fail_before_start(*joining, environ, say, failure)
-        return finish(paths, record, outcome, failure, interruption)
+        return finish(paths, record, outcome, failure, carried.interruption if carried else None)
 
 
 def _nothing_runs(number: int, frame: object) -> None:
@@ -229,16 +187,6 @@ def _make_folders(job: Job) -> None:
                 f"{folder} cannot be written by uid {os.getuid()}",
                 hint="mount it writable, make its owner the container's user, or start the container with --user",
             )
-
-
-def _diagnose(
-    outcome: Outcome, job: Job, cluster: Cluster, program: Program, oom: int, secrets: tuple[str, ...]
-) -> Failure | None:
-    if not outcome.failed:
-        return None
-    from .report.diagnose import diagnose  # a table of regular expressions that a good run never needs
-
-    return diagnose(outcome, job, cluster, program.folder, oom, secrets)
 
 
 def _interrupted(error: Interrupted, host: str) -> Failure:

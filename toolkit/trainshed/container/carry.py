@@ -1,0 +1,100 @@
+"""Carrying a planned job: runs its ranks to their end, through notices of interruption, hangs and restarts."""
+
+from __future__ import annotations
+
+from trainshed.contract.record import Record
+
+from . import launchers
+from .cgroup import oom_kills
+from .console import say
+from .hangs.watch import HangWatch, stops_on_hang
+from .notices import Notices
+from .restarts import Restarts
+from .supervisor.loop import run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainshed.contract.cluster import Cluster
+    from trainshed.contract.job import Job
+    from trainshed.contract.outcome import Failure
+
+    from .notices import Interruption
+    from .program import Program
+    from .report.record import RunRecord
+    from .roster.leader import Leader
+    from .roster.member import Member
+    from .supervisor.plan import LaunchPlan, Outcome
+
+
+class Carried(Record):
+    """How the last attempt ended: a failure, an interruption, or neither (success)."""
+
+    outcome: Outcome
+    failure: Failure | None
+    interruption: Interruption | None
+
+
+def carry(
+    job: Job,
+    cluster: Cluster,
+    program: Program,
+    plan: LaunchPlan,
+    roster: Leader | Member | None,
+    record: RunRecord,
+    environ: Mapping[str, str],
+    secrets: tuple[str, ...],
+) -> Carried:
+    """Runs the plan, again after each failure that the job's restarts allow.
+
+    Raises:
+        StartError: a process could not be started.
+    """
+    settings = job.settings
+    notices = Notices(
+        plan.notice_file, environ, say, watch=settings.notices != "off", exit_code=settings.interrupted_exit_code
+    )
+
+    def started() -> None:
+        record.running()
+        notices.started()
+
+    # Ranks on several hosts must agree on a restart: that is torch's elastic agent's part.
+    ours = settings.engine != "torchrun" and roster is None
+    restarts = Restarts(settings.max_restarts if ours else 0, job.paths.checkpoints, say)
+    killed_before = oom_kills()
+    while True:
+        hangs = HangWatch(
+            cluster.current_host,
+            job.paths.output_data,
+            program.folder,
+            say,
+            seconds=settings.hang_seconds,
+            stop=stops_on_hang(job, plan),
+            roster=roster,
+        )
+        runtime = launchers.runtime(plan, roster, say)
+        outcome = run(plan, say=say, started=started, watcher=hangs, runtime=runtime, notices=notices)
+        interruption = None if hangs.failure else notices.interruption(outcome, cluster.processes_per_host)
+        killed = oom_kills()
+        failure = hangs.failure
+        if failure is None and interruption is None:
+            failure = _diagnose(outcome, job, cluster, program, killed - killed_before, secrets)
+        killed_before = killed
+        if failure is None or not restarts.again(outcome, failure):
+            break
+        record.restarted(failure)
+        plan = restarts.plan(plan)
+    notices.close()
+    return Carried(outcome=outcome, failure=failure, interruption=interruption)
+
+
+def _diagnose(
+    outcome: Outcome, job: Job, cluster: Cluster, program: Program, oom: int, secrets: tuple[str, ...]
+) -> Failure | None:
+    if not outcome.failed:
+        return None
+    from .report.diagnose import diagnose  # a table of regular expressions that a good run never needs
+
+    return diagnose(outcome, job, cluster, program.folder, oom, secrets)
