@@ -1,6 +1,6 @@
 """Builds the images that tests/container runs, from this checkout and without an image registry.
 
-An image carries a hash of everything it was made of, so a build that would change nothing is one `docker inspect`.
+An image's tag is a hash of everything it was made of, so a build that would change nothing is one `docker inspect`.
 `python tests/container/image_build.py` builds it by hand.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BASE_IMAGE = os.environ.get("TRAINSHED_TEST_BASE") or "trainshed-test-base"
 CPU_IMAGE = "trainshed-test-cpu"
-INPUTS_LABEL = "org.trainshed.test.inputs"
+KEPT = 8  # images of earlier sources; they share all but a small layer
 # What Dockerfile.cpu copies; .dockerignore lets nothing else through to the builder.
 SOURCES = ("Dockerfile.cpu", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "toolkit", "entrypoints",
            "images/install", "images/requirements.txt", "images/cpu/constraints.txt")  # fmt: skip
@@ -46,17 +46,26 @@ def build_base() -> str:
 
 
 def build_cpu() -> str:
-    """The name of an image of Dockerfile.cpu as it is in this checkout, on the local base image. Raises BuildError."""
+    """The name of an image of Dockerfile.cpu as it is in this checkout, on the local base image. Raises BuildError.
+
+    The tag is the hash, so that tests of two checkouts on one machine do not take each other's image.
+    """
     base = build_base()
     with pip_arguments() as arguments:
         inputs = _hash(ROOT, SOURCES, inspect(base, "{{.Id}}"))
-        if inspect(CPU_IMAGE, f'{{{{index .Config.Labels "{INPUTS_LABEL}"}}}}') != inputs:
-            before = inspect(CPU_IMAGE, "{{.Id}}")
+        name = f"{CPU_IMAGE}:{inputs}"
+        if not inspect(name, "{{.Id}}"):
             arguments |= {"BASE_IMAGE": base, "VERSION": "0.0.0+test", "REVISION": inputs, "SOURCE": "this checkout"}
-            build(ROOT, CPU_IMAGE, dockerfile="Dockerfile.cpu", arguments=arguments, labels={INPUTS_LABEL: inputs})
-            if before:  # the name has moved on; a container may still hold the old image, then it stays
-                subprocess.run(["docker", "image", "rm", before], capture_output=True)
-    return CPU_IMAGE
+            build(ROOT, name, dockerfile="Dockerfile.cpu", arguments=arguments, labels={})
+            _forget_old()
+    return name
+
+
+def _forget_old() -> None:
+    """Removes all but the newest images of earlier sources; one that a container holds stays."""
+    listed = ["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", CPU_IMAGE]  # the newest first
+    for name in subprocess.run(listed, capture_output=True, text=True).stdout.split()[KEPT:]:
+        subprocess.run(["docker", "image", "rm", name], capture_output=True)
 
 
 def build(
