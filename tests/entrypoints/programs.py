@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from free_ports import free_ports
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 LIMIT = 150.0  # seconds, after which a run that hangs is killed
@@ -66,9 +67,7 @@ class Ranks:
 @contextlib.contextmanager
 def started(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: str) -> Iterator[Ranks]:
     """Starts a program in `cwd`, with variables `extra`; none of its processes outlives the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_ports())
     processes, error_files = [], []
     try:
         for rank in range(ranks):

@@ -35,7 +35,7 @@ for _ in range(20):
     orphan(lambda: None)
 def states():
     return [open(f"/proc/{p}/stat").read().rpartition(")")[2].split()[0] for p in os.listdir("/proc") if p.isdigit()]
-for _ in range(500):
+for _ in range(5000):
     try:
         left = states().count("Z")
     except OSError:
@@ -254,9 +254,10 @@ TWO_NODES = [
     Case(
         "script of the second node fails",
         1,
-        ("rank 1 on algo-2 exited with 1: ValueError: bad label 17", "at train.py:4"),
-        code=ON_BOTH + "if os.environ['RANK'] == '1':\n    raise ValueError('bad label 17')\ntime.sleep(600)\n",
+        ("rank 1 on algo-2 exited with 1: ValueError: bad label 17", "at train.py:5"),
+        code=ON_BOTH + "while not os.path.exists('fail'):\n    time.sleep(0.05)\nraise ValueError('bad label 17')\n",
         ranks=1,
+        act=lambda second: second.job.write({"code/fail": ""}),
     ),
     Case(
         "second node stopped by docker stop",
@@ -270,7 +271,7 @@ TWO_NODES = [
 
 
 def run_two_nodes(case: Case, containers: Containers, network: str) -> Ended:
-    """Two hosts train together and something happens to the second one. How the first one ends."""
+    """Two hosts train together, and once both are ready something happens to the second one. How the first one ends."""
     running = []
     began = time.monotonic()
     for host in ("algo-1", "algo-2"):

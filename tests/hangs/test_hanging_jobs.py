@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from roster.test_hosts_of_a_job import free_port_pair
+from free_ports import free_ports
 from trainshed.container.launchers.flight_recorder import recorder_settings
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
@@ -43,40 +44,72 @@ dist.barrier()
 SKIPPED = "rank 3 on {host} waits in barrier at train.py:16 while ranks 0, 1, 2 wait in all_reduce at train.py:11"
 
 
-class Job:
-    """A job of `hosts` hosts, 127.0.0.1 and on."""
+# A line at which a rank stays until the test lets it go on; the pipes lie two folders above the code.
+STAYS = "open('../../stay' + os.environ.get('RANK', '0')).read()\n"
 
-    def __init__(self, folder: Path, script: str, hosts: int, ranks: int, **settings: object) -> None:
+
+class Stay:
+    """Keeps ranks at the line `STAYS`. Once made, all of them are there; `close` lets them go on."""
+
+    def __init__(self, job: Job, ranks: int) -> None:
+        self.writers: list[int] = []
+        deadline = time.monotonic() + 90
+        for rank in range(ranks):
+            # Opening the writer's end succeeds only once the rank has the reader's end, or waits in opening it.
+            while True:
+                assert time.monotonic() < deadline, job.output()
+                try:
+                    self.writers.append(os.open(job.folder / f"stay{rank}", os.O_WRONLY | os.O_NONBLOCK))
+                    break
+                except OSError as error:
+                    assert error.errno == errno.ENXIO
+                    time.sleep(0.05)
+
+    def close(self) -> None:
+        """The ranks go on."""
+        for writer in self.writers:
+            os.close(writer)
+
+
+class Job:
+    """A job of `hosts` hosts, 127.0.0.1 and on. Hosts that are not to be started at once are left to `launch`."""
+
+    def __init__(
+        self, folder: Path, script: str, hosts: int, ranks: int, at_once: int | None = None, **settings: object
+    ) -> None:
+        self.folder = folder
+        for rank in range(hosts * max(ranks, 1)):
+            os.mkfifo(folder / f"stay{rank}")
         self.names = [f"127.0.0.{number + 1}" for number in range(hosts)]
         self.bases = [folder / name for name in self.names]
         self.processes: list[subprocess.Popen[bytes]] = []
         given = {"trainshed_distribution": "torchrun", "trainshed_processes_per_host": str(ranks)} if ranks else {}
         given |= {f"trainshed_{name}": str(value) for name, value in settings.items()}
-        port = free_port_pair()
+        self.port = free_ports(2)
         for name, base in zip(self.names, self.bases, strict=True):
             (base / "input/config").mkdir(parents=True)
             (base / "code").mkdir()
             (base / "code/train.py").write_text(script)
             (base / "input/config/hyperparameters.json").write_text(json.dumps(given))
             (base / "input/config/resourceconfig.json").write_text(json.dumps({"current_host": name, "hosts": self.names}))
-            environment = {
-                "PATH": os.environ["PATH"],
-                "HOME": str(folder),
-                "TMPDIR": str(folder),
-                "SAGEMAKER_BASE_DIR": str(base),
-                "PYTHONPATH": str(TOOLKIT),
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-            }
-            with open(base / "stdout", "wb") as out:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "trainshed.container.main"],
-                        env=environment,
-                        stdout=out,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
+        for _ in range(hosts if at_once is None else at_once):
+            self.launch()
+
+    def launch(self) -> None:
+        """Starts the next host."""
+        base = self.bases[len(self.processes)]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
+            "SAGEMAKER_BASE_DIR": str(base),
+            "PYTHONPATH": str(TOOLKIT),
+            "MASTER_PORT": str(self.port),
+            "OMP_NUM_THREADS": "1",
+        }
+        with open(base / "stdout", "wb") as out:
+            command = [sys.executable, "-m", "trainshed.container.main"]
+            self.processes.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until every host has printed `text` so many times."""
@@ -106,7 +139,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Starts jobs, and ends what they leave."""
     made: list[Job] = []
 
-    def start(script: str, *, hosts: int = 1, ranks: int = 1, **settings: object) -> Job:
+    def start(script: str, *, hosts: int = 1, ranks: int = 1, **settings: Any) -> Job:
         made.append(Job(tmp_path, script, hosts, ranks, **settings))
         return made[-1]
 
@@ -138,31 +171,35 @@ def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[
 
 
 def test_sigusr1_to_any_host_reports_all_hosts_and_the_job_goes_on(start: Callable[..., Job]) -> None:
-    script = (
-        "import os, time\nprint('ready', flush=True)\nif os.environ['RANK'] == '3':\n    time.sleep(4)\nelse:\n"
-        "    time.sleep(4)\n"
-    )
+    script = f"import os\nif os.environ['RANK'] == '3':\n    {STAYS}else:\n    {STAYS}"
     job = start(script, hosts=2, ranks=2)
-    job.wait_for("ready", 2)
-    time.sleep(0.5)  # the ranks have to get from their line of output to their places
+    stay = Stay(job, 4)
     job.processes[1].send_signal(signal.SIGUSR1)
+    job.wait_for("hang report")
+    stay.close()
 
     assert job.exit_codes() == [0, 0]
-    sentence = "rank 3 on 127.0.0.2 is at train.py:4 while ranks 0, 1, 2 are at train.py:6"
+    sentence = "rank 3 on 127.0.0.2 is at train.py:3 while ranks 0, 1, 2 are at train.py:5"
     assert job.report().startswith(f"hang report, asked for on 127.0.0.2: {sentence}\n")
     assert "=== rank 3 on 127.0.0.2" in job.report(1) and "=== rank 0" not in job.report(1)
     assert sentence in job.output(0) and sentence in job.output(1)
 
 
 def test_a_job_that_is_to_go_on_is_reported_once_and_goes_on(start: Callable[..., Job]) -> None:
-    job = start("import time\ntime.sleep(6)\nprint('done')\n", ranks=2, hang_seconds=1, on_hang="continue")
+    job = start(f"import os\n{STAYS}print('done')\n", ranks=2, hang_seconds=3, on_hang="continue")
+    stay = Stay(job, 2)
+    job.wait_for("the job goes on")
+    stay.close()
 
     assert job.exit_codes() == [0]
     assert "all ranks are at train.py:2" in job.report() and "the job goes on" in job.output()
 
 
 def test_a_single_program_that_waits_for_something_is_reported_and_left_alone(start: Callable[..., Job]) -> None:
-    job = start("import time\ntime.sleep(4)\n", ranks=0, hang_seconds=1)
+    job = start(f"import os\n{STAYS}", ranks=0, hang_seconds=3)
+    stay = Stay(job, 1)
+    job.wait_for("the job goes on")
+    stay.close()
 
     assert job.exit_codes() == [0]
     assert "the script on 127.0.0.1 is at train.py:2" in job.report()
@@ -197,17 +234,19 @@ def test_a_script_with_a_handler_for_sigusr1_still_gets_it(start: Callable[..., 
 
 
 def test_stacks_can_be_turned_off(start: Callable[..., Job]) -> None:
-    job = start("import sys, time\nprint('ready', *sys.path, flush=True)\ntime.sleep(3)\n", ranks=2, stacks="off")
-    job.wait_for("ready", 2)
+    job = start(f"import os, sys\nprint('ready', *sys.path, flush=True)\n{STAYS}", ranks=2, stacks="off")
+    stay = Stay(job, 2)
     job.processes[0].send_signal(signal.SIGUSR1)
+    job.wait_for("hang report")
+    stay.close()
 
     assert job.exit_codes() == [0]
     assert "show no Python stack" in job.report() and "hangs/hook" not in job.output()
 
 
 def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(start: Callable[..., Job]) -> None:
-    script = "import os, time\nif os.environ['RANK'] == '0': time.sleep(60)\n"
-    job = start(script, hosts=2, ranks=1, hang_seconds=2)
+    script = "import os, time\nif os.environ['RANK'] == '0': time.sleep(600)\n"
+    job = start(script, hosts=2, ranks=1, hang_seconds=4)
 
     assert job.exit_codes() == [124, 124]
     assert "rank 1 on 127.0.0.2 has ended (exit status 0)" in job.output(0)
@@ -215,14 +254,13 @@ def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(star
 
 
 def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) -> None:
-    job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=30)
-    job.processes[1].send_signal(signal.SIGSTOP)  # so that the first host waits for it
-    deadline = time.monotonic() + 60
+    job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=90, at_once=1)
+    deadline = time.monotonic() + 90
     while "waiting for" not in job.output(0):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     job.processes[0].send_signal(signal.SIGUSR1)
-    job.processes[1].send_signal(signal.SIGCONT)
+    job.launch()
 
     assert job.exit_codes() == [0, 0]
     assert "no rank is running on this host now" in job.output(0)
@@ -248,11 +286,12 @@ def test_a_job_that_runs_well_loads_nothing_that_only_hangs_need(tmp_path: Path)
 
 
 def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp_path: Path, job_tree: Any) -> None:
-    # The ranks make and read their pipes as torch's NCCL backend does.
+    # The ranks make and read their pipes as torch's NCCL backend does. A pipe gets its name when it is open.
     script = (
         "import os, time\nname = os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE'] + os.environ['RANK'] + '.pipe'\n"
-        "os.mkfifo(name)\npipe = os.open(name, os.O_RDONLY | os.O_NONBLOCK)\n"
-        "end = time.monotonic() + 60\nwhile not (byte := os.read(pipe, 1)) and time.monotonic() < end: time.sleep(0.05)\n"
+        "os.mkfifo(name + '.new')\npipe = os.open(name + '.new', os.O_RDONLY | os.O_NONBLOCK)\n"
+        "os.rename(name + '.new', name)\nos.set_blocking(pipe, True)\n"
+        "end = time.monotonic() + 90\nwhile not (byte := os.read(pipe, 1)) and time.monotonic() < end: time.sleep(0.05)\n"
         "print('asked', byte)\n"
     )
     job_tree.code("train.py", script)
@@ -264,7 +303,6 @@ def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp
     while not all((tmp_path / f"recorder-{rank}.pipe").exists() for rank in range(2)):
         assert train.poll() is None
         time.sleep(0.05)
-    time.sleep(0.3)  # from the pipe's making to its opening
     train.send_signal(signal.SIGUSR1)
     output = train.communicate(timeout=90)[0].decode()
 

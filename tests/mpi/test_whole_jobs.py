@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from roster.test_hosts_of_a_job import free_port_pair
+from free_ports import free_ports
 from trainshed.container.cluster.network import interface_to
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
@@ -36,7 +36,7 @@ class Hosts:
         self.folder = folder
         self.names = [f"127.0.0.{number + 2}" for number in range(count)] if count > 1 else ["algo-1"]
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.port = free_port_pair()
+        self.port = free_ports(2)
         options = NO_SHARED_MEMORY if count > 1 else ""
         given = {
             "sagemaker_mpi_enabled": "true",

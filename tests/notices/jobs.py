@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from free_ports import free_ports
+
 TOOLKIT = Path(__file__).resolve().parents[2] / "toolkit"
 LIMIT = 120.0  # seconds; a hang must not hang the tests
 
@@ -135,12 +137,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on which nobody listens, nor on the next one, where the hosts of a job meet."""
+    return free_ports(2)
 
 
 def _made(folder: Path) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
-from roster.test_hosts_of_a_job import free_port_pair
+from free_ports import free_ports
 from trainshed.container.roster.leader import Leader
 from trainshed.container.roster.member import Member
 from trainshed.container.roster.messages import Report
@@ -15,7 +16,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
 def pair() -> tuple[Leader, Member]:
-    port = free_port_pair()
+    port = free_ports(2)
     leader = Leader(HOSTS, port, "token", 1.0, lambda _: None)
     member = Member(HOSTS, 1, ("127.0.0.1", port), "token", 1.0, lambda _: None)
     joining = threading.Thread(target=leader.join, args=(20.0,))
@@ -25,9 +26,11 @@ def pair() -> tuple[Leader, Member]:
     return leader, member
 
 
-def turns(leader: Leader, member: Member, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def turns(leader: Leader, member: Member, until: Callable[[], object]) -> None:
+    """Lets both work until the condition holds."""
+    end = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < end
         leader.turn(None)
         member.turn(None)
         time.sleep(0.02)
@@ -45,10 +48,13 @@ def both_leave(leader: Leader, member: Member, first: Report, second: Report):
 def test_a_broken_connection_is_made_anew_and_nobody_is_lost():
     leader, member = pair()
     for _ in range(3):
-        assert member.link is not None
-        member.link.close()
-        turns(leader, member, 0.8)
-    assert leader.hosts[0].link is not None and not leader.hosts[0].lost_at and not leader.stopping
+        broken, known = member.link, leader.hosts[0].link
+        assert broken is not None
+        broken.close()
+        turns(
+            leader, member, lambda b=broken, k=known: member.link not in (None, b) and leader.hosts[0].link not in (None, k)
+        )
+    assert not leader.hosts[0].lost_at and not leader.stopping
     mine, theirs = both_leave(leader, member, Report(state="done"), Report(state="done"))
     assert mine == theirs and mine.failure is None
 
@@ -58,7 +64,7 @@ def test_what_was_said_before_the_connection_broke_is_said_again():
     assert member.link is not None
     member.link.close()  # the message below goes into a dead connection
     member.failing("rank 2 ended with 1")
-    turns(leader, member, 1.0)
+    turns(leader, member, lambda: leader.stopping)
     assert leader.stopping == "127.0.0.2: rank 2 ended with 1"
     failure = Failure(kind="UserError", summary="rank 2 on 127.0.0.2 exited with 1", exit_code=1)
     mine, theirs = both_leave(leader, member, Report(state="stopped"), Report(state="failed", failure=failure))
@@ -76,7 +82,8 @@ def test_nonsense_and_strangers_are_turned_away():
         b"\xff" * 4096 + b"\n",
     ):
         with socket.create_connection(("127.0.0.1", leader.port)) as stranger:
+            turns(leader, member, lambda: leader.strangers)
             stranger.sendall(payload)
-            turns(leader, member, 0.2)
+            turns(leader, member, lambda: not leader.strangers)
     assert leader.hosts[0].link is not None and member.link is not None and not leader.stopping
     both_leave(leader, member, Report(state="done"), Report(state="done"))

@@ -12,25 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from free_ports import free_ports
 from trainshed.container.doctor.cluster import Pair, Server, facts, judge, measure, rounds
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
 SAME = {"trainshed": "1", "code": "abc"}
-
-
-def three_free_ports() -> int:
-    """A port that is free together with the two after it."""
-    while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-        try:
-            for number in range(port, port + 3):
-                with socket.socket() as probe:
-                    probe.bind(("", number))
-        except (OSError, OverflowError):
-            continue
-        return port
 
 
 @pytest.fixture
@@ -40,7 +26,7 @@ def doctors(tmp_path: Path) -> Iterator[Callable[..., list[tuple[int, str]]]]:
 
     def run(*codes: str | None, timeout: str = "20") -> list[tuple[int, str]]:
         names = [f"127.0.0.{number + 1}" for number in range(len(codes))]
-        port = three_free_ports()
+        port = free_ports(3)
         for name, code in zip(names, codes, strict=True):
             base = tmp_path / name
             (base / "input/config").mkdir(parents=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from free_ports import free_ports
+
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
 STARTED = "import os, time\nprint('started', os.environ['RANK'], flush=True)\n"
-WAITS = STARTED + "time.sleep(60)\n"
+WAITS = STARTED + "time.sleep(600)\n"
 
 
 class Hosts:
@@ -25,7 +26,7 @@ class Hosts:
         self.folder = folder
         self.names = [f"127.0.0.{number + 1}" for number in range(count)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.port = free_port_pair()
+        self.port = free_ports(2)
         hyperparameters = {
             "trainshed_distribution": "torchrun",
             "trainshed_processes_per_host": "2",
@@ -66,6 +67,13 @@ class Hosts:
             assert time.monotonic() < deadline, "the ranks did not start"
             time.sleep(0.05)
 
+    def wait_until_joining(self, number: int) -> None:
+        """Until a host has read its job; what it does next is to look for the others."""
+        deadline = time.monotonic() + 60
+        while not (self.base(number) / "output/data").exists():
+            assert self.processes[number].poll() is None and time.monotonic() < deadline, self.output(number)
+            time.sleep(0.05)
+
     def output(self, number: int) -> str:
         return (self.base(number) / "stdout").read_text()
 
@@ -78,19 +86,6 @@ class Hosts:
 
     def succeeded(self, number: int) -> bool:
         return (self.base(number) / "output/success").exists()
-
-
-def free_port_pair() -> int:
-    """A port that is free together with the one after it."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 @pytest.fixture
@@ -119,7 +114,7 @@ def test_all_hosts_succeed_together(hosts):
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_one_failing_rank_fails_every_host_with_its_own_reason(hosts, rank):
-    job = hosts(3, STARTED + f"if os.environ['RANK'] == '{rank}': raise ValueError('bad batch')\ntime.sleep(60)\n")
+    job = hosts(3, STARTED + f"if os.environ['RANK'] == '{rank}': raise ValueError('bad batch')\ntime.sleep(600)\n")
     job.start()
     assert job.exit_codes() == [1, 1, 1]
     name = job.names[rank // 2]
@@ -131,16 +126,24 @@ def test_one_failing_rank_fails_every_host_with_its_own_reason(hosts, rank):
 
 
 def test_the_real_cause_wins_over_a_rank_that_only_lost_its_peer(hosts):
-    # Rank 2 raises at once but takes a second to end; meanwhile rank 0 notices and is gone first.
+    # Rank 2 raises first but ends only when rank 0, which notices, is gone.
     job = hosts(
         2,
         STARTED
         + "import atexit, signal\n"
         + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        + "if os.environ['RANK'] == '2':\n    atexit.register(time.sleep, 1)\n    raise KeyError('the cause')\n"
-        + "time.sleep(0.5)\n"
-        + "if os.environ['RANK'] == '0': raise RuntimeError('[gloo] Connection closed by peer [127.0.0.2]:4242')\n"
-        + "time.sleep(1)\n",
+        + "rank, here = os.environ['RANK'], '../../here'\n"
+        + "open(here + rank, 'w').close()\n"
+        + "while not all(os.path.exists(here + str(n)) for n in range(4)): time.sleep(0.01)\n"
+        + "def wait():\n"
+        + "    open('../../raised', 'w').close()\n"
+        + "    while not os.path.exists('../../pid') or os.path.exists('/proc/' + open('../../pid').read()):\n"
+        + "        time.sleep(0.01)\n"
+        + "if rank == '2':\n    atexit.register(wait)\n    raise KeyError('the cause')\n"
+        + "while not os.path.exists('../../raised'): time.sleep(0.01)\n"
+        + "if rank == '0':\n"
+        + "    open('../../pid.new', 'w').write(str(os.getpid()))\n    os.rename('../../pid.new', '../../pid')\n"
+        + "    raise RuntimeError('[gloo] Connection closed by peer [127.0.0.2]:4242')\n",
     )
     job.start()
     assert all(code != 0 for code in job.exit_codes())
@@ -177,11 +180,13 @@ def test_a_stop_signal_to_one_host_reaches_the_ranks_of_all(hosts):
 
 
 def test_a_host_that_never_comes_is_named_on_the_others(hosts):
-    job = hosts(3, STARTED, host_timeout_seconds="3")
-    job.start(0, 1)
+    job = hosts(3, STARTED, host_timeout_seconds="8")
+    job.start(1)
+    job.wait_until_joining(1)
+    job.start(0)
     assert job.exit_codes() == [69, 69]
     for number in range(2):
-        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 3 s (2 of 3 hosts are there)")
+        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 8 s (2 of 3 hosts are there)")
     assert "started" not in job.output(0)
 
 
@@ -195,18 +200,28 @@ def test_a_host_that_cannot_start_tells_the_others_why(hosts, broken):
 
 
 def test_hosts_of_different_jobs_do_not_meet(hosts):
-    job = hosts(2, STARTED, host_timeout_seconds="4")
+    job = hosts(2, STARTED, host_timeout_seconds="8")
     path = job.base(1) / "input/config/hyperparameters.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "epochs": "7"}))
-    job.start()
+    job.start(1)
+    job.wait_until_joining(1)
+    job.start(0)
     assert job.exit_codes() == [69, 69]
     assert "were not started for the same job" in job.failure(1).splitlines()[0]
     assert "127.0.0.2 did not come" in job.failure(0).splitlines()[0]
 
 
 def test_a_host_that_is_done_waits_for_the_others(hosts):
-    job = hosts(2, STARTED + "time.sleep(1.5 if os.environ['RANK'] == '0' else 0)\n")
+    job = hosts(
+        2,
+        STARTED + "while os.environ['RANK'] == '0' and not os.path.exists('go'): time.sleep(0.05)\n",
+    )
     job.start()
     job.wait_until_started()
+    pids = Path(f"/proc/{job.processes[1].pid}/task/{job.processes[1].pid}/children")
+    while pids.read_text().split():
+        time.sleep(0.05)
+    assert job.processes[1].poll() is None
+    (job.base(0) / "code/go").touch()
     assert job.exit_codes() == [0, 0]
     assert all(job.succeeded(number) for number in range(2))
