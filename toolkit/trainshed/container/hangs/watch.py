@@ -84,6 +84,7 @@ class HangWatch:
         self.last_moved = self.next_look = 0.0
         self.still = False  # whether this host's ranks have stood still for the set time
         self.recorded = 0  # ranks whose flight recorder was asked to write what it knows
+        self.asked_early = ""  # why a report was asked for before the loop's first turn
         self.wanted: int | None = None  # the number of the part that host 0 wants from us, 0 for a report of our own
         # Of host 0 alone:
         self.gathering: Gathering | None = None
@@ -147,6 +148,10 @@ class HangWatch:
         self.running = supervised is not None
         if supervised is not None and self.run is None:
             self.run, self.last_moved = supervised, now
+            if self.asked_early:
+                self._gather(self.asked_early, hang=False)
+            elif self.wanted is not None:  # host 0 was quicker
+                self._contribute(self.wanted)
         if self.look is not None and self.look.done():
             look, self.look = self.look, None
             self._seen(look.samples(), now)
@@ -273,7 +278,8 @@ class HangWatch:
         return [self.host] if self.running and self.run is not None and not self.run.sent else []
 
     def _gather(self, why: str, *, hang: bool) -> None:
-        if self.run is None:  # it has not been started yet
+        if self.run is None:  # the loop has not had its first turn
+            self.asked_early = why
             return
         if self.gathering is not None:
             self.gathering.hang = self.gathering.hang or hang
