@@ -11,7 +11,8 @@ from trainshed.contract.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, d
 HELP = """\
 usage: trainshed COMMAND ...
 
-  run JOB.yaml|SCRIPT   run a training job here, as processes or as containers
+  run JOB.yaml|SCRIPT   run a training job here, as processes or as containers;
+                        --on slurm submits it
   train                 in a container: run the job that /opt/ml describes
   doctor                check this machine or container, and the job in /opt/ml
   check-image IMAGE     check a container image from outside
@@ -25,7 +26,7 @@ usage: trainshed COMMAND ...
 
 
 def _run(arguments: list[str]) -> int:
-    from .runner.flags import main as run
+    from .runner.places import main as run
 
     return run(arguments)
 

@@ -70,6 +70,9 @@ def parser() -> argparse.ArgumentParser:
     job.add_argument("--metric", action="append", default=[], metavar="NAME=REGEX", help="a metric to read from the log")
     job.add_argument("--argv", metavar="STYLE", help="how hyperparameters reach the script: sagemaker, json or flags")
     where = made.add_argument_group("where it runs")
+    where.add_argument("--on", metavar="PLACE", help="here (default), or slurm: submit it with sbatch, and follow it")
+    slurm = "with --on slurm: one more option of sbatch, like partition=gpu; --detach submits and returns"
+    where.add_argument("--sbatch", metavar="NAME=VALUE", help=slurm)
     where.add_argument("--image", metavar="IMAGE", help="container image; without one the hosts are processes")
     where.add_argument("--instances", metavar="N", help="number of hosts (default 1)")
     where.add_argument("--distribution", metavar="KIND", help="script (default) or torchrun")

@@ -53,6 +53,7 @@ class Job:
     hyperparameters: JSON values; floats are `SpelledFloat` and keep the spelling of whoever wrote them.
     output: folder for this run, "" for a new one below `runs/`.
     checkpoints: folder that outlives the run, "" for one inside the run.
+    places: what the job asks of a place where it may run (`slurm`, `kubernetes`, `sagemaker`), for that place to read.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Job:
     resources: Resources = Resources()
     checkpoints: str = ""
     argv: str = ""
+    places: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from .program import locate_program
 FIELDS = (
     "name", "image", "program", "source_dir", "hyperparameters", "channels", "instances", "distribution", "environment",
     "output", "max_runtime_seconds", "grace_seconds", "metric_definitions", "resources", "checkpoints", "argv",
+    "slurm", "kubernetes", "sagemaker",
 )  # fmt: skip
 LONGEST_NAME = 39  # the platform takes 63, and 24 are for the time
 MOST_CHANNELS = 20  # the platform's limit
@@ -74,6 +75,11 @@ def check(
         resources=_resources(fields),
         checkpoints=fields.path("checkpoints", "new"),
         argv=fields.choice("argv", ARGV_STYLES, ""),
+        places={
+            place: {name: node.plain() for name, node in fields.mapping(place).items()}
+            for place in ("slurm", "kubernetes", "sagemaker")
+            if fields.node(place) is not None
+        },
     )
 
 

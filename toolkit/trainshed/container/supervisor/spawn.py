@@ -75,6 +75,10 @@ def _become(spec: ProcessSpec, executable: str, out: int, err: int, status: int,
         for number in (*signal.valid_signals(),):
             if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
                 signal.signal(number, signal.SIG_DFL)
+        if "SLURM_JOB_ID" in spec.env:
+            # Slurm's warning of the time limit is for `train`, but some clusters send it to every process of a step, and
+            # it would kill those without a handler.
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

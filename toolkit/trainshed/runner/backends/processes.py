@@ -83,7 +83,7 @@ class Processes:
         self.run_id = run.id
         ports = _two_free_ports() if len(run.hosts) > 1 else ("", "")
         for index, host in enumerate(run.hosts):
-            environment = {**_inherited(self.environ), **_own(run, index, host, self.environ, ports)}
+            environment = {**inherited(self.environ), **_own(run, index, host, self.environ, ports)}
             try:
                 process = subprocess.Popen(
                     _command(),
@@ -134,7 +134,7 @@ def _end_with_runner() -> None:
     die_with_parent(signal.SIGTERM)
 
 
-def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment without what describes other jobs; PYTHONPATH holds for any working directory."""
     kept = {
         name: value
