@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from contract.mutations import Damage
-from trainshed.container import hardware, main
+from trainshed.container import carry, hardware, main
 from trainshed.container.supervisor.plan import LaunchPlan, Outcome, ProcessResult
 from trainshed.contract.errors import EXIT_INTERNAL
 
@@ -96,7 +96,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "run", end_well)
+    monkeypatch.setattr(carry, "run", end_well)
     monkeypatch.setattr(main, "join_roster", lambda *_: None)
     monkeypatch.setattr(main, "fail_before_start", lambda *_: None)
     monkeypatch.chdir(folder)
