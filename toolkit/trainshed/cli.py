@@ -16,6 +16,7 @@ usage: trainshed COMMAND ...
   train                 in a container: run the job that /opt/ml describes
   doctor                check this machine or container, and the job in /opt/ml
   check-image IMAGE     check a container image from outside
+  export PLACE JOB.yaml print a job for kubernetes or sagemaker
   checkpoints FOLDER    list, verify, prune and convert checkpoints
   plan SCRIPT           profile a model and write its pipeline plan
 
@@ -49,6 +50,12 @@ def _check_image(arguments: list[str]) -> int:
     return check_image(arguments)
 
 
+def _export(arguments: list[str]) -> int:
+    from .runner.export.command import main as export
+
+    return export(arguments)
+
+
 def _checkpoints(arguments: list[str]) -> int:
     from .checkpoint.__main__ import main as checkpoints
 
@@ -66,6 +73,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "doctor": _doctor,
     "check-image": _check_image,
+    "export": _export,
     "checkpoints": _checkpoints,
     "plan": _plan,
 }
