@@ -161,3 +161,30 @@ def test_the_forms_of_later_pythons_are_understood() -> None:
     assert main_thread(text) == (Frame("/a/c.py", 0, "main"),)
     assert main_thread(text.replace("Current thread", "Thread")) == (Frame("/a/c.py", 0, "main"),)
     assert main_thread("") == ()
+
+
+# A thread with the name of gloo's workers has still something to put down when the script ends.
+LATE = """\
+import hashlib, sys, threading
+sys.modules["torch"] = sys
+begun = threading.Event()
+
+def work():
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
+        file.write(sys.argv[1])
+    begun.set()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000)  # in C, without the interpreter's lock
+    print("put down", flush=True)
+    threading.Event().wait()
+
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_script_ends_when_gloos_threads_have_put_down_their_work() -> None:
+    env = os.environ | {"PYTHONPATH": STACKS_HOOK}
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, "pt_gloo_runloop"], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "put down\n", "")

@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from .data import ResumableLoader, ResumableSampler
     from .errors import CheckpointError
     from .export import export_weights
+    from .interrupt import listen
 
-__all__ = ["CheckpointError", "Checkpointer", "ResumableLoader", "ResumableSampler", "export_weights"]
+__all__ = ["CheckpointError", "Checkpointer", "ResumableLoader", "ResumableSampler", "export_weights", "listen"]
 _HOMES = {
     "CheckpointError": "errors",
     "Checkpointer": "checkpointer",
     "ResumableLoader": "data",
     "ResumableSampler": "data",
     "export_weights": "export",
+    "listen": "interrupt",
 }
 
 

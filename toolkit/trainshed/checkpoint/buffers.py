@@ -29,7 +29,8 @@ class Buffer:
         self.bytes_ = torch.frombuffer(self._map, dtype=torch.uint8)
         self.pinned = False
         self._device = device
-        self._touching = threading.Thread(target=self._touch, name="trainshed-buffer", daemon=True)
+        # No daemon: a thread that is in native code when the interpreter is taken apart can abort the process.
+        self._touching = threading.Thread(target=self._touch, name="trainshed-buffer")
         self._touching.start()
 
     def _touch(self) -> None:

@@ -37,7 +37,7 @@ class Checkpointer:
                 break
 
     Args:
-        folder: where checkpoints lie.
+        folder: where checkpoints lie; None makes none: the loop is only told when to stop.
         model: the module (wrapped by DDP, FSDP2, torch.compile, or plain); several as a sequence or mapping.
         optimizer: the optimizer(s) of its parameters.
         scheduler, scaler, data: anything with `state_dict` and `load_state_dict`; `data` is what knows the position in
@@ -57,7 +57,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | None,
         *,
         model: Any,
         optimizer: Any = None,
@@ -77,7 +77,7 @@ class Checkpointer:
             raise ValueError("keep_last must be at least 2: the newest checkpoint may turn out to be damaged")
         if best_is not in ("min", "max"):
             raise ValueError(f"best_is must be 'min' or 'max', not {best_is!r}")
-        self.folder = os.path.abspath(folder)
+        self.folder = "" if folder is None else os.path.abspath(folder)
         self._intervals = (every_steps, every_seconds)
         self._policy = Policy(*self._intervals, time.monotonic(), History())
         self._check_seconds = check_seconds
@@ -86,7 +86,8 @@ class Checkpointer:
         )
         self._ranks = ranks_module.current()
         try:
-            self._ranks.share_storage(self.folder)
+            if self.folder:
+                self._ranks.share_storage(self.folder)
         except OSError as error:
             raise CheckpointError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from error
         keep = Retention(last=keep_last, every=keep_every, metric=keep_best, mode=best_is)
@@ -115,6 +116,8 @@ class Checkpointer:
         Raises:
             CheckpointError: the newest whole one does not fit this model.
         """
+        if not self.folder:
+            return 0
         if self._ranks.leads:
             folders.sweep(self.folder)
         found = resume(self.folder, self._ranks, self._states)
@@ -143,8 +146,9 @@ class Checkpointer:
         now = time.monotonic()
         self._policy.stepped(now - self._stepped_at, self._shots.writer.busy)
         self._stepped_at = now
-        due = self._policy.step_due(step)
-        self._shots.prepare()
+        due = bool(self.folder) and self._policy.step_due(step)
+        if self.folder:
+            self._shots.prepare()
         if self.interrupted or (step < self._next_check and not due):
             return self.interrupted
         self._consider(step, due, metrics or {})
@@ -152,12 +156,16 @@ class Checkpointer:
         return self.interrupted
 
     def save(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Saves now, whatever the clock says, and waits until the checkpoint is durable. Collective.
+        """Saves now, whatever the clock says, and waits until the checkpoint of this step is durable. Collective.
 
         Raises:
             CheckpointError: it was not made.
         """
-        self._finish_pending()
+        if not self.folder:
+            raise CheckpointError("there is no folder to save to")
+        failed = self._finish_pending()
+        if not failed and not self._anywhere(self.last_step != step):
+            return  # it has just been made, on all ranks
         self._save(step, metrics or {}, "asked for")
         if self._finish_pending():
             raise CheckpointError(f"the checkpoint of step {step} was not made; the reason is above")
@@ -175,10 +183,11 @@ class Checkpointer:
             raise CheckpointError(f"writing checkpoints failed: {fatal}") from fatal
 
     def close(self) -> None:
-        """Waits for the checkpoint being written and lets SIGTERM end the process again."""
+        """Waits for the checkpoint being written and lets SIGTERM end the process again. The last call."""
         self._shots.writer.wait()
         self._collect()
         self._interrupts.close()
+        self._ranks.close()
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -212,7 +221,7 @@ class Checkpointer:
             raise CheckpointError(f"writing checkpoints failed: {fatal or 'on another rank'}") from fatal
         if stop:
             self._stop(step, metrics, hurried=bool(busy) and -less < 1.5 * write)
-        elif due or once or (late and not busy):
+        elif self.folder and (due or once or (late and not busy)):
             self._save_once = False
             self._finish_pending(check=bool(busy))
             self._save(step, metrics, "notice" if once else "interval")
@@ -229,7 +238,7 @@ class Checkpointer:
     def _stop(self, step: int, metrics: Mapping[str, float], hurried: bool) -> None:
         """The last checkpoint of this run. `hurried`: there is no time for another than the one being written."""
         failed = self._finish_pending()
-        if (failed or not hurried) and self.last_step != step:
+        if self.folder and (failed or not hurried) and self._anywhere(self.last_step != step):
             self._save(step, metrics, "notice")
             failed = self._finish_pending()
         reasons = [reason for reason in self._ranks.gather(self._notice.reason if self._notice else "") if reason]
@@ -281,6 +290,10 @@ class Checkpointer:
         if broken:
             raise CheckpointError(f"writing checkpoints failed: {fatal or 'on another rank'}") from fatal
         return bool(failed)
+
+    def _anywhere(self, condition: bool) -> bool:
+        """Whether it holds on any rank. Collective."""
+        return bool(self._ranks.highest([condition])[0])
 
     def _say(self, line: str, everywhere: bool = False) -> None:
         if self._ranks.rank == 0 or everywhere:

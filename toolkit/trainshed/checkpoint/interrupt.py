@@ -14,28 +14,41 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-class Interrupts:
-    """Notices of this rank; `look` is cheap enough for every step.
+_signalled = 0  # the signal that has come; one for the process, since handlers are
 
-    A SIGTERM that nobody handles would end the script before it can save: from construction on it only leaves a note,
-    which the next `look` finds; a second one ends it as ever. A handler of the user's own is left alone (the notice
-    file still works).
+
+def listen() -> bool:
+    """From now on SIGTERM only leaves a note, which the next `Interrupts.look` finds; a second one ends the script.
+
+    A Checkpointer calls this itself. Scripts call it on their first line, so that a stop that comes while torch is being
+    imported finds them prepared, too. A handler of the user's own is left alone (the notice file still works).
+
+    Returns:
+        Whether the handler is ours now.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _note)
+    return handler in (signal.SIG_DFL, _note)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    global _signalled
+    if _signalled:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    _signalled = number
+
+
+class Interrupts:
+    """Notices of this rank; `look` is cheap enough for every step."""
 
     def __init__(self) -> None:
         self._watch = Watch(os.environ.get(NOTICE_FILE, ""))
-        self._signalled = 0
         self._reported = False
-        main = threading.current_thread() is threading.main_thread()
-        self._handles = main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        if self._handles:
-            signal.signal(signal.SIGTERM, self._note)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._signalled:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        self._signalled = number
+        self._handles = listen()
 
     def look(self) -> Notice | None:
         """A notice that has not been returned before."""
@@ -43,13 +56,15 @@ class Interrupts:
         if notice is not None:
             self._reported = self._reported or notice.stop
             return notice
-        if self._signalled and not self._reported:
+        if _signalled and self._handles and not self._reported:
             self._reported = True
             return Notice(number=0, source="SIGTERM", reason="SIGTERM received", stop=True, received=time.time())
         return None
 
     def close(self) -> None:
         """SIGTERM ends the process again."""
-        if self._handles and signal.getsignal(signal.SIGTERM) == self._note:
+        global _signalled
+        if self._handles and signal.getsignal(signal.SIGTERM) == _note:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _signalled = 0
         self._handles = False

@@ -5,6 +5,7 @@ All talk goes over a gloo group of its own: it never touches the GPU, and never 
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import secrets
@@ -51,6 +52,9 @@ class Ranks:
         """Finds out who sees the same folder. Raises OSError where it cannot be written."""
         os.makedirs(folder, exist_ok=True)
 
+    def close(self) -> None:
+        """No more talk; each rank for itself, in its own time."""
+
 
 class Group(Ranks):
     """The ranks of torch.distributed's default group; constructed by all of them together."""
@@ -61,7 +65,8 @@ class Group(Ranks):
         import torch.distributed as dist
 
         self._torch, self._dist = torch, dist
-        self._group = dist.new_group(backend="gloo")
+        self._group: Any = dist.new_group(backend="gloo")
+        atexit.register(self.close)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.peers = tuple(range(self.world_size))
         self.token = self.gather(self.token)[0]
@@ -99,6 +104,19 @@ class Group(Ranks):
             raise problem
         storages = sorted({peers for peers in everyone if peers})
         self.peers, self.part, self.parts = seen, storages.index(seen), len(storages)
+
+    def close(self) -> None:
+        """Ends the group, which waits for gloo's threads to put down the tensors of the last exchange.
+
+        A thread that still holds the last reference to one when the interpreter is taken apart aborts the process.
+        """
+        atexit.unregister(self.close)
+        group, self._group = self._group, None
+        if group is not None:
+            try:
+                self._dist.destroy_process_group(group)
+            except (AssertionError, ValueError, RuntimeError):  # the script has ended all groups already
+                pass
 
 
 def current() -> Ranks:
