@@ -8,6 +8,7 @@ from . import launchers
 from .cgroup import oom_kills
 from .console import say
 from .hangs.watch import HangWatch, stops_on_hang
+from .interrupted import Interrupted, stop_raises
 from .notices import Notices
 from .restarts import Restarts
 from .supervisor.loop import run
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
+    from .intermediate import Uploads
     from .notices import Interruption
     from .program import Program
     from .report.record import RunRecord
@@ -64,6 +66,7 @@ def carry(
     ours = settings.engine != "torchrun" and roster is None
     restarts = Restarts(settings.max_restarts if ours else 0, job.paths.checkpoints, say)
     killed_before = oom_kills()
+    uploads = _uploads(job, environ)
     while True:
         hangs = HangWatch(
             cluster.current_host,
@@ -75,7 +78,20 @@ def carry(
             roster=roster,
         )
         runtime = launchers.runtime(plan, roster, say)
-        outcome = run(plan, say=say, started=started, watcher=hangs, runtime=runtime, notices=notices)
+        try:
+            outcome = run(
+                plan,
+                say=say,
+                started=started,
+                watcher=hangs,
+                runtime=runtime,
+                notices=notices,
+                spared=(uploads.pid,) if uploads else (),
+            )
+        except BaseException:
+            if uploads:
+                uploads.give_up()
+            raise
         interruption = None if hangs.failure else notices.interruption(outcome, cluster.processes_per_host)
         killed = oom_kills()
         failure = hangs.failure
@@ -87,7 +103,27 @@ def carry(
         record.restarted(failure)
         plan = restarts.plan(plan)
     notices.close()
+    if uploads:
+        _finish(uploads, stopped=bool(outcome.stop_signal))
     return Carried(outcome=outcome, failure=failure, interruption=interruption)
+
+
+def _uploads(job: Job, environ: Mapping[str, str]) -> Uploads | None:
+    """What brings intermediate output to S3, where the job asks for that."""
+    if not job.hyperparameters.get("sagemaker_s3_output"):
+        return None
+    from .intermediate import start
+
+    return start(job, environ, say)
+
+
+def _finish(uploads: Uploads, stopped: bool) -> None:
+    try:
+        with stop_raises("while the intermediate output was being uploaded"):
+            uploads.finish(stopped)
+    except Interrupted as error:  # how the script ended stands
+        uploads.give_up()
+        say(f"the upload of the intermediate output is cut off: {error}")
 
 
 def _diagnose(

@@ -110,6 +110,7 @@ def run(
     watcher: Watcher | None = None,
     runtime: Runtime | None = None,
     notices: Notices | None = None,
+    spared: tuple[int, ...] = (),
 ) -> Outcome:
     """Runs the plan's processes to their end and returns how they ended; nothing of them is left afterwards.
 
@@ -121,6 +122,7 @@ def run(
         watcher: what else the loop is to watch: the roster of the job's hosts.
         runtime: the launcher's own part in the run, where it has one.
         notices: is told of stop signals before they are passed on, and may announce a stop itself.
+        spared: children of this process that are not the plan's, and live on.
 
     Raises:
         StartError: a process could not be started; those already running were stopped.
@@ -129,7 +131,7 @@ def run(
     become_subreaper()
     signals = SignalPipe()
     try:
-        return _Run(plan, signals, say, watcher, runtime, notices).to_the_end(started)
+        return _Run(plan, signals, say, watcher, runtime, notices, spared).to_the_end(started)
     finally:
         if runtime is not None:
             runtime.close()
@@ -147,7 +149,9 @@ class _Run:
         watcher: Watcher | None,
         runtime: Runtime | None,
         notices: Notices | None,
+        spared: tuple[int, ...],
     ) -> None:
+        self.spared = spared
         self.plan, self.signals, self.watcher, self.runtime, self.notices = plan, signals, watcher, runtime, notices
         self._say = say
         self.unsaid: list[str] = []
@@ -227,7 +231,7 @@ class _Run:
         """One turn of the loop; False when all is over."""
         alive = any(rank.alive for rank in self.ranks) or (self.runtime is not None and self.runtime.busy())
         if not alive:
-            left = descendants()
+            left = [pid for pid in descendants() if pid not in self.spared]
             if not left:
                 return False
             self.end_leftovers(left)

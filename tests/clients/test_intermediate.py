@@ -1,0 +1,141 @@
+"""Intermediate output: which files are uploaded, and when. Uploads to a server of S3's kind are in test_sdk2."""
+
+from __future__ import annotations
+
+import os
+import select
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainshed.container import intermediate
+from trainshed.container.intermediate.uploader import Uploader
+from trainshed.container.intermediate.watch import Watch
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Path:
+    folder = tmp_path / "intermediate"
+    folder.mkdir()
+    return folder
+
+
+def taken(watch: Watch, folder: Path) -> list[str]:
+    return [os.path.relpath(path, folder) for path in watch.take()]
+
+
+def test_a_file_counts_when_it_is_closed_and_not_before(watched: Path) -> None:
+    watch = Watch(str(watched))
+    with (watched / "a").open("w") as file:
+        file.write("half")
+        file.flush()
+        assert taken(watch, watched) == []
+    assert taken(watch, watched) == ["a"]
+    assert taken(watch, watched) == []
+    (watched / "a").write_text("again")
+    (watched / "a").write_text("and again")
+    assert taken(watch, watched) == ["a"]
+
+
+def test_a_file_that_is_renamed_or_linked_into_place_counts(watched: Path, tmp_path: Path) -> None:
+    watch = Watch(str(watched))
+    (tmp_path / "outside").write_text("1")
+    os.rename(tmp_path / "outside", watched / "renamed")
+    (tmp_path / "other").write_text("2")
+    os.link(tmp_path / "other", watched / "linked")
+    assert taken(watch, watched) == ["renamed", "linked"]
+
+
+def test_folders_count_with_what_was_in_them_before_they_were_seen(watched: Path, tmp_path: Path) -> None:
+    (watched / "early").write_text("0")
+    watch = Watch(str(watched))
+    (watched / "deep/er").mkdir(parents=True)
+    (watched / "deep/er/a").write_text("1")
+    (tmp_path / "whole/sub").mkdir(parents=True)
+    (tmp_path / "whole/sub/b").write_text("2")
+    os.rename(tmp_path / "whole", watched / "whole")
+    assert set(taken(watch, watched)) == {"early", "deep/er/a", "whole/sub/b"}
+    (watched / "whole/sub/c").write_text("3")
+    assert taken(watch, watched) == ["whole/sub/c"]
+
+
+def test_what_is_gone_again_is_no_matter(watched: Path) -> None:
+    watch = Watch(str(watched))
+    (watched / "folder").mkdir()
+    (watched / "folder/a").write_text("1")
+    (watched / "folder/a").unlink()
+    (watched / "folder").rmdir()
+    put: list[str] = []
+    uploader = Uploader(str(watched), "s3://b/p/", lambda path, bucket, key: put.append(key), lambda line: None)
+    assert all(uploader.upload(path) for path in watch.take())
+    assert put == []
+
+
+def test_waiting_ends_with_a_file_or_with_the_job(watched: Path) -> None:
+    watch = Watch(str(watched))
+    read, write = os.pipe()
+    (watched / "a").write_text("1")
+    assert watch.wait(read) is False
+    assert taken(watch, watched) == ["a"]
+    os.close(write)
+    assert watch.wait(read) is True
+    assert not select.select([watch.fd], [], [], 0)[0]
+    os.close(read)
+
+
+def test_a_file_is_uploaded_once_as_it_is_and_again_when_it_has_changed(watched: Path) -> None:
+    put: list[tuple[str, str, str]] = []
+
+    def remember(path: str, bucket: str, key: str) -> None:
+        put.append((Path(path).read_text(), bucket, key))
+
+    uploader = Uploader(str(watched), "s3://bucket/prefix/job/output/intermediate/", remember, print)
+    (watched / "sub").mkdir()
+    path = watched / "sub/a"
+    path.write_text("one")
+    uploader.upload(str(path))
+    uploader.upload(str(path))
+    path.write_text("longer")
+    uploader.rest()
+    assert put == [(text, "bucket", "prefix/job/output/intermediate/sub/a") for text in ("one", "longer")]
+
+
+def test_an_upload_that_fails_is_said_and_tried_again_at_the_end(watched: Path) -> None:
+    said: list[str] = []
+    put: list[str] = []
+    broken = True
+
+    def unsteady(path: str, bucket: str, key: str) -> None:
+        if broken:
+            raise OSError("https://user:hunter2@host is down")
+        put.append(key)
+
+    uploader = Uploader(str(watched), "s3://b/", unsteady, said.append)
+    (watched / "a").write_text("1")
+    assert uploader.upload(f"{watched}/a") is False
+    assert "tried again at the end" in said[0] and "is down" in said[0] and "hunter2" not in said[0]
+    broken = False
+    uploader.rest()
+    assert put == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "to"),
+    [
+        ("s3://b/out/", "job-1", "s3://b/out/job-1/output/intermediate/"),
+        ("s3://b", "", "s3://b/output/intermediate/"),
+        ("file:///out", "job-1", ""),
+        (None, "job-1", ""),
+        (3, "job-1", ""),
+    ],
+)
+def test_the_place_is_the_peers(uri: Any, name: str, to: str, job_tree: Any) -> None:
+    job_tree.configure(hyperparameters={"sagemaker_s3_output": uri} if uri is not None else {})
+    assert intermediate.destination(job_tree.read(TRAINING_JOB_NAME=name)) == to
+
+
+def test_a_folder_that_is_there_is_somebody_elses(job_tree: Any) -> None:
+    job_tree.configure(hyperparameters={"sagemaker_s3_output": "s3://b/out"})
+    (job_tree.base / "output/intermediate").mkdir(parents=True)
+    assert intermediate.destination(job_tree.read()) == ""
