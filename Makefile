@@ -28,4 +28,4 @@ setup: .venv/ready  ## the virtual environment that all of these use
 	touch $@
 
 clean:
-	rm -rf .venv runs build dist toolkit/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-clients runs build dist toolkit/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -12,4 +12,16 @@ source=$1 out=$2
 site=$(echo "$out"/opt/venv/lib/python3*/site-packages)
 PYTHONPATH=$site /opt/venv/bin/python -m pip check
 /opt/venv/bin/python -m compileall -q -s "$out" "$site" "$out/opt/trainshed"
+
+# In front of programs that SDK v3's drivers call, see toolkit/trainshed/container/drivers.
+front() { # FILE PYTHON-OPTION MODULE
+    install -d -m 0755 "$(dirname "$out$1")"
+    printf '#!/bin/sh\nexec /opt/venv/bin/python %s -m trainshed.container.drivers.%s "$@"\n' "$2" "$3" >"$out$1"
+    chmod 0755 "$out$1"
+}
+front /opt/venv/bin/torchrun -P torchrun
+if [ -e /usr/sbin/sshd.distrib ]; then
+    front /opt/venv/bin/mpirun -I mpirun
+    front /usr/sbin/sshd -I sshd
+fi
 chmod -R a+rX "$out"

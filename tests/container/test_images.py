@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from container import image_build
 from container.docker_cli import Containers, docker
+from container.wheels import make_wheel
 
 needs_docker = pytest.mark.docker
 ROOT = image_build.ROOT
@@ -153,7 +153,7 @@ def test_any_user_can_write_below_home_and_an_unmounted_opt_ml(container: Contai
 @needs_docker
 def test_any_user_can_install_a_requirement(container: Containers, user: str) -> None:
     job = container.job()
-    _make_wheel(job.folder, "tiny_requirement", "1.0")
+    make_wheel(job.folder, "tiny_requirement", "1.0")
     job.write({"requirements.txt": "tiny_requirement\n"}).open_to_all()
     install = "pip install --quiet --no-index --find-links /opt/ml -r /opt/ml/requirements.txt"
     use = "python -c 'import tiny_requirement; print(tiny_requirement.VERSION)'"
@@ -332,13 +332,3 @@ def _trainshed_wheel(folder: Path) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return next(folder.glob("trainshed-*.whl")).name
-
-
-def _make_wheel(folder: Path, name: str, version: str) -> None:
-    """A wheel of one module, made by hand so that the test needs no index."""
-    info = f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}.py", f"VERSION = {version!r}\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")

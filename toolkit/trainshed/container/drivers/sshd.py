@@ -1,0 +1,131 @@
+"""`/usr/sbin/sshd` in front of the real one: gives the hosts of a job of SDK v3's MPI driver a key of the job's own.
+
+The driver needs root to reach root on every host by ssh, without a password and without a question. Images that serve it
+carry one key pair for all their users. Ours carry none: each host makes the same key from what the job is (name, config
+files, drivers, and `TRAINSHED_ROSTER_TOKEN` where the job's environment has one), as host key and as root's own, and knows
+the job's hosts by it. Whoever knows a job's whole description could make its key; the token closes that.
+
+Keys that are there already, of an image derived from ours, are left alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import struct
+import subprocess
+import sys
+
+from .interfaces import DRIVER_VARIABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REAL = "/usr/sbin/sshd.distrib"  # where images/install/system.sh moves Debian's
+DESCRIBED_BY = (
+    "input/config/hyperparameters.json",
+    "input/config/inputdataconfig.json",
+    "input/data/sm_drivers/sm_train.sh",
+    "input/data/sm_drivers/sourcecode.json",
+    "input/data/sm_drivers/distributed.json",
+)
+_NAMES = ("TRAINSHED_ROSTER_TOKEN", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "SM_HOSTS")
+_KEY_TYPE = b"ssh-ed25519"
+_OWN_TO_A_LOGIN = ("HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_")
+
+
+def job_seed(environ: Mapping[str, str], base: str = "/opt/ml") -> bytes:
+    """32 bytes that every host of a job finds alike, and hosts of another job find otherwise."""
+    digest = hashlib.sha256(json.dumps([environ.get(name, "") for name in _NAMES]).encode())
+    for name in DESCRIBED_BY:
+        try:
+            with open(f"{base}/{name}", "rb") as file:
+                digest.update(hashlib.sha256(file.read()).digest())
+        except OSError:
+            digest.update(b"absent")
+    return digest.digest()
+
+
+def key_pair(seed: bytes) -> tuple[str, str]:
+    """An Ed25519 key from 32 bytes: the private key's file (OpenSSH's format) and the public key's two words.
+
+    Raises:
+        ImportError: `cryptography`, which paramiko brings, is not installed.
+    """
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
+    blob = b"".join(struct.pack(">I", len(part)) + part for part in (_KEY_TYPE, public))
+    return private.decode(), f"{_KEY_TYPE.decode()} {base64.b64encode(blob).decode()}"
+
+
+def install(folder: str, hosts: list[str], private: str, public: str) -> str:
+    """Puts the job's key into a user's .ssh folder: as own key, as one that may enter, as the key of all hosts.
+
+    Returns the private key's path; "" where the user has a key of this kind already, which is left alone.
+    """
+    own = f"{folder}/id_ed25519"
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    try:
+        file = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        with open(own) as old:
+            return own if old.read() == private else ""
+    with os.fdopen(file, "w") as new:
+        new.write(private)
+    with open(f"{own}.pub", "w") as new:
+        new.write(f"{public}\n")
+    for name, line in (("authorized_keys", public), ("known_hosts", f"{','.join(hosts)} {public}")):
+        with open(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file_of_lines:
+            file_of_lines.write(f"{line}\n")
+    return own
+
+
+def write_environment(folder: str, environ: Mapping[str, str]) -> None:
+    """Has a login from another host find this host's variables: a rank's SM_CURRENT_HOST is that of its own host.
+
+    The driver appends them to /etc/environment for the same end, which PAM does not read in every container.
+    """
+    lines = [
+        f"{name}={value}\n" for name, value in environ.items() if name not in _OWN_TO_A_LOGIN and "\n" not in name + value
+    ]
+    with open(os.open(f"{folder}/environment", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.writelines(lines)
+
+
+def options(environ: Mapping[str, str], home: str) -> list[str]:
+    """What sshd needs on its command line for a job of the MPI driver; [] for everyone else."""
+    if not environ.get(DRIVER_VARIABLE) or os.geteuid() != 0:
+        return []
+    try:
+        hosts = [str(host) for host in json.loads(environ.get("SM_HOSTS") or "[]")]
+        if len(hosts) < 2:
+            return []
+        key = install(f"{home}/.ssh", hosts, *key_pair(job_seed(environ)))
+        write_environment(f"{home}/.ssh", environ)
+    except (OSError, ImportError, ValueError) as error:
+        print(f"trainshed: sshd: no key for this job could be made: {error}", file=sys.stderr, flush=True)
+        return []
+    chosen = ["PasswordAuthentication=no", "KbdInteractiveAuthentication=no", "PermitUserEnvironment=yes"]
+    return [*(word for option in chosen for word in ("-o", option)), *(["-h", key] if key else [])]
+
+
+def main() -> None:
+    """Turns into the real sshd."""
+    if not os.access(REAL, os.X_OK):
+        sys.exit("trainshed: there is no sshd in this image: it was built with WITH_MPI=0")
+    os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+    chosen = options(os.environ, os.path.expanduser("~root"))
+    if "-h" not in chosen and os.geteuid() == 0:  # a container's own host keys, where it has none; no image carries any
+        subprocess.run(["ssh-keygen", "-A"], stdout=subprocess.DEVNULL, check=False)
+    os.execv(REAL, [REAL, *chosen, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
