@@ -114,10 +114,6 @@ DIFFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
         "SAGEMAKER_CONTAINER_LOG_LEVEL counts, as the peer's own documentation says; a level is always a number",
         ("SAGEMAKER_CONTAINER_LOG_LEVEL has no effect", "a log level that is a word"),
     ),
-    "SM_FRAMEWORK_MODULE": (
-        "SAGEMAKER_TRAINING_MODULE names another toolkit's launcher, which nobody calls here",
-        ("SAGEMAKER_TRAINING_MODULE",),
-    ),
     "SM_HP_B": ("floats keep their spelling", ("infinite and not-a-number hyperparameters",)),
     "SM_USER_ARGS": ("floats keep their spelling", ("infinite and not-a-number hyperparameters",)),
     "SM_MODULE_NAME": ("a job that names no program runs the usual one", ("no hyperparameters at all",)),

@@ -10,7 +10,7 @@ import pytest
 
 from trainshed.container import launchers
 from trainshed.container.cluster import sagemaker, single
-from trainshed.container.launchers import LAUNCHERS, STACKS_HOOK
+from trainshed.container.launchers import LAUNCHERS, PEERS_MODULES, STACKS_HOOK
 from trainshed.container.program.locate import Program, locate
 from trainshed.container.supervisor.plan import LaunchPlan, ProcessSpec
 from trainshed.contract.cluster import Cluster, Hardware
@@ -66,7 +66,7 @@ def common(tree: Any, address: str, interface: str = "") -> dict[str, str]:
         **interfaces,
         "PATH": "/usr/bin:/bin",
         "HOME": "/home/u",
-        "PYTHONPATH": f"{STACKS_HOOK}:{tree.base}/code:/own",
+        "PYTHONPATH": f"{STACKS_HOOK}:{tree.base}/code:/own:{PEERS_MODULES}",
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
         "MASTER_ADDR": address,
@@ -231,7 +231,7 @@ def test_the_code_comes_on_pythons_path_before_what_was_installed_and_after_the_
     )
     (spec,) = planned(job_tree, SCRIPT, program=program, environ={"PATH": "/bin", "PYTHONPATH": pythonpath}).processes
 
-    assert spec.env["PYTHONPATH"] == f"{STACKS_HOOK}:{expected.format(code=code)}"
+    assert spec.env["PYTHONPATH"] == f"{STACKS_HOOK}:{expected.format(code=code)}:{PEERS_MODULES}"
     assert spec.env["PATH"] == ("/pre/bin:/bin" if packages else "/bin")
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+# What Amazon's images have in SAGEMAKER_TRAINING_MODULE: their launchers of the distributions that trainshed launches.
+PEERS_LAUNCHERS = ("sagemaker_pytorch_container.training:main", "sagemaker_tensorflow_container.training:main")
 OPAQUE_FILES = ("init-config.json", "trainingjobconfig.json", "upstreamoutputdataconfig.json")
 # Flags of the platform that choose a distribution, in the order in which the first one set wins. SDK v2 sends
 # `pytorchddp` of its PyTorch class as the smddp flag, so that flag is plain DDP here.
@@ -84,6 +86,7 @@ class Job(Record):
     distribution: Distribution
     program: str  # the script or module to run, "" where nobody named one
     source: str  # where its code is: folder, archive or URI, "" for the usual places
+    training_module: str = ""  # SAGEMAKER_TRAINING_MODULE: `package.module:function` that launches the script itself
     region: str = ""
     log_level: int = 20
     checkpoint: config.CheckpointConfig | None = None
@@ -169,6 +172,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
         distribution=_distribution(hps, settings, resources, hps_file, problems),
         program=_program(hps, settings, environ, hps_file, problems),
         source=_text(hps, "sagemaker_submit_directory", hps_file, problems) or settings.source or _source_folder(environ),
+        training_module=_training_module(environ, problems, warnings),
         region=environ.get("AWS_REGION")
         or environ.get("SAGEMAKER_REGION")
         or _text(hps, "sagemaker_region", hps_file, problems)
@@ -289,6 +293,17 @@ def _program(
     named = _text(hps, "sagemaker_program", file, problems)
     exported = environ.get("SM_ENTRY_SCRIPT") or environ.get("SM_USER_ENTRY_POINT") or ""
     return environ.get("SAGEMAKER_PROGRAM") or named or settings.program or exported
+
+
+def _training_module(environ: Mapping[str, str], problems: list[Problem], warnings: list[str]) -> str:
+    """A launcher of the image's own; those of Amazon's framework containers do what trainshed does, and stand back."""
+    name = environ.get("SAGEMAKER_TRAINING_MODULE") or ""
+    if name and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", name):
+        problems.append(Problem("variable SAGEMAKER_TRAINING_MODULE", "must look like package.module:function", value=name))
+    if name in PEERS_LAUNCHERS:
+        warnings.append(f"SAGEMAKER_TRAINING_MODULE = {name} is not called: trainshed itself starts the script")
+        return ""
+    return name
 
 
 def _source_folder(environ: Mapping[str, str]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from importlib.machinery import PathFinder
 
 import trainshed
 from trainshed.contract.environment import script_environment
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from ..supervisor.plan import LaunchPlan
     from ..supervisor.watcher import Runtime
 
+PEERS_MODULES = f"{os.path.dirname(os.path.abspath(trainshed.__file__))}/compat/sagemaker_training_api"
 STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
 
 
@@ -80,7 +83,8 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
     Raises:
         LaunchError: this distribution, or this program under it, cannot be started.
     """
-    kind = job.distribution.kind if cluster.participates else "script"
+    # A launcher of the image's own decides itself what a distribution is.
+    kind = job.distribution.kind if cluster.participates and not job.training_module else "script"
     if kind not in LAUNCHERS:
         raise LaunchError(
             f"the distribution {kind!r} (asked for by {job.distribution.asked_by}) is not available in this version",
@@ -146,13 +150,22 @@ def _always(job: Job, program: Program, environ: Mapping[str, str]) -> dict[str,
 
     Before all of them come our start-up hooks, which take themselves off the path at the start and let a `sitecustomize` of
     the user's own run: the one that answers when we ask for stacks, and, in jobs that ask for it, the one that hooks into
-    training loops. Programs that came with those packages come first on PATH.
+    training loops. Programs that came with those packages come first on PATH. Last come the names of Amazon's toolkit.
     """
     hooks = [STACKS_HOOK] if job.settings.stacks == "on" else []
     if job.settings.checkpoint == "auto":
         hooks.append(os.path.join(os.path.dirname(trainshed.__file__), "autopatch", "startup"))
-    folders = [*hooks, program.folder, program.packages, environ.get("PYTHONPATH", "")]
+    own = [program.folder, program.packages, environ.get("PYTHONPATH", "")]
+    folders = [*hooks, *own, *_peers_modules(own)]
     values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
     if program.scripts:
         values["PATH"] = os.pathsep.join((program.scripts, environ.get("PATH", os.defpath)))
     return values
+
+
+def _peers_modules(own: list[str]) -> list[str]:
+    """The folder that stands for Amazon's toolkit, for scripts that import it; none where the real one is installed."""
+    path = [folder for folders in own for folder in folders.split(os.pathsep) if folder]
+    if any(PathFinder.find_spec(name, [*path, *sys.path]) for name in ("sagemaker_training", "sagemaker_containers")):
+        return []
+    return [PEERS_MODULES]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
 
 USUAL_NAMES = ("train.py", "train.sh", "train", "main.py")
+_CALL = "from {0} import {1} as main; main()"  # a launcher of the image's own
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _BUILD_SYSTEM = r"(?m)^\s*\[build-system\]"
 
@@ -25,7 +26,8 @@ class Program(Record):
     """The user's program, ready to be given arguments.
 
     name: as the job names it.
-    kind: `python` (a file), `module` (`-m`), `package` (installed, then `-m`), `shell`, `executable`.
+    kind: `python` (a file), `module` (`-m`), `package` (installed, then `-m`), `shell`, `executable`, `launcher` (a function
+        of the image's own that starts the script itself).
     command: what to run before the arguments, e.g. (python, train.py).
     folder: the user's code, working directory of the program.
     requirements: path of requirements.txt, "" for none.
@@ -53,8 +55,16 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
     Raises:
         ProgramError: there is no such program; names near ones.
     """
-    name = job.program or _usual(folder)
     requirements = f"{folder}/requirements.txt" if folder and os.path.isfile(f"{folder}/requirements.txt") else ""
+    if job.training_module:
+        return Program(
+            name=job.program,
+            kind="launcher",
+            command=(sys.executable, "-c", _CALL.format(*job.training_module.split(":"))),
+            folder=folder or os.getcwd(),
+            requirements=requirements,
+        )
+    name = job.program or _usual(folder)
     if name.startswith("-m ") or name.startswith("-m\t"):
         module = name[2:].strip()
         if not re.fullmatch(_MODULE, module):

@@ -1,0 +1,1 @@
+"""Where the old toolkit kept its framework."""

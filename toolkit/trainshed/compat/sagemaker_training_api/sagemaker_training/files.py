@@ -1,0 +1,90 @@
+"""Small helpers for files, and the two by which a job tells how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from . import environment
+
+
+def write_success_file() -> None:
+    """Does what `train` does at the end anyway."""
+    write_file(os.path.join(environment.output_dir, "success"), "")
+
+
+def write_failure_file(failure_msg: str) -> None:
+    """Gives the script's own reason for failing, which `train` then puts first; an earlier one stays."""
+    path = os.path.join(environment.output_dir, "failure")
+    if not os.path.exists(path):
+        write_file(path, failure_msg)
+
+
+@contextlib.contextmanager
+def tmpdir(suffix: str = "", prefix: str = "tmp", directory: str | None = None) -> Iterator[str]:
+    """A temporary folder, gone after the block."""
+    folder = tempfile.mkdtemp(suffix=suffix, prefix=prefix, dir=directory)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_file(path: str, data: Any, mode: str = "w") -> None:
+    """Writes `data`."""
+    with open(path, mode) as file:
+        file.write(data)
+
+
+def read_file(path: str, mode: str = "r") -> Any:
+    """The content of a file."""
+    with open(path, mode) as file:
+        return file.read()
+
+
+def read_json(path: str) -> Any:
+    """A JSON file's value."""
+    with open(path) as file:
+        return json.load(file)
+
+
+def s3_download(url: str, dst: str) -> None:
+    """Downloads one object.
+
+    Raises:
+        ValueError: no s3:// URL.
+    """
+    if not url.startswith("s3://"):
+        raise ValueError(f"Expecting 's3' scheme, got: {url}")
+    import boto3
+
+    bucket, _, key = url[len("s3://") :].partition("/")
+    region = os.environ.get("AWS_REGION", os.environ.get("SAGEMAKER_REGION")) or None
+    client = boto3.client("s3", region_name=region, endpoint_url=os.environ.get("S3_ENDPOINT_URL") or None)
+    client.download_file(bucket, key, dst)
+
+
+def download_and_extract(uri: str, path: str) -> None:
+    """Nothing where `path` holds code, as under `train` it does; else copies a folder or a single file there.
+
+    Raises:
+        errors.ClientError: `uri` is an archive or lies elsewhere: unpacking is for `train`, before the script.
+    """
+    from . import errors
+
+    if os.path.isdir(path) and os.listdir(path):
+        return
+    if os.path.isdir(uri):
+        shutil.copytree(uri, path, dirs_exist_ok=True)
+    elif os.path.isfile(uri) and not uri.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
+        os.makedirs(path, exist_ok=True)
+        shutil.copy2(uri, path)
+    else:
+        raise errors.ClientError(
+            f"{uri} is not unpacked here: name it as hyperparameter sagemaker_submit_directory, and train unpacks it first"
+        )

@@ -1,0 +1,54 @@
+"""Modules of the user's code, whose requirements `train` has installed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+from . import environment, errors
+
+DEFAULT_MODULE_NAME = "default_user_module_name"
+
+
+def exists(name: str) -> bool:
+    """Whether a module can be imported."""
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+def has_requirements(path: str) -> bool:
+    """Whether a folder has a requirements.txt."""
+    return os.path.exists(os.path.join(path, "requirements.txt"))
+
+
+def install_requirements(path: str, capture_error: bool = False) -> None:
+    """Installs a folder's requirements.txt. Raises errors.InstallRequirementsError."""
+    _pip(["-r", "requirements.txt"], path, errors.InstallRequirementsError)
+
+
+def install(path: str, capture_error: bool = False) -> None:
+    """Installs a folder as a package, with its requirements. Raises errors.InstallModuleError."""
+    _pip([".", *(["-r", "requirements.txt"] if has_requirements(path) else [])], path, errors.InstallModuleError)
+
+
+def _pip(what: list[str], path: str, error: type[errors._CalledProcessError]) -> None:
+    command = [sys.executable, "-m", "pip", "install", *what]
+    done = subprocess.run(command, cwd=path, stderr=subprocess.PIPE)
+    if done.returncode != 0:
+        raise error(" ".join(command), done.returncode, done.stderr)
+
+
+def import_module(uri: str, name: str = DEFAULT_MODULE_NAME) -> ModuleType:
+    """A module of the user's code. Raises errors.ImportModuleError."""
+    if environment.code_dir not in sys.path:
+        sys.path.insert(0, environment.code_dir)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise errors.ImportModuleError(error) from error
