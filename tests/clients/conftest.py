@@ -1,0 +1,181 @@
+"""Fixtures for Amazon's SDKs as clients of our image. They need Docker, a compose command, and pip once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients import compose, venvs
+from clients.sdks import BUCKET, Client, environment
+from container.conftest import base_image, container, cpu_image, docker, network  # noqa: F401 (fixtures)
+from container.docker_cli import docker as docker_cli
+
+COMPOSED = '{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}'
+
+
+@pytest.fixture(scope="session")
+def clients_folder(docker: str) -> Iterator[Path]:  # noqa: F811
+    """Where the clients work: outside of /root, which the SDKs refuse. One session at a time: SDK v3's host names are fixed.
+
+    Containers that compose has left behind, which it does after every job, are removed with it.
+    """
+    with open(f"{tempfile.gettempdir()}/trainshed-test-sagemaker-local.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = _networks()
+        folder = Path(tempfile.mkdtemp(prefix="trainshed-test-clients-"))
+        try:
+            yield folder
+        finally:
+            _remove_containers(folder)
+            if not before and _networks():
+                docker_cli("network", "rm", "sagemaker-local", check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _networks() -> list[str]:
+    return docker_cli("network", "ls", "--quiet", "--filter", "name=^sagemaker-local$").stdout.split()
+
+
+def containers(folder: Path) -> list[str]:
+    """Containers that compose has made from a file below `folder`."""
+    listed = docker_cli("ps", "--all", "--format", COMPOSED).stdout.splitlines()
+    return [line.split()[0] for line in listed if line.partition(" ")[2].startswith(str(folder))]
+
+
+def printed(folder: Path) -> str:
+    """All that the containers of the last job have printed: compose and the SDKs may lose its end."""
+    text = ""
+    for name in containers(folder):
+        done = docker_cli("logs", name)
+        text += done.stdout + done.stderr
+    return text.replace("\r\n", "\n")
+
+
+def _remove_containers(folder: Path) -> None:
+    left = containers(folder)
+    if left:
+        docker_cli("rm", "--force", "--volumes", *left, check=False)
+
+
+def _python(request: pytest.FixtureRequest, name: str) -> Path:
+    """The Python of a client's environment; making one takes a while, and says so."""
+    manager = request.config.pluginmanager.getplugin("capturemanager")
+    try:
+        if manager is None:
+            return venvs.make(name)
+        with manager.global_and_fixture_disabled():
+            return venvs.make(name)
+    except venvs.VenvError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def moto(request: pytest.FixtureRequest, docker: str) -> Iterator[str]:  # noqa: F811
+    """URL of a server that answers as S3 and STS, at an address that this machine and containers share."""
+    form = "{{(index .IPAM.Config 0).Gateway}}"
+    address = docker_cli("network", "inspect", "bridge", "--format", form).stdout.strip()
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port = probe.getsockname()[1]
+    command = [str(_python(request, "moto")), "-m", "moto.server", "-H", address, "-p", str(port)]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://{address}:{port}"
+    try:
+        deadline = time.monotonic() + 300
+        while status_of(f"{url}/moto-api/") != 200:
+            assert server.poll() is None and time.monotonic() < deadline, "moto's server does not answer"
+            time.sleep(0.1)
+        yield url
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def status_of(url: str) -> int:
+    """The status that a URL answers with, 0 where nobody answers."""
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+@pytest.fixture(scope="session")
+def composing() -> str:
+    """PATH with a compose that the SDKs can use."""
+    try:
+        return os.pathsep.join(place for place in (compose.folder(), os.environ["PATH"]) if place)
+    except compose.ComposeError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+def _client(python: Path, home: Path, endpoint: str, path: str) -> Iterator[Client]:
+    home.mkdir()
+    client = Client(python, home, {**environment(home, endpoint), "PATH": path})
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def sdk2(
+    request: pytest.FixtureRequest,
+    clients_folder: Path,
+    composing: str,
+    moto: str,
+    cpu_image: str,  # noqa: F811
+) -> Iterator[Client]:
+    """SDK v2, with a bucket."""
+    for client in _client(_python(request, "sdk2"), clients_folder / "sdk2", moto, composing):
+        assert client.call("s3", make=BUCKET).ok
+        yield client
+
+
+@pytest.fixture(scope="module")
+def sdk3(
+    request: pytest.FixtureRequest,
+    clients_folder: Path,
+    composing: str,
+    moto: str,
+    cpu_image: str,  # noqa: F811
+) -> Iterator[Client]:
+    """SDK v3, with the same bucket."""
+    for client in _client(_python(request, "sdk3"), clients_folder / "sdk3", moto, composing):
+        assert client.call("s3", make=BUCKET).ok
+        yield client
+
+
+@pytest.fixture(scope="session")
+def peer(request: pytest.FixtureRequest) -> Path:
+    """The Python of an environment with `sagemaker-training`."""
+    if sys.version_info[:2] != venvs.PINNED_FOR and os.environ.get("CI") != "true":
+        pytest.skip("sagemaker-training is built from source, which is tried with one Python only")
+    return _python(request, "peer")
+
+
+@pytest.fixture
+def folder(clients_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder for one test's job, which containers may fill as root."""
+    place = Path(tempfile.mkdtemp(prefix="job-", dir=clients_folder))
+    yield place
+    _remove_containers(clients_folder)
+    shutil.rmtree(place, ignore_errors=True)
