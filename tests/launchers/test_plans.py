@@ -289,7 +289,8 @@ def test_the_elastic_agent_is_one_process_a_host_and_host_0_serves_the_rendezvou
 
     (spec,) = plan.processes
     assert spec.argv == (
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=12", "--nproc-per-node=4", "--max-restarts=3"),
+        *(sys.executable, "-m", "trainshed.container.launchers.elastic"),
+        *("--nnodes=12", "--nproc-per-node=4", "--max-restarts=3"),
         *("--rdzv-id=my-job", "--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", f"--rdzv-conf=is_host={serves}"),
         *("--no-python", sys.executable, "train.py", "--epochs", "3"),
     )

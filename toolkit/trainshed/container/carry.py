@@ -9,6 +9,7 @@ from .cgroup import oom_kills
 from .console import say
 from .hangs.watch import HangWatch, stops_on_hang
 from .interrupted import Interrupted, stop_raises
+from .launchers.torchrun import lost_hosts
 from .notices import Notices
 from .restarts import Restarts
 from .supervisor.loop import run
@@ -65,6 +66,8 @@ def carry(
     # Ranks on several hosts must agree on a restart: that is torch's elastic agent's part.
     ours = settings.engine != "torchrun" and roster is None
     restarts = Restarts(settings.max_restarts if ours else 0, job.paths.checkpoints, say)
+    if roster is not None and plan.agent_events:
+        roster.on_lost = lambda host: _note_lost(lost_hosts(plan.scratch), host)
     killed_before = oom_kills()
     uploads = _uploads(job, environ)
     while True:
@@ -92,6 +95,8 @@ def carry(
             if uploads:
                 uploads.give_up()
             raise
+        if plan.agent_events:
+            record.restarted_by_agent(plan.agent_events)
         interruption = None if hangs.failure else notices.interruption(outcome, cluster.processes_per_host)
         killed = oom_kills()
         failure = hangs.failure
@@ -124,6 +129,15 @@ def _finish(uploads: Uploads, stopped: bool) -> None:
     except Interrupted as error:  # how the script ended stands
         uploads.give_up()
         say(f"the upload of the intermediate output is cut off: {error}")
+
+
+def _note_lost(path: str, host: str) -> None:
+    """Tells torch's elastic agent that a host is lost."""
+    try:
+        with open(path, "a") as file:
+            file.write(f"{host}\n")
+    except OSError as error:
+        say(f"the agent cannot be told that {host} is lost: {error.strerror}")
 
 
 def _diagnose(

@@ -26,6 +26,7 @@ class Settings(Record):
     engine: who starts torchrun jobs: our own supervisor, or torch's elastic agent.
     max_restarts: how often failed ranks are started again, to resume from their newest checkpoint; on several hosts
         with the elastic agent only.
+    min_nodes: with the elastic agent, how many hosts are enough to go on when others are lost; 0 means all.
     argv: command-line style of the hyperparameters.
     grace_seconds: from a stop signal to SIGKILL. SageMaker gives 120 s, of which the last ten are for our report.
     host_timeout_seconds: how long to wait for the other hosts at the start.
@@ -47,6 +48,7 @@ class Settings(Record):
     processes_per_host: int = 0
     engine: str = "trainshed"
     max_restarts: int = 0
+    min_nodes: int = 0
     argv: str = "sagemaker"
     grace_seconds: float = 110.0
     host_timeout_seconds: float = 300.0
@@ -77,6 +79,7 @@ _CHOICES = {
 _RANGES = {
     "processes_per_host": (0, 4096),
     "max_restarts": (0, 1000),
+    "min_nodes": (0, 4096),
     "grace_seconds": (0, 86_400),
     "interrupted_exit_code": (0, 255),
     "host_timeout_seconds": (1, 86_400),
@@ -88,6 +91,10 @@ _RANGES = {
 # Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
 _OTHER_VARIABLES = frozenset(
     {
+        "TRAINSHED_AGENT_CHECKPOINTS",
+        "TRAINSHED_AGENT_EVENTS",
+        "TRAINSHED_AGENT_LOST",
+        "TRAINSHED_AGENT_PID",
         "TRAINSHED_AZURE_METADATA",
         "TRAINSHED_ENTRYPOINTS",
         "TRAINSHED_HOST",

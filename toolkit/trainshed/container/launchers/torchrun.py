@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # What a Python process of ours must not inherit from an outer torchrun.
 _FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)
+LAST_CALL = 10  # seconds that the agents wait for further hosts once there are enough
+_ERROR_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "error_hook")
 
 
 def plan(launch: Launch) -> LaunchPlan:
@@ -31,7 +33,15 @@ def plan(launch: Launch) -> LaunchPlan:
             f"trainshed_max_restarts = {settings.max_restarts} on several hosts needs torch's elastic agent",
             hint="set trainshed_engine to torchrun as well",
         )
-    processes = _agent(launch) if settings.engine == "torchrun" else _ranks(launch)
+    agent = settings.engine == "torchrun"
+    if settings.min_nodes and not agent:
+        raise LaunchError(
+            f"trainshed_min_nodes = {settings.min_nodes} needs torch's elastic agent",
+            hint="set trainshed_engine to torchrun as well",
+        )
+    if settings.min_nodes > len(launch.cluster.hosts):
+        raise LaunchError(f"trainshed_min_nodes = {settings.min_nodes}, but the job has {len(launch.cluster.hosts)} host(s)")
+    processes = _agent(launch) if agent else _ranks(launch)
     ignored = "sagemaker_distributed_dataparallel_custom_mpi_options"
     notes = launch.notes
     if launch.job.hyperparameters.get(ignored):
@@ -44,6 +54,7 @@ def plan(launch: Launch) -> LaunchPlan:
         notes=notes,
         launcher="torchrun",
         scratch=launch.scratch,
+        agent_events=agent_events(launch.scratch) if agent else "",
     )
 
 
@@ -122,32 +133,59 @@ def error_file(scratch: str, rank: int) -> str:
     return f"{scratch}/rank{rank}.error.json"
 
 
+def agent_events(scratch: str) -> str:
+    """Where torch's agent notes its restarts (`elastic`)."""
+    return f"{scratch}/agent-restarts.jsonl"
+
+
+def lost_hosts(scratch: str) -> str:
+    """Where torch's agent learns of hosts that are lost."""
+    return f"{scratch}/lost-hosts"
+
+
 def _run_id(launch: Launch) -> str:
     return launch.job.name or "trainshed"
 
 
 def _agent(launch: Launch) -> tuple[ProcessSpec, ...]:
-    """torchrun's agent with a c10d rendezvous; host 0 is told to serve it, since host names need not match."""
-    cluster = launch.cluster
+    """torchrun's agent with a c10d rendezvous; host 0 is told to serve it, since host names need not match.
+
+    The hosts' `train` have found each other by then, so with fewer hosts allowed there is no need to wait long for more.
+    """
+    cluster, settings = launch.cluster, launch.job.settings
+    count = len(cluster.hosts)
+    least = settings.min_nodes or count
+    # Each host that may be lost costs its peers a start: their collectives fail.
+    restarts = settings.max_restarts or count - least
+    rendezvous = [f"is_host={'true' if cluster.rank == 0 else 'false'}"]
+    if least < count:
+        rendezvous += [f"last_call_timeout={LAST_CALL}", f"join_timeout={settings.host_timeout_seconds:.0f}"]
     argv = (
         sys.executable,
         "-m",
-        "torch.distributed.run",
-        f"--nnodes={len(cluster.hosts)}",
+        f"{__package__}.elastic",
+        f"--nnodes={count if least == count else f'{least}:{count}'}",
         f"--nproc-per-node={cluster.processes_per_host}",
-        f"--max-restarts={launch.job.settings.max_restarts}",
+        f"--max-restarts={restarts}",
         f"--rdzv-id={_run_id(launch)}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={cluster.address}:{cluster.port}",
-        f"--rdzv-conf=is_host={'true' if cluster.rank == 0 else 'false'}",
+        f"--rdzv-conf={','.join(rendezvous)}",
         "--no-python",
         *launch.program.command,
         *launch.arguments,
     )
+    environment = _common(launch)
+    own = {
+        "TRAINSHED_AGENT_EVENTS": agent_events(launch.scratch),
+        "TRAINSHED_AGENT_LOST": lost_hosts(launch.scratch),
+        "TRAINSHED_AGENT_CHECKPOINTS": launch.job.paths.checkpoints,
+        "PYTHONPATH": os.pathsep.join(folder for folder in (_ERROR_HOOK, environment.get("PYTHONPATH", "")) if folder),
+    }
     return (
         ProcessSpec(
             argv=argv,
-            env=_common(launch),
+            env={**environment, **own},
             cwd=launch.program.folder,
             label=launch.cluster.current_host if len(cluster.hosts) > 1 else "",
             log=launch.log_file(cluster.rank),

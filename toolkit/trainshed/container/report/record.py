@@ -103,6 +103,15 @@ class RunRecord:
         reason = {"at": time.time(), "reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
         self.data.setdefault("restarts", []).append(reason)
 
+    def restarted_by_agent(self, events: str) -> None:
+        """The restarts that torch's elastic agent has noted in this file."""
+        try:
+            with open(events) as file:
+                restarts = [json.loads(line) for line in file]
+        except (OSError, ValueError):
+            return
+        self.data["restarts"] = restarts
+
     def ended(
         self,
         outcome: Outcome | None,

@@ -67,7 +67,10 @@ def _part(job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[
     token = job_token(job, cluster, environ)
     port = job.settings.roster_port or cluster.port + (1 if cluster.port < 65_535 else -1)
     if cluster.rank == 0:
-        return Leader(cluster.hosts, port, token, job.settings.grace_seconds, say)
+        elastic = job.settings.engine == "torchrun" and job.settings.min_nodes
+        return Leader(
+            cluster.hosts, port, token, job.settings.grace_seconds, say, enough=job.settings.min_nodes if elastic else 0
+        )
     address = (cluster.address, port)
     return Member(cluster.hosts, cluster.rank, address, token, job.settings.grace_seconds, say)
 

@@ -58,8 +58,16 @@ class Host:
 class Leader:
     """The roster as host 0 sees it."""
 
-    def __init__(self, hosts: tuple[str, ...], port: int, token: str, grace: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, hosts: tuple[str, ...], port: int, token: str, grace: float, say: Callable[[str], None], enough: int = 0
+    ) -> None:
+        """
+        Args:
+            enough: with how many hosts, this one included, the job starts and goes on; 0 for all.
+        """
         now = time.monotonic()
+        self.enough = enough or len(hosts)
+        self.on_lost: Callable[[str], None] = lambda host: None  # told of a host without which the job goes on
         self.names, self.port, self.token, self.grace, self.say = hosts, port, token, grace, say
         self.hosts = [Host(rank, name, now) for rank, name in enumerate(hosts) if rank > 0]
         self.strangers: list[Link] = []  # connected, but has not said hello yet
@@ -95,6 +103,12 @@ class Leader:
                 self._refuse(failed, min(TELLING_SECONDS, seconds))
                 raise FailedElsewhere(failed)
             names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+            if now - start > seconds and len(self.names) - len(missing) >= self.enough:
+                for host in self.hosts:
+                    if not host.joined:
+                        host.lost_at = now
+                self.say(f"{names} did not come within {seconds:.0f} s: starting with {len(self.present())} hosts")
+                break
             if now - start > seconds:
                 unknown = [name for name in missing[:8] if not resolves(name)]
                 names += f" (no such host name: {', '.join(unknown)})" if unknown else ""
@@ -280,9 +294,10 @@ class Leader:
                 causes.append((report.secondary, at - report.age, report.failure))
         if self.hung is not None:
             causes.append((False, *self.hung))
-        for host in self.hosts:
-            if host.lost_at and host.report is None:
-                causes.append((False, host.seen, self._failure_of_lost(host)))
+        lost = [host for host in self.hosts if host.lost_at and host.report is None]
+        # A host without which the job could go on is a cause only where others failed for want of it.
+        if len(self.present()) < self.enough or (causes and all(secondary for secondary, _, _ in causes)):
+            causes += [(False, host.seen, self._failure_of_lost(host)) for host in lost]
         if causes:
             return min(causes, key=lambda cause: cause[:2])[2]
         # Nobody failed by itself: a host that was interrupted, and ended badly for it, is all there is to say.
@@ -351,6 +366,9 @@ class Leader:
         else:
             if known.link is not None:
                 known.link.close()
+            if known.lost_at and self.going and not self.stopping:
+                known.lost_at, known.report, known.taken, known.outbox = 0.0, None, 0, []
+                self.say(f"{known.name} is there again")
             known.link, known.joined, known.seen, known.closed = link, True, now, False
             if self.refusal is not None:
                 link.send({"type": "verdict", "failure": failure_to_json(self.refusal)})
@@ -396,4 +414,12 @@ class Leader:
             if host.settled or now - host.seen <= (GONE_AFTER if host.closed else LOST_AFTER):
                 continue
             host.lost_at = now
+            present = len(self.present())
+            if present >= self.enough and not self.stopping:
+                self.say(
+                    f"{host.name} vanished (no sign of life for {now - host.seen:.0f} s): going on with {present} hosts"
+                )
+                self._broadcast({"type": "lost", "host": host.name})
+                self.on_lost(host.name)
+                continue
             self._stop(f"{host.name} vanished (no sign of life for {now - host.seen:.0f} s)", interrupted=False)

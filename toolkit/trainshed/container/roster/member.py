@@ -65,6 +65,7 @@ class Member:
         self.posted = 0  # number of the last letter to host 0's launcher
         self.taken = 0  # number of the last one from there
         self.inbox: list[tuple[int, dict[str, Any]]] = []
+        self.on_lost: Callable[[str], None] = lambda host: None  # told of a host without which the job goes on
         self.after_turn: Callable[[Supervised | None], None] = lambda _: None  # for what else hosts have to tell each other
         self.others: Callable[[str, dict[str, Any]], None] = lambda host, message: None  # takes messages not known here
 
@@ -288,6 +289,9 @@ class Member:
                     self.verdict = Verdict(failure=failure_of_json(message["failure"]))
                 except (KeyError, TypeError, ValueError):
                     link.close()
+            elif kind == "lost":
+                self.say(f"{message.get('host')} vanished: the job goes on without it")
+                self.on_lost(str(message.get("host")))
             elif kind != "alive":
                 self.others(self.hosts[0], message)
         if not link.open:

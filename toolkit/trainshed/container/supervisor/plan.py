@@ -42,6 +42,7 @@ class LaunchPlan(Record):
     scratch: the folder for this run's small files, "" where nothing needs it.
     notice_file: where the processes look for notices of interruption (`contract.notice`).
     rank: what every rank is made from where the ranks are started on another program's word (mpirun's).
+    agent_events: file in which torch's elastic agent notes its restarts, "" without it.
     runtime: what the launcher's own part in the run (`supervisor.watcher.Runtime`) is made from, None where it has none.
     """
 
@@ -53,6 +54,7 @@ class LaunchPlan(Record):
     scratch: str = ""
     notice_file: str = ""
     rank: ProcessSpec | None = None
+    agent_events: str = ""
     runtime: Record | None = None
 
     @property

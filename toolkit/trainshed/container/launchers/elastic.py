@@ -1,0 +1,145 @@
+"""torch's own elastic agent, with what it knows about restarts written down: `python -m ...launchers.elastic AGENT-OPTIONS`.
+
+Runs `torch.distributed.run` in this process and looks over the shoulder of its agent, at the two steps that every agent has
+to have (`SimpleElasticAgent`'s abstract methods): when ranks are started, and when they are looked at. So each restart is
+told and recorded with its reason, a job that fails again and again without a newer checkpoint ends, and the loss of a host,
+of which the hosts' `train` know within seconds, makes ranks that wait for it start again without it.
+
+Loaded by the agent's process alone, the only one of ours around the user's ranks that has torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+EVENTS = "TRAINSHED_AGENT_EVENTS"  # file that gets one JSON object a line for each restart
+LOST = "TRAINSHED_AGENT_LOST"  # file whose every new content means that a host is lost
+PARENT = "TRAINSHED_AGENT_PID"  # of this process, for the ranks' hook (error_hook)
+CHECKPOINTS = "TRAINSHED_AGENT_CHECKPOINTS"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def main(arguments: list[str]) -> None:
+    """torchrun, observed."""
+    os.environ[PARENT] = str(os.getpid())
+    from torch.distributed.run import main as torchrun
+
+    _observe(Observer(os.environ))
+    torchrun(arguments)
+
+
+class Observer:
+    """What is known of one agent's rounds. Times are of `time.monotonic`, steps -1 for none."""
+
+    def __init__(self, environ: os._Environ[str]) -> None:
+        from ..restarts import newest_step
+
+        self.events, self.lost_file = environ[EVENTS], environ[LOST]
+        self.host = environ.get("SM_CURRENT_HOST", "")
+        self.newest = lambda: newest_step(environ[CHECKPOINTS])
+        self.best = self.newest()
+        self.without_progress = 0
+        self.starts = 0
+        self.reason = ""
+        self.lost = ""
+
+    def started(self, world: int, hosts: int, restart: int) -> None:
+        """Ranks have been started, for the first time or again."""
+        self.starts += 1
+        if self.starts == 1:
+            return
+        step = self.newest()
+        resume = f"resuming from step {step}" if step >= 0 else "from the beginning"
+        reason, self.reason = self.reason or "hosts have joined or left", ""
+        self.say(f"restart {self.starts - 1} with {hosts} host(s) and {world} ranks, {resume}: {reason}")
+        event = {"at": time.time(), "reason": reason, "hosts": hosts, "ranks": world, "step": step, "attempt": restart}
+        with open(self.events, "a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def failed(self, failures: dict[int, Any]) -> bool:
+        """Ranks have failed; whether that happens again and again without progress."""
+        from ..restarts import WITHOUT_PROGRESS
+
+        rank, first = min(failures.items(), key=lambda pair: (pair[1].timestamp, pair[0]))
+        self.reason = reason_of(rank, self.host, first.exitcode, first.error_file)
+        step = self.newest()
+        self.without_progress = 0 if step > self.best else self.without_progress + 1
+        self.best = max(step, self.best)
+        return self.without_progress >= WITHOUT_PROGRESS
+
+    def host_lost(self) -> str:
+        """The host that was lost since the last call, "" for none."""
+        try:
+            with open(self.lost_file) as file:
+                content = file.read()
+        except OSError:
+            return ""
+        new, self.lost = content[len(self.lost) :], content
+        return new.strip().replace("\n", ", ")
+
+    def say(self, text: str) -> None:
+        """One line, among the ranks'."""
+        print(f"trainshed: {text}", file=sys.stderr, flush=True)
+
+
+def reason_of(rank: int, host: str, code: int, error_file: str) -> str:
+    """`rank 3 on algo-2 exited with 1: ValueError: bad batch`, from the file that the rank has left, where it has."""
+    import signal
+
+    try:
+        with open(error_file) as file:
+            message = json.load(file)["message"]
+        said = str(message["message"] if isinstance(message, dict) else message)
+    except (OSError, ValueError, KeyError, TypeError):
+        said = ""
+    try:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    except ValueError:
+        how = f"was killed by signal {-code}"
+    return f"rank {rank} on {host} {how}" + (f": {said.splitlines()[0][:300]}" if said.strip() else "")
+
+
+def _observe(observer: Observer) -> None:
+    """Puts the observer into torch's agent; an agent of another make is left alone."""
+    from torch.distributed.elastic.agent.server import local_elastic_agent
+    from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+
+    agent = local_elastic_agent.LocalElasticAgent
+    start, monitor = getattr(agent, "_start_workers", None), getattr(agent, "_monitor_workers", None)
+    if start is None or monitor is None:
+        observer.say("this torch has another elastic agent: its restarts are not recorded")
+        return
+
+    def _start_workers(self: Any, group: Any) -> Any:
+        observer.host_lost()  # a host that was lost before this start is no reason for another one
+        observer.started(
+            group.workers[0].world_size, group.group_world_size, group.spec.max_restarts - self._remaining_restarts
+        )
+        return start(self, group)
+
+    def _monitor_workers(self: Any, group: Any) -> Any:
+        result = monitor(self, group)
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY) and result.failures:
+            if observer.failed(result.failures) and self._remaining_restarts:
+                observer.say(f"not restarted: {observer.without_progress} failures in a row without a newer checkpoint")
+                self._remaining_restarts = 0
+        elif result.state == WorkerState.HEALTHY:
+            lost = observer.host_lost()
+            if lost:
+                observer.reason = f"{lost} vanished"
+                self._remaining_restarts += 1  # the next line takes one, and this is no failure of the script's
+                return RunResult(state=WorkerState.UNHEALTHY)
+        return result
+
+    setattr(agent, "_start_workers", _start_workers)  # noqa: B010 (not by assignment, which mypy takes for a mistake)
+    setattr(agent, "_monitor_workers", _monitor_workers)  # noqa: B010
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

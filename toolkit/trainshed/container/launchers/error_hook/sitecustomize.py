@@ -1,0 +1,48 @@
+"""Has a rank of torchrun's agent leave its exception where the agent looks for it, as `@record` would.
+
+Python imports `sitecustomize` at its start; this folder is on PYTHONPATH of jobs with `trainshed_engine=torchrun`. Only the
+rank itself writes, not what it starts. A `sitecustomize` of the user's is run as if this one were not there. It never raises
+but to say that there is no other one. The file's form: torch.distributed.elastic.multiprocessing.errors.ErrorHandler.
+"""
+
+import os
+import sys
+
+
+def _install() -> None:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or os.environ.get("TRAINSHED_AGENT_PID") != str(os.getppid()):
+        return
+    shown = sys.excepthook
+
+    def leave(kind, value, trace) -> None:  # type: ignore[no-untyped-def]
+        try:
+            import json
+            import time
+            import traceback
+
+            if not os.path.exists(path) and not issubclass(kind, (SystemExit, KeyboardInterrupt)):
+                lines = "".join(traceback.format_exception(kind, value, trace))
+                extra = {"py_callstack": lines, "timestamp": str(int(time.time()))}
+                with open(path, "w") as file:
+                    json.dump({"message": {"message": f"{kind.__name__}: {value}", "extraInfo": extra}}, file)
+        except Exception:  # the exception itself matters more
+            pass
+        shown(kind, value, trace)
+
+    sys.excepthook = leave
+
+
+def _step_aside() -> None:
+    """Imports the module that would have been imported without this one; an ImportError where there is none, as always."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if folder != here]
+    del sys.modules["sitecustomize"]
+    import sitecustomize  # noqa: F401 (the next one on the path)
+
+
+try:
+    _install()
+except Exception:  # never the reason why a program does not start
+    pass
+_step_aside()
