@@ -307,7 +307,7 @@ def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp
     output = train.communicate(timeout=90)[0].decode()
 
     assert train.returncode == 0
-    assert output.count("asked b'1'") == 2 and "2 rank(s) write their last collectives" in output
+    assert output.count("asked b'1'") == 2 and "2 rank(s) have written their last collectives" in output
 
 
 def test_ranks_on_gpus_record_their_collectives_unless_the_user_says_otherwise() -> None:
@@ -316,3 +316,69 @@ def test_ranks_on_gpus_record_their_collectives_unless_the_user_says_otherwise()
     assert given["TORCH_FR_DUMP_TEMP_FILE"] == "/out/flight-recorder-rank-" and int(given["TORCH_FR_BUFFER_SIZE"]) > 0
     own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}
     assert list(recorder_settings("/out", "/tmp/x", own)) == ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+
+
+# As NCCL's monitor does: reads its pipe, and writes what torch's recorder knows (here of gloo, which has no such monitor).
+RECORDED = """\
+import os, threading, time
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+
+name = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + os.environ["RANK"] + ".pipe"
+os.mkfifo(name + ".new")
+pipe = os.open(name + ".new", os.O_RDONLY | os.O_NONBLOCK)
+os.set_blocking(pipe, True)
+
+
+def monitor():
+    # What is known is put together before anybody asks, since that may take long on a busy machine.
+    path = os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"]
+    while True:
+        known = _dump_fr_trace()
+        if os.read(pipe, 1):
+            with open(path + ".new", "wb") as file:
+                file.write(known)
+            os.rename(path + ".new", path)
+        time.sleep(0.05)
+
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(2))
+threading.Thread(target=monitor, daemon=True).start()
+os.rename(name + ".new", name)
+if dist.get_rank() == 1:
+    time.sleep(600)
+dist.all_reduce(torch.ones(3))
+"""
+
+
+@needs_torch
+@pytest.mark.torch
+def test_the_report_says_what_the_flight_recorders_know(job_tree: Any) -> None:
+    settings = {"distribution": "torchrun", "processes_per_host": "2", "hang_seconds": "4"}
+    job_tree.code("train.py", RECORDED)
+    job_tree.configure(hyperparameters={f"trainshed_{name}": value for name, value in settings.items()})
+    done = job_tree.train(
+        TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{job_tree.tmp}/recorder-",
+        TORCH_FR_DUMP_TEMP_FILE=f"{job_tree.tmp}/dump-",
+        TORCH_FR_BUFFER_SIZE="100",
+        OMP_NUM_THREADS="1",
+    )
+
+    assert done.status == 124, done.output
+    (path,) = (job_tree.base / "output/data").glob("hang-*.txt")
+    first, second = [line for line in path.read_text().splitlines() if line.startswith("flight recorder: ")]
+    assert first.startswith("flight recorder: all_reduce number 2 of default_pg, [[3]] Float: ")
+    assert f"not completed; 2 enqueued, 1 completed; called at train.py:{len(RECORDED.splitlines())}" in first
+    assert second.startswith("flight recorder: all_reduce number 1 of default_pg, [[2]] Float: completed; it is in none now")
+
+
+def test_a_file_that_is_no_dump_says_nothing(tmp_path: Path) -> None:
+    import pickle
+
+    from trainshed.container.hangs.recorder import summary
+
+    for content in (b"", b"\x80", pickle.dumps([1]), pickle.dumps({"entries": [os.system]}), pickle.dumps({"entries": []})):
+        (tmp_path / "dump").write_bytes(content)
+        assert summary(str(tmp_path / "dump")) == ""

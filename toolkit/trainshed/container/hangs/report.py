@@ -58,7 +58,9 @@ class Report(Record):
         missing = [f"  no answer from {', '.join(self.missing[:8])}"] if self.missing else []
         place = f"  stacks of all threads: {path}" if path else "  (the stacks could not be written)"
         recorded = sum(part.recorded for part in self.parts)
-        dumps = [f"  {recorded} rank(s) write their last collectives to flight-recorder-rank-*, for torchfrtrace"]
+        dumps = [
+            f"  {recorded} rank(s) have written their last collectives to flight-recorder-rank-* (torchfrtrace reads them)"
+        ]
         head = f"hang report, {self.why}: {self.verdict.sentence}"
         return [head, *lines(everyone), *missing, *(dumps if recorded else ()), place]
 
@@ -82,13 +84,18 @@ class Report(Record):
         )
 
 
-def part_of(host: str, samples: list[Sample], moved: bool, recorded: int = 0) -> Part:
-    """This host's part."""
+def part_of(
+    host: str, samples: list[Sample], moved: bool, recorded: int = 0, collectives: dict[int, str] | None = None
+) -> Part:
+    """This host's part. collectives: what the flight recorders of its ranks say, by rank."""
     texts = []
+    known = collectives or {}
     for sample in samples:
         name = "the script" if sample.where.rank is None else f"rank {sample.where.rank}"
         words = sample.where.activity.words(False)
-        texts.append(f"=== {name} on {host} {words} ===\n{sample.text}")
+        told = known.get(sample.where.rank, "") if sample.where.rank is not None else ""
+        told = f"flight recorder: {told}\n" if told else ""
+        texts.append(f"=== {name} on {host} {words} ===\n{told}{sample.text}")
     room = LONGEST_PART // max(1, len(texts))  # no rank's stacks push out another's
     return Part(host, tuple(s.where for s in samples), "\n".join(cut(text, room) for text in texts), moved, recorded)
 

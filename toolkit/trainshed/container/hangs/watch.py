@@ -83,7 +83,9 @@ class HangWatch:
         self.before: list[Sample] | None = None  # the last look's, while nothing has moved since
         self.last_moved = self.next_look = 0.0
         self.still = False  # whether this host's ranks have stood still for the set time
-        self.recorded = 0  # ranks whose flight recorder was asked to write what it knows
+        self.dumps: dict[int, str] = {}  # rank -> file that its flight recorder was asked to write
+        self.dumps_asked = 0.0  # when, in seconds since the epoch
+        self.seen: list[Sample] | None = None  # a look for a report that waits for these files
         self.asked_early = ""  # why a report was asked for before the loop's first turn
         self.wanted: int | None = None  # the number of the part that host 0 wants from us, 0 for a report of our own
         # Of host 0 alone:
@@ -113,7 +115,7 @@ class HangWatch:
         if self.run is None:
             return 0.0
         pause = self.roster.pause() if self.roster is not None else 3600.0
-        if self.look is not None or self.gathering is not None:
+        if self.look is not None or self.gathering is not None or self.seen is not None:
             return min(pause, POLL_SECONDS)
         return min(pause, max(0.0, self.next_look - time.monotonic()))
 
@@ -152,6 +154,9 @@ class HangWatch:
                 self._gather(self.asked_early, hang=False)
             elif self.wanted is not None:  # host 0 was quicker
                 self._contribute(self.wanted)
+        if self.seen is not None and self._dumps_are_there():
+            samples, self.seen = self.seen, None
+            self._deliver(samples)
         if self.look is not None and self.look.done():
             look, self.look = self.look, None
             self._seen(look.samples(), now)
@@ -200,8 +205,10 @@ class HangWatch:
         self.before = None if moved or quiet < self.seconds / 2 else samples
         if known is not None and not moved and quiet >= self.seconds > 0:
             self._is_still(True)
-        if self.wanted is not None:
-            self._deliver(samples, not self.still and any(sample.reading is not None for sample in samples))
+        if self.wanted is not None and self.dumps and not self._dumps_are_there():
+            self.seen = samples
+        elif self.wanted is not None:
+            self._deliver(samples)
 
     def _is_still(self, still: bool) -> None:
         if still == self.still:
@@ -217,16 +224,35 @@ class HangWatch:
         self.wanted = number
         if self.run is not None:
             from ..launchers.flight_recorder import ask_for_dump
+            from .recorder import dump_file
 
-            self.recorded = sum(ask_for_dump(rank.spec.env, rank.spec.rank) for rank in self.run.ranks if rank.alive)
+            self.dumps_asked = time.time()
+            self.dumps = {
+                rank.spec.rank: dump_file(rank.spec.env, rank.spec.rank)
+                for rank in self.run.ranks
+                if rank.alive and rank.spec.rank is not None and ask_for_dump(rank.spec.env, rank.spec.rank)
+            }
         if self.look is None and self.run is not None:
             self._start_look(self.run)
 
-    def _deliver(self, samples: list[Sample], moved: bool) -> None:
+    def _dumps_are_there(self) -> bool:
+        """Whether the flight recorders have written, or had the time to."""
+        from .recorder import DUMP_SECONDS, summary, written_since
+
+        if time.time() - self.dumps_asked > DUMP_SECONDS:
+            return True
+        # One that is being written cannot be read yet.
+        return all(written_since(path, self.dumps_asked) and summary(path) for path in self.dumps.values() if path)
+
+    def _deliver(self, samples: list[Sample]) -> None:
+        from .recorder import summary, written_since
         from .report import part_of, put_together, write
 
         number, self.wanted = self.wanted, None
-        part = part_of(self.host, samples, moved, self.recorded)
+        moved = not self.still and any(sample.reading is not None for sample in samples)
+        known = {rank: summary(path) for rank, path in self.dumps.items() if written_since(path, self.dumps_asked)}
+        part = part_of(self.host, samples, moved, len(self.dumps), known)
+        self.dumps = {}
         if self.gathering is not None and self.gathering.number == number:
             self._take(part)
             return

@@ -26,12 +26,23 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> None:
-    """torchrun, observed."""
+    """torchrun, observed. Ends by the signal that it was sent, and without tracebacks of its own."""
     os.environ[PARENT] = str(os.getpid())
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
     _observe(Observer(os.environ))
-    torchrun(arguments)
+    try:
+        torchrun(arguments)
+    except ChildFailedError as error:
+        print(error, file=sys.stderr, flush=True)
+        sys.exit(1)
+    except SignalException as error:
+        import signal
+
+        signal.signal(error.sigval, signal.SIG_DFL)
+        os.kill(os.getpid(), error.sigval)
 
 
 class Observer:

@@ -18,7 +18,7 @@ from trainshed.contract.errors import (
 from trainshed.contract.outcome import Failure, clip
 from trainshed.contract.secrets import mask_text
 
-from .exception import Raised, find_exception, root_cause
+from .exception import AGENT_LINE, Raised, find_exception, root_cause
 from .hints import Context, hint_for
 
 TYPE_CHECKING = False
@@ -205,6 +205,7 @@ def _what(raised: Raised | None, text: str, helper: bool) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip(" \t-")]  # Open MPI rules its messages off
     if helper and lines:
         return f": {shorten(' '.join(lines), 300)}"
+    lines = [line for line in lines if not AGENT_LINE.match(line)]
     last = lines[-1] if lines else ""
     return f"; its last line: {shorten(last, 300)}" if last else ", and printed nothing"
 

@@ -30,7 +30,7 @@ _ROOT_CAUSE = re.compile(
     re.MULTILINE,
 )
 _AGENT = re.compile(r"^E\d{4} .*failed \(exitcode: .*\) local_rank: ", re.MULTILINE)
-_AGENT_LINE = re.compile(r"^[IWE]\d{4} .* torch/distributed/(?:elastic/|run\.py)")
+AGENT_LINE = re.compile(r"^[IWE]\d{4} .* torch/distributed/(?:elastic/|run\.py)")
 _NEAR = 20  # lines between two things that belong together
 # Raised by launchers about a child's failure; the child's own exception is the reason.
 _WRAPPERS = (
@@ -110,7 +110,7 @@ def root_cause(output: str) -> tuple[int, int, str] | None:
         return None
     reports = [report.start() for report in _AGENT.finditer(output, 0, match.start())]
     before = output[: reports[-1] if reports else match.start()].splitlines(keepends=True)
-    return int(match["rank"]), int(match["code"]), "".join(line for line in before if not _AGENT_LINE.match(line))
+    return int(match["rank"]), int(match["code"]), "".join(line for line in before if not AGENT_LINE.match(line))
 
 
 def _tracebacks(lines: list[str], code_folder: str) -> list[Raised]:

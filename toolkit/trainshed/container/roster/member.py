@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..supervisor.watcher import Supervised
 
-CONNECT_SECONDS = 3.0  # of one attempt
+CONNECT_SECONDS = 2.0  # of one attempt; a new one gets through sooner than a kernel that waits ever longer to repeat itself
 PATIENCE = 10.0  # seconds beyond the limit that host 0 has to tell who is missing
 SAY_EVERY = 5.0
 
@@ -50,6 +50,7 @@ class Member:
         self.say = say
         self.link: Link | None = None
         self.connecting: socket.socket | None = None
+        self.found: tuple[int, Any] | None = None  # where host 0 was; a name server may be away, too
         self.connecting_since = 0.0
         self.next_attempt = 0.0
         self.seen = time.monotonic()  # when host 0 last gave a sign of life
@@ -241,9 +242,9 @@ class Member:
 
     def _start_connecting(self, now: float) -> None:
         try:
-            family, kind, protocol, _, address = socket.getaddrinfo(*self.address, proto=socket.IPPROTO_TCP)[0]
-            self.connecting = socket.socket(family, kind, protocol)
-            self.connecting_since = now
+            family, address = self.found or self._look_up()
+            self.connecting = socket.socket(family, socket.SOCK_STREAM)
+            self.connecting_since = time.monotonic()  # names may take their time
             self.connecting.setblocking(False)
             self.connecting.connect(address)
         except BlockingIOError:
@@ -252,6 +253,11 @@ class Member:
             if self.connecting is not None:
                 self.connecting.close()
             self.connecting = None
+
+    def _look_up(self) -> tuple[int, Any]:
+        """Address family and address of host 0. Raises OSError."""
+        family, _, _, _, address = socket.getaddrinfo(*self.address, proto=socket.IPPROTO_TCP)[0]
+        return family, address
 
     def _finish_connecting(self, now: float) -> None:
         assert self.connecting is not None
@@ -263,6 +269,7 @@ class Member:
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             connection.close()
             return
+        self.found = connection.family, connection.getpeername()
         self.link = Link(connection, now)
         self.link.send({"type": "hello", "rank": self.rank, "token": self.token})
         for message in self.unsaid:
