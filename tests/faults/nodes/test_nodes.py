@@ -16,10 +16,8 @@ from .matrix import EVENTS, LAUNCHERS, Event, run
 pytestmark = [pytest.mark.docker, pytest.mark.torch]
 # What no other test has: tests/faults, tests/roster and tests/mpi break hosts of one launcher or the other, too.
 DEFAULT = {
-    ("script", "a host never comes", 3),
     ("torchrun", "node 0 is SIGKILLed", 4),
     ("torchrun's agent", "a rank raises", 2),
-    ("torchrun's agent", "a node is SIGKILLed", 2),
     ("mpi", "node 0 is SIGKILLed", 3),
     ("mpi", "SIGTERM to one node", 2),
     ("pipeline", "a rank raises", 3),
