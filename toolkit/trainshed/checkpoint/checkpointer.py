@@ -15,7 +15,7 @@ from .errors import CheckpointError
 from .interrupt import Interrupts
 from .policy import History, Policy
 from .resume import Resumed, resume
-from .save import Retention, SaveError, explain
+from .save import CopyError, Retention, SaveError, explain
 from .shots import Shots
 from .state import all_states
 
@@ -38,6 +38,8 @@ class Checkpointer:
 
     Args:
         folder: where checkpoints lie; None makes none: the loop is only told when to stop.
+        copy_to: URL of a storage that fsspec reaches (`s3://bucket/run`): every checkpoint is uploaded there once it is
+            durable here, and `restore` fetches the newest that verifies if there is none as new here.
         model: the module (wrapped by DDP, FSDP2, torch.compile, or plain); several as a sequence or mapping.
         optimizer: the optimizer(s) of its parameters.
         scheduler, scaler, data: anything with `state_dict` and `load_state_dict`; `data` is what knows the position in
@@ -59,6 +61,7 @@ class Checkpointer:
         self,
         folder: str | os.PathLike[str] | None,
         *,
+        copy_to: str = "",
         model: Any,
         optimizer: Any = None,
         scheduler: Any = None,
@@ -91,7 +94,12 @@ class Checkpointer:
         except OSError as error:
             raise CheckpointError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from error
         keep = Retention(last=keep_last, every=keep_every, metric=keep_best, mode=best_is)
-        self._shots = Shots(self.folder, self._ranks, self._states, keep)
+        self._remote = None
+        if copy_to and self._ranks.leads:
+            from .remote import Remote
+
+            self._remote = Remote(copy_to)
+        self._shots = Shots(self.folder, self._ranks, self._states, keep, self._remote)
         self._interrupts = Interrupts()
         self._notice: Notice | None = None
         self._save_once = False
@@ -114,12 +122,21 @@ class Checkpointer:
         Every byte is verified first; what fails is passed over, with the reason on stderr.
 
         Raises:
-            CheckpointError: the newest whole one does not fit this model.
+            CheckpointError: the newest whole one does not fit this model, or the storage of `copy_to` cannot be read.
         """
         if not self.folder:
             return 0
         if self._ranks.leads:
             folders.sweep(self.folder)
+        problem = ""
+        if self._remote is not None:
+            try:
+                self._remote.fetch(self.folder, self._say)
+            except OSError as error:
+                problem = f"{error.filename}: {error.strerror}"
+        problem = next((one for one in self._ranks.gather(problem) if one), "")
+        if problem:
+            raise CheckpointError(f"checkpoints cannot be fetched from {problem}")
         found = resume(self.folder, self._ranks, self._states)
         for line in found.notes:
             self._say(line)
@@ -270,8 +287,10 @@ class Checkpointer:
         step, self._pending = self._pending, -1
         self._policy.written(self._shots.writer.seconds)
         error = self._shots.writer.take_error()
-        if error is None:
+        if error is None or isinstance(error, CopyError):
             self.last_step = step
+            if error is not None:
+                self._say(f"WARNING: the checkpoint of step {step} is here alone: {error}", everywhere=True)
             return None
         self.failures += 1
         if isinstance(error, (OSError, SaveError)):

@@ -59,6 +59,11 @@ def name_of(step: int) -> str:
     return f"step-{step:012d}"
 
 
+def is_name(name: str) -> bool:
+    """Whether a checkpoint may be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
 def scan(folder: str) -> tuple[list[Found], list[Skipped]]:
     """The checkpoints in a folder, newest first, judged by manifests and file sizes alone, and what was passed over."""
     try:
@@ -128,12 +133,26 @@ def make_aside(folder: str, step: int, save: str, part: int) -> str:
 def publish(folder: str, aside: str, manifest: Manifest) -> str:
     """Writes the manifest and makes the checkpoint exist: everything durable, then one rename. Raises OSError."""
     manifests.write(aside, manifest)
+    return _become(aside, f"{folder}/{name_of(manifest.step)}")
+
+
+def adopt(folder: str, path: str) -> str:
+    """Makes a checkpoint that was copied from elsewhere, and verified, exist in the folder. Raises OSError."""
+    for name in os.listdir(path):
+        fd = os.open(f"{path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    return _become(path, f"{folder}/{os.path.basename(path)}")
+
+
+def _become(aside: str, final: str) -> str:
     sync_folder(aside)
-    final = f"{folder}/{name_of(manifest.step)}"
     if os.path.lexists(final):  # passed over when this run resumed from an older one: it gives way, whole
         _vanish(final)
     os.rename(aside, final)
-    sync_folder(folder)
+    sync_folder(os.path.dirname(final))
     return final
 
 

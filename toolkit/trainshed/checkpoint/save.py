@@ -21,6 +21,7 @@ from .manifest import FileEntry, Manifest
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .ranks import Ranks
+    from .remote import Remote
 
 POLL = 0.01  # seconds between looks for the files of the other ranks
 PATIENCE = 900.0  # seconds that the leading rank waits for them
@@ -30,6 +31,10 @@ SPARE = 64 << 20  # bytes to leave free on the disk
 
 class SaveError(Exception):
     """A checkpoint was not made; the message says why, for a person."""
+
+
+class CopyError(Exception):
+    """A checkpoint was made, but not copied to the storage that was asked for; the message says why."""
 
 
 class Content(Record):
@@ -50,18 +55,28 @@ class Retention(Record):
     best: int = 1
 
 
-def write_part(folder: str, ranks: Ranks, contents: list[Content], manifest: Manifest, needed: int, keep: Retention) -> str:
-    """Writes this rank's files; on the leading rank also waits for the others and publishes.
+def write_part(
+    folder: str,
+    ranks: Ranks,
+    contents: list[Content],
+    manifest: Manifest,
+    needed: int,
+    keep: Retention,
+    remote: Remote | None = None,
+) -> str:
+    """Writes this rank's files; on the leading rank also waits for the others, publishes, and uploads.
 
     Args:
         manifest: as it is to be, without files.
         needed: bytes that all ranks of this storage together will write.
+        remote: where a copy goes.
 
     Returns:
         The published checkpoint's path, "" on the other ranks.
 
     Raises:
         SaveError, OSError: nothing was published; what was there before is untouched.
+        CopyError: it was not uploaded.
     """
     if ranks.leads:  # nobody writes now: what an attempt that failed has left of this run goes
         folders.sweep(folder, of_run=ranks.token, keep=manifest.save)
@@ -95,7 +110,13 @@ def write_part(folder: str, ranks: Ranks, contents: list[Content], manifest: Man
             folders.remove_tree(aside)
         raise
     best = folders.best_steps(folder, keep.metric, keep.mode, keep.best) if keep.metric else []
-    folders.prune(folder, keep_last=keep.last, keep_every=keep.every, best=best)
+    gone = folders.prune(folder, keep_last=keep.last, keep_every=keep.every, best=best)
+    if remote is not None:
+        try:
+            remote.push(final)
+            remote.drop(gone)
+        except OSError as error:
+            raise CopyError(_why(error)) from error
     return final
 
 

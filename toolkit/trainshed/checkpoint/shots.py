@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .ranks import Ranks
+    from .remote import Remote
 
 
 class Shots:
     """Takes one snapshot at a time. Collective: all ranks call `prepare` and `start` together."""
 
-    def __init__(self, folder: str, ranks: Ranks, states: Sequence[Any], keep: Retention) -> None:
+    def __init__(
+        self, folder: str, ranks: Ranks, states: Sequence[Any], keep: Retention, remote: Remote | None = None
+    ) -> None:
         self.writer = Writer()
-        self._folder, self._ranks, self._states, self._keep = folder, ranks, states, keep
+        self._folder, self._ranks, self._states, self._keep, self._remote = folder, ranks, states, keep, remote
         self._planner = Planner(ranks)
         self._layout = Layout([])
         self._views: list[torch.Tensor] = []
@@ -83,7 +86,7 @@ class Shots:
 
         def write() -> None:
             self._snapshot.wait()
-            write_part(self._folder, ranks, contents, manifest, needed, self._keep)
+            write_part(self._folder, ranks, contents, manifest, needed, self._keep, self._remote)
 
         self.writer.start(write)
 
