@@ -1,7 +1,7 @@
-"""What the training programs of this folder share: arguments, one-line errors, ranks, SIGTERM, files that appear whole.
+"""What the training programs of this folder share: arguments, one-line errors, ranks, files that appear whole.
 
 Imports the standard library alone; torch is imported by the functions that need it, so that a program can say what is
-wrong with its hyperparameters, and take notice of SIGTERM, before torch is loaded.
+wrong with its hyperparameters before torch is loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import difflib
 import json
 import math
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -312,30 +311,3 @@ class World:
         if share * shares != batch_size:
             self.say(f"batch_size {batch_size} does not divide by {shares}: using {share * shares}, {share} a rank")
         return share
-
-
-class StopRequest:
-    """SIGTERM asks for a stop; the ranks agree on it at a step boundary, so that all of them stop at the same one."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def listen(self) -> None:
-        """Takes SIGTERM from now on."""
-        signal.signal(signal.SIGTERM, self._request)
-
-    def _request(self, signum: int, frame: object) -> None:
-        self.requested = True
-
-    def agreed(self, world: World) -> bool:
-        """Whether any rank was asked to stop. Every rank must call this equally often."""
-        if world.size == 1:
-            return self.requested
-        import torch
-
-        asked = torch.tensor(float(self.requested))
-        torch.distributed.all_reduce(asked)
-        return bool(asked > 0)
-
-
-STOP = StopRequest()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from _common import (
     LARGEST_SEED,
-    STOP,
     Parser,
     Problem,
     World,
@@ -33,10 +32,11 @@ from _common import (
     write_json,
 )
 
-if __name__ == "__main__":
-    STOP.listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
+from trainshed.checkpoint import Checkpointer, CheckpointError, listen
 
-import io
+if __name__ == "__main__":
+    listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
+
 import json
 import math
 import os
@@ -83,7 +83,7 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--num_workers", type=integer(0), default=0, help="processes a rank that read and decode data")
     add("--log_interval", type=integer(0), default=0, help="steps between train_loss lines (0: one an epoch)")
-    add("--checkpoint_epochs", type=integer(1), default=1, help="epochs between checkpoints")
+    add("--checkpoint_epochs", type=integer(1), help="epochs between checkpoints (default: as often as pays off)")
     add("--demo_data", choices=("digits",), help="train on data that need no channel")
     add("--train", default=channel("train", "training"), help="folder of the training data")
     add("--validation", default=channel("validation"), help="folder of the validation data")
@@ -351,48 +351,30 @@ class Mean:
         return (total[:-1] / total[-1]).tolist()
 
 
-class Checkpoints:
-    """One file, checkpoint.pt, written by rank 0 and handed to all ranks when training goes on; `root` None: none.
+class Progress:
+    """What a checkpoint keeps beside network and optimizer: how far training has come, and which training it is.
 
-    facts: what else the file holds; all of it but the batch size must be the same when training goes on.
+    facts: all of them but the batch size must be the same when training goes on.
     """
 
-    def __init__(self, root: Path | None, world: World, network: nn.Module, optimizer: Any, facts: dict[str, Any]) -> None:
-        self.path = root / "checkpoint.pt" if root else None
-        self.world, self.network, self.optimizer, self.facts = world, network, optimizer, facts
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.facts, self.at = facts, Position()
 
-    def save(self, at: Position) -> None:
-        """Writes the state of training after `at.step` steps."""
-        if not self.path or self.world.rank:
-            return
-        state = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-        with whole_file(self.path) as path:
-            torch.save({**state, "position": asdict(at), "facts": self.facts}, path)
-        self.world.say(f"checkpoint: {self.path} after step {at.step}")
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"at": asdict(self.at), "facts": self.facts}
 
-    def load(self) -> Position:
-        """Takes up the state of the checkpoint, if there is one; raises Problem if it is of another training."""
-        found = (str(self.path), self.path.read_bytes()) if self.path and self.path.is_file() else None
-        found = self.world.from_first(found if self.world.rank == 0 else None)
-        if found is None:
-            return Position()
-        path, content = found
-        try:
-            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-            facts, at = state["facts"], Position(**state["position"])
-        except Exception as error:  # a damaged file: RuntimeError, UnpicklingError, EOFError, KeyError and more
-            raise Problem(f"{path} is no checkpoint ({type(error).__name__}): remove it to train from scratch") from error
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on there, at the same place in the data if the batch size has changed; ValueError if it is another's."""
         for name, value in self.facts.items():
-            if name != "batch size" and facts.get(name) != value:
-                raise Problem(f"{path} is of another training (its {name} differs): remove it, or use another folder")
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.world.say(f"resuming from {path} after step {at.step}")
-        return replace(at, batch=at.batch * facts["batch size"] // self.facts["batch size"])
+            if name != "batch size" and state["facts"].get(name) != value:
+                raise ValueError(f"it is of another training (its {name} differs)")
+        at = Position(**state["at"])
+        self.at = replace(at, batch=at.batch * state["facts"]["batch size"] // self.facts["batch size"])
 
 
 class Training:
-    """One job: what it works with, how far it has come (`at`), what it has measured (`results`)."""
+    """One job: what it works with, how far it has come (`progress.at`), what it has measured (`results`)."""
 
     def __init__(self, hp: Namespace, world: World) -> None:
         self.hp, self.world = hp, world
@@ -407,19 +389,29 @@ class Training:
         torch.manual_seed(hp.seed)
         self.network = Network(self.architecture).to(world.device)
         self.optimizer = optimizer_for(self.network, hp)
+        self.model: nn.Module = self.network
+        if world.size > 1:
+            device_ids = [world.device.index] if world.device.type == "cuda" else None
+            self.model = nn.parallel.DistributedDataParallel(self.network, device_ids, gradient_as_bucket_view=True)
         facts = {
             "architecture": json.dumps(asdict(self.architecture), sort_keys=True),
             "optimizer": hp.optimizer,
             "number of images": self.count,
             "batch size": self.share * world.size,
         }
-        root = checkpoint_folder(hp.checkpoint_dir)
-        self.checkpoints = Checkpoints(root, world, self.network, self.optimizer, facts)
-        self.at = self.checkpoints.load()
-        self.model: nn.Module = self.network
-        if world.size > 1:
-            device_ids = [world.device.index] if world.device.type == "cuda" else None
-            self.model = nn.parallel.DistributedDataParallel(self.network, device_ids, gradient_as_bucket_view=True)
+        self.progress = Progress(facts)
+        self.per_epoch = len(train_batches(self.count, self.share, world, hp.seed, 0))
+        self.checkpoints = Checkpointer(
+            checkpoint_folder(hp.checkpoint_dir),
+            model=self.model,
+            optimizer=self.optimizer,
+            data=self.progress,
+            every_steps=hp.checkpoint_epochs * self.per_epoch if hp.checkpoint_epochs else None,
+        )
+        try:
+            self.checkpoints.restore()
+        except CheckpointError as error:
+            raise Problem(f"{error}: remove it to train from scratch, or use another folder") from error
         self.amp = world.bfloat16(hp.amp)
         self.losses = Mean(world, 1)
         self.results: dict[str, float] = {}
@@ -436,11 +428,9 @@ class Training:
         stopped = False
         while self.at.epoch < hp.epochs:
             if stopped := self.epoch():
-                world.say(f"asked to stop: stopping after step {self.at.step}")
-                self.checkpoints.save(self.at)
                 break
-            if self.at.epoch % hp.checkpoint_epochs == 0 or self.at.epoch == hp.epochs:
-                self.checkpoints.save(self.at)  # before the evaluation, which a SIGKILL may cut short
+            if self.at.epoch == hp.epochs:
+                self.keep_the_end()  # before the evaluation, which a SIGKILL may cut short
             if self.evaluate("validation", self.data.validation) >= (hp.target_accuracy or math.inf):
                 world.say(f"target_accuracy {hp.target_accuracy:g} reached in epoch {self.at.epoch}")
                 break
@@ -457,7 +447,23 @@ class Training:
             }
             save(self.network, self.architecture, Path(hp.model_dir), trained)
             write_json(Path(hp.output_data_dir) / "metrics.json", {**trained, **self.results})
+        self.checkpoints.close()
         world.say(f"model: {hp.model_dir}")
+
+    @property
+    def at(self) -> Position:
+        """How far it has come."""
+        return self.progress.at
+
+    def keep_the_end(self) -> None:
+        """A checkpoint of the trained network, so that nobody trains it again; the job is done without it, too."""
+        if self.checkpoints.folder:
+            try:
+                self.checkpoints.save(self.at.step)
+            except CheckpointError as error:
+                self.world.say(f"going on without it: {error}")
+            else:
+                self.world.say(f"checkpoint: {self.checkpoints.folder} holds step {self.at.step}")
 
     def epoch(self) -> bool:
         """Trains to the end of the epoch, or until the job is asked to stop (then gives True)."""
@@ -466,21 +472,19 @@ class Training:
         began, seen, stopped = time.perf_counter(), 0, False
         self.model.train()
         for images, labels in batches_of(self.data.train, batches[first:], self.hp, world.device):
-            self.step(images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True), len(batches))
+            self.step(images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True))
             seen += len(labels) * world.size
             if self.hp.log_interval and self.at.step % self.hp.log_interval == 0:
                 self.report_loss()
-            if stopped := STOP.agreed(world):
+            if stopped := self.checkpoints.step(self.at.step):
                 break
         self.report_loss()
         self.report("examples_per_second", seen / (time.perf_counter() - began))
-        if self.at.batch == len(batches):
-            self.at = Position(self.at.epoch + 1, 0, self.at.step)
         return stopped
 
-    def step(self, images: Tensor, labels: Tensor, per_epoch: int) -> None:
-        """One step of the optimizer; `per_epoch`: steps an epoch."""
-        hp, at = self.hp, self.at
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        """One step of the optimizer."""
+        hp, at, per_epoch = self.hp, self.at, self.per_epoch
         rate = learning_rate(hp, at.step, hp.warmup_epochs * per_epoch, hp.epochs * per_epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -490,7 +494,8 @@ class Training:
         loss.backward()
         self.optimizer.step()
         self.losses.add(len(labels), loss.detach() * len(labels))
-        self.at = replace(at, batch=at.batch + 1, step=at.step + 1)
+        done = at.batch + 1 == per_epoch
+        self.progress.at = Position(at.epoch + done, 0 if done else at.batch + 1, at.step + 1)
 
     def report(self, name: str, value: float) -> None:
         """Keeps a measurement and prints it, with the epoch (from 1) that it belongs to."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from _common import (
     LARGEST_SEED,
-    STOP,
     Parser,
     Problem,
     World,
@@ -31,17 +30,17 @@ from _common import (
     write_json,
 )
 
-if __name__ == "__main__":
-    STOP.listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
+from trainshed.checkpoint import listen
 
-import json
+if __name__ == "__main__":
+    listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
+
 import math
 import os
 import shutil
 import sys
 import tempfile
 import time
-import zipfile
 import zlib
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,13 +63,14 @@ from transformers import (
     PrinterCallback,
     Trainer,
     TrainerCallback,
-    TrainerState,
     TrainingArguments,
     default_data_collator,
     set_seed,
 )
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
+
+from trainshed.checkpoint.hf_trainer import attach
 
 END_OF_TEXT = "<|endoftext|>"
 PIECE = 1 << 16  # characters that are given to the tokenizer at a time
@@ -245,46 +245,18 @@ def load_data(hp: Namespace, encode: Encode) -> tuple[Blocks, Blocks | None]:
     return Blocks(tokens, hp.block_size), Blocks(held_out, hp.block_size) if wanted else None
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
-def is_whole(checkpoint: Path) -> bool:
-    """Whether a folder of the Trainer can be resumed from: a run that was killed leaves its last one half written."""
-    try:
-        with (checkpoint / "model.safetensors").open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            data = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
-            complete = os.fstat(file.fileno()).st_size == file.tell() + data
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return complete and all(zipfile.is_zipfile(checkpoint / name) for name in ("optimizer.pt", "scheduler.pt"))
-
-
-def newest_checkpoint(root: Path | None, world: World) -> str | None:
-    """The checkpoint of the most steps that is whole and that every rank sees, since each reads it for itself."""
-    paths = [path for path in root.glob("checkpoint-*") if path.name[11:].isdigit()] if root else []
-    whole = {path.name for path in paths if is_whole(path)}
-    common = set.intersection(*world.gather(whole))
-    for path in sorted(paths):
-        if path.name not in common:
-            world.say(f"passing over {path}: it is {'not on every host' if path.name in whole else 'not whole'}")
-    return str(root / max(common, key=lambda name: int(name[11:]))) if root and common else None
-
-
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
 class Reporter(TrainerCallback):
-    """Prints the Trainer's measurements as metric lines, and stops training when the job is asked to stop.
+    """Prints the Trainer's measurements as metric lines.
 
     results: the last value of each measurement.
     """
 
-    def __init__(self, world: World, batch: int, block_size: int, save: bool) -> None:
-        self.world, self.batch, self.block_size, self.save = world, batch, block_size, save
+    def __init__(self, world: World, batch: int, block_size: int) -> None:
+        self.world, self.batch, self.block_size = world, batch, block_size
         self.results: dict[str, float] = {}
-        self.stopped = False
         self.began, self.first = time.perf_counter(), 0
 
     def report(self, name: str, value: float, state: Any) -> None:
@@ -308,19 +280,10 @@ class Reporter(TrainerCallback):
         self.report("validation_loss", loss, state)
         self.report("validation_perplexity", math.exp(min(loss, 700.0)), state)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if STOP.agreed(self.world):
-            self.stopped = True
-            control.should_training_stop = True
-            control.should_save = self.save
-            control.should_evaluate = False
-
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         rate = self.batch * (state.global_step - self.first) / (time.perf_counter() - self.began)
         self.report("examples_per_second", rate, state)
         self.report("tokens_per_second", rate * self.block_size, state)
-        if self.stopped:  # the step's end has saved already, and there may be no time to evaluate
-            control.should_save = control.should_evaluate = False
 
 
 def arguments(hp: Namespace, world: World, share: int, steps: int, checkpoints: Path | None) -> TrainingArguments:
@@ -388,7 +351,7 @@ def train(hp: Namespace, world: World) -> None:
     model = GPT2LMHeadModel(config)
     model.loss_type = "ForCausalLM"  # what Transformers falls back to, but with a warning
     checkpoints = checkpoint_folder(hp.checkpoint_dir)
-    reporter = Reporter(world, batch, hp.block_size, checkpoints is not None)
+    reporter = Reporter(world, batch, hp.block_size)
     settings = arguments(hp, world, share, steps, checkpoints)
     if held_out is None:
         settings.eval_strategy = IntervalStrategy.NO
@@ -401,26 +364,20 @@ def train(hp: Namespace, world: World) -> None:
         callbacks=[reporter],
     )
     trainer.remove_callback(PrinterCallback)  # it prints dictionaries; the reporter prints metric lines
-    resume = newest_checkpoint(checkpoints, world)
+    guard = attach(trainer, checkpoints)  # saves and stops on notice
+    resume = guard.newest()
     if resume:
         require_same_model(resume, config)
-        world.say(f"resuming from {resume}")
     world.say(
         f"training on {len(data)} sequences of {hp.block_size} tokens for {steps} steps; {model.num_parameters()} "
         f"parameters; {world.size} rank{'s' * (world.size > 1)} on {world.device.type}, {batch} sequences a step"
     )
-    if resume and int(resume.rpartition("-")[2]) >= steps:  # the Trainer would train for one step more
-        model.load_state_dict(GPT2LMHeadModel.from_pretrained(resume).state_dict())
-        trainer.state = TrainerState.load_from_json(f"{resume}/trainer_state.json")
-    else:
-        trainer.train(resume_from_checkpoint=resume)
-    if reporter.stopped:
-        world.say(f"asked to stop: stopping after step {trainer.state.global_step}")
-    elif held_out is not None and "validation_loss" not in reporter.results:
+    trainer.train(resume_from_checkpoint=resume)
+    if not guard.stopping and held_out is not None and "validation_loss" not in reporter.results:
         trainer.evaluate()
     if world.rank == 0:
         save(model, tokenizer, Path(hp.model_dir))
-        facts = {"steps": trainer.state.global_step, "finished": not reporter.stopped, "world_size": world.size}
+        facts = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
         write_json(Path(hp.output_data_dir) / "metrics.json", {**facts, **reporter.results})
     world.say(f"model: {hp.model_dir}")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from free_ports import free_ports
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
+TOOLKIT = ENTRYPOINTS.with_name("toolkit")
 LIMIT = 150.0  # seconds, after which a run that hangs is killed
 METRIC = re.compile(r"^metric (\w+)=(\S+) epoch=(\S+) step=(\d+)$", re.MULTILINE)
 
@@ -23,7 +24,7 @@ def environment(**extra: str) -> dict[str, str]:
     """This process's environment without any job in it, one thread a process, and `extra`."""
     job = ("SM_", "SAGEMAKER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI_", "SLURM_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(job)}
-    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
+    return {**inherited, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
 
 
 @dataclass
@@ -83,6 +84,7 @@ def started(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: s
                         stdout=subprocess.PIPE,
                         stderr=errors,
                         text=True,
+                        pipesize=4096,
                     )
                 )
         watchdog = threading.Timer(LIMIT, lambda: [process.kill() for process in processes])

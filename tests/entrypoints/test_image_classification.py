@@ -103,11 +103,13 @@ def test_one_sigterm_stops_all_ranks_and_the_next_run_ends_as_if_there_had_been_
     stopped = json.loads((tmp_path / "job" / "output" / "data" / "metrics.json").read_text())
     step = stopped["steps"]
     assert not stopped["finished"] and 5 <= step < 21 * EPOCHS
-    assert f"stopping after step {step}\ncheckpoint: " in output
+    name = f"step-{step:012d}"
+    assert f"trainshed: stopping after step {step}: SIGTERM received; saved as {name}\n" in first.errors[0]
     assert "\nmodel: " in output and not programs.metrics(output, "test_accuracy")
 
-    output = programs.run(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables)
-    assert f"resuming from {tmp_path}/job/checkpoints/checkpoint.pt after step {step}\n" in output
+    with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables) as second:
+        output = second.succeed()
+    assert f"trainshed: resumed from {tmp_path}/job/checkpoints/{name} " in second.errors[0]
     steps = [at for _, at in programs.metrics(output, "train_loss")]
     assert steps[0] > step and steps[-1] == 21 * EPOCHS
     through, resumed = state(trained[0] / "model" / "model.pt"), state(tmp_path / "job" / "model" / "model.pt")
@@ -118,8 +120,10 @@ def test_it_runs_plain_with_a_stop_before_the_first_step_ending_well_too(tmp_pat
     with programs.started(PROGRAM, "--epochs", "50", cwd=tmp_path) as plain:
         plain.wait_for("using the demo data")
         plain.processes[0].send_signal(signal.SIGTERM)
-        output = plain.succeed()
-    assert "stopping after step 1\n" in output
+        plain.succeed()
+    assert plain.errors == [
+        "trainshed: notice: SIGTERM received\ntrainshed: stopping after step 1: SIGTERM received; not saved\n"
+    ]
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"model", "output"}
     assert json.loads((tmp_path / "model" / "config.json").read_text())["trained"]["finished"] is False
 
@@ -242,33 +246,51 @@ def test_another_batch_size_goes_on_at_the_same_place_in_the_data(
     program: ModuleType, options: Callable[..., Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
-    answers = iter([False, False, False, True])
-    monkeypatch.setattr(program.STOP, "agreed", lambda world: next(answers))
-    assert trained_here(program, options(checkpoint_dir=folder, batch_size=8)).at == program.Position(0, 4, 4)
-    monkeypatch.setattr(program.STOP, "agreed", lambda world: False)
+    with monkeypatch.context() as patch:
+        stop_at(4, program, patch)
+        assert trained_here(program, options(checkpoint_dir=folder, batch_size=8)).at == program.Position(0, 4, 4)
     job = program.Training(options(checkpoint_dir=folder, batch_size=16), program.World(0, 1, 0, torch.device("cpu")))
     assert job.at == program.Position(0, 2, 4)
+    job.checkpoints.close()
+
+
+def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
+    """Sends this process SIGTERM during a step; the Checkpointer handles it."""
+    own = program.Training.step
+
+    def interrupted(job: Any, *batch: Any) -> None:
+        own(job, *batch)
+        if job.at.step == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    patch.setattr(program.Training, "step", interrupted)
 
 
 def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, options: Callable[..., Namespace]) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
     trained_here(program, options(checkpoint_dir=folder))
-    before = (folder / "checkpoint.pt").read_bytes()
-    for changed, fact in (({"width": 8}, "architecture"), ({"optimizer": "sgd"}, "optimizer")):
-        with pytest.raises(
-            program.Problem, match=rf"checkpoint.pt is of another training \(its {fact} differs\): remove it"
-        ):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for changed, reason in (
+        ({"width": 8}, r"model/layers\.0\.weight has the shape .*, in the checkpoint .*"),
+        ({"optimizer": "sgd"}, r"it is of another training \(its optimizer differs\)"),
+    ):
+        with pytest.raises(program.Problem, match=rf"^{folder}/step-\d+: {reason}: remove it to train from scratch, or use"):
             trained_here(program, options(checkpoint_dir=folder, **changed))
-    assert (folder / "checkpoint.pt").read_bytes() == before
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("kept", [0, 100, 5000])
-def test_a_damaged_checkpoint_is_named(program: ModuleType, options: Callable[..., Namespace], kept: int) -> None:
+def test_a_damaged_checkpoint_is_passed_over_and_the_reason_said(
+    program: ModuleType, options: Callable[..., Namespace], capsys: pytest.CaptureFixture[str], kept: int
+) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
-    trained_here(program, options(checkpoint_dir=folder, epochs=1))
-    (folder / "checkpoint.pt").write_bytes((folder / "checkpoint.pt").read_bytes()[:kept])
-    with pytest.raises(program.Problem, match=rf"^{folder}/checkpoint.pt is no checkpoint \(\w+\): remove it to train"):
-        trained_here(program, options(checkpoint_dir=folder))
+    first = trained_here(program, options(checkpoint_dir=folder, epochs=1))
+    (weights,) = folder.rglob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:kept])
+    again = trained_here(program, options(checkpoint_dir=folder, epochs=1))
+    assert f"{weights.parent.name} passed over: {weights.name} has {kept} bytes instead of" in capsys.readouterr().err
+    assert again.results["validation_loss"] == first.results["validation_loss"]
+    assert "train_loss" in again.results
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 # Library module -> the module of ours whose `install(module)` hooks into it. By name: nothing is imported before its time.
-HOOKS = {"transformers.trainer": "trainshed.checkpoint.hf_trainer"}
+HOOKS = {
+    "transformers.trainer": "trainshed.checkpoint.hf_trainer",
+    "lightning.pytorch.trainer.trainer": "trainshed.checkpoint.lightning",
+    "pytorch_lightning.trainer.trainer": "trainshed.checkpoint.lightning",
+}
 
 
 def install() -> None:

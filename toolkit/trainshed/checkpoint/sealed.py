@@ -32,8 +32,12 @@ def unseal(path: str) -> None:
     sync_folder(path)
 
 
-def seal(path: str, step: int, ranks: Ranks, run: dict[str, Any]) -> None:
+def seal(path: str, step: int, ranks: Ranks, run: dict[str, Any], reason: str = "") -> None:
     """Makes a folder durable and writes its manifest; by the leading rank of each storage, after all have written.
+
+    Args:
+        run: what the next run shall know (`policy.History`).
+        reason: why it was saved.
 
     Raises:
         OSError: it cannot be read back or written.
@@ -60,6 +64,7 @@ def seal(path: str, step: int, ranks: Ranks, run: dict[str, Any]) -> None:
             created=time.time(),
             files=tuple(entries),
             run=run,
+            reason=reason,
         ),
     )
     sync_folder(path)
@@ -84,6 +89,15 @@ def _entry(folder: str, name: str) -> FileEntry:
     return FileEntry(name=name, size=size, crc32=tuple(sums), block=BLOCK)
 
 
+def reason_of(path: str) -> str | None:
+    """Why a sealed folder was saved, by its first manifest; None for a folder without one that can be read."""
+    try:
+        name = min(name for name in os.listdir(path) if name.endswith(".manifest"))
+        return manifests.read(f"{path}/{name}").reason
+    except (OSError, ValueError, Damaged):
+        return None
+
+
 def check(path: str, host: str) -> Manifest:
     """The manifest of a sealed folder whose files are all as they were written.
 
@@ -101,6 +115,8 @@ def check(path: str, host: str) -> Manifest:
         raise Damaged("it was not finished (there is no manifest)")
     own = [name for name in names if name.startswith(f"{host}.part")]
     one = manifests.read(f"{path}/{(own or names)[0]}")
+    if not path.endswith(f"-{one.step}"):
+        raise Damaged(f"its manifest is that of step {one.step}")
     for file in one.files:
         manifests.check_file(path, file)
     return one

@@ -1,0 +1,227 @@
+"""What our hooks into other libraries' training loops share: saves that the library makes and we seal.
+
+The library saves into a folder `checkpoint-<step>`, with its own means, while the loop waits. Added here: when to save, a
+notice that all ranks agree on at a step boundary, the manifest that seals a save, the newest sealed one to resume from,
+old ones that go only once a newer one is sealed, and a full disk that costs the save and not the training.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+import time
+
+from trainshed.contract.notice import NOTICE_FILE, Answer, Notice, write_answer
+from trainshed.contract.paths import Paths
+
+from . import folder as folders
+from . import ranks as ranks_module
+from . import sealed
+from .interrupt import Interrupts
+from .manifest import Damaged
+from .policy import History, Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+FIRST = 60.0  # seconds until the first save: the library saves while the loop waits, and its cost is not known yet
+KEEP = 2  # sealed saves that stay at least: the newest may turn out damaged
+SCARCE = 64 << 20  # free bytes below which a save that failed is put down to the disk
+OURS = ("notice", "interval")  # reasons of saves that nobody but us has asked for
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def usual_folder(own: str) -> str:
+    """The job's checkpoint folder; a script that writes its checkpoints to `own`, in there, keeps that."""
+    root = os.environ.get("SM_CHECKPOINT_DIR") or Paths.from_environment(os.environ).checkpoints
+    own = os.path.abspath(own)
+    return own if own == root or own.startswith(f"{root}/") else root
+
+
+def say(line: str) -> None:
+    """One line on stderr, from the first rank only."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"trainshed: checkpoint=auto: {line}", file=sys.stderr, flush=True)
+
+
+class Guard:
+    """What belongs to one run of a training loop; all ranks construct it, and call its methods, together.
+
+    folder: where checkpoints lie, "" for none.
+    resumed: the checkpoint that `newest` has found, "" for none.
+    stopping: whether a notice has come and training is to end because of it.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.ranks = ranks_module.current()
+        if folder:
+            self.ranks.share_storage(folder)
+        self.interrupts = Interrupts()
+        self.policy = Policy(None, None, time.monotonic(), History())
+        self.notice: Notice | None = None
+        self.once = self.stopping = False
+        self.resumed = ""
+        self.saved_step = 0
+        self._next_check = 0
+        self._step_at = time.monotonic()
+
+    def path(self, step: int) -> str:
+        """Where a step's save lies."""
+        return f"{self.folder}/checkpoint-{step}"
+
+    def newest(self) -> str | None:
+        """The newest checkpoint that is whole on all hosts; says what was passed over. Collective."""
+        if not self.folder:
+            return None
+        try:
+            found = sorted((int(m[1]), m[0]) for m in map(_NAME.fullmatch, os.listdir(self.folder)) if m)
+        except OSError:
+            found = []
+        steps = set.intersection(*(set(steps) for steps in self.ranks.gather([step for step, _ in found])))
+        for step in sorted(steps, reverse=True):
+            path = self.path(step)
+            why, history = "", History()
+            if self.ranks.leads:
+                try:
+                    history = History.of(sealed.check(path, self.ranks.host).run)
+                except Damaged as error:
+                    why = str(error)
+            answers = self.ranks.gather((why, history))
+            problems = [why for why, _ in answers if why]
+            if not problems:
+                before = answers[self.ranks.peers[0]][1]
+                history = before.replace(interruptions=before.interruptions + 1)
+                self.policy = Policy(None, None, time.monotonic(), history)
+                self.saved_step = step
+                self.resumed = path
+                say(f"resuming from {path} (verified)")
+                return path
+            say(f"checkpoint-{step} passed over: {problems[0]}")
+        say(f"saving to {self.folder} on notice and as often as pays off; nothing to resume from yet")
+        return None
+
+    def decide(self, step: int) -> str:
+        """After a step: why to save now, "" not to. With `stopping` set, training ends at this step, on all ranks."""
+        now = time.monotonic()
+        self.policy.stepped(now - self._step_at, False)
+        self._step_at = now
+        if step < self._next_check:
+            return ""
+        notice = self.interrupts.look()
+        while notice is not None:
+            say(f"notice: {notice.reason}")
+            self.once = self.once or not notice.stop
+            if notice.stop or self.notice is None:
+                self.notice = notice
+            notice = self.interrupts.look()
+        late = now - self.policy.last >= FIRST if not self.policy.stall else self.policy.due(now)
+        stop = self.notice is not None and self.notice.stop
+        stop, once, late, seconds = self.ranks.highest([stop, self.once, late, self.policy.step_seconds])  # type: ignore[assignment]
+        self._next_check = step + 1
+        if self.ranks.world_size > 1 and seconds > 0:
+            self._next_check = step + max(1, int(0.25 / seconds))
+        self.stopping = bool(stop)
+        if not self.folder or not (stop or once or late):
+            return ""
+        self.once = False
+        return "notice" if stop or once else "interval"
+
+    def save(self, step: int, reason: str, save: Callable[[], Any], limit: int | None = None, best: str = "") -> Any:
+        """The library's own save, into `checkpoint-<step>`, then the seal.
+
+        Args:
+            reason: what `decide` said; "" for a save that the script itself wants.
+            limit: how many saves the script wants to keep; with None, only those that we asked for are ever deleted.
+            best: path of one that stays in any case.
+
+        Returns:
+            What `save` returned; None where the disk is full.
+        """
+        began = time.monotonic()
+        path = self.path(step)
+        if self.ranks.leads:
+            sealed.unseal(path)
+        self.ranks.highest([0.0])  # nobody writes before the old seal is gone
+        problem, result = "", None
+        try:
+            result = save()
+        except Exception as error:
+            problem = _disk_problem(error, self.folder)
+            if not problem:
+                raise
+        problem = self._agreed(problem)  # everybody has written
+        if self.ranks.leads and not problem:
+            try:
+                sealed.seal(path, step, self.ranks, self.policy.so_far(began).plain(), reason)
+            except OSError as error:
+                problem = error.strerror or str(error)
+        problem = self._agreed(problem)
+        if problem:
+            say(f"WARNING: no checkpoint of step {step}: {problem}; training goes on")
+            if self.ranks.leads:
+                folders.remove_tree(path)
+        else:
+            self.saved_step = step
+            if self.ranks.leads:
+                self._prune(limit, best)
+        now = time.monotonic()
+        self.policy.saved(now, now - began)
+        self._step_at = now
+        return result
+
+    def _agreed(self, problem: str) -> str:
+        """The first problem of any rank; a collective of its own only where there is one."""
+        if not self.ranks.highest([bool(problem)])[0]:
+            return ""
+        return next(one for one in self.ranks.gather(problem) if one)
+
+    def _prune(self, limit: int | None, best: str) -> None:
+        """Deletes old saves: beyond the script's own limit, or, where it has none, those that only we asked for."""
+        whole: list[tuple[int, str, str]] = []
+        for name in os.listdir(self.folder):
+            match, path = _NAME.fullmatch(name), f"{self.folder}/{name}"
+            reason = sealed.reason_of(path) if match else None
+            if match and reason is not None:
+                whole.append((int(match[1]), path, reason))
+        keep = max(KEEP, limit or 0)
+        for _, path, reason in sorted(whole, reverse=True)[keep:]:
+            if (limit or reason in OURS) and not (best and os.path.abspath(best) == path):
+                sealed.unseal(path)
+                folders.remove_tree(path)
+
+    def answer(self, step: int) -> None:
+        """Says that training was stopped after `step`, to the user and to the supervisor. Collective."""
+        reasons = [reason for reason in self.ranks.gather(self.notice.reason if self.notice else "") if reason]
+        reason = reasons[0] if reasons else "interrupted"
+        path = self.path(step) if self.folder and self.saved_step == step else ""
+        say(f"stopping after step {step}: {reason}; " + (f"saved in {path}" if path else "not saved"))
+        file = os.environ.get(NOTICE_FILE, "")
+        if file:
+            try:
+                write_answer(file, Answer(rank=self.ranks.rank, step=step, checkpoint=path, reason=reason))
+            except OSError as error:
+                say(f"the supervisor could not be told: {error.strerror}")
+
+    def close(self) -> None:
+        """SIGTERM ends the process again."""
+        self.interrupts.close()
+        self.ranks.close()
+
+
+def _disk_problem(error: Exception, folder: str) -> str:
+    """That the disk is full, in words, if that is why a save failed (torch and safetensors hide the number); else ""."""
+    if isinstance(error, OSError) and error.errno not in (None, errno.ENOSPC, errno.EDQUOT):
+        return ""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return ""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    if full or status.f_bavail * status.f_frsize < SCARCE:
+        return f"the disk of {folder} is full"
+    return ""

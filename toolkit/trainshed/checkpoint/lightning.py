@@ -1,0 +1,134 @@
+"""Lightning's Trainer without a changed line: `fit` saves on notice, and resumes from the newest whole checkpoint.
+
+Lightning writes the checkpoint (`Trainer.save_checkpoint`) and loads it (`ckpt_path`); what is added is `guard`'s part, and
+the state of the random generators, which Lightning leaves out. Its own handler for SIGTERM, which starts a collective from
+inside the handler, is switched off for the time of `fit`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+
+from .guard import Guard, say, usual_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+FILE = "lightning.ckpt"  # in checkpoint-<step>/; a folder where the strategy writes shards
+_USED = ("fit", "save_checkpoint")
+
+
+def install(module: ModuleType) -> None:
+    """Hooks into `lightning.pytorch.trainer.trainer` (or `pytorch_lightning.trainer.trainer`).
+
+    Raises:
+        RuntimeError: this version has not what we hook into.
+    """
+    trainer = module.Trainer
+    missing = [name for name in _USED if not callable(getattr(trainer, name, None))]
+    if missing:
+        raise RuntimeError(f"this version's Trainer has no {missing[0]}")
+    fit = trainer.fit
+    signature = inspect.signature(fit)
+    if "ckpt_path" not in signature.parameters:
+        raise RuntimeError("this version's Trainer.fit has no ckpt_path")
+
+    @functools.wraps(fit)
+    def fit_with_checkpoints(self: Any, *args: Any, **kwargs: Any) -> Any:
+        why_not = _why_not(self)
+        if why_not:
+            say(f"this Trainer is left alone: {why_not}")
+            return fit(self, *args, **kwargs)
+        call = signature.bind(self, *args, **kwargs)
+        self.strategy.setup_environment()  # `fit` does it too late for the ranks to agree on a checkpoint
+        guard = FitGuard(self, _callback_class(module), usual_folder(self.default_root_dir))
+        connector = self._signal_connector
+        try:
+            if call.arguments.get("ckpt_path") is None:
+                path = guard.newest()
+                call.arguments["ckpt_path"] = path and f"{path}/{FILE}"
+                if path and "weights_only" in signature.parameters and call.arguments.get("weights_only") is None:
+                    call.arguments["weights_only"] = False  # what callbacks keep may be of any kind; the seal is ours
+            else:
+                say(f"the script resumes from {call.arguments['ckpt_path']} by itself")
+            connector._sigterm_notifier_fn = lambda *_: None
+            self.callbacks.append(guard.callback)
+            return fit(*call.args, **call.kwargs)
+        finally:
+            connector.__dict__.pop("_sigterm_notifier_fn", None)
+            if guard.callback in self.callbacks:
+                self.callbacks.remove(guard.callback)
+            guard.close()
+
+    trainer.fit = fit_with_checkpoints
+
+
+def _callback_class(module: ModuleType) -> type:
+    from importlib import import_module
+
+    return import_module(module.__name__.removesuffix(".trainer.trainer") + ".callbacks").Callback
+
+
+def _why_not(trainer: Any) -> str:
+    """Why this Trainer is none of ours, "" if it is."""
+    if getattr(trainer, "fast_dev_run", False):
+        return "fast_dev_run saves nothing"
+    if trainer.world_size > 1 and int(os.environ.get("WORLD_SIZE") or 1) != trainer.world_size:
+        return "it starts its ranks itself; let the job start them (processes per host)"
+    return ""
+
+
+class FitGuard(Guard):
+    """The guard of one call of `Trainer.fit`."""
+
+    def __init__(self, trainer: Any, callback_class: type, folder: str) -> None:
+        super().__init__(folder)
+        from .state import RandomState
+
+        self.trainer = trainer
+        self._random = RandomState()
+        self._seen = -1
+
+        class TrainshedCheckpoints(callback_class):  # type: ignore[misc]
+            """Lightning's way of being told after each batch, and of keeping something in a checkpoint."""
+
+            generators: dict[int, Any] = {}  # noqa: RUF012 (by rank)
+            restored = True
+
+            def state_dict(self) -> dict[str, Any]:
+                return {"random": self.generators}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
+                self.generators, self.restored = state["random"], False
+
+            def on_train_batch_start(self, *_: Any) -> None:
+                if not self.restored:  # only now: making iterators over the data has drawn numbers
+                    self.restored = True
+                    if len(self.generators) == guard.ranks.world_size:
+                        guard._random.restore({}, self.generators[guard.ranks.rank])
+
+            def on_train_batch_end(self, *_: Any) -> None:
+                guard.after_batch()
+
+        guard = self
+        self.callback: Any = TrainshedCheckpoints()
+
+    def after_batch(self) -> None:
+        """Saves and ends the script where that is due; batches that only accumulate gradients do not count."""
+        step = self.trainer.global_step
+        if step == self._seen:
+            return
+        self._seen = step
+        reason = self.decide(step)
+        if reason:
+            generators = self.ranks.gather(self._random.capture({}))
+            self.callback.generators = dict(enumerate(generators))
+            path = f"{self.path(step)}/{FILE}"
+            self.save(step, reason, lambda: self.trainer.save_checkpoint(path))
+        if self.stopping:
+            self.answer(step)
+            raise SystemExit(0)  # what comes after `fit` in the script is meant for a model that is done
