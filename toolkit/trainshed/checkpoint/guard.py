@@ -52,7 +52,7 @@ class Guard:
     """What belongs to one run of a training loop; all ranks construct it, and call its methods, together.
 
     folder: where checkpoints lie, "" for none.
-    resumed: the checkpoint that `newest` has found, "" for none.
+    looked, resumed: whether `newest` was called, and the checkpoint that it has found, "" for none.
     stopping: whether a notice has come and training is to end because of it.
     """
 
@@ -65,7 +65,7 @@ class Guard:
         self.policy = Policy(None, None, time.monotonic(), History())
         self.notice: Notice | None = None
         self.once = self.stopping = False
-        self.resumed = ""
+        self.looked, self.resumed = False, ""
         self.saved_step = 0
         self._next_check = 0
         self._step_at = time.monotonic()
@@ -76,6 +76,7 @@ class Guard:
 
     def newest(self) -> str | None:
         """The newest checkpoint that is whole on all hosts; says what was passed over. Collective."""
+        self.looked = True
         if not self.folder:
             return None
         try:

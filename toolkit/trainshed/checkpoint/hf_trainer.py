@@ -49,14 +49,14 @@ def install(module: ModuleType) -> None:
             guard = self._trainshed = TrainerGuard(
                 self, module.TrainerCallback, usual_folder(self.args.output_dir), leaves=True
             )
+        self.add_callback(guard.callback)
         try:
             if resume_from_checkpoint in (None, True):
-                resume_from_checkpoint = guard.newest()
+                resume_from_checkpoint = (guard.resumed or None) if guard.looked else guard.newest()
             elif resume_from_checkpoint != guard.resumed:
                 say(f"the script resumes from {resume_from_checkpoint} by itself")
             if resume_from_checkpoint and guard.finished(resume_from_checkpoint):
                 return guard.as_it_ended(resume_from_checkpoint)
-            self.add_callback(guard.callback)
             result = train(self, resume_from_checkpoint, *args, **kwargs)
             if guard.stopping:
                 guard.answer(self.state.global_step)
