@@ -62,6 +62,11 @@ def test_the_second_of_three_hosts_finds_its_place(tmp_path, environ, scheduler,
     assert found.evidence
 
 
+def test_a_range_of_hosts_counts_as_its_upper_end_for_torchs_elastic_agent(tmp_path):
+    found = cluster(tmp_path, **{**TRAINJOB, "PET_NNODES": "1:4", "TRAINSHED_ENGINE": "torchrun"})
+    assert (len(found.hosts), found.rank) == (4, 1)
+
+
 @pytest.mark.parametrize(
     ("environ", "variable"),
     [

@@ -49,6 +49,32 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
             "/dev/shm has 64 MiB",
         ),
     ],
+    "mpi-slots": [
+        (
+            "There are not enough slots available in the system to satisfy the 8\nslots that were requested by the application:\n\n  true",
+            "trainshed_processes_per_host says how many each has",
+        )
+    ],
+    "mpi-binding": [
+        (
+            "A request was made to bind to that would result in binding more\nprocesses than cpus on a resource:\n\n   Bind to:     CORE\n"
+            'You can override this protection by adding the "overload-allowed"\noption to your binding directive.',
+            "there are more ranks than CPUs to bind them to",
+        )
+    ],
+    "mpi-option": [
+        ('/usr/bin/mpirun: Error: unknown option "--frobnicate"', "goes to mpirun as it is"),
+        ("An unrecognized option was included on the mpirun command line:\n\n  Option: --frobnicate", "4.1 and 5 differ"),
+        ("The specified mapby directive is not recognized:\n\n  Directive: nosuch", "goes to mpirun as it is"),
+    ],
+    "mpi-unreachable": [
+        (
+            "WARNING: Open MPI failed to TCP connect to a peer MPI process.\n"
+            "Unable to find reachable pairing between local and remote interfaces",
+            "btl_tcp_if_include",
+        ),
+        ("At least one pair of MPI processes are unable to reach each other for\nMPI communications.", "btl_tcp_if_include"),
+    ],
     "cuda-out-of-memory": [
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of "

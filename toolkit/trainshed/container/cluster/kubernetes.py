@@ -40,9 +40,13 @@ def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
     """The pods of the job. Raises JobError."""
     if environ.get("PET_NODE_RANK"):
         count, rank, address = "PET_NNODES", "PET_NODE_RANK", environ.get("PET_MASTER_ADDR", "")
-        if ":" in environ["PET_NNODES"]:
+        least, colon, most = environ["PET_NNODES"].partition(":")
+        if colon and job.settings.engine != "torchrun":
             message = "a range of hosts is only for torch's elastic agent: give one number"
-            raise JobError([Problem("variable PET_NNODES", message, value=environ["PET_NNODES"])])
+            hint = f"or set trainshed_engine to torchrun and trainshed_min_nodes to {least}"
+            raise JobError([Problem("variable PET_NNODES", message, value=environ["PET_NNODES"], suggestion=hint)])
+        if colon:
+            environ = {**environ, "PET_NNODES": most}
         address = address or environ.get("PET_RDZV_ENDPOINT", "").rpartition(":")[0]
     elif environ.get("JOB_COMPLETION_INDEX") and environ.get("NNODES"):
         count, rank, address = "NNODES", "JOB_COMPLETION_INDEX", ""

@@ -404,6 +404,41 @@ HINTS: tuple[Hint, ...] = (
         r"device-side assert triggered",
         _always("a label or index is out of range; run on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see the line"),
     ),
+    Hint(
+        "mpi-slots",
+        r"There are not enough slots available in the system",
+        _always(
+            "more ranks were asked for than the hosts have slots: trainshed_processes_per_host says how many each has, and "
+            "`-np` or sagemaker_mpi_num_processes how many ranks there are; `--oversubscribe` among the options allows it"
+        ),
+    ),
+    Hint(
+        "mpi-binding",
+        r"A request was made to bind.*(?:\n.*)*overload-allowed",
+        _always(
+            "there are more ranks than CPUs to bind them to: leave `--bind-to` out of sagemaker_mpi_custom_mpi_options, "
+            "start fewer ranks, or add `:overload-allowed`"
+        ),
+    ),
+    Hint(
+        "mpi-option",
+        r"mpirun: Error: unknown option|An unrecognized option was included on the mpirun command line"
+        r"|The specified (?:mapping policy|mapby directive|binding policy) is not recognized",
+        _always(
+            "sagemaker_mpi_custom_mpi_options goes to mpirun as it is, and this version does not know the option "
+            "(`mpirun --version` in the image; 4.1 and 5 differ)"
+        ),
+    ),
+    Hint(
+        "mpi-unreachable",
+        r"Unable to find reachable pairing between local and remote interfaces"
+        r"|unable to (?:reliably start one or more daemons|complete a TCP connection)"
+        r"|At least one pair of MPI processes are unable to reach each other",
+        _always(
+            "the hosts cannot reach each other by MPI: its ports must be open between them, and the interface right "
+            "(`--mca btl_tcp_if_include eth0` among the options names one)"
+        ),
+    ),
     Hint("port-in-use", r"[Aa]ddress already in use|EADDRINUSE", _port),
     Hint(
         "rendezvous-timeout",
