@@ -53,7 +53,7 @@ class Stay:
 
     def __init__(self, job: Job, ranks: int) -> None:
         self.writers: list[int] = []
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         for rank in range(ranks):
             # Opening the writer's end succeeds only once the rank has the reader's end, or waits in opening it.
             while True:
@@ -113,7 +113,7 @@ class Job:
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until every host has printed `text` so many times."""
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while not all(self.output(number).count(text) >= count for number in range(len(self.bases))):
             assert time.monotonic() < deadline, self.output(0)
             time.sleep(0.05)
@@ -122,7 +122,7 @@ class Job:
         return (self.bases[number] / "stdout").read_text()
 
     def exit_codes(self) -> list[int]:
-        return [process.wait(timeout=90) for process in self.processes]
+        return [process.wait(timeout=240) for process in self.processes]
 
     def failure(self, number: int = 0) -> str:
         return (self.bases[number] / "output/failure").read_text()
@@ -255,7 +255,7 @@ def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(star
 
 def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) -> None:
     job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=90, at_once=1)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while "waiting for" not in job.output(0):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -20,7 +20,7 @@ from trainshed.container.cluster.network import interface_to
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
 STARTED = "import os, sys, time, signal\nprint('started', os.environ['RANK'], flush=True)\n"
-WAITS = STARTED + "time.sleep(60)\n"
+WAITS = STARTED + "time.sleep(600)\n"
 # Hosts of one name on one machine: Open MPI takes their shared memory for the same, which real hosts never share.
 NO_SHARED_MEMORY = "--mca btl self,tcp --mca coll ^sm,han,xhc,acoll"
 
@@ -42,7 +42,7 @@ class Hosts:
             "sagemaker_mpi_enabled": "true",
             "sagemaker_mpi_num_of_processes_per_host": "2",
             "sagemaker_mpi_custom_mpi_options": json.dumps(options),
-            "trainshed_host_timeout_seconds": "30",
+            "trainshed_host_timeout_seconds": "120",
             **hyperparameters,
         }
         for number, name in enumerate(self.names):
@@ -81,7 +81,7 @@ class Hosts:
 
     def wait_until_started(self) -> None:
         """Until every rank of every host has printed its first line."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not all(self.output(number).count("started") == 2 for number in range(len(self.names))):
             assert time.monotonic() < deadline, [self.output(number) for number in range(len(self.names))]
             time.sleep(0.05)
@@ -90,7 +90,7 @@ class Hosts:
         return (self.base(number) / "stdout").read_text()
 
     def exit_codes(self) -> list[int]:
-        return [process.wait(timeout=90) for process in self.processes]
+        return [process.wait(timeout=240) for process in self.processes]
 
     def failure(self, number: int) -> str:
         path = self.base(number) / "output/failure"
@@ -149,7 +149,7 @@ def test_all_ranks_of_all_hosts_run_and_succeed(hosts, count):
 
 @pytest.mark.parametrize(("count", "rank"), [(1, 1), (2, 0), (2, 3)])
 def test_a_rank_that_raises_fails_every_host_with_its_own_reason(hosts, count, rank):
-    job = hosts(count, STARTED + f"if os.environ['RANK'] == '{rank}': raise ValueError('bad batch')\ntime.sleep(60)\n")
+    job = hosts(count, STARTED + f"if os.environ['RANK'] == '{rank}': raise ValueError('bad batch')\ntime.sleep(600)\n")
     job.start()
     assert job.exit_codes() == [1] * count
     for number in range(count):
@@ -165,7 +165,7 @@ def test_a_rank_that_raises_fails_every_host_with_its_own_reason(hosts, count, r
     [("os._exit(42)", 42, "exited with 42"), ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL")],
 )
 def test_the_exact_way_in_which_a_rank_ended_is_every_hosts_exit_status(hosts, end, status, how):
-    job = hosts(2, STARTED + f"if os.environ['RANK'] == '2': {end}\ntime.sleep(60)\n")
+    job = hosts(2, STARTED + f"if os.environ['RANK'] == '2': {end}\ntime.sleep(600)\n")
     job.start()
     assert job.exit_codes() == [status] * 2
     for number in range(2):
@@ -227,10 +227,10 @@ def test_a_stop_signal_before_there_is_any_rank_ends_the_job(hosts):
     job = hosts(1, WAITS)
     mpirun = job.folder / "hostbin/mpirun"
     mpirun.parent.mkdir()
-    mpirun.write_text("#!/bin/sh\necho mpirun-runs\nexec sleep 60\n")
+    mpirun.write_text("#!/bin/sh\necho mpirun-runs\nexec sleep 600\n")
     mpirun.chmod(0o755)
     job.start(PATH=f"{mpirun.parent}:{os.environ['PATH']}")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while "mpirun-runs" not in job.output(0):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -244,7 +244,7 @@ def test_ranks_that_never_come_are_missed(hosts):
     job = hosts(1, STARTED, trainshed_host_timeout_seconds="2")
     mpirun = job.folder / "hostbin/mpirun"
     mpirun.parent.mkdir()
-    mpirun.write_text("#!/bin/sh\nexec sleep 60\n")
+    mpirun.write_text("#!/bin/sh\nexec sleep 600\n")
     mpirun.chmod(0o755)
     job.start(PATH=f"{mpirun.parent}:{os.environ['PATH']}")
     assert job.exit_codes() == [69]

@@ -30,7 +30,7 @@ class Hosts:
         hyperparameters = {
             "trainshed_distribution": "torchrun",
             "trainshed_processes_per_host": "2",
-            "trainshed_host_timeout_seconds": "20",
+            "trainshed_host_timeout_seconds": "120",
             **{f"trainshed_{name}": value for name, value in settings.items()},
         }
         for number, name in enumerate(self.names):
@@ -62,14 +62,14 @@ class Hosts:
 
     def wait_until_started(self) -> None:
         """Until every rank of every host has printed its first line."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not all(self.output(number).count("started") == 2 for number in self.processes):
             assert time.monotonic() < deadline, "the ranks did not start"
             time.sleep(0.05)
 
     def wait_until_joining(self, number: int) -> None:
         """Until a host has read its job; what it does next is to look for the others."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not (self.base(number) / "output/data").exists():
             assert self.processes[number].poll() is None and time.monotonic() < deadline, self.output(number)
             time.sleep(0.05)
@@ -78,7 +78,7 @@ class Hosts:
         return (self.base(number) / "stdout").read_text()
 
     def exit_codes(self) -> list[int]:
-        return [process.wait(timeout=90) for process in self.processes.values()]
+        return [process.wait(timeout=240) for process in self.processes.values()]
 
     def failure(self, number: int) -> str:
         path = self.base(number) / "output/failure"
