@@ -32,8 +32,8 @@ def worker(milliseconds: float, ranks: int) -> None:
     from torch import nn
 
     import trainshed.parallel as pipe
+    from trainshed.contract.pipeline import read_settings
     from trainshed.parallel.plan.file import Plan, PlanUnit, model_fingerprint
-    from trainshed.parallel.settings import read_settings
     from trainshed.parallel.state import session
 
     torch.set_num_threads(1)

@@ -444,6 +444,70 @@ def test_the_first_flag_wins_as_with_the_peer(job_tree: Any) -> None:
     assert job_tree.configure(hyperparameters=flags).read().distribution.kind == "mpi"
 
 
+AS_THE_SDK_SENDS_IT = {
+    "sagemaker_mpi_enabled": "true",
+    "sagemaker_mpi_num_of_processes_per_host": "8",
+    "sagemaker_mpi_custom_mpi_options": '"-verbose"',
+    "sagemaker_distributed_dataparallel_enabled": "false",
+    "sagemaker_instance_type": '"ml.p3.16xlarge"',
+    "mp_parameters": '{"partitions": 2, "microbatches": 4, "pipeline": "interleaved", "memory_weight": 0.2, "ddp": true}',
+}
+
+
+def test_mp_parameters_choose_the_pipeline(job_tree: Any) -> None:
+    found = job_tree.configure(hyperparameters=AS_THE_SDK_SENDS_IT).read().distribution
+
+    assert (found.kind, found.asked_by, found.processes_per_host) == ("pipeline", "sagemaker_mpi_enabled", 8)
+    assert found.pipeline == {
+        "partitions": 2, "microbatches": 4, "pipeline": "interleaved", "memory_weight": 0.2, "ddp": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kind"), [('{"partitions": 2}', "pipeline"), ('{"hybrid_shard_degree": 8}', "torchrun")]
+)
+def test_with_torchruns_flag_only_parameters_that_name_partitions_do(parameters: str, kind: str, job_tree: Any) -> None:
+    flags = {"sagemaker_torch_distributed_enabled": "true", "mp_parameters": parameters}
+
+    assert job_tree.configure(hyperparameters=flags).read().distribution.kind == kind
+
+
+def test_mp_parameters_of_a_script_alone_are_the_scripts_own(job_tree: Any) -> None:
+    job_tree.configure(hyperparameters={"mp_parameters": '{"partitions": 2}'})
+
+    assert job_tree.read().distribution.kind == "script"
+
+
+def test_our_own_pipeline_setting_chooses_it_and_its_entries_win(job_tree: Any) -> None:
+    ours = {"trainshed_pipeline": '{"microbatches": 8, "partition_file": "plan.json"}'}
+    found = job_tree.configure(hyperparameters=ours).read().distribution
+    assert (found.kind, found.asked_by) == ("pipeline", "trainshed_pipeline")
+
+    found = job_tree.configure(hyperparameters={**AS_THE_SDK_SENDS_IT, **ours}).read().distribution
+    assert (found.pipeline["partitions"], found.pipeline["microbatches"]) == (2, 8)
+    assert found.pipeline["partition_file"] == "plan.json"
+    assert job_tree.read(TRAINSHED_PIPELINE='{"microbatches": 2}').distribution.pipeline["microbatches"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("mp_parameters", '{"microbatch": 2}', "mp_parameters: microbatch: no such setting (did you mean 'microbatches'?)"),
+        ("mp_parameters", '{"tensor_parallel_degree": 2}', "tensor_parallel_degree = 2 is not served"),
+        ("mp_parameters", "two", "mp_parameters: must be a JSON object"),
+        ("trainshed_pipeline", '{"microbatches": 0}', "trainshed_pipeline: microbatches = 0: must be 1 or more"),
+        ("trainshed_pipeline", '{"microbatches": true}', "microbatches = True: not int"),
+    ],
+)
+def test_a_wrong_setting_of_the_pipeline_is_found_before_anything_starts(
+    name: str, value: str, line: str, job_tree: Any
+) -> None:
+    job_tree.configure(hyperparameters={**AS_THE_SDK_SENDS_IT, name: value})
+
+    (found,) = problems_of(job_tree)
+    assert line in found
+
+
 def test_processes_per_host_come_from_either_side_and_ours_wins(job_tree: Any) -> None:
     theirs = {"sagemaker_mpi_num_of_processes_per_host": "4"}
 

@@ -38,6 +38,7 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "on_hang": ("continue", "continue"),
     "stacks": ("off", "off"),
     "bind": ("numa", "numa"),
+    "pipeline": ('{"partitions": 2}', '{"partitions": 2}'),
     "program": ("train.py", "train.py"),
     "source": ("/src", "/src"),
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -328,3 +331,77 @@ def test_a_variable_that_linux_would_refuse_is_left_out_and_told(job_tree: Any) 
 
     assert "SM_HP_LONG" not in plan.processes[0].env
     assert any(note.startswith("SM_HP_LONG is longer than the 128 KiB") for note in plan.notes)
+
+
+# --- pipeline --------------------------------------------------------------------------------------------------------
+
+AMAZONS = {
+    "sagemaker_program": "train.py",
+    "epochs": "3",
+    "sagemaker_mpi_enabled": "true",
+    "sagemaker_mpi_num_of_processes_per_host": "2",
+    "sagemaker_mpi_custom_mpi_options": '""',
+    "mp_parameters": '{"partitions": 2, "microbatches": 4}',
+}
+
+
+@pytest.fixture
+def with_mpirun(tmp_path: Path) -> dict[str, str]:
+    """An environment whose PATH has an mpirun."""
+    mpirun = tmp_path / "bin" / "mpirun"
+    mpirun.parent.mkdir()
+    mpirun.write_text("#!/bin/sh\n")
+    mpirun.chmod(0o755)
+    return {**GIVEN, "PATH": str(mpirun.parent)}
+
+
+def test_mp_parameters_with_mpis_flag_are_a_pipeline_under_mpirun(job_tree: Any, with_mpirun: dict[str, str]) -> None:
+    plan = planned(job_tree, AMAZONS, processes=2, environ=with_mpirun)
+
+    assert plan.launcher == "pipeline" and plan.runtime is not None and plan.rank is not None
+    assert plan.processes[0].argv[0] == "mpirun"
+    environment = plan.rank.env
+    assert json.loads(environment["TRAINSHED_PIPELINE"]) == {"partitions": 2, "microbatches": 4}
+    assert json.loads(environment["SM_HP_MP_PARAMETERS"]) == {"partitions": 2, "microbatches": 4}
+    assert json.loads(environment["SM_FRAMEWORK_PARAMS"])["sagemaker_mpi_enabled"] is True
+    compat = environment["PYTHONPATH"].split(":")[-1]
+    assert os.path.isdir(os.path.join(compat, "smdistributed", "modelparallel", "torch"))
+
+
+def test_without_mpirun_the_supervisor_starts_such_a_jobs_ranks_and_says_so(
+    job_tree: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # nor is there one beside our Python
+    plan = planned(job_tree, AMAZONS, processes=2, environ={**GIVEN, "PATH": str(tmp_path)})
+
+    assert plan.launcher == "pipeline" and plan.runtime is None
+    assert [process.rank for process in plan.processes] == [0, 1]
+    assert "there is no mpirun: trainshed itself starts the ranks" in plan.notes
+    assert plan.processes[1].env["RANK"] == "1" and "TRAINSHED_PIPELINE" in plan.processes[1].env
+
+
+def test_our_own_pipeline_is_the_supervisors_whatever_the_image_has(job_tree: Any, with_mpirun: dict[str, str]) -> None:
+    own = {"trainshed_distribution": "pipeline", "sagemaker_program": "train.py", "epochs": "3"}
+    own["trainshed_pipeline"] = '{"partitions": 2, "partition_file": "plan.json"}'
+    plan = planned(job_tree, own, processes=2, environ=with_mpirun)
+
+    assert plan.launcher == "pipeline" and plan.runtime is None and len(plan.processes) == 2
+    environment = plan.processes[0].env
+    assert json.loads(environment["TRAINSHED_PIPELINE"]) == {"partitions": 2, "partition_file": "plan.json"}
+    # transformers would otherwise take the job for one of Amazon's library
+    assert "sagemaker_mpi_enabled" not in environment["SM_FRAMEWORK_PARAMS"] and "SM_HP_MP_PARAMETERS" not in environment
+
+
+@pytest.mark.parametrize(("engine", "first"), [("mpi", "mpirun"), ("torchrun", sys.executable)])
+def test_a_pipelines_ranks_are_started_by_whoever_the_job_names(
+    engine: str, first: str, job_tree: Any, with_mpirun: dict[str, str]
+) -> None:
+    own = {**AMAZONS, "trainshed_engine": engine}
+    plan = planned(job_tree, own, processes=2, environ=with_mpirun)
+
+    assert plan.launcher == "pipeline" and plan.processes[0].argv[0] == first
+
+
+def test_the_engine_mpi_is_for_pipelines(job_tree: Any) -> None:
+    with pytest.raises(LaunchError, match="trainshed_engine = mpi starts the ranks of a pipeline"):
+        planned(job_tree, {**TORCHRUN, "trainshed_engine": "mpi"})

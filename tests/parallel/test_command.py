@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402
-
-from trainshed.container.launchers.pipeline import variables  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -70,13 +67,3 @@ def test_a_script_without_a_step_gives_no_plan(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "ended without a step" in done.stderr
     assert not (tmp_path / "plan.json").exists()
-
-
-def test_the_launcher_adds_amazons_names_only_for_a_job_with_mp_parameters() -> None:
-    assert variables({"PYTHONPATH": "code"}) == {}
-    added = variables(
-        {"PYTHONPATH": "code", "SM_HP_MP_PARAMETERS": "{}", "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled":false}'}
-    )
-    code, compat = added["PYTHONPATH"].split(os.pathsep)
-    assert code == "code" and os.path.isdir(os.path.join(compat, "smdistributed", "modelparallel", "torch"))
-    assert json.loads(added["SM_FRAMEWORK_PARAMS"]) == {"sagemaker_mpi_enabled": True}

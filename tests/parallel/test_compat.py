@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402
 
+from trainshed.contract.pipeline import read_settings  # noqa: E402
 from trainshed.parallel.errors import NotServed, PipelineError  # noqa: E402
 from trainshed.parallel.grid import layout  # noqa: E402
-from trainshed.parallel.settings import read_settings  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,31 @@ def test_without_code_of_the_jobs_own_none_is_named() -> None:
 def test_what_the_job_says_of_reserved_names_wins() -> None:
     job = Job(name="x", program="train.py", hyperparameters={"trainshed_argv": "flags"}, argv="json")
     assert config_files(job, "x-1", "algo-1", "/opt/ml", "eth0")["hyperparameters.json"]["trainshed_argv"] == '"flags"'
+
+
+@pytest.mark.parametrize(
+    ("distribution", "expected"),
+    [
+        (
+            Distribution("pipeline", parameters={"partitions": 2}),
+            {"trainshed_distribution": '"pipeline"', "trainshed_pipeline": '{"partitions": 2}'},
+        ),
+        (
+            Distribution("pipeline", parameters={"partitions": 2}, for_amazons_library=True),
+            {"trainshed_distribution": '"pipeline"', "mp_parameters": '{"partitions": 2}'},
+        ),
+        (
+            Distribution("pipeline", parameters={"partitions": 2}, for_amazons_library=True, mpi=True, mpi_options="-v"),
+            {"sagemaker_mpi_enabled": "true", "sagemaker_mpi_custom_mpi_options": '"-v"',
+             "mp_parameters": '{"partitions": 2}'},
+        ),
+    ],
+)  # fmt: skip
+def test_a_pipelines_parameters_reach_train_as_the_job_asked_for_them(
+    distribution: Distribution, expected: dict[str, str]
+) -> None:
+    made = config_files(Job(name="x", distribution=distribution), "x-1", "algo-1", "/opt/ml", "eth0")["hyperparameters.json"]
+    assert {name: value for name, value in made.items() if not name.startswith("sagemaker_") or "mpi" in name} == expected
 
 
 SCALARS = st.one_of(

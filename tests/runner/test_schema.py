@@ -109,6 +109,29 @@ def test_restarts_bring_the_engine_that_can_restart(folder: Path) -> None:
     assert made.distribution.engine == "torchrun"
 
 
+def test_a_pipeline_takes_its_parameters_from_the_job_file(folder: Path) -> None:
+    text = "program: src/train.py\ndistribution: {kind: pipeline, parameters: {partitions: 2, microbatches: 4}}\n"
+    assert job(folder, text).distribution == Distribution("pipeline", parameters={"partitions": 2, "microbatches": 4})
+
+
+def test_sagemakers_form_of_a_model_parallel_distribution_is_understood(folder: Path) -> None:
+    text = """
+program: src/train.py
+distribution:
+  smdistributed: {modelparallel: {enabled: true, parameters: {partitions: 2, microbatches: 4, ddp: true}}}
+  mpi: {enabled: true, processes_per_host: 8, custom_mpi_options: -verbose}
+"""
+    assert job(folder, text).distribution == Distribution(
+        "pipeline",
+        8,
+        parameters={"partitions": 2, "microbatches": 4, "ddp": True},
+        for_amazons_library=True,
+        mpi=True,
+        mpi_options="-verbose",
+    )
+    assert job(folder, text.replace("enabled: true, parameters", "enabled: false, parameters")).distribution.kind == "script"
+
+
 def test_an_empty_field_is_an_absent_one(folder: Path) -> None:
     made = job(folder, "program: src/train.py\nhyperparameters:\nchannels:\ninstances: ~\n")
     assert (made.hyperparameters, made.channels, made.instances) == ({}, (), 1)
@@ -155,6 +178,9 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("distribution: {kind: script, processes_per_host: 2}", "has no meaning for the distribution 'script'"),
         ("distribution: {kind: torchrun, engine: trainshed, max_restarts: 2}", "needs torch's elastic agent"),
         ("distribution: {kind: torchrun, ranks: 2}", "distribution.ranks = 2: is not known here"),
+        ("distribution: {kind: torchrun, parameters: {partitions: 2}}", "is for the distribution 'pipeline'"),
+        ("distribution: {kind: pipeline, parameters: {partition: 2}}", "partition: no such setting (did you mean 'part"),
+        ("distribution: {smdistributed: {modelparallel: {enabled: 2}}}", "must be true or false"),
         ("environment: {A-B: 1}", "environment.A-B: is no name of a variable"),
         ("environment: {A: [1]}", "environment.A: must be text"),
         ('environment: {A: "x\\0"}', "environment.A"),

@@ -66,12 +66,14 @@ class Distribution(Record):
     asked_by: the hyperparameter or variable that says so, "" for the default.
     processes_per_host: 0 where the hardware decides.
     groups: instance groups that take part; () means all.
+    pipeline: what the ranks of a `pipeline` are told, by name (contract/pipeline.py).
     """
 
     kind: str = "script"
     asked_by: str = ""
     processes_per_host: int = 0
     groups: tuple[str, ...] = ()
+    pipeline: dict[str, Any] = {}  # noqa: RUF012
 
 
 class Job(Record):
@@ -337,8 +339,11 @@ def _distribution(
         if truthy(hps.get(flag)):
             kind, asked_by = flagged, flag
             break
+    if _wants_pipeline(asked_by, hps, settings):
+        kind, asked_by = "pipeline", asked_by or "trainshed_pipeline"
     if settings.distribution:
         kind, asked_by = settings.distribution, "trainshed_distribution"
+    pipeline = _pipeline(hps, settings, file, problems) if kind == "pipeline" else {}
     processes = settings.processes_per_host
     number = hps.get("sagemaker_mpi_num_of_processes_per_host")
     if not processes and number not in (None, ""):
@@ -368,4 +373,25 @@ def _distribution(
             )
     if not groups and asked_by:
         groups = [resources.current_group_name]
-    return Distribution(kind=kind, asked_by=asked_by, processes_per_host=processes, groups=tuple(groups))
+    return Distribution(kind=kind, asked_by=asked_by, processes_per_host=processes, groups=tuple(groups), pipeline=pipeline)
+
+
+def _wants_pipeline(flag: str, hps: Hyperparameters, settings: Settings) -> bool:
+    """Whether the job is for Amazon's model parallel library, or names a pipeline of ours.
+
+    The SDK sends `mp_parameters` with MPI's flag for the library's first version, which has pipelines, and with torchrun's
+    for the second, which has none (its `mp_parameters` then name no partitions).
+    """
+    asked = hps.user.get("mp_parameters")
+    if flag == "sagemaker_mpi_enabled" and asked not in (None, ""):
+        return True
+    partitions = isinstance(asked, dict) and ("partitions" in asked or "pipeline_parallel_degree" in asked)
+    return bool(settings.pipeline) or (partitions and bool(flag))
+
+
+def _pipeline(hps: Hyperparameters, settings: Settings, file: str, problems: list[Problem]) -> dict[str, Any]:
+    from .pipeline import parameters_of  # only such jobs need it
+
+    found, wrong = parameters_of(hps.user.get("mp_parameters"), settings.pipeline)
+    problems += [Problem(file, message, name, suggestion=hint) for name, message, hint in wrong]
+    return found

@@ -5,6 +5,8 @@ The hyperparameter wins: it belongs to the job, while the variable may come with
 
 from __future__ import annotations
 
+import json
+
 from .errors import Problem, did_you_mean, near_name
 from .hyperparameters import ARGV_STYLES, decode_value
 from .record import Record
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 DISTRIBUTIONS = ("script", "torchrun", "mpi", "xla", "pipeline")
-ENGINES = ("trainshed", "torchrun")
+ENGINES = ("trainshed", "torchrun", "mpi")
 
 
 class Settings(Record):
@@ -23,7 +25,8 @@ class Settings(Record):
 
     distribution: how ranks are started; "" lets the platform's flags decide (`sagemaker_mpi_enabled` ...).
     processes_per_host: ranks on each host; 0 means GPUs, else Neuron cores, else 1 on CPU hosts.
-    engine: who starts torchrun jobs: our own supervisor, or torch's elastic agent.
+    engine: who starts ranks: our own supervisor, torch's elastic agent (torchrun and pipeline jobs), or mpirun (pipeline).
+    pipeline: what the `pipeline` distribution is told, a JSON object (contract/pipeline.py); over `mp_parameters`.
     max_restarts: how often failed ranks are started again, to resume from their newest checkpoint; on several hosts
         with the elastic agent only.
     min_nodes: with the elastic agent, how many hosts are enough to go on when others are lost; 0 means all.
@@ -47,6 +50,7 @@ class Settings(Record):
     distribution: str = ""
     processes_per_host: int = 0
     engine: str = "trainshed"
+    pipeline: str = ""
     max_restarts: int = 0
     min_nodes: int = 0
     argv: str = "sagemaker"
@@ -101,7 +105,6 @@ _OTHER_VARIABLES = frozenset(
         "TRAINSHED_HOSTS",
         "TRAINSHED_LOG_LEVEL",
         "TRAINSHED_NOTICE_FILE",
-        "TRAINSHED_PIPELINE",
         "TRAINSHED_ROSTER_TOKEN",
         "TRAINSHED_RUN_DIR",
         "TRAINSHED_RUN_ID",
@@ -148,4 +151,8 @@ def _check(key: str, value: Any, written: Any) -> Any:
             kind = "a whole number" if whole else "a number"
             return Problem("", f"must be {kind} from {low} to {high}", value=str(written))
         return int(value) if whole else float(value)
+    if key == "pipeline":
+        if not isinstance(value, dict):
+            return Problem("", "must be a JSON object of pipeline settings", value=str(written))
+        return json.dumps(value)
     return str(written if not isinstance(value, str) else value)

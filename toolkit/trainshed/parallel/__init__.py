@@ -20,6 +20,8 @@ Importing this package imports torch; nothing else of trainshed imports it.
 
 from __future__ import annotations
 
+from trainshed.contract.pipeline import Settings
+
 from .api import (
     dp_group,
     dp_rank,
@@ -43,7 +45,6 @@ from .model import PipelineModel
 from .optimizer import PipelineOptimizer
 from .plan.file import Plan, load_plan
 from .saving import load_checkpoint, save_checkpoint
-from .settings import Settings
 from .split import StepOutput
 from .step import step
 

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainshed.contract.pipeline import Settings, read_settings, settings_from_environment
+
 from .grid import Grid, make_grid
 from .plan.command import PLAN_ONLY
-from .settings import Settings, read_settings, settings_from_environment
 from .state import grid, session
 
 

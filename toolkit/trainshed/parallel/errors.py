@@ -8,11 +8,9 @@ PipelineError             one line for a person
 
 from __future__ import annotations
 
-from trainshed.contract.errors import TrainshedError
+from trainshed.contract.pipeline import NotServed, PipelineError
 
-
-class PipelineError(TrainshedError):
-    """A pipeline cannot be built or cannot go on."""
+__all__ = ["NotServed", "PipelineError", "PlanError", "TraceMismatch"]
 
 
 class PlanError(PipelineError):
@@ -21,7 +19,3 @@ class PlanError(PipelineError):
 
 class TraceMismatch(PipelineError):
     """A forward differs from the recorded one."""
-
-
-class NotServed(PipelineError):
-    """A call of Amazon's API that this library does not serve."""

@@ -15,8 +15,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from trainshed.contract.pipeline import Settings
+
 from .errors import PipelineError
-from .settings import Settings
 
 
 @dataclass(frozen=True)

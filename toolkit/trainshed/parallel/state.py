@@ -13,9 +13,10 @@ from .errors import PipelineError
 if TYPE_CHECKING:
     import torch
 
+    from trainshed.contract.pipeline import Settings
+
     from .grid import Grid
     from .model import PipelineModel
-    from .settings import Settings
 
 
 @dataclass

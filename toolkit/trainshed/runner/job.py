@@ -21,12 +21,20 @@ class Channel:
 
 @dataclass(frozen=True)
 class Distribution:
-    """How ranks are started on the hosts; zeros and empty strings leave it to `train`."""
+    """How ranks are started on the hosts; zeros and empty strings leave it to `train`.
+
+    parameters: what a pipeline is told, by name.
+    for_amazons_library: the parameters go to the script as `mp_parameters`; mpi, mpi_options: as its estimators send them.
+    """
 
     kind: str = "script"
     processes_per_host: int = 0
     engine: str = ""
     max_restarts: int = 0
+    parameters: dict[str, Any] = field(default_factory=dict)
+    for_amazons_library: bool = False
+    mpi: bool = False
+    mpi_options: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from trainshed.contract.config import DEFAULT_GROUP
 from trainshed.contract.hyperparameters import SpelledFloat
 
-from .job import DEFAULT_GRACE, Job
+from .job import DEFAULT_GRACE, Distribution, Job
 
 INSTANCE_TYPE = "local"
 
@@ -59,7 +59,7 @@ def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
         "sagemaker_submit_directory": f"{base}/code" if job.source_dir else "",
         "sagemaker_container_log_level": 20,
         "sagemaker_job_name": run_name,
-        "trainshed_distribution": distribution.kind if distribution.kind != "script" else "",
+        **_distribution(distribution),
         "trainshed_processes_per_host": distribution.processes_per_host or "",
         "trainshed_engine": distribution.engine,
         "trainshed_max_restarts": distribution.max_restarts or "",
@@ -68,6 +68,21 @@ def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
     }
     given = {name: value for name, value in reserved.items() if value != ""}
     return {name: encode(value) for name, value in {**given, **job.hyperparameters}.items()}
+
+
+def _distribution(distribution: Distribution) -> dict[str, Any]:
+    """Which distribution, with its parameters; Amazon's library is asked for as the SDK does it."""
+    if distribution.mpi:
+        return {
+            "sagemaker_mpi_enabled": True,
+            "sagemaker_mpi_custom_mpi_options": distribution.mpi_options,
+            "mp_parameters": distribution.parameters,
+        }
+    name = "mp_parameters" if distribution.for_amazons_library else "trainshed_pipeline"
+    return {
+        "trainshed_distribution": distribution.kind if distribution.kind != "script" else "",
+        name: distribution.parameters or "",
+    }
 
 
 def _seconds(value: float) -> float:

@@ -11,6 +11,7 @@ from trainshed.contract import hyperparameters
 from trainshed.contract.config import CHANNEL_NAME
 from trainshed.contract.errors import JobError, Problem
 from trainshed.contract.hyperparameters import ARGV_STYLES
+from trainshed.contract.pipeline import PipelineError, read_settings
 from trainshed.contract.reader import ascii_safe
 from trainshed.contract.settings import ENGINES
 
@@ -151,7 +152,9 @@ def _distribution(fields: Checker) -> Distribution:
     if node is None or not isinstance(node.value, dict):
         return Distribution(kind=fields.choice("distribution", LAUNCHERS, "script"))
     inner = Checker(node.value, fields.problems, "distribution.")
-    inner.unknown(("kind", "processes_per_host", "engine", "max_restarts"))
+    if "smdistributed" in node.value:
+        return _model_parallel(inner)
+    inner.unknown(("kind", "processes_per_host", "engine", "max_restarts", "parameters"))
     kind = inner.choice("kind", LAUNCHERS, "script")
     restarts = inner.whole("max_restarts", 0, 0, 1000)
     engine = inner.choice("engine", ENGINES, "")
@@ -163,7 +166,50 @@ def _distribution(fields: Checker) -> Distribution:
     for name, given in (("processes_per_host", processes), ("max_restarts", restarts), ("engine", engine)):
         if given and kind == "script" and name in node.value:
             inner.problem(name, "has no meaning for the distribution 'script', which is one process a host")
-    return Distribution(kind, processes, engine, restarts)
+    parameters = _parameters(inner, "parameters")
+    if parameters and kind != "pipeline":
+        inner.problem("parameters", "is for the distribution 'pipeline'", value="")
+    return Distribution(kind, processes, engine, restarts, parameters)
+
+
+def _parameters(fields: Checker, name: str) -> dict[str, object]:
+    """What a pipeline is told, checked as its ranks will read it."""
+    if fields.node(name) is None:
+        return {}
+    values: dict[str, object] = {key: node.plain() for key, node in fields.mapping(name).items()}
+    try:
+        read_settings(values, name)
+    except PipelineError as error:
+        fields.problem(name, error.message.removeprefix(f"{name}: "), error.hint, value="")
+    return values
+
+
+def _model_parallel(fields: Checker) -> Distribution:
+    """`distribution` as SageMaker's estimators take it for Amazon's model parallel library, with MPI's options beside."""
+    fields.unknown(("smdistributed", "mpi"))
+    library = Checker(fields.mapping("smdistributed"), fields.problems, "distribution.smdistributed.")
+    library.unknown(("modelparallel",))
+    inner = Checker(library.mapping("modelparallel"), fields.problems, "distribution.smdistributed.modelparallel.")
+    inner.unknown(("enabled", "parameters"))
+    options = Checker(fields.mapping("mpi"), fields.problems, "distribution.mpi.")
+    options.unknown(("enabled", "processes_per_host", "custom_mpi_options"))
+    if not _switch(inner, "enabled"):
+        return Distribution()
+    return Distribution(
+        kind="pipeline",
+        processes_per_host=options.whole("processes_per_host", 0, 1, 4096),
+        parameters=_parameters(inner, "parameters"),
+        for_amazons_library=True,
+        mpi=_switch(options, "enabled"),
+        mpi_options=options.text("custom_mpi_options"),
+    )
+
+
+def _switch(fields: Checker, name: str) -> bool:
+    node = fields.node(name)
+    if node is not None and not isinstance(node.value, bool):
+        fields.problem(name, "must be true or false")
+    return node is not None and node.value is True
 
 
 def _environment(fields: Checker) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Pipeline parallel ranks: torchrun's ranks, with Amazon's module names on the path where the job has `mp_parameters`.
+"""Pipeline parallel ranks: torchrun's or Open MPI's, with the pipeline's settings in their environment.
 
-`trainshed.parallel` reads its settings from `SM_HP_MP_PARAMETERS`, as scripts for the closed library do. transformers
-takes the flag `sagemaker_mpi_enabled` as the sign to use that library: it is set only for such a job.
+`trainshed.parallel` takes its settings from `TRAINSHED_PIPELINE`. Amazon's module names are on the path, so that scripts
+for its library find ours; transformers takes the flag `sagemaker_mpi_enabled` as the sign to use that library: it is true
+only for a job that has `mp_parameters`, which was written for it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import json
 import os
 
+from trainshed.contract.pipeline import VARIABLE
+
 from ..supervisor.plan import LaunchPlan
 from . import torchrun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import Launch
 
 # The folder whose `smdistributed` stands for Amazon's.
@@ -21,21 +26,34 @@ _COMPAT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 
 
 def plan(launch: Launch) -> LaunchPlan:
-    """torchrun's plan, with this distribution's variables."""
-    environment = {**launch.environment, **variables(launch.environment)}
-    made = torchrun.plan(launch.replace(environment=environment))
-    return made.replace(launcher="pipeline")
+    """The plan of whoever starts the ranks, with this distribution's variables.
+
+    The SDK asks for MPI wherever it asks for Amazon's library. A pipeline does not need it: where the image has no Open
+    MPI, our own supervisor starts the ranks of such a job.
+    """
+    distribution = launch.job.distribution
+    environment = {**launch.environment, **variables(launch.environment, distribution.pipeline)}
+    launch = launch.replace(environment=environment)
+    engine = launch.job.settings.engine
+    if engine == "mpi" or (engine == "trainshed" and distribution.asked_by == "sagemaker_mpi_enabled"):
+        from . import mpi
+
+        if engine == "mpi" or mpi.available(environment):
+            return mpi.plan(launch).replace(launcher="pipeline")
+        launch = launch.replace(notes=(*launch.notes, "there is no mpirun: trainshed itself starts the ranks"))
+    return torchrun.plan(launch).replace(launcher="pipeline")
 
 
-def variables(environment: dict[str, str]) -> dict[str, str]:
-    """What the ranks' environment has on top of the job's."""
-    if not environment.get("SM_HP_MP_PARAMETERS"):
-        return {}
-    framework = json.loads(environment.get("SM_FRAMEWORK_PARAMS") or "{}")
+def variables(environment: dict[str, str], parameters: dict[str, Any]) -> dict[str, str]:
+    """What the ranks' environment has on top of the job's.
+
+    Args:
+        parameters: the pipeline's settings, by name.
+    """
     path = [folder for folder in (environment.get("PYTHONPATH", ""), _COMPAT) if folder]
-    return {
-        "PYTHONPATH": os.pathsep.join(path),
-        "SM_FRAMEWORK_PARAMS": json.dumps(
-            {**framework, "sagemaker_mpi_enabled": True}, sort_keys=True, separators=(",", ":")
-        ),
-    }
+    values = {"PYTHONPATH": os.pathsep.join(path), VARIABLE: json.dumps(parameters, sort_keys=True)}
+    if environment.get("SM_HP_MP_PARAMETERS"):
+        framework = json.loads(environment.get("SM_FRAMEWORK_PARAMS") or "{}")
+        flagged = {**framework, "sagemaker_mpi_enabled": True}
+        values["SM_FRAMEWORK_PARAMS"] = json.dumps(flagged, sort_keys=True, separators=(",", ":"))
+    return values

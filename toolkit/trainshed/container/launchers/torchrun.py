@@ -28,6 +28,11 @@ _ERROR_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "error_ho
 def plan(launch: Launch) -> LaunchPlan:
     """One process a rank, or the elastic agent."""
     settings = launch.job.settings
+    if settings.engine == "mpi":
+        raise LaunchError(
+            "trainshed_engine = mpi starts the ranks of a pipeline, not those of torchrun",
+            hint="trainshed_distribution = mpi starts any program with mpirun",
+        )
     if settings.max_restarts and settings.engine != "torchrun" and len(launch.cluster.hosts) > 1:
         raise LaunchError(
             f"trainshed_max_restarts = {settings.max_restarts} on several hosts needs torch's elastic agent",

@@ -6,13 +6,14 @@ import os
 
 from torch import nn
 
+from trainshed.contract.pipeline import Settings
+
 from ..errors import PlanError
 from ..frontend.subject import Subject
 from ..plan.command import PLAN_ONLY, PlanWritten
 from ..plan.file import Plan, load_plan, model_fingerprint
 from ..plan.planner import Wish, make_plan
 from ..plan.report import assignment_lines
-from ..settings import Settings
 
 
 def wish_of(settings: Settings, pins: dict[str, int], microbatches: int) -> Wish:

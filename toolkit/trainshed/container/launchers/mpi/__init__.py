@@ -118,14 +118,23 @@ def plan(launch: Launch) -> LaunchPlan:
     )
 
 
+def available(environment: dict[str, str]) -> bool:
+    """Whether there is an mpirun."""
+    return bool(_look("mpirun", environment.get("PATH", os.defpath)))
+
+
 def _find(program: str, path: str) -> str:
+    if found := _look(program, path):
+        return found
+    raise LaunchError("there is no mpirun: the MPI distribution needs Open MPI", hint=_INSTALL)
+
+
+def _look(program: str, path: str) -> str:
     """mpirun's name if it is on PATH (a whole path would have it change LD_LIBRARY_PATH), else that beside our Python."""
     if find_executable(program, path, "/") is not None:
         return program
     beside = os.path.join(os.path.dirname(sys.executable), program)
-    if os.access(beside, os.X_OK):
-        return beside
-    raise LaunchError("there is no mpirun: the MPI distribution needs Open MPI", hint=_INSTALL)
+    return beside if os.access(beside, os.X_OK) else ""
 
 
 def _script(name: str) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trainshed.contract.pipeline import Settings
 from trainshed.parallel import StepOutput, api
 from trainshed.parallel import step as _step
 from trainshed.parallel.api import is_initialized, local_size, num_microbatches, partition, rank, size
 from trainshed.parallel.clip import GradScaler
 from trainshed.parallel.errors import NotServed
 from trainshed.parallel.frontend.subject import recording
-from trainshed.parallel.settings import Settings
 from trainshed.parallel.state import session
 
 from . import model, transformers_support

@@ -1,16 +1,24 @@
-"""What a pipeline can be told: our own names, and those of Amazon's `mp_parameters`."""
+"""What a pipeline can be told: our own names, and those of Amazon's `mp_parameters`.
+
+Here because both wings read it: `train` and the runner check a job's parameters before anything starts, and hand them to
+the ranks as the variable `TRAINSHED_PIPELINE`, where `trainshed.parallel` takes them.
+"""
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
 
-from .errors import NotServed, PipelineError
+from .errors import TrainshedError, did_you_mean
+from .record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+# JSON object: the settings of a job's pipeline, for its ranks.
+VARIABLE = "TRAINSHED_PIPELINE"
 SCHEDULES = {
     "simple": "gpipe",
     "gpipe": "gpipe",
@@ -21,8 +29,15 @@ SCHEDULES = {
 _ZERO_BUBBLE = ("interleavedzerobubble", "zbvzerobubble", "dualpipev")
 
 
-@dataclass(frozen=True)
-class Settings:
+class PipelineError(TrainshedError):
+    """A pipeline cannot be built or cannot go on."""
+
+
+class NotServed(PipelineError):
+    """A part of Amazon's API that this library does not serve."""
+
+
+class Settings(Record):
     """A pipeline's settings.
 
     pipeline_parallel_degree: ranks of one pipeline; the other ranks are replicas (data parallel).
@@ -34,6 +49,10 @@ class Settings:
     placement_strategy: "cluster" (neighbouring ranks form a pipeline), "spread", or a permutation of "DPT".
     partition_file: a plan to use; if it does not exist, the plan that is made is written there.
     atomic: modules that are not opened.
+    optimizer_states: tensors of a parameter's size that the optimizer keeps (Adam: 2), for the plan's memory.
+    fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
+    shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
+    sharded_data_parallel_degree: ranks that a model without stages is sharded over (FSDP2; HSDP where there are more).
     """
 
     pipeline_parallel_degree: int = 1
@@ -91,6 +110,7 @@ _REFUSED = {
     "offload_activations": "use torch.autograd.graph.save_on_cpu, or activation checkpoints",
     "delayed_parameter_initialization": "build the model on the CPU of every rank; each keeps only its own stage",
 }
+_KINDS: dict[str, type] = {"memory_weight": float, "default_partition": int, "atomic": tuple}
 
 
 def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Settings:
@@ -100,17 +120,17 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Set
         PipelineError: an unknown key or a wrong value, with its name.
         NotServed: a feature of Amazon's library that is not served, with the alternative.
     """
-    known = {field.name: field for field in fields(Settings)}
     values: dict[str, Any] = {}
     for key, value in given.items():
         name = "pipeline_parallel_degree" if key == "partitions" else key
         if key in _REFUSED and value not in (1, False, None):
             raise NotServed(f"{where}: {key} = {value!r} is not served", hint=_REFUSED[key])
-        if name in _WITHOUT_EFFECT or (key in _REFUSED and name not in known):
+        if name in _WITHOUT_EFFECT or (key in _REFUSED and name not in Settings._fields):
             continue
-        if name not in known:
-            near = difflib.get_close_matches(key, [*known, "partitions"], 1)
-            raise PipelineError(f"{where}: {key}: no such setting", hint=f"did you mean {near[0]}?" if near else "")
+        if name not in Settings._fields:
+            raise PipelineError(
+                f"{where}: {key}: no such setting", hint=did_you_mean(key, [*Settings._fields, "partitions"])
+            )
         values[name] = _convert(name, value, where)
     settings = Settings(**values)
     _check(settings, where)
@@ -118,18 +138,18 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Set
 
 
 def _convert(name: str, value: Any, where: str) -> Any:
-    default = getattr(Settings(), name)
-    kind: Any = {"memory_weight": float, "default_partition": int, "atomic": tuple}.get(name, type(default))
+    default = getattr(Settings, name)
+    kind: Any = _KINDS.get(name, type(default))
     try:
         if kind is bool:
             if isinstance(value, str):
                 return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
             return bool(value)
-        if kind is tuple:
-            return (value,) if isinstance(value, str) else tuple(value)
         if value is None:
             return default
-        if kind is int and isinstance(value, float) and value != int(value):
+        if kind is tuple:
+            return (value,) if isinstance(value, str) else tuple(value)
+        if kind is int and (isinstance(value, bool) or (isinstance(value, float) and value != int(value))):
             raise ValueError
         return kind(value)
     except (KeyError, ValueError, TypeError):
@@ -140,7 +160,7 @@ def _check(settings: Settings, where: str) -> None:
     def wrong(name: str, why: str) -> PipelineError:
         return PipelineError(f"{where}: {name} = {getattr(settings, name)!r}: {why}")
 
-    for name in ("pipeline_parallel_degree", "microbatches", "virtual_stages"):
+    for name in ("pipeline_parallel_degree", "microbatches", "virtual_stages", "sharded_data_parallel_degree"):
         if getattr(settings, name) < 1:
             raise wrong(name, "must be 1 or more")
     if settings.pipeline.lower() in _ZERO_BUBBLE:
@@ -159,6 +179,8 @@ def _check(settings: Settings, where: str) -> None:
         raise wrong("virtual_stages", "needs pipeline = interleaved1f1b")
     if not settings.auto_partition and settings.default_partition is None:
         raise wrong("auto_partition", "needs default_partition")
+    if settings.fp16 and settings.bf16:
+        raise wrong("fp16", "and bf16 exclude each other")
     if settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree > 1:
         raise NotServed(
             f"{where}: sharded_data_parallel_degree together with a pipeline is not served",
@@ -173,7 +195,7 @@ def settings_from_environment(environ: Mapping[str, str] | None = None) -> Setti
         PipelineError: a variable is not a JSON object.
     """
     environ = os.environ if environ is None else environ
-    for name in ("TRAINSHED_PIPELINE", "SM_HP_MP_PARAMETERS"):
+    for name in (VARIABLE, "SM_HP_MP_PARAMETERS"):
         if text := environ.get(name):
             try:
                 given = json.loads(text)
@@ -183,3 +205,36 @@ def settings_from_environment(environ: Mapping[str, str] | None = None) -> Setti
                 raise PipelineError(f"{name} is not a JSON object")
             return read_settings(given, name)
     return Settings()
+
+
+def parameters_of(mp_parameters: Any, own: str) -> tuple[dict[str, Any], tuple[tuple[str, str, str], ...]]:
+    """The parameters of a job's pipeline, and what is wrong with them.
+
+    Args:
+        mp_parameters: Amazon's hyperparameter, decoded; None where the job has none.
+        own: the setting `trainshed_pipeline`, a JSON object; its entries win.
+
+    Returns:
+        The parameters by name; and for each problem the hyperparameter, what is wrong, and what to do.
+    """
+    found: dict[str, Any] = {}
+    for name, value in (("mp_parameters", mp_parameters), ("trainshed_pipeline", own or None)):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                pass
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            return {}, ((name, "must be a JSON object of pipeline settings", '{"partitions": 2, "microbatches": 4}'),)
+        try:
+            read_settings(value, name)
+        except PipelineError as error:
+            return {}, ((name, error.message.removeprefix(f"{name}: "), error.hint),)
+        found.update(value)
+    try:
+        read_settings(found, "the pipeline")
+    except PipelineError as error:
+        return {}, (("trainshed_pipeline", error.message.removeprefix("the pipeline: "), error.hint),)
+    return found, ()
