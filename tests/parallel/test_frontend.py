@@ -12,6 +12,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from trainshed.parallel.errors import TraceMismatch  # noqa: E402
+from trainshed.parallel.frontend.gates import UnitGates  # noqa: E402
 from trainshed.parallel.frontend.replay import StageForward  # noqa: E402
 from trainshed.parallel.frontend.subject import Subject  # noqa: E402
 from trainshed.parallel.frontend.trace import Trace  # noqa: E402
@@ -49,7 +50,8 @@ def record(model: nn.Module, x: torch.Tensor, units: list[str] | None = None) ->
 
 def replay(holder: Holder, trace: Trace, starts: list[int], x: torch.Tensor) -> dict[str, torch.Tensor]:
     """Gradients of all parameters, from stages that only meet through their boundaries."""
-    names = {id(module): name for name, module in reversed(list(holder.module.named_modules()))}
+    gates = UnitGates(holder.module)
+    gates.put(trace.units)
     ends = [*starts[1:], trace.positions]
     sent: dict[int, torch.Tensor] = {}
     stages = []
@@ -57,7 +59,7 @@ def replay(holder: Holder, trace: Trace, starts: list[int], x: torch.Tensor) -> 
         received = {n: t.detach().requires_grad_(t.requires_grad) for n, t in sent.items()}
         values = {n: t.clone() if n in trace.mutated_values else t.view_as(t) for n, t in received.items()}
         wanted = trace.boundary(last) if last < trace.positions else ()
-        forward = StageForward(trace, names, CPU, first, last, values, wanted)
+        forward = StageForward(trace, gates, CPU, first, last, values, wanted)
         holder.attach(forward)
         forward.run(step, (holder, x), {})
         sent = {number: forward.values[number] for number in wanted}

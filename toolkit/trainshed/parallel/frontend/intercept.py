@@ -1,8 +1,9 @@
 """Routes what one forward does (module calls, tensor operations, autograd functions) to a handler.
 
-Nothing is attached to the user's modules: `nn.Module.__call__` and `autograd.Function.apply` are replaced while a
-forward of ours runs (as torch.fx does), and operations arrive through a `TorchFunctionMode`. A unit that a stage owns
-runs with all of that lifted, so that torch.compile, custom kernels and control flow inside it see plain PyTorch.
+While a forward is recorded, `nn.Module.__call__` and `autograd.Function.apply` are replaced (as torch.fx does), and
+operations arrive through a `TorchFunctionMode`. While one is replayed, which happens for every microbatch, calls of units
+arrive through `gates.UnitGates` instead. A unit that a stage owns runs with all of that lifted, so that torch.compile,
+custom kernels and control flow inside it see plain PyTorch.
 """
 
 from __future__ import annotations
@@ -30,11 +31,8 @@ _FACTS = frozenset(
 )
 
 
-class Handler(Protocol):
-    """Decides what happens to each event of a forward."""
-
-    def module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Stands for `module(*args, **kwargs)`."""
+class OperationHandler(Protocol):
+    """Decides what happens to each operation of a forward."""
 
     def operation(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Stands for `function(*args, **kwargs)`, an operation outside all units."""
@@ -43,12 +41,19 @@ class Handler(Protocol):
         """The device that the user's code shall see for a stand-in; None for a real tensor."""
 
 
+class Handler(OperationHandler, Protocol):
+    """Decides what happens to each event of a forward."""
+
+    def module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stands for `module(*args, **kwargs)`."""
+
+
 class Interception:
     """The patches and the mode of one forward."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
-        self._mode = _Mode(handler)
+        self._mode = OperationMode(handler)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -82,24 +87,32 @@ class Interception:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return handler.module_call(module, args, kwargs)
 
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            native = _function_apply.__get__(None, cls)
-            if not mode.enabled:
-                return native(*args, **kwargs)
-            mode.enabled = False
-            try:
-                return handler.operation(f"{cls.__name__}.apply", native, args, kwargs)
-            finally:
-                mode.enabled = True
-
         nn.Module.__call__ = call  # type: ignore[method-assign]
-        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+        patch_functions(mode)
+
+
+def patch_functions(mode: OperationMode) -> None:
+    """From here to `restore` the use of an autograd function is an operation for the mode's handler."""
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        native = _function_apply.__get__(None, cls)
+        if not mode.enabled:
+            return native(*args, **kwargs)
+        mode.enabled = False
+        try:
+            return mode.handler.operation(f"{cls.__name__}.apply", native, args, kwargs)
+        finally:
+            mode.enabled = True
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
 
 
 def restore() -> None:
-    """PyTorch as it was imported."""
-    nn.Module.__call__ = _module_call  # type: ignore[method-assign]
-    torch.autograd.Function.apply = _function_apply  # type: ignore[method-assign]
+    """PyTorch as it was imported. Both only where needed: Python then forgets what it cached about thousands of classes."""
+    if nn.Module.__call__ is not _module_call:
+        nn.Module.__call__ = _module_call  # type: ignore[method-assign]
+    if torch.autograd.Function.__dict__["apply"] is not _function_apply:
+        torch.autograd.Function.apply = _function_apply  # type: ignore[method-assign]
 
 
 def call_natively(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -107,25 +120,12 @@ def call_natively(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     return _module_call(module, *args, **kwargs)
 
 
-@contextmanager
-def guarded_calls(check: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Within this context `check` sees every module before it is called (re-computation in a backward)."""
+class OperationMode(TorchFunctionMode):
+    """Hands tensor operations to a handler, questions about tensors excepted."""
 
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        check(module)
-        return _module_call(module, *args, **kwargs)
-
-    nn.Module.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        restore()
-
-
-class _Mode(TorchFunctionMode):
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: OperationHandler) -> None:
         super().__init__()
-        self._handler = handler
+        self.handler = handler
         self.enabled = True  # a mode of the user's may lie above ours, which then cannot be taken off the stack
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -136,7 +136,7 @@ class _Mode(TorchFunctionMode):
         if name == "__get__":
             attribute = getattr(getattr(func, "__self__", None), "__name__", "")
             if attribute in ("device", "is_cuda", "is_cpu", "is_meta"):
-                device = self._handler.device_of(args[0])
+                device = self.handler.device_of(args[0])
                 if device is not None:
                     return device if attribute == "device" else device.type == attribute[3:]
             if attribute not in _TENSOR_ATTRIBUTES:
@@ -144,4 +144,4 @@ class _Mode(TorchFunctionMode):
             name = attribute
         elif name in _FACTS:
             return func(*args, **kwargs)
-        return self._handler.operation(name, func, args, kwargs)
+        return self.handler.operation(name, func, args, kwargs)

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import _get_current_function_mode
 
 from ..errors import TraceMismatch
 from ..tree import leaves, map_leaves
-from .intercept import Interception, call_natively
+from .gates import UnitGates
+from .intercept import OperationMode, patch_functions, restore
 from .trace import Event, Slot, Trace
 
 
@@ -45,6 +47,7 @@ class StageForward:
     """Runs positions `first` to `last - 1` of a trace.
 
     Args:
+        gates: of the trace's units.
         received: numbers of values from the previous stage -> tensors, shapes as recorded.
         wanted: numbers of the values to hand on.
     """
@@ -52,7 +55,7 @@ class StageForward:
     def __init__(
         self,
         trace: Trace,
-        names: dict[int, str],
+        gates: UnitGates,
         device: torch.device,
         first: int,
         last: int,
@@ -65,8 +68,8 @@ class StageForward:
         self.values = dict(received)
         self.wanted = frozenset(wanted)
         self.losses: list[torch.Tensor] = []
-        self._units = frozenset(trace.units)
-        self._names = names
+        self._gates = gates
+        self._mode = OperationMode(self)
         self._device = device
         self._token = object()
         self._next = 0  # index of the next recorded event
@@ -75,7 +78,6 @@ class StageForward:
         for number, tensor in received.items():
             self._tag(tensor, number)
         self._keep: list[torch.Tensor] = []  # ids of stand-ins must not be given to other tensors
-        self.interception = Interception(self)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the step function returns on the last stage; None on the others.
@@ -83,14 +85,18 @@ class StageForward:
         Raises:
             TraceMismatch: the forward differs from the record.
         """
+        if self.trace.uses_functions:
+            patch_functions(self._mode)
         try:
-            with self.interception.active():
+            with self._gates.kept(self), self._mode:
                 result = function(*args, **kwargs)
                 if not self.is_last or self._next < self.trace.free_from:
                     raise self._differs("the step function ended", "before its last recorded event")
                 return map_leaves(self._bind, result)
         except _Finished:
             return None
+        finally:
+            restore()
 
     # What the interception calls -------------------------------------------------------------------------------------
 
@@ -98,13 +104,21 @@ class StageForward:
         """Stand-ins claim the stage's own device."""
         return self._device if id(tensor) in self._ghosts else None
 
-    def module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Units are events, other modules are walked into."""
-        name = self._names.get(id(module))
-        if self._depth or name is None or name not in self._units:
-            return call_natively(module, args, kwargs)
-        with self.interception.lifted():
-            return self._event(name, True, module, args, kwargs)
+    def unit_call(self, name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A unit is an event; PyTorch is itself while it runs."""
+        if self._depth:
+            return native(*args, **kwargs)
+        mode = self._mode
+        on_top = _get_current_function_mode() is mode
+        self._gates.keeper, mode.enabled = None, False
+        if on_top:
+            mode.__exit__(None, None, None)
+        try:
+            return self._event(name, True, native, args, kwargs)
+        finally:
+            if on_top:
+                mode.__enter__()
+            self._gates.keeper, mode.enabled = self, True
 
     def operation(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation between units."""

@@ -44,19 +44,26 @@ class Subject:
     kwargs: dict[str, Any] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    def record(self, units: Iterable[str], kind: type[Recorder] = Recorder) -> Trace:
-        """Records the forward with these units.
+    def record(self, units: Iterable[str]) -> Trace:
+        """Records the forward with these units."""
+        return self.passes(units, Recorder, 1)[0]
 
-        It runs twice and the second run counts: what a forward makes once and keeps (a mask, a table of angles) would
+    def passes(self, units: Iterable[str], kind: type[Recorder], count: int) -> list[Trace]:
+        """Records the forward `count` times with a kind of recorder; once alone if parts of it must not be opened.
+
+        It runs once before, and that does not count: what a forward makes once and keeps (a mask, a table of angles) would
         not happen again in the real forwards.
         """
         units = frozenset(units)
         with self.untouched():
             trace = self._record_once(Recorder(self.root, units, self.device))
             if trace.atomic:
-                return trace
-            with self.untouched():
-                return self._record_once(kind(self.root, units, self.device))
+                return [trace]
+            traces = []
+            for _ in range(count):
+                with self.untouched():
+                    traces.append(self._record_once(kind(self.root, units, self.device)))
+            return traces
 
     def _record_once(self, recorder: Recorder) -> Trace:
         global _recording

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -134,10 +135,15 @@ class Trace:
         """Number of unit calls."""
         return len(self.calls)
 
-    @property
+    @cached_property
     def random(self) -> bool:
-        """Whether the forward draws random numbers."""
+        """Whether the forward draws random numbers; to be asked when it is recorded."""
         return any(event.random for event in self.events)
+
+    @cached_property
+    def uses_functions(self) -> bool:
+        """Whether autograd functions are used between the units."""
+        return any(event.name.endswith(".apply") for event in self.events if not event.is_unit)
 
     def boundary(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values that cross from the stage before position `cut` to the one that starts there."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..frontend.intercept import guarded_calls
 from ..tree import tensors
 
 
@@ -34,15 +33,14 @@ class CallTree:
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The tree of calls under the step function."""
-        with guarded_calls(lambda module: None):  # nothing else of ours may be active
-            for module in self._modules.values():
-                self._handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
-                self._handles.append(module.register_forward_hook(self._leave, always_call=True))
-            try:
-                function(*args, **kwargs)
-            finally:
-                for handle in self._handles:
-                    handle.remove()
+        for module in self._modules.values():
+            self._handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+            self._handles.append(module.register_forward_hook(self._leave, always_call=True))
+        try:
+            function(*args, **kwargs)
+        finally:
+            for handle in self._handles:
+                handle.remove()
         return self._stack[0]
 
     def _enter(self, module: nn.Module, _args: Any) -> None:

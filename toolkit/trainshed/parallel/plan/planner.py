@@ -9,10 +9,10 @@ from ..errors import PlanError
 from ..frontend.subject import Subject
 from ..frontend.trace import Trace
 from .calltree import Call, CallTree, choose_units
-from .costs import Costs, Link, StageCosts, costs_of
+from .costs import LAST_MESSAGES, OVERHEAD, Costs, Link, StageCosts, costs_of
 from .file import Plan, PlanUnit, model_fingerprint
 from .partition import Request, partition
-from .profile import Profiler
+from .profile import profile
 from .simulate import order, step_seconds
 
 MIB = 2**20
@@ -118,7 +118,7 @@ def _record(subject: Subject, tree: Call, largest: float, closed: dict[str, str]
     closed = dict(closed)
     while True:
         units = choose_units(tree, subject.root, largest, closed)
-        trace = subject.record(units, Profiler)
+        trace = profile(subject, units)
         fresh = {name: reason for name, reason in trace.atomic.items() if name not in closed}
         if not fresh:
             return trace, closed
@@ -187,7 +187,10 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish) -> dict[str, obje
     backward = [sum(u.backward for u in costs.units[a:b]) for a, b in ranges]
     talk = [wish.link.seconds(costs.crossing[cut]) for cut in starts[1:]] + [0.0]
     orders = order(wish.schedule, wish.ranks, wish.virtual, wish.microbatches)
-    seconds, busy = step_seconds(orders, forward, backward, talk)
+    several = len(ranges) > 1
+    own = OVERHEAD if several else (0.0, 0.0)
+    worked, busy = step_seconds(orders, [f + own[0] for f in forward], [b + own[1] for b in backward], talk)
+    seconds = worked + (LAST_MESSAGES * wish.link.latency if several else 0.0)
     tables = StageCosts(costs, wish.link)
     memory = [float(tables.memory(kept)[a, b]) for (a, b), kept in zip(ranges, wish.in_flight(), strict=True)]
     even = (costs.seconds + costs.everywhere * len(ranges)) / len(ranges)

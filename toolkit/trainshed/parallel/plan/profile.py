@@ -1,51 +1,72 @@
 """Measures what each recorded event costs: seconds forward and backward, bytes kept for the backward.
 
-Every unit, and every operation between units that takes time, is run by itself a few times on copies of its inputs: the
-median forward, and the median backward to its inputs and parameters. On the meta device nothing can be timed; floating
-point operations are counted there and turned into seconds with `SECONDS_PER_OPERATION`, which keeps the proportions.
+Everything is measured where it happens: the forward of an event as it comes in the step, with the caches as the events
+before have left them, and its backward on the graph that it has just made, from its outputs to its inputs and parameters,
+with the addition to a gradient that is already there. Nothing runs by itself on copies, so modules that carry objects along
+(a cache of keys) are measured like all others. `profile` does that several times and takes the least.
+
+On the meta device nothing can be timed; floating point operations are counted there and turned into seconds with
+`SECONDS_PER_OPERATION`, which keeps the proportions.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from statistics import median
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..frontend import rng
 from ..frontend.record import Recorder
-from ..frontend.trace import Event
-from ..tree import leaves, map_leaves, tensors
+from ..frontend.subject import Subject
+from ..frontend.trace import Event, Trace
+from ..tree import tensors
 
 SECONDS_PER_OPERATION = 1e-13
 SECONDS_PER_BYTE = 1e-12
-# Operations faster than this are not worth a measurement of their own; seconds.
-_WORTH = 1e-4
+PASSES = 3
+# The backward of operations faster than this is taken as twice the forward; seconds.
+_WORTH = 5e-5
+Source = torch.Tensor | GradientEdge
+
+
+def profile(subject: Subject, units: Iterable[str], passes: int = PASSES) -> Trace:
+    """A recorded forward with the least costs of several passes: whatever disturbs a measurement makes it longer."""
+    traces = subject.passes(units, Profiler, 1 if subject.device.type == "meta" else passes)
+    first = traces[0]
+    alike = [trace for trace in traces if [e.name for e in trace.events] == [e.name for e in first.events]]
+    for number, event in enumerate(first.events):
+        event.seconds_forward = min(trace.events[number].seconds_forward for trace in alike)
+        event.seconds_backward = min(trace.events[number].seconds_backward for trace in alike)
+    return first
 
 
 class Profiler(Recorder):
     """A recorder that also measures."""
 
-    repeats = 3
-
     def _run(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.device.type == "meta":
             return _count(event, function, args, kwargs)
-        alone = _can_run_alone(args, kwargs)
-        copies = _copies(args, kwargs) if event.is_unit and alone else None
-        started = self._now()
-        result = function(*args, **kwargs)
-        event.seconds_forward = self._now() - started
-        differentiable = any(tensor.requires_grad for tensor in tensors(result))
-        event.seconds_backward = 2 * event.seconds_forward if differentiable else 0.0
-        changes = event.name.endswith("_") or event.name.startswith("__i") or event.name == "__setitem__"
-        if alone and not event.is_unit and not changes and event.seconds_forward > _WORTH:
-            copies = _copies(args, kwargs)
-        if copies is not None:
-            self._measure(event, function, *copies)
+        own: list[torch.Tensor] = []
+        with _aliases(function) if isinstance(function, torch.nn.Module) else nullcontext(own) as own:
+            before = _sources([*tensors((args, kwargs)), *own])
+            saved = _Saved(own)
+            started = self._now()
+            with torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
+                result = function(*args, **kwargs)
+            event.seconds_forward = self._now() - started
+            event.saved_bytes = saved.bytes
+        outputs = [tensor for tensor in tensors(result) if tensor.grad_fn is not None]
+        if outputs and before:
+            event.seconds_backward = 2 * event.seconds_forward
+            if event.is_unit or event.seconds_forward > _WORTH:
+                self._measure_backward(event, outputs, before)
+        saved.forget()
         return result
 
     def _now(self) -> float:
@@ -53,81 +74,129 @@ class Profiler(Recorder):
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def _measure(self, event: Event, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        parameters: list[torch.Tensor] = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
+    def _measure_backward(self, event: Event, outputs: list[torch.Tensor], sources: list[Source]) -> None:
         state = rng.get_state(self.device)
-        forwards, backwards = [], []
         try:
-            for attempt in range(self.repeats + 1):
-                given, named = _copies(args, kwargs)
-                sources = [tensor for tensor in [*tensors((given, named)), *parameters] if tensor.requires_grad]
-                saved = _Saved(parameters)
-                started = self._now()
-                with torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
-                    result = function(*_views(given), **_views(named))
-                forward = self._now() - started
-                outputs = [tensor for tensor in tensors(result) if tensor.requires_grad]
-                started = self._now()
-                if outputs and sources:
-                    ones = [torch.ones_like(tensor) for tensor in outputs]
-                    torch.autograd.grad(outputs, sources, ones, allow_unused=True)
-                if attempt:  # the first run warms caches up
-                    forwards.append(forward)
-                    backwards.append(self._now() - started if outputs and sources else 0.0)
-                event.saved_bytes = saved.bytes
-        except RuntimeError:  # reentrant checkpoints and modules with state of their own cannot be run by themselves
+            try:
+                event.seconds_backward = self._backward_seconds(outputs, sources)
+            except _Beyond:  # an input is made from another input: the way to that one leads through earlier events
+                event.seconds_backward = self._backward_seconds(outputs, _independent(sources))
+        except _Beyond:  # it reads a parameter of an earlier event without owning it
             return
+        except RuntimeError:  # a reentrant checkpoint: its backward is a forward and a backward
+            event.seconds_backward = 3 * event.seconds_forward
         finally:
             rng.set_state(state, self.device)
-        event.seconds_forward, event.seconds_backward = median(forwards), median(backwards)
+
+    def _backward_seconds(self, outputs: list[torch.Tensor], sources: list[Source]) -> float:
+        ones = [torch.ones_like(tensor) for tensor in outputs]
+        kept = self._gradients(outputs, sources, ones)  # also warms caches up; later microbatches add to these
+        started = self._now()
+        for source, old, new in zip(sources, kept, self._gradients(outputs, sources, ones), strict=True):
+            if isinstance(source, torch.Tensor) and new is not None:
+                old += new
+        return max(0.0, self._now() - started - self._call_seconds())
+
+    def _gradients(self, outputs: list[torch.Tensor], sources: list[Any], ones: list[torch.Tensor]) -> list[Any]:
+        return list(torch.autograd.grad(outputs, sources, ones, retain_graph=True, allow_unused=True))
+
+    def _call_seconds(self) -> float:
+        """What a call of the autograd engine itself takes: the real backward of a stage is one call."""
+        if not hasattr(self, "_call"):
+            leaf = torch.ones(1, device=self.device, requires_grad=True)
+            with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+                root = leaf * 1
+            found = []
+            for _ in range(20):
+                started = self._now()
+                torch.autograd.grad([root], [leaf], [torch.ones_like(root)], retain_graph=True, allow_unused=True)
+                found.append(self._now() - started)
+            self._call = median(found)
+        return self._call
+
+
+class _Beyond(Exception):
+    """The backward of an event went on into the events before it."""
+
+
+@contextmanager
+def _aliases(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Within this context a module has parameters of its own over the same memory; gives them.
+
+    A backward to a parameter that an earlier event reads too (tied, or of a module called again) would run through the
+    whole model in between.
+    """
+    before = [(holder, dict(holder._parameters)) for holder in module.modules()]
+    alias: dict[int, torch.nn.Parameter] = {}
+    try:
+        for holder, parameters in before:
+            for name, parameter in parameters.items():
+                if parameter is not None:
+                    key = id(parameter)
+                    if key not in alias:
+                        alias[key] = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)
+                    holder._parameters[name] = alias[key]
+        yield list(alias.values())
+    finally:
+        for holder, parameters in before:
+            holder._parameters.update(parameters)
 
 
 class _Saved:
-    """Counts the memory that autograd keeps, each storage once, parameters not."""
+    """Holds what autograd saves until the event is measured; counts its memory, each storage once, parameters not."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self._seen = {parameter.untyped_storage()._cdata for parameter in parameters}
+        self._held: list[list[torch.Tensor]] = []
         self.bytes = 0
 
-    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+    def keep(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._seen:
             self._seen.add(storage._cdata)
             self.bytes += storage.nbytes()
-        return tensor
+        self._held.append([tensor])
+        return self._held[-1]
 
-    def give(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
+    def give(self, held: list[torch.Tensor]) -> torch.Tensor:
+        if not held:
+            raise _Beyond
+        return held[0]
 
-
-def _can_run_alone(args: Any, kwargs: Any) -> bool:
-    """Whether extra runs leave no trace: not so with an object that a module may change (a cache of keys)."""
-    plain = (torch.Tensor, torch.nn.Module, str, int, float, bool, type(None), torch.dtype, torch.device, torch.Size, slice)
-    return all(isinstance(leaf, plain) or callable(leaf) or leaf is Ellipsis for leaf in leaves((args, kwargs)))
-
-
-def _copies(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    def copy(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter):
-            return leaf
-        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
-
-    with torch.enable_grad():
-        return map_leaves(copy, args), map_leaves(copy, kwargs)
+    def forget(self) -> None:
+        for held in self._held:
+            held.clear()
 
 
-def _views(value: Any) -> Any:
-    """In-place operations are allowed on views of what is no leaf, as in the real forward."""
+def _sources(given: list[torch.Tensor]) -> list[Source]:
+    """Where the backward of what is made from these tensors ends; edges, since a tensor may be changed in place."""
+    found: dict[Any, Source] = {}
+    for tensor in given:
+        if tensor.requires_grad and tensor.grad_fn is None:
+            found[id(tensor)] = tensor
+        elif tensor.requires_grad:
+            edge = get_gradient_edge(tensor)
+            found[(edge.node, edge.output_nr)] = edge
+    return list(found.values())
 
-    def view(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and not isinstance(leaf, torch.nn.Parameter):
-            return leaf * 1
-        return leaf
 
-    return map_leaves(view, value)
+def _independent(sources: list[Source]) -> list[Source]:
+    """Without the sources that others are made from."""
+    found = [source for source in sources if isinstance(source, GradientEdge)]
+    inner: set[Any] = set()
+    for source in found:
+        waiting = [source.node]
+        seen = set(waiting)
+        while waiting:
+            for following, _ in waiting.pop().next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    waiting.append(following)
+        inner |= seen - {source.node}
+    return [source for source in sources if not (isinstance(source, GradientEdge) and source.node in inner)]
 
 
-def _count(event: Event, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _count(event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     counter = FlopCounterMode(display=False)
     with counter:
         result = function(*args, **kwargs)

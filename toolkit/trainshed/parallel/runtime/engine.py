@@ -14,6 +14,7 @@ from torch import nn
 
 from ..errors import PipelineError, PlanError
 from ..frontend import rng
+from ..frontend.gates import UnitGates
 from ..frontend.subject import Backward, Subject
 from ..grid import Grid
 from ..plan.file import Plan
@@ -21,9 +22,10 @@ from ..plan.report import assignment_lines, comparison_lines
 from ..state import session
 from .batch import Microbatch, digest, facts
 from .gradients import GradientSync
+from .link import measure_link
 from .outputs import share
 from .placement import Hollow, Placement, broadcast_buffers, broadcast_state, place
-from .planning import read_or_make, write_only
+from .planning import make, read, write_only
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, cut
 from .stage import Frame, StageModule, Step
@@ -76,8 +78,7 @@ class Engine:
         self.steps = 0
         self._shapes: dict[Any, _Prepared] = {}
         self._hollow = Hollow()
-        names = {id(module): name for name, module in reversed(list(root.named_modules()))}
-        self.frame = Frame(names, attach, grid.device)
+        self.frame = Frame(UnitGates(root), attach, grid.device)
         self.on_partition: list[Callable[[], None]] = []
 
     @property
@@ -230,18 +231,27 @@ class Engine:
 
     def _agree_on_plan(self, subject: Subject, microbatches: int) -> Plan:
         """Global rank 0 reads or makes the plan; a problem there is everyone's."""
+        settings = self.grid.settings
+        plan = self._from_leader(lambda: self.plan or read(subject.root, settings))
+        if plan is None:
+            link = measure_link(self.grid)
+            plan = self._from_leader(lambda: make(subject, settings, self.pins, microbatches, link))
+        if self.grid.rank == 0:
+            for line in assignment_lines(plan):
+                print(line, flush=True)
+        return plan
+
+    def _from_leader(self, action: Callable[[], Any]) -> Any:
+        """What `action` gives on global rank 0, on all ranks; or the error that it raises. Collective."""
         payload: list[Any] = [None]
         if self.grid.rank == 0:
             try:
-                payload[0] = self.plan or read_or_make(subject, self.grid.settings, self.pins, microbatches)
+                payload[0] = action()
             except Exception as error:  # raised on all ranks below
                 payload[0] = error
         dist.broadcast_object_list(payload, src=0, group=self.grid.control_group)
         if isinstance(payload[0], Exception):
             raise payload[0]
-        if self.grid.rank == 0:
-            for line in assignment_lines(payload[0]):
-                print(line, flush=True)
         return payload[0]
 
     def _compare(self, mine: str, what: str) -> None:
@@ -292,6 +302,7 @@ class Engine:
         modules = [StageModule(shape, stage, self.frame) for stage in mine]
         units = {shape.trace.calls[p] for stage in mine for p in range(*shape.range_of(stage))}
         self.frame.local_units = frozenset(units | self.frame.local_units)
+        self.frame.gates.put(shape.trace.units)
         schedule: Schedule
         if stages == 1:
             schedule = Loop(modules[0], microbatches, training)

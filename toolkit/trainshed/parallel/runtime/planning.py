@@ -11,12 +11,13 @@ from trainshed.contract.pipeline import Settings
 from ..errors import PlanError
 from ..frontend.subject import Subject
 from ..plan.command import PLAN_ONLY, PlanWritten
+from ..plan.costs import Link
 from ..plan.file import Plan, load_plan, model_fingerprint
 from ..plan.planner import Wish, make_plan
 from ..plan.report import assignment_lines
 
 
-def wish_of(settings: Settings, pins: dict[str, int], microbatches: int) -> Wish:
+def wish_of(settings: Settings, pins: dict[str, int], microbatches: int, link: Link | None = None) -> Wish:
     """What the settings ask of a plan."""
     return Wish(
         ranks=settings.pipeline_parallel_degree,
@@ -28,23 +29,33 @@ def wish_of(settings: Settings, pins: dict[str, int], microbatches: int) -> Wish
         optimizer_states=settings.optimizer_states,
         pins=pins,
         atomic=settings.atomic,
+        link=link or Link(),
     )
 
 
-def read_or_make(subject: Subject, settings: Settings, pins: dict[str, int], microbatches: int) -> Plan:
-    """The plan in `partition_file`, or a new one, which is then written there.
+def read(root: nn.Module, settings: Settings) -> Plan | None:
+    """The plan in `partition_file`; None where there is no such file.
 
     Raises:
-        PlanError: the file is no plan for this model and number of stages, or none can be made.
+        PlanError: the file is no plan for this model and number of stages.
     """
     path = settings.partition_file
-    if path and os.path.exists(path):
-        plan = load_plan(path)
-        check_fits(plan, subject.root, settings.pipeline_parallel_degree * settings.virtual_stages, path)
-        return plan
-    plan = make_plan(subject, wish_of(settings, pins, microbatches))
-    if path:
-        plan.save(path)
+    if not path or not os.path.exists(path):
+        return None
+    plan = load_plan(path)
+    check_fits(plan, root, settings.pipeline_parallel_degree * settings.virtual_stages, path)
+    return plan
+
+
+def make(subject: Subject, settings: Settings, pins: dict[str, int], microbatches: int, link: Link) -> Plan:
+    """A new plan, which is written to `partition_file` if the job names one.
+
+    Raises:
+        PlanError: none can be made.
+    """
+    plan = make_plan(subject, wish_of(settings, pins, microbatches, link))
+    if settings.partition_file:
+        plan.save(settings.partition_file)
     return plan
 
 

@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from ..errors import PipelineError, TraceMismatch
 from ..frontend import rng
-from ..frontend.intercept import guarded_calls
+from ..frontend.gates import UnitGates
 from ..frontend.replay import StageForward
 from ..frontend.subject import Backward
 from ..tree import map_leaves
@@ -46,12 +46,12 @@ class Step:
 class Frame:
     """What a stage needs of its surroundings.
 
-    names: id of a module -> its name.
+    gates: of the model's units.
     attach: tells the user's model where its `backward` goes.
     local_units: units that this rank runs, as names.
     """
 
-    names: dict[int, str]
+    gates: UnitGates
     attach: Callable[[Backward | None], None]
     device: torch.device
     local_units: frozenset[str] = frozenset()
@@ -66,6 +66,7 @@ class StageModule(nn.Module):
         self.cut, self.index, self.frame = cut, index, frame
         self.numbers_in, self.numbers_out = cut.incoming(index), cut.outgoing(index)
         self.is_last = index == len(cut.starts) - 1
+        self.range = cut.range_of(index)
         self.microbatch = 0
 
     def forward(self, *received: torch.Tensor) -> Any:
@@ -101,8 +102,7 @@ class StageModule(nn.Module):
         args, kwargs = step.microbatches[self.microbatch]
         if trace.mutates_inputs:
             args, kwargs = map_leaves(_copy, args), map_leaves(_copy, kwargs)
-        first, last = self.cut.range_of(self.index)
-        forward = StageForward(trace, self.frame.names, device, first, last, values, self.numbers_out)
+        forward = StageForward(trace, self.frame.gates, device, *self.range, values, self.numbers_out)
         forward.is_last = self.is_last
         self.frame.attach(forward)
         try:
@@ -184,7 +184,7 @@ class ReplayStage(PipelineStage):
             self.bwd_cache[bwd_chunk_id] = tuple(None for _ in inputs)
             return
         try:
-            with guarded_calls(self._check_recomputed):
+            with self.module.frame.gates.kept(self):
                 super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         except Exception as error:
             step.failure = step.failure or _root(error)
@@ -193,14 +193,14 @@ class ReplayStage(PipelineStage):
         self.bwd_cache[bwd_chunk_id] = tuple(None if g is None else g.contiguous() for g in gradients)
         step.seconds.setdefault(self.stage_index, [0.0, 0.0])[1] += time.perf_counter() - started
 
-    def _check_recomputed(self, module: nn.Module) -> None:
-        frame = self.module.frame
-        name = frame.names.get(id(module))
-        if name is not None and name in self.module.cut.trace.units and name not in frame.local_units:
+    def unit_call(self, name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A unit that is called in the backward: re-computation, which must not need another stage's parameters."""
+        if name not in self.module.frame.local_units:
             raise PipelineError(
                 f"an activation checkpoint re-runs {name!r}, which is on another stage",
                 hint="name the checkpointed module in `atomic`",
             )
+        return native(*args, **kwargs)
 
 
 def _copy(leaf: Any) -> Any:

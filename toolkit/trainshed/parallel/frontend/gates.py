@@ -1,0 +1,63 @@
+"""Brings the calls of units to the stage that replays a forward.
+
+A gate stands in each unit itself: in the attribute that `Module.compile` fills and that `nn.Module.__call__` looks at. To
+replace `nn.Module.__call__` for each microbatch instead would cost a third of a millisecond every time, since Python then
+forgets what it had cached about every subclass. With nobody at the gates a call is the module's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch import nn
+
+
+class Gatekeeper(Protocol):
+    """Decides what happens to the call of a unit."""
+
+    def unit_call(self, name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stands for `native(*args, **kwargs)`, the module's own call."""
+
+
+class UnitGates:
+    """The gates of one model.
+
+    keeper: who is asked when a unit is called; None lets all calls pass.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self.keeper: Gatekeeper | None = None
+        self._modules = dict(root.named_modules())
+
+    def put(self, units: Iterable[str]) -> None:
+        """Puts gates into these modules; again after a module has been compiled."""
+        for name in units:
+            module = self._modules[name]
+            there = module.__dict__.get("_compiled_call_impl")
+            compiled = there.compiled if isinstance(there, _Gate) else there
+            module.__dict__["_compiled_call_impl"] = _Gate(self, name, module, compiled)
+
+    @contextmanager
+    def kept(self, keeper: Gatekeeper) -> Iterator[None]:
+        """Within this context `keeper` is asked."""
+        before, self.keeper = self.keeper, keeper
+        try:
+            yield
+        finally:
+            self.keeper = before
+
+
+class _Gate:
+    """What `nn.Module.__call__` calls in a unit."""
+
+    def __init__(self, gates: UnitGates, name: str, module: nn.Module, compiled: Callable[..., Any] | None) -> None:
+        self.gates, self.name, self.module, self.compiled = gates, name, module, compiled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        native = self.compiled or self.module._call_impl
+        keeper = self.gates.keeper
+        if keeper is None:
+            return native(*args, **kwargs)
+        return keeper.unit_call(self.name, native, args, kwargs)
