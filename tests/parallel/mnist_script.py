@@ -1,8 +1,8 @@
 """A user's script in the style of Amazon's examples for its model parallel library: MNIST-like data, pipeline, replicas."""
 
+import argparse
 import json
 import os
-import sys
 
 import smdistributed.modelparallel.torch as smp
 import torch
@@ -98,4 +98,6 @@ def main(output):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", default=os.environ.get("SM_CHECKPOINT_DIR"))
+    main(parser.parse_known_args()[0].output)

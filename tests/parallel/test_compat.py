@@ -22,13 +22,21 @@ from trainshed.parallel.grid import layout  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-def run_script(world: int, name: str, output: str, parameters: dict[str, Any]) -> list[str]:
+# What a job passes to the Trainer's script, by name; the container's test takes the same.
+TRAINER = {
+    "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "max_steps": 6, "logging_steps": 1,
+    "learning_rate": 0.01, "lr_scheduler_type": "constant", "save_steps": 3, "report_to": "none", "seed": 1,
+    "max_grad_norm": 0.5, "eval_strategy": "steps", "eval_steps": 6, "remove_unused_columns": False, "disable_tqdm": True,
+}  # fmt: skip
+
+
+def run_script(world: int, name: str, output: str, parameters: dict[str, Any], *arguments: str) -> list[str]:
     """Runs a script of this folder on `world` ranks with `mp_parameters`; the log of each rank."""
     port = ranks.free_port()
     extra = {"SM_HP_MP_PARAMETERS": json.dumps(parameters), "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled":true}'}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(ranks.HERE / name), output],
+            [sys.executable, str(ranks.HERE / name), *arguments],
             env=ranks.environment(rank, world, port, extra),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -54,7 +62,9 @@ def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_on_
     for degree in (1, 2):
         with tempfile.TemporaryDirectory() as output:
             parameters = {"partitions": degree, "microbatches": 4, "pipeline": "interleaved", "ddp": True}
-            run_script(degree, "trainer_script.py", output, parameters)
+            arguments = [word for key, value in TRAINER.items() for word in (f"--{key}", str(value))]
+            run_script(degree, "trainer_script.py", output, parameters, "--output_dir", output, *arguments,
+                       "--mp_parameters", f"ddp=True,partitions={degree}")  # fmt: skip
             found[degree] = json.loads(Path(output, "result0.json").read_text())
             from safetensors.torch import load_file
 
@@ -69,8 +79,9 @@ def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_on_
 def test_a_script_in_the_style_of_amazons_mnist_example_trains_evaluates_saves_and_resumes() -> None:
     with tempfile.TemporaryDirectory() as output:
         logs = run_script(
-            4, "mnist_script.py", output, {"partitions": 2, "microbatches": 2, "ddp": True, "optimize": "speed"}
-        )
+            4, "mnist_script.py", output, {"partitions": 2, "microbatches": 2, "ddp": True, "optimize": "speed"},
+            "--output", output,
+        )  # fmt: skip
         results = [json.loads(log.split("RESULT ")[1].splitlines()[0]) for log in logs]
         assert all(result == results[0] for result in results)
         assert results[0]["last"] < 0.5 * results[0]["first"]

@@ -2,10 +2,9 @@
 
 import json
 import os
-import sys
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer, TrainerCallback, TrainingArguments
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -16,7 +15,9 @@ class Numbers(torch.utils.data.Dataset):
         return len(self.ids)
 
     def __getitem__(self, index: int) -> dict:
-        return {"input_ids": self.ids[index], "labels": self.ids[index]}
+        labels = self.ids[index].clone()
+        labels[0] = -100  # predicted by nothing: it must not count
+        return {"input_ids": self.ids[index], "labels": labels}
 
 
 class Losses(TrainerCallback):
@@ -28,25 +29,21 @@ class Losses(TrainerCallback):
             self.losses.append(logs["loss"])
 
 
-def main(output: str) -> None:
+def main() -> None:
+    (arguments,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=4, n_head=2, resid_pdrop=0, embd_pdrop=0,
                         attn_pdrop=0, bos_token_id=0, eos_token_id=0)  # fmt: skip
     losses = Losses()
-    arguments = TrainingArguments(
-        output_dir=output, per_device_train_batch_size=8, per_device_eval_batch_size=8, max_steps=6, logging_steps=1,
-        learning_rate=1e-2, lr_scheduler_type="constant", save_steps=3, report_to=[], seed=1, max_grad_norm=0.5,
-        eval_strategy="steps", eval_steps=6, remove_unused_columns=False, disable_tqdm=True,
-    )  # fmt: skip
     trainer = Trainer(
         model=GPT2LMHeadModel(config), args=arguments, train_dataset=Numbers(64), eval_dataset=Numbers(16),
         callbacks=[losses],
     )  # fmt: skip
     trainer.train()
-    result = {"losses": losses.losses, "eval": trainer.evaluate()["eval_loss"]}
-    with open(f"{output}/result{os.environ.get('RANK', '')}.json", "w") as file:
+    result = {"losses": losses.losses, "eval": trainer.evaluate()["eval_loss"], "trainer": str(arguments.parallel_mode)}
+    with open(f"{arguments.output_dir}/result{os.environ.get('RANK', '')}.json", "w") as file:
         json.dump(result, file)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -31,12 +31,17 @@ State = dict[str, Any]
 def save_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, user_content: Any = None) -> None:
     """Writes model, optimizer and `user_content` to the folder `path`. Collective.
 
+    Hosts that do not share the folder each write their ranks' files to their own; together (as a platform that uploads all
+    of them to one place has them) they are the checkpoint.
+
     Raises:
         PipelineError: some rank could not write its part; says which and why. An older checkpoint at `path` stays then.
     """
     partial = f"{path}.partial"
     leader = grid().rank == 0
+    first_of_host = grid().local_rank == 0
     _together(lambda: _fresh_folder(partial) if leader else None)
+    _together(lambda: os.makedirs(partial, exist_ok=True) if first_of_host else None)
     state: State = {}
     first = grid().place.replica == 0
     if first:
@@ -53,6 +58,7 @@ def save_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, user
         if model.plan is not None:
             model.plan.save(f"{partial}/plan.json")
     _together(lambda: _replace_folder(partial, path) if leader else None)
+    _together(lambda: _replace_folder(partial, path) if first_of_host and os.path.isdir(partial) else None)
 
 
 def load_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, strict: bool = True) -> Any:
@@ -63,8 +69,7 @@ def load_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, stri
     Raises:
         PipelineError: there is no checkpoint, or (strict) a parameter is missing in it.
     """
-    if not os.path.exists(f"{path}/.metadata"):
-        raise PipelineError(f"there is no checkpoint in {path}")
+    _together(lambda: _require(path))
     known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     wanted = {name: p.detach() for name, p in model.engine.parameters.items()}
     wanted.update(model.local_buffers())
@@ -258,6 +263,11 @@ def _save_file(content: Any, path: str) -> None:
         torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _require(path: str) -> None:
+    if not os.path.exists(f"{path}/.metadata"):
+        raise PipelineError(f"there is no checkpoint in {path}")
 
 
 def _fresh_folder(path: str) -> None:

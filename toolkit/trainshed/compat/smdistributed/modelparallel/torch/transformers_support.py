@@ -1,9 +1,10 @@
 """What transformers' Trainer needs to train through this library.
 
 transformers 5 delays the making of the optimizer until the model is wrapped, and then makes none on this path: it is made
-before the scheduler asks for it. Scripts for the closed library take a GPU for granted; where there is none they get the
-CPU:
+before the scheduler asks for it. Nor do its arguments know `--mp_parameters` any more, which the platform puts on every
+such script's command line: its parser then lets that pass.
 
+Scripts for the closed library take a GPU for granted; where there is none they get the CPU:
 `torch.cuda.set_device(smp.local_rank())` does nothing then, and transformers' Trainer, which asks for `cuda:N` wherever the
 library is present, gets the CPU from the first time it asks for its rank.
 """
@@ -21,6 +22,7 @@ _done: set[str] = set()
 def apply() -> None:
     """Replaces what has to be replaced, as soon as the classes exist; costs nothing when called again."""
     _make_optimizer()
+    _accept_parameters()
     if torch.cuda.is_available():
         return
     if "cuda" not in _done:
@@ -48,6 +50,24 @@ def _make_optimizer() -> None:
         return native(self, num_training_steps, optimizer)
 
     trainer.create_scheduler = create_scheduler
+
+
+def _accept_parameters() -> None:
+    if "transformers.training_args" not in sys.modules or "arguments" in _done:
+        return
+    _done.add("arguments")
+    from transformers.hf_argparser import HfArgumentParser
+
+    native = HfArgumentParser.parse_known_args
+
+    def parse_known_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = native(self, args, namespace)
+        if "--mp_parameters" in rest:
+            at = rest.index("--mp_parameters")
+            del rest[at : at + 2]
+        return found, rest
+
+    HfArgumentParser.parse_known_args = parse_known_args
 
 
 def _no_device(_device: Any) -> None:
