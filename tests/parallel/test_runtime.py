@@ -82,6 +82,11 @@ def test_gradients_accumulate_and_an_overflow_on_one_stage_skips_the_step_on_all
         assert rank == {"doubled": True, "kept": True, "scale": 4.0}
 
 
+def test_what_is_sent_keeps_its_layout_so_that_products_add_in_the_same_order() -> None:
+    found = ranks.run(2, "workers:cut_inside_attention")
+    assert all(len(rank) >= 4 and set(rank) == {0.0} for rank in found)
+
+
 def test_ranks_of_one_pipeline_with_different_batches_are_an_error() -> None:
     for text in ranks.run(2, "workers:different_batches"):
         assert text == "rank 1 was given another batch than rank 0 of the same pipeline"

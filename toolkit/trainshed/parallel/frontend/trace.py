@@ -35,13 +35,20 @@ class Meta:
             stride = tuple(torch.empty(shape, device="meta").stride())
         return Meta(shape, stride, tensor.dtype, tensor.requires_grad)
 
-    def empty(self, device: torch.device | str = "meta", *, contiguous: bool = False) -> torch.Tensor:
+    def empty(self, device: torch.device | str = "meta") -> torch.Tensor:
         """A tensor like it, without values."""
-        if contiguous:
-            made = torch.empty(self.shape, dtype=self.dtype, device=device)
-        else:
-            made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
         return made.requires_grad_(self.requires_grad)
+
+    def memory_order(self) -> tuple[int, ...]:
+        """Its dimensions in the order in which they lie in memory; as they are where it does not fill its memory.
+
+        Sent in this order a tensor arrives with the strides that it has in one process. With others the kernels of a matrix
+        product add in another order, and the last bits differ.
+        """
+        order = tuple(sorted(range(len(self.shape)), key=lambda dim: (-self.stride[dim], dim)))
+        filled = torch.empty_strided(self.shape, self.stride, device="meta").permute(order).is_contiguous()
+        return order if filled else tuple(range(len(self.shape)))
 
     @property
     def bytes(self) -> int:

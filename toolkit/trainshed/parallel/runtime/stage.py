@@ -65,6 +65,9 @@ class StageModule(nn.Module):
         super().__init__()
         self.cut, self.index, self.frame = cut, index, frame
         self.numbers_in, self.numbers_out = cut.incoming(index), cut.outgoing(index)
+        metas = {number: value.meta for number, value in cut.trace.values.items()}
+        self.orders_in = [metas[number].memory_order() for number in self.numbers_in]
+        self.orders_out = [metas[number].memory_order() for number in self.numbers_out]
         self.is_last = index == len(cut.starts) - 1
         self.range = cut.range_of(index)
         self.microbatch = 0
@@ -94,9 +97,10 @@ class StageModule(nn.Module):
         trace, device = self.cut.trace, self.frame.device
         values = {}
         if self.index:
-            for number, tensor in zip(self.numbers_in, received, strict=False):
+            for number, order, tensor in zip(self.numbers_in, self.orders_in, received, strict=False):
                 # What is changed in place must be a copy, for the received tensor is where this stage's backward ends.
-                values[number] = tensor.clone() if number in trace.mutated_values else tensor.view_as(tensor)
+                own = tensor.clone() if number in trace.mutated_values else tensor
+                values[number] = own.permute([order.index(dim) for dim in range(len(order))])
         if trace.random:
             rng.set_state(step.states[self.microbatch] if self.index == 0 else received[-1], device)
         args, kwargs = step.microbatches[self.microbatch]
@@ -116,7 +120,7 @@ class StageModule(nn.Module):
 
     def _outgoing(self, forward: StageForward, step: Step) -> tuple[torch.Tensor, ...]:
         trace, outgoing = self.cut.trace, []
-        for number in self.numbers_out:
+        for number, order in zip(self.numbers_out, self.orders_out, strict=True):
             tensor, meta = forward.values.get(number), trace.values[number].meta
             if tensor is None:
                 raise TraceMismatch(f"stage {self.index} did not make value {number} that stage {self.index + 1} needs")
@@ -128,7 +132,7 @@ class StageModule(nn.Module):
                     f"{tensor.requires_grad}), recorded was {list(meta.shape)} {meta.dtype} ({meta.requires_grad})",
                     hint="shapes between stages must not depend on values: name the module around in `atomic`",
                 )
-            outgoing.append(tensor.contiguous())
+            outgoing.append(tensor.permute(order).contiguous())
         if trace.random:
             outgoing.append(rng.get_state(self.frame.device).to(self.frame.device))
         return tuple(outgoing) or (torch.zeros(1, device=self.frame.device),)
@@ -150,12 +154,20 @@ class StageModule(nn.Module):
         if trace.random:
             state = [torch.empty(rng.state_size(self.frame.device), dtype=torch.uint8, device="meta")]
 
-        def likeness(numbers: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-            made = [trace.values[number].meta.empty(contiguous=True) for number in numbers] + state
-            return tuple(made) or (torch.empty(1, device="meta"),)
+        def likeness(numbers: tuple[int, ...], orders: list[tuple[int, ...]]) -> tuple[torch.Tensor, ...]:
+            made = []
+            for number, order in zip(numbers, orders, strict=True):
+                meta = trace.values[number].meta
+                sent = torch.empty([meta.shape[dim] for dim in order], dtype=meta.dtype, device="meta")
+                made.append(sent.requires_grad_(meta.requires_grad))
+            return (*made, *state) or (torch.empty(1, device="meta"),)
 
-        inputs = likeness(self.numbers_in) if self.index else (torch.empty(1, dtype=torch.int64, device="meta"),)
-        outputs = (torch.empty((), device="meta", requires_grad=True),) if self.is_last else likeness(self.numbers_out)
+        inputs: tuple[torch.Tensor, ...] = (torch.empty(1, dtype=torch.int64, device="meta"),)
+        if self.index:
+            inputs = likeness(self.numbers_in, self.orders_in)
+        outputs: tuple[torch.Tensor, ...] = (torch.empty((), device="meta", requires_grad=True),)
+        if not self.is_last:
+            outputs = likeness(self.numbers_out, self.orders_out)
         return inputs, outputs
 
 

@@ -67,7 +67,7 @@ def _accept_parameters() -> None:
             del rest[at : at + 2]
         return found, rest
 
-    HfArgumentParser.parse_known_args = parse_known_args
+    HfArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
 
 
 def _no_device(_device: Any) -> None:
