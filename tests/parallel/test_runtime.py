@@ -71,6 +71,54 @@ def test_four_stages_go_on_from_a_checkpoint_of_two_with_the_same_losses() -> No
         assert all(int(entry["step"]) == 6 for entry in optimizer.state.values())
 
 
+@pytest.mark.parametrize(("ranks_in_all", "degree"), [(2, 2), (4, 2)])
+def test_a_sharded_model_trains_as_one_process_and_each_rank_holds_its_part(ranks_in_all: int, degree: int) -> None:
+    settings = {"partitions": 1, "sharded_data_parallel_degree": degree, "microbatches": 2, "ddp": True}
+    expected = workers.one_process_curve(5, 0.5)
+    for rank in ranks.run(ranks_in_all, "workers:train", settings, 5, 0.5, True):
+        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+        _assert_same_state(rank["state"], expected["state"])
+        parameters = list(workers.tied_model().parameters())
+        assert len(rank["optimizer"]["state"]) == len(parameters)
+        assert rank["held"] < 0.7 * sum(parameter.numel() * 4 for parameter in parameters)
+
+
+def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back() -> None:
+    sharded = {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2, "ddp": True}
+    expected = workers.one_process_curve(6, 1e9)["losses"]
+    with tempfile.TemporaryDirectory() as folder:
+        one, two = f"{folder}/one", f"{folder}/two"
+        found = ranks.run(2, "workers:train_and_save", {"partitions": 2, "microbatches": 4}, 6, 2, one)[0]["losses"]
+        found += ranks.run(2, "workers:resume_and_save", sharded, 6, 4, one, two)[0]["losses"]
+        found += ranks.run(2, "workers:resume", {"partitions": 2, "microbatches": 4}, 6, two)[0]["losses"]
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"partitions": 2, "microbatches": 2}, {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2}],
+)
+def test_in_float16_gradients_come_out_unscaled_and_an_overflow_skips_the_step_everywhere(settings: dict[str, Any]) -> None:
+    plain = ranks.run(2, "workers:in_float16", settings, 1.0)
+    scaled = ranks.run(2, "workers:in_float16", settings, 1024.0)
+    overflowing = ranks.run(2, "workers:in_float16", settings, 2.0**40)
+    for one, other in zip(plain, scaled, strict=True):
+        assert other["scales"] == [1024.0] * 3 and other["moved"]
+        assert other["types"] == {"torch.float16"}
+        assert one["losses"] == pytest.approx(other["losses"], rel=1e-2)
+        for name, gradient in one["gradients"].items():
+            torch.testing.assert_close(other["gradients"][name], gradient, rtol=1e-2, atol=1e-4)
+        assert one["norm"] == pytest.approx(other["norm"], rel=1e-2) and one["norm"] == plain[0]["norm"]
+    for rank in overflowing:
+        assert rank["scales"] == [2.0**40, 2.0**39, 2.0**38] and not rank["moved"]
+
+
+def test_a_model_that_compiles_parts_of_itself_trains_as_one_that_does_not() -> None:
+    found = ranks.run(2, "workers:compiled_parts")
+    assert all(found) and all(distance <= 1e-6 for rank in found for distance in rank.values())
+
+
 def test_evaluation_and_other_batch_sizes_give_what_the_whole_model_gives() -> None:
     for rank in ranks.run(2, "workers:evaluate_then_train"):
         assert rank["evaluated"] == [True] * 4

@@ -10,6 +10,7 @@ from torch import nn
 
 import trainshed.parallel as pipe
 from trainshed.parallel.frontend import rng
+from trainshed.parallel.shards import local, whole
 
 CPU = torch.device("cpu")
 MICROBATCHES = 4
@@ -150,7 +151,7 @@ def train(settings: dict[str, Any], steps: int, clip: float = 0.0, seed_by_rank:
         "norms": norms,
         "state": model.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "held": sum(p.untyped_storage().nbytes() for p in model.module.parameters()),
+        "held": sum(local(p.detach()).untyped_storage().nbytes() for p in model.module.parameters()),
         "states": len(optimizer.optimizer.state),
     }
 
@@ -168,6 +169,11 @@ def train_and_save(settings: dict[str, Any], steps: int, stop_after: int, path: 
 def resume(settings: dict[str, Any], steps: int, path: str) -> dict[str, Any]:
     """The other steps of a run."""
     return train(settings, steps, resume=path)
+
+
+def resume_and_save(settings: dict[str, Any], steps: int, stop_after: int, path: str, save: str) -> dict[str, Any]:
+    """The middle of a run."""
+    return train(settings, steps, resume=path, save=save, stop_after=stop_after)
 
 
 def evaluate_then_train() -> dict[str, Any]:
@@ -275,6 +281,92 @@ def cut_inside_attention() -> list[float]:
 
     train_step(model, x)
     return [float((p.grad - expected[name]).abs().max()) for name, p in model.local_named_parameters()]
+
+
+def in_float16(settings: dict[str, Any], init_scale: float) -> dict[str, Any]:
+    """Three steps with a scaled loss; what the gradients of the first are, unscaled."""
+    pipe.init({**settings, "fp16": True})
+    torch.manual_seed(0)
+    model = pipe.PipelineModel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+    scaler = pipe.GradScaler(init_scale=init_scale)
+    optimizer = pipe.PipelineOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), scaler)
+    types = []
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor) -> Any:
+        out = model(x)
+        types.append(out.dtype)
+        loss = out.float().square().mean()
+        model.backward(loss)
+        return loss
+
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+    part = x.chunk(pipe.dp_size())[pipe.dp_rank()]
+    before = model.state_dict()
+    found: dict[str, Any] = {"losses": [], "scales": [], "gradients": {}}
+    for _ in range(3):
+        optimizer.zero_grad()
+        found["losses"].append(float(train_step(model, part).reduce_mean()))
+        found["scales"].append(optimizer.loss_scale)
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), 1e9))
+        if not found["gradients"]:
+            found["norm"] = norm
+            found["gradients"] = {n: whole(p.grad).clone() for n, p in model.local_named_parameters()}
+        optimizer.step()
+    found["moved"] = any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    found["types"] = {str(kind) for kind in types}
+    return found
+
+
+def compiled_parts() -> dict[str, float]:
+    """A model that has compiled parts of itself, in each of the ways that there are; differences of the gradients."""
+    pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2})
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*[zoo.Residual(12) for _ in range(6)], nn.Linear(12, 3))
+
+    @torch.compile(backend="aot_eager")
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + x
+
+    class Shift(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return shifted(self.inner(x))
+
+    def with_parts(net: nn.Module, compiles: bool) -> nn.Module:
+        if compiles:
+            net[1] = torch.compile(net[1], backend="aot_eager")
+            net[2].compile(backend="aot_eager")
+            net[4].a.compile(backend="aot_eager")
+        net[3] = Shift(net[3])
+        net[5].norm = Shift(net[5].norm)
+        return net
+
+    reference = with_parts(build(), False)
+    x = torch.randn(8, 12, generator=torch.Generator().manual_seed(1))
+    for part in x.chunk(2):
+        (reference(part).square().mean() / 2).backward()
+    expected = {name: p.grad for name, p in reference.named_parameters()}
+    model = pipe.PipelineModel(with_parts(build(), True))
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor) -> Any:
+        loss = model(x).square().mean()
+        model.backward(loss)
+        return loss
+
+    train_step(model, x)
+    return {
+        name: float(
+            (p.grad - expected[name.replace("_orig_mod.", "")]).norm() / expected[name.replace("_orig_mod.", "")].norm()
+        )
+        for name, p in model.local_named_parameters()
+    }
 
 
 def different_batches() -> str:

@@ -44,6 +44,7 @@ def shutdown() -> None:
         dist.destroy_process_group()
     session.grid = None
     session.model = None
+    session.optimizer = None
     session.planned = None
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .shards import local, whole
 from .state import grid, session
 
 _native_clip = nn.utils.clip_grad_norm_
@@ -26,9 +27,13 @@ def clip_grad_norm_(
     model = session.model
     if model is None or not model.partitioned or not _of_model(given):
         return _native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
+    if session.optimizer is not None:
+        session.optimizer.unscale()
+    if grid().settings.sharded_data_parallel_degree > 1:
+        return whole(_native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach))
     chosen = {id(parameter) for parameter in given}
-    local = model.engine.parameters
-    owned = [local[name] for name in model.owned_names() if id(local[name]) in chosen]
+    held = model.engine.parameters
+    owned = [held[name] for name in model.owned_names() if id(held[name]) in chosen]
     gradients = [p.grad.detach() for p in owned if p.grad is not None]
     device = grid().device
     infinite = norm_type == float("inf")
@@ -43,7 +48,7 @@ def clip_grad_norm_(
     if error_if_nonfinite and not torch.isfinite(total):
         raise RuntimeError(f"the gradients' norm is {total.item()}, which cannot be clipped")
     factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-    for parameter in local.values():
+    for parameter in held.values():
         if id(parameter) in chosen and parameter.grad is not None:
             parameter.grad.mul_(factor.to(parameter.grad.device))
     return total
@@ -70,10 +75,25 @@ class GradScaler(torch.amp.GradScaler):
         if self._enabled:
             self._lazy_init_scale_growth_tracker(grid().device)
 
-    def _unscale_grads_(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._unscale_grads_(*args, **kwargs)
+    def _unscale_grads_(self, optimizer: Any, inv_scale: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         device = grid().device
-        worst = torch.stack([flag.to(device) for flag in found.values()]).max() if found else torch.zeros((), device=device)
-        worst = worst.reshape(1).float()
-        dist.all_reduce(worst, dist.ReduceOp.MAX, group=grid().pipeline_group)
+        if grid().settings.sharded_data_parallel_degree > 1:
+            worst = self._unscale_shards(optimizer, inv_scale)
+        else:
+            found = super()._unscale_grads_(optimizer, inv_scale, *args, **kwargs)
+            worst = torch.stack([flag.to(device) for flag in found.values()]).max() if found else torch.zeros(())
+        worst = worst.to(device).reshape(1).float()
+        sharded = grid().settings.sharded_data_parallel_degree > 1
+        dist.all_reduce(worst, dist.ReduceOp.MAX, group=None if sharded else grid().pipeline_group)
         return {device: worst}
+
+    def _unscale_shards(self, optimizer: Any, inv_scale: torch.Tensor) -> torch.Tensor:
+        """This rank's part of each gradient; whether one of them overflowed."""
+        flags = [torch.zeros(())]
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    shard = local(parameter.grad)
+                    flags.append((~torch.isfinite(shard)).any().float().cpu())
+                    shard.mul_(inv_scale.to(shard))
+        return torch.stack(flags).max()

@@ -15,6 +15,7 @@ from .errors import PipelineError
 from .frontend.subject import Backward
 from .plan.file import Plan
 from .runtime.engine import Engine
+from .runtime.sharded import ShardedEngine
 from .state import grid, session
 
 
@@ -49,17 +50,21 @@ class PipelineModel(nn.Module):
         self._pins: dict[str, int] = {}
         self._post_partition: list[Callable[[Any, Any], Any]] = []
         self._post_step: list[Callable[[Any, Any], Any]] = []
-        self._optimizer: Any = None
-        self.engine = Engine(
-            grid(),
-            module,
-            self._attach,
-            pins=self._pins,
-            average=average_grads_across_microbatches,
-            overlap=overlapping_allreduce,
-            buffers=broadcast_buffers,
-            bucket_bytes=bucket_cap_mb * 2**20,
-        )
+        self.engine: Engine | ShardedEngine
+        average, buffers = average_grads_across_microbatches, broadcast_buffers
+        if grid().settings.sharded_data_parallel_degree > 1:
+            self.engine = ShardedEngine(grid(), module, self._attach, average=average, buffers=buffers)
+        else:
+            self.engine = Engine(
+                grid(),
+                module,
+                self._attach,
+                pins=self._pins,
+                average=average,
+                overlap=overlapping_allreduce,
+                buffers=buffers,
+                bucket_bytes=bucket_cap_mb * 2**20,
+            )
         self.engine.on_partition.append(self._partitioned)
         self._read_pins()
         session.model = self
@@ -100,7 +105,7 @@ class PipelineModel(nn.Module):
     @property
     def partitioned(self) -> bool:
         """Whether the first step has been."""
-        return self.engine.placement is not None
+        return self.engine.partitioned
 
     @property
     def plan(self) -> Plan | None:
@@ -122,6 +127,10 @@ class PipelineModel(nn.Module):
                 self._pins[name] = stage
                 return
         raise PipelineError(f"{type(module).__name__} is no part of the model")
+
+    @property
+    def _optimizer(self) -> Any:
+        return session.optimizer
 
     def register_post_partition_hook(self, hook: Callable[[Any, Any], Any]) -> None:
         """`hook(model, optimizer)` runs when the model has been partitioned, or now if it has been."""

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from .state import session
 
 if TYPE_CHECKING:
+    from .clip import GradScaler
     from .grid import Grid
 
 
@@ -18,15 +19,21 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     It may be made before or after the model is wrapped. It is an `Optimizer` by type alone, as learning rate schedulers
     ask for one: everything that it does not define is the wrapped optimizer's.
+
+    Args:
+        scaler: for float16: `model.backward` then scales the loss, and a step unscales the gradients (or is left out on all
+            ranks if one of them overflows) and adjusts the scale.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, scaler: GradScaler | None = None) -> None:
         self.optimizer = optimizer
-        if session.model is not None:
-            session.model._optimizer = self
+        self.scaler = scaler
+        self._update = _Update(self)
+        self._unscaled = False
+        session.optimizer = self
 
     def __getattr__(self, name: str) -> Any:
-        if name == "optimizer":
+        if name in ("optimizer", "scaler"):
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 
@@ -66,13 +73,36 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """One update of what this rank holds: parameters of other ranks have no gradient here."""
-        if session.grid is not None and session.grid.settings.shard_optimizer_state and len(session.grid.replica_ranks) > 1:
-            return self._sharded_step(session.grid)
+        if self.scaler is None:
+            return self._plain_step(closure)
+        self.unscale()
+        result = self.scaler.step(self._update)
+        self.scaler.update()
+        self._unscaled = False
+        return result
+
+    @property
+    def loss_scale(self) -> float:
+        """What `model.backward` multiplies the loss with."""
+        return self.scaler.get_scale() if self.scaler is not None else 1.0
+
+    def unscale(self) -> None:
+        """Divides the gradients by the loss scale, once a step; for who looks at them before the step. Collective."""
+        if self.scaler is not None and not self._unscaled:
+            self.scaler.unscale_(self._update)
+            self._unscaled = True
+
+    def _plain_step(self, closure: Any = None) -> Any:
+        place = session.grid
+        if place is not None and len(place.replica_ranks) > 1 and _shards_states(place):
+            return self._sharded_step(place)
         return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
 
     def _sharded_step(self, grid: Grid) -> Any:
         """ZeRO-1: each replica updates its share of the parameters, has optimizer state for that alone, and sends it."""
-        trained = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        local = {id(parameter) for parameter in session.model.local_parameters()} if session.model is not None else set()
+        every = [p for group in self.optimizer.param_groups for p in group["params"]]
+        trained = [p for p in every if p.requires_grad and id(p) in local]  # whoever has a gradient: owners never change
         loads = [0] * len(grid.replica_ranks)
         owner: dict[int, int] = {}
         for number in sorted(range(len(trained)), key=lambda n: (-trained[n].numel(), n)):
@@ -91,6 +121,9 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients."""
+        if self.scaler is not None and self._unscaled:  # they were looked at, and are not used
+            self.scaler.update()
+            self._unscaled = False
         self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,3 +143,29 @@ class PipelineOptimizer(torch.optim.Optimizer):
         from .saving import load_optimizer
 
         load_optimizer(self.optimizer, state)
+
+
+class _Update(torch.optim.Optimizer):
+    """The optimizer as a loss scaler sees it: its parameters, and the step without scaling."""
+
+    def __init__(self, owner: PipelineOptimizer) -> None:
+        self.owner = owner
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The wrapped optimizer's."""
+        return self.owner.optimizer.param_groups
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        """One update, gradients as they are."""
+        return self.owner._plain_step(closure)
+
+
+def _shards_states(place: Grid) -> bool:
+    """Whether optimizer states are to be sharded by us: sharded parameters have sharded states anyway."""
+    return place.settings.shard_optimizer_state and place.settings.sharded_data_parallel_degree == 1
+
+
+def loss_scale() -> float:
+    """What the loss of each microbatch is multiplied with before its backward."""
+    return session.optimizer.loss_scale if session.optimizer is not None else 1.0

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from .errors import PipelineError
 from .plan.file import load_plan, model_fingerprint
+from .shards import like, whole
 from .state import grid, session
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def save_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, user
     _together(lambda: _fresh_folder(partial) if leader else None)
     _together(lambda: os.makedirs(partial, exist_ok=True) if first_of_host else None)
     state: State = {}
-    first = grid().place.replica == 0
+    first = grid().place.replica == 0 or grid().settings.sharded_data_parallel_degree > 1
     if first:
         state = {f"model.{name}": tensor.detach().contiguous() for name, tensor in _owned_tensors(model).items()}
     if optimizer is not None and (first or grid().settings.shard_optimizer_state):
@@ -109,7 +110,10 @@ def _load_optimizer_shards(path: str, model: PipelineModel, optimizer: torch.opt
         prefix = f"optimizer.{name}."
         for key, entry in known.items():
             if isinstance(entry, TensorStorageMetadata) and key.startswith(prefix) and "." not in key[len(prefix) :]:
-                state[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
+                parameter = model.engine.parameters[name].detach()
+                same = entry.size == parameter.shape
+                empty = torch.empty_like(parameter) if same else torch.empty(entry.size)
+                state[key] = empty.to(dtype=entry.properties.dtype)
     _together(lambda: dcp.load(state, checkpoint_id=path, process_group=grid().control_group))
     entries: dict[str, State] = {}
     for key, tensor in state.items():
@@ -127,20 +131,22 @@ def gather_model(model: PipelineModel, everywhere: bool) -> State:
     owners: dict[str, int] = model.buffer_owners()
     if model.engine.placement is not None:
         owners.update({name: ranks[0] for name, ranks in model.engine.placement.holders.items()})
+    else:
+        owners.update(dict.fromkeys(model.engine.parameters, 0))
     tensors = {**dict(model.module.named_parameters()), **dict(model.module.named_buffers())}
     keep = everywhere or place.place.pipeline == 0
-    whole: dict[str, torch.Tensor] = {}
+    gathered: dict[str, torch.Tensor] = {}
     for name, owner in owners.items():
-        tensor = tensors[name].detach()
+        tensor = whole(tensors[name].detach())
         tensor = tensor.contiguous() if owner == place.place.pipeline else torch.empty(tensor.shape, dtype=tensor.dtype)
         tensor = tensor.to(place.device)
         if len(place.pipeline_ranks) > 1:
             dist.broadcast(tensor, src=place.pipeline_ranks[owner], group=place.pipeline_group)
         if keep:
-            whole[name] = tensor.cpu().clone()
+            gathered[name] = tensor.cpu().clone()
     names = {id(tensor): name for name, tensor in reversed(list(tensors.items()))}
     state = model.module.state_dict(keep_vars=True)
-    return {key: whole[names[id(value)]] for key, value in state.items() if names.get(id(value)) in whole}
+    return {key: gathered[names[id(value)]] for key, value in state.items() if names.get(id(value)) in gathered}
 
 
 def load_model(model: PipelineModel, state: State, strict: bool) -> Any:
@@ -161,7 +167,7 @@ def load_model(model: PipelineModel, state: State, strict: bool) -> Any:
     with torch.no_grad():
         for key, value in known.items():
             if id(value) in held and key in state:
-                value.copy_(state[key])
+                value.copy_(like(state[key], value))
     return nn.modules.module._IncompatibleKeys(missing, unexpected)
 
 
@@ -173,7 +179,10 @@ def local_optimizer(optimizer: torch.optim.Optimizer) -> State:
 def gather_optimizer(optimizer: torch.optim.Optimizer) -> State:
     """The whole state as `torch.optim.Optimizer.state_dict` gives it, tensors on the CPU."""
     mine = _by_name(optimizer)
-    mine = {name: {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in e.items()} for name, e in mine.items()}
+    mine = {
+        name: {key: whole(value).cpu() if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
+        for name, entry in mine.items()
+    }
     everyone = grid().settings.shard_optimizer_state
     parts: list[Any] = [None] * (grid().world if everyone else len(grid().pipeline_ranks))
     if len(parts) > 1:
@@ -200,7 +209,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: State) -> None:
             return
         local = {id(p) for p in model.local_parameters()} if model is not None else None
         flat = [p for group in optimizer.param_groups for p in group["params"]]
-        kept = {i: entry for i, entry in state["state"].items() if local is None or id(flat[i]) in local}
+        kept = {
+            i: {key: like(value, flat[i]) for key, value in entry.items()}
+            for i, entry in state["state"].items()
+            if local is None or id(flat[i]) in local
+        }
         optimizer.load_state_dict({"state": kept, "param_groups": state["param_groups"]})
 
     if model is None or model.partitioned:
@@ -237,7 +250,11 @@ def _put_state(optimizer: torch.optim.Optimizer, entries: dict[str, State], grou
     if len(groups) != len(optimizer.param_groups):
         raise PipelineError(f"the optimizer has {len(optimizer.param_groups)} groups, the checkpoint {len(groups)}")
     flat = [p for group in optimizer.param_groups for p in group["params"]]
-    state = {i: entries[names[id(p)]] for i, p in enumerate(flat) if names.get(id(p)) in entries}
+    state = {
+        index: {key: like(value, p) for key, value in entries[names[id(p)]].items()}
+        for index, p in enumerate(flat)
+        if names.get(id(p)) in entries
+    }
     native = optimizer.state_dict()["param_groups"]
     merged = [{**saved, "params": own["params"]} for saved, own in zip(groups, native, strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": merged})

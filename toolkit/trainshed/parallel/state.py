@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
     from .grid import Grid
     from .model import PipelineModel
+    from .optimizer import PipelineOptimizer
 
 
 @dataclass
 class _Session:
     grid: Grid | None = None
     model: PipelineModel | None = None
+    optimizer: PipelineOptimizer | None = None
     partition_stack: list[int] = field(default_factory=list)
     built_in: dict[int, tuple[torch.nn.Module, int]] = field(default_factory=dict)
     in_step: bool = False

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from .errors import PipelineError
 from .model import PipelineModel
 from .split import join, split
@@ -39,6 +41,7 @@ def step(
         )
     axes = dict(input_split_axes or {})
     signature = inspect.signature(function)
+    run = _in_type(function)
 
     @functools.wraps(function)
     def stepped(*args: Any, **kwargs: Any) -> Any:
@@ -61,10 +64,24 @@ def step(
             microbatches.append((one.args, one.kwargs))
         session.in_step = True
         try:
-            results = join(model.engine.run(function, microbatches))
+            results = join(model.engine.run(run, microbatches))
         finally:
             session.in_step = False
         model.stepped()
         return results
 
     return stepped
+
+
+def _in_type(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under autocast where the settings say float16 or bfloat16."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        settings = grid().settings
+        if not (settings.fp16 or settings.bf16):
+            return function(*args, **kwargs)
+        with torch.autocast(grid().device.type, torch.float16 if settings.fp16 else torch.bfloat16):
+            return function(*args, **kwargs)
+
+    return run

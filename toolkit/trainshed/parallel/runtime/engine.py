@@ -17,6 +17,7 @@ from ..frontend import rng
 from ..frontend.gates import UnitGates
 from ..frontend.subject import Backward, Subject
 from ..grid import Grid
+from ..optimizer import loss_scale
 from ..plan.file import Plan
 from ..plan.report import assignment_lines, comparison_lines
 from ..state import session
@@ -82,6 +83,11 @@ class Engine:
         self.on_partition: list[Callable[[], None]] = []
 
     @property
+    def partitioned(self) -> bool:
+        """Whether the first step has been."""
+        return self.placement is not None
+
+    @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """Parameters that this rank holds, by name; all of them before the first step."""
         every = dict(self.root.named_parameters())
@@ -98,7 +104,8 @@ class Engine:
             self._compare(digest(microbatches), "was given another batch")
         if self.buffers and prepared.training:
             broadcast_buffers(self.root, self.grid)
-        step = Step(function, microbatches, prepared.training, 1 / len(microbatches) if self.average else 1.0)
+        scale = (1 / len(microbatches) if self.average else 1.0) * loss_scale()
+        step = Step(function, microbatches, prepared.training, scale)
         after = self._draw_states(prepared, step)
         started = time.perf_counter()
         self.frame.step = step

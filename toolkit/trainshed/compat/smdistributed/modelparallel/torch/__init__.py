@@ -70,14 +70,7 @@ state = _State()
 
 def init(config: dict[str, Any] | None = None) -> None:
     """Joins the ranks, with `config` or the job's `mp_parameters`."""
-    grid = api.init(config)
-    if grid.settings.fp16:
-        raise NotServed("fp16 = True is not served", hint="use torch.autocast with smp.amp.GradScaler, or bfloat16")
-    if grid.settings.sharded_data_parallel_degree > 1:
-        raise NotServed(
-            "sharded_data_parallel_degree is not served",
-            hint="use torch.distributed.fsdp.fully_shard, or shard_optimizer_state here",
-        )
+    api.init(config)
     transformers_support.apply()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trainshed.parallel import PipelineModel, PipelineOptimizer, clip_grad_norm_
+from trainshed.parallel import GradScaler, PipelineModel, PipelineOptimizer, clip_grad_norm_
 from trainshed.parallel.errors import NotServed
 from trainshed.parallel.state import session
 
@@ -88,22 +88,42 @@ class DistributedModel(PipelineModel):
         return False
 
 
+class StaticScaler(GradScaler):
+    """A loss scale that stays; steps that overflow are left out."""
+
+    def update(self, new_scale: Any = None) -> None:
+        """Forgets what was found."""
+        super().update(new_scale if new_scale is not None else self.get_scale())
+
+
 class DistributedOptimizer(PipelineOptimizer):
-    """The user's optimizer; loss scaling for fp16 is `smp.amp.GradScaler`'s."""
+    """The user's optimizer. With `fp16` in the settings the loss is scaled: by a scale that adjusts itself, unless a static
+    one is given.
+
+    Args:
+        dynamic_loss_args: `init_scale`, `scale_window` (steps without an overflow until the scale doubles), `scale_factor`.
+    """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         static_loss_scale: float = 1.0,
         dynamic_loss_scale: bool = False,
+        dynamic_loss_args: dict[str, Any] | None = None,
         **_loss_options: Any,
     ) -> None:
-        super().__init__(optimizer)
-
-    @property
-    def loss_scale(self) -> float:
-        """Always 1: nothing is scaled here."""
-        return 1.0
+        scaler = None
+        if session.grid is not None and session.grid.settings.fp16:
+            options = dynamic_loss_args or {}
+            scaler = GradScaler(
+                init_scale=float(options.get("init_scale", 2.0**16)),
+                growth_interval=int(options.get("scale_window", 1000)),
+                growth_factor=float(options.get("scale_factor", 2.0)),
+                backoff_factor=1 / float(options.get("scale_factor", 2.0)),
+            )
+            if static_loss_scale != 1.0 and not dynamic_loss_scale:
+                scaler = StaticScaler(init_scale=static_loss_scale)
+        super().__init__(optimizer, scaler)
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clips by the norm over all stages; returns it, shape ()."""
@@ -111,7 +131,8 @@ class DistributedOptimizer(PipelineOptimizer):
         return clip_grad_norm_(parameters, max_norm, norm_type)
 
     def update_master_grads(self) -> None:
-        """Nothing to do: parameters are their own master copies."""
+        """Takes the loss scale out of the gradients: parameters are their own master copies here."""
+        self.unscale()
 
     def save_optimizer_backcompat(self, gather_if_shard: bool = True) -> dict[str, Any]:
         """State of this rank's parameters."""
