@@ -61,7 +61,7 @@ def start(
     ]
 
 
-def run(world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, seconds: float = 150) -> list[Any]:
+def run(world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, seconds: float = 400) -> list[Any]:
     """Results of all ranks, in order; fails with the log of the ranks that failed."""
     with tempfile.TemporaryDirectory() as out:
         processes = start(world, worker, *args, extra=extra, out=out)

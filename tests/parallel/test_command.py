@@ -39,7 +39,7 @@ def test_a_plan_is_written_without_ranks_edited_and_used_by_the_job(tmp_path: Pa
     script.write_text(SCRIPT)
     environment = {name: value for name, value in ranks.environment(0, 1, 0).items() if name not in ("RANK", "WORLD_SIZE")}
     command = [sys.executable, "-m", "trainshed.parallel.plan", "--stages", "2", "-o", str(plan), str(script), str(plan)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     assert "Partition assignments:" in done.stdout
     data = json.loads(plan.read_text())
@@ -54,7 +54,7 @@ def test_a_plan_is_written_without_ranks_edited_and_used_by_the_job(tmp_path: Pa
         )
         for rank in range(2)
     ]
-    outputs = [process.communicate(timeout=100)[0].decode() for process in processes]
+    outputs = [process.communicate(timeout=400)[0].decode() for process in processes]
     assert all("STARTS (0, 3)" in output for output in outputs)
 
 
@@ -63,7 +63,7 @@ def test_a_script_without_a_step_gives_no_plan(tmp_path: Path) -> None:
     script.write_text("print('nothing')")
     environment = {name: value for name, value in ranks.environment(0, 1, 0).items() if name not in ("RANK", "WORLD_SIZE")}
     command = [sys.executable, "-m", "trainshed.parallel.plan", "-o", str(tmp_path / "plan.json"), str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 1
     assert "ended without a step" in done.stderr
     assert not (tmp_path / "plan.json").exists()

@@ -47,7 +47,7 @@ def run_script(world: int, name: str, output: str, parameters: dict[str, Any], *
     logs = []
     try:
         for process in processes:
-            logs.append(process.communicate(timeout=200)[0].decode())
+            logs.append(process.communicate(timeout=400)[0].decode())
     finally:
         for process in processes:
             process.kill()
@@ -114,3 +114,21 @@ def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:
         read_settings({"tensor_parallel_degree": 2})
     with pytest.raises(NotServed, match="drops gradients"):
         read_settings({"pipeline": "ZBVZeroBubble"})
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("from smdistributed.modelparallel.torch.nn import FusedLayerNorm", "use the modules of torch.nn"),
+        ("from smdistributed.modelparallel.torch.nn.huggingface.gpt2 import x", "use the modules of torch.nn"),
+        ("import smdistributed.modelparallel.torch.state_mod", "smp.state has the settings"),
+        ("import smdistributed.modelparallel.torch as smp; smp.tp_register", "torch.distributed.tensor.parallel"),
+    ],
+)
+def test_what_is_not_served_says_what_to_use_instead(statement: str, message: str, tmp_path: Path) -> None:
+    served = "from smdistributed.modelparallel.torch.patches.checkpoint import checkpoint"
+    command = [sys.executable, "-c", f"{served}\n{statement}"]
+    environment = ranks.environment(0, 1, 0)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "is not served" in done.stderr and message in done.stderr

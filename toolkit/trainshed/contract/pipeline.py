@@ -30,7 +30,10 @@ _ZERO_BUBBLE = ("interleavedzerobubble", "zbvzerobubble", "dualpipev")
 
 
 class PipelineError(TrainshedError):
-    """A pipeline cannot be built or cannot go on."""
+    """A pipeline cannot be built or cannot go on. It is raised in the user's process: its traceback has to hold the hint."""
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
 class NotServed(PipelineError):

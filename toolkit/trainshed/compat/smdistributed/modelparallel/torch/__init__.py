@@ -19,7 +19,7 @@ from trainshed.parallel.errors import NotServed
 from trainshed.parallel.frontend.subject import recording
 from trainshed.parallel.state import session
 
-from . import model, transformers_support
+from . import model, transformers_support, unserved
 from .checkpoint import load, resume_from_checkpoint, save, save_checkpoint
 from .model import (
     DistributedModel,
@@ -28,6 +28,7 @@ from .model import (
     set_partition,
 )
 from .model import without_effect as _without_effect
+from .patches import checkpoint as _checkpoint
 from .ranks import (
     CommGroup,
     RankType,
@@ -45,6 +46,8 @@ from .ranks import (
 WORLD, MP_GROUP, DP_GROUP = CommGroup.WORLD, CommGroup.MP_GROUP, CommGroup.DP_GROUP
 PP_GROUP, TP_GROUP, RDP_GROUP = CommGroup.PP_GROUP, CommGroup.TP_GROUP, CommGroup.RDP_GROUP
 amp = SimpleNamespace(GradScaler=GradScaler)
+patches = SimpleNamespace(checkpoint=_checkpoint)
+unserved.install(__name__)
 model_creation = delay_param_initialization = tensor_parallelism = _without_effect
 __version__ = "1.9.0"
 
@@ -195,18 +198,10 @@ def set_tensor_parallelism(*_args: Any, **_kwargs: Any) -> None:
     """Without effect: tensor_parallel_degree is 1 here."""
 
 
-_ALTERNATIVES = {
-    "nn": "use the modules of torch.nn or transformers",
-    "optimizers": "use torch.optim (fused=True) or apex",
-    "tp_register": "use torch.distributed.tensor.parallel",
-    "tp_register_with_module": "use torch.distributed.tensor.parallel",
-}
-
-
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise NotServed(f"smp.{name} is not served", hint=_ALTERNATIVES.get(name, "trainshed.parallel has the pipeline's API"))
+    raise NotServed(f"smp.{name} is not served", hint=unserved.ALTERNATIVES.get(name, unserved.OTHERWISE))
 
 
 __all__ = [
@@ -229,6 +224,7 @@ __all__ = [
     "mp_barrier",
     "num_microbatches",
     "partition",
+    "patches",
     "rank",
     "recv_from",
     "resume_from_checkpoint",

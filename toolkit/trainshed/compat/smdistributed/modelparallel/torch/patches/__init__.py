@@ -1,0 +1,1 @@
+"""Amazon's versions of PyTorch functions; PyTorch's own serve."""

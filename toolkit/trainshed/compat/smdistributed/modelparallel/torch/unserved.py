@@ -1,0 +1,36 @@
+"""Modules of Amazon's library that are not served: importing one says what to use instead."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+ALTERNATIVES = {
+    "nn": "use the modules of torch.nn or transformers",
+    "optimizers": "use torch.optim (fused=True) or apex",
+    "tp_register": "use torch.distributed.tensor.parallel",
+    "tp_register_with_module": "use torch.distributed.tensor.parallel",
+    "state_mod": "smp.state has the settings (cfg) and the model; parameters go by their names here",
+    "utils": "parameters are not split over tensor parallel ranks here: no axis to ask for",
+}
+OTHERWISE = "trainshed.parallel has the pipeline's API"
+
+
+class _Finder(MetaPathFinder):
+    """The last one asked: whatever it is asked for here does not exist."""
+
+    def __init__(self, package: str) -> None:
+        self._prefix = f"{package}."
+
+    def find_spec(self, fullname: str, _path: Sequence[str] | None, _target: Any = None) -> None:
+        if fullname.startswith(self._prefix):
+            name = fullname.removeprefix(self._prefix)
+            instead = ALTERNATIVES.get(name.split(".")[0], OTHERWISE)
+            raise ModuleNotFoundError(f"{fullname} is not served: {instead}", name=fullname)
+
+
+def install(package: str) -> None:
+    """From here on imports below `package` that fail say why."""
+    sys.meta_path.append(_Finder(package))
