@@ -99,18 +99,15 @@ def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back() -> None:
     [{"partitions": 2, "microbatches": 2}, {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2}],
 )
 def test_in_float16_gradients_come_out_unscaled_and_an_overflow_skips_the_step_everywhere(settings: dict[str, Any]) -> None:
-    plain = ranks.run(2, "workers:in_float16", settings, 1.0)
-    scaled = ranks.run(2, "workers:in_float16", settings, 1024.0)
-    overflowing = ranks.run(2, "workers:in_float16", settings, 2.0**40)
-    for one, other in zip(plain, scaled, strict=True):
-        assert other["scales"] == [1024.0] * 3 and other["moved"]
-        assert other["types"] == {"torch.float16"}
-        assert one["losses"] == pytest.approx(other["losses"], rel=1e-2)
-        for name, gradient in one["gradients"].items():
-            torch.testing.assert_close(other["gradients"][name], gradient, rtol=1e-2, atol=1e-4)
-        assert one["norm"] == pytest.approx(other["norm"], rel=1e-2) and one["norm"] == plain[0]["norm"]
-    for rank in overflowing:
-        assert rank["scales"] == [2.0**40, 2.0**39, 2.0**38] and not rank["moved"]
+    found = ranks.run(2, "workers:in_float16", settings, [1.0, 1024.0, 2.0**40])
+    for plain, scaled, overflowing in found:
+        assert scaled["scales"] == [1024.0] * 3 and scaled["moved"]
+        assert scaled["types"] == {"torch.float16"}
+        assert plain["losses"] == pytest.approx(scaled["losses"], rel=1e-2)
+        for name, gradient in plain["gradients"].items():
+            torch.testing.assert_close(scaled["gradients"][name], gradient, rtol=1e-2, atol=1e-4)
+        assert scaled["norm"] == pytest.approx(plain["norm"], rel=1e-2) and plain["norm"] == found[0][0]["norm"]
+        assert overflowing["scales"] == [2.0**40, 2.0**39, 2.0**38] and not overflowing["moved"]
 
 
 def test_a_model_that_compiles_parts_of_itself_trains_as_one_that_does_not() -> None:

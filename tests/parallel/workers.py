@@ -283,39 +283,44 @@ def cut_inside_attention() -> list[float]:
     return [float((p.grad - expected[name]).abs().max()) for name, p in model.local_named_parameters()]
 
 
-def in_float16(settings: dict[str, Any], init_scale: float) -> dict[str, Any]:
-    """Three steps with a scaled loss; what the gradients of the first are, unscaled."""
+def in_float16(settings: dict[str, Any], scales: list[float]) -> list[dict[str, Any]]:
+    """Three steps with a scaled loss, for each first scale; what the gradients of the first step are, unscaled."""
+    from trainshed.parallel.state import session
+
     pipe.init({**settings, "fp16": True})
-    torch.manual_seed(0)
-    model = pipe.PipelineModel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
-    scaler = pipe.GradScaler(init_scale=init_scale)
-    optimizer = pipe.PipelineOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), scaler)
-    types = []
+    results = []
+    for init_scale in scales:
+        session.model = session.optimizer = None
+        torch.manual_seed(0)
+        model = pipe.PipelineModel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+        optimizer = pipe.PipelineOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), pipe.GradScaler(init_scale=init_scale)
+        )
+        found: dict[str, Any] = {"losses": [], "scales": [], "gradients": {}, "types": set()}
 
-    @pipe.step
-    def train_step(model: Any, x: torch.Tensor) -> Any:
-        out = model(x)
-        types.append(out.dtype)
-        loss = out.float().square().mean()
-        model.backward(loss)
-        return loss
+        @pipe.step
+        def train_step(model: Any, x: torch.Tensor, found: dict[str, Any] = found) -> Any:
+            out = model(x)
+            found["types"].add(str(out.dtype))
+            loss = out.float().square().mean()
+            model.backward(loss)
+            return loss
 
-    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
-    part = x.chunk(pipe.dp_size())[pipe.dp_rank()]
-    before = model.state_dict()
-    found: dict[str, Any] = {"losses": [], "scales": [], "gradients": {}}
-    for _ in range(3):
-        optimizer.zero_grad()
-        found["losses"].append(float(train_step(model, part).reduce_mean()))
-        found["scales"].append(optimizer.loss_scale)
-        norm = float(nn.utils.clip_grad_norm_(model.parameters(), 1e9))
-        if not found["gradients"]:
-            found["norm"] = norm
-            found["gradients"] = {n: whole(p.grad).clone() for n, p in model.local_named_parameters()}
-        optimizer.step()
-    found["moved"] = any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    found["types"] = {str(kind) for kind in types}
-    return found
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+        part = x.chunk(pipe.dp_size())[pipe.dp_rank()]
+        before = model.state_dict()
+        for _ in range(3):
+            optimizer.zero_grad()
+            found["losses"].append(float(train_step(model, part).reduce_mean()))
+            found["scales"].append(optimizer.loss_scale)
+            norm = float(nn.utils.clip_grad_norm_(model.parameters(), 1e9))
+            if not found["gradients"]:
+                found["norm"] = norm
+                found["gradients"] = {n: whole(p.grad).clone() for n, p in model.local_named_parameters()}
+            optimizer.step()
+        found["moved"] = any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        results.append(found)
+    return results
 
 
 def compiled_parts() -> dict[str, float]:
