@@ -25,6 +25,7 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "processes_per_host": ("4", 4),
     "engine": ("torchrun", "torchrun"),
     "max_restarts": ("3", 3),
+    "min_nodes": ("1", 1),
     "argv": ("flags", "flags"),
     "grace_seconds": ("1.5", 1.5),
     "host_timeout_seconds": ("10", 10.0),
