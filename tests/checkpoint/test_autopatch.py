@@ -101,7 +101,7 @@ def test_a_damaged_or_unfinished_save_is_passed_over(tmp_path: Path) -> None:
 def start(code: str, *path: object) -> str:
     """Runs a line of Python with our start-up folder first on its path, as the launcher does."""
     folders = [TOOLKIT / "trainshed/autopatch/startup", *path, TOOLKIT]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "TRAINSHED_AUTOPATCH": "checkpoint"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout

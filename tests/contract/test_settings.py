@@ -40,6 +40,11 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "stacks": ("off", "off"),
     "bind": ("numa", "numa"),
     "pipeline": ('{"partitions": 2}', '{"partitions": 2}'),
+    "compiler": ("inductor", "inductor"),
+    "compiler_mode": ("max-autotune", "max-autotune"),
+    "compiler_regional": ("off", "off"),
+    "compiler_dynamic": ("true", "on"),
+    "compiler_cache": ("off", "off"),
     "program": ("train.py", "train.py"),
     "source": ("/src", "/src"),
 }

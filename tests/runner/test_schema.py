@@ -174,7 +174,7 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("instances: 0", "instances = 0: must be a whole number from 1 to 512"),
         ("instances: 1.5", "instances = 1.5: must be a whole number"),
         ("instances: true", "instances = true: must be a whole number"),
-        ("distribution: torchrn", "must be one of script, torchrun, mpi, pipeline (did you mean 'torchrun'?)"),
+        ("distribution: torchrn", "must be one of script, torchrun, mpi, pipeline, xla (did you mean 'torchrun'?)"),
         ("distribution: {kind: script, processes_per_host: 2}", "has no meaning for the distribution 'script'"),
         ("distribution: {kind: torchrun, engine: trainshed, max_restarts: 2}", "needs torch's elastic agent"),
         ("distribution: {kind: torchrun, ranks: 2}", "distribution.ranks = 2: is not known here"),

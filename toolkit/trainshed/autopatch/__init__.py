@@ -1,7 +1,8 @@
-"""Hooks into other people's training loops, for jobs that ask for them (`trainshed_checkpoint=auto`).
+"""Hooks into other people's training loops, for jobs that ask for them (`trainshed_checkpoint=auto`, the compiler).
 
-The launcher puts `startup/` first on the script's PYTHONPATH; its `sitecustomize` calls `install`, which only remembers
-what to do: a hook runs when, and if, its library is imported. Nothing is imported here but what Python has loaded anyway.
+The launcher puts `startup/` first on the script's PYTHONPATH and names the hooks in a variable; its `sitecustomize` calls
+`install`, which only remembers what to do: a hook runs when, and if, its library is imported. Nothing is imported here but
+what Python has loaded anyway.
 """
 
 from __future__ import annotations
@@ -16,44 +17,65 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-# Library module -> the module of ours whose `install(module)` hooks into it. By name: nothing is imported before its time.
+# Hook, as `contract.compiler.HOOKS_VARIABLE` names it -> library module -> the module of ours whose `install(module)` hooks
+# into it. By name: nothing is imported before its time.
 HOOKS = {
-    "transformers.trainer": "trainshed.checkpoint.hf_trainer",
-    "lightning.pytorch.trainer.trainer": "trainshed.checkpoint.lightning",
-    "pytorch_lightning.trainer.trainer": "trainshed.checkpoint.lightning",
+    "checkpoint": {
+        "transformers.trainer": "trainshed.checkpoint.hf_trainer",
+        "lightning.pytorch.trainer.trainer": "trainshed.checkpoint.lightning",
+        "pytorch_lightning.trainer.trainer": "trainshed.checkpoint.lightning",
+    },
+    "compile": {
+        "torch.nn.modules.module": "trainshed.compiler.first_step",
+        "torch._inductor.compile_fx": "trainshed.compiler.backend",
+    },
+    "xla": {f"torch.optim.{name}": "trainshed.compiler.xla" for name in ("adagrad", "adam", "adamw", "sgd")},
+    "probe": {"torch.nn.modules.module": "trainshed.compiler.probe"},
 }
+# The line that a hook's messages begin with.
+_SIGNS = {"checkpoint": "checkpoint=auto"}
+VARIABLE = "TRAINSHED_AUTOPATCH"
 
 
 def install() -> None:
-    """Waits for the libraries that we have hooks for."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Waits for the libraries that this job's hooks are for."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    chosen = [name for name in os.environ.get(VARIABLE, "").split(",") if name in HOOKS]
+    if chosen:
+        sys.meta_path.insert(0, _Finder(chosen))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; adds the hook to what the others find."""
+    """Finds nothing itself; adds the hooks to what the others find."""
+
+    def __init__(self, chosen: Sequence[str]) -> None:
+        self._hooks: dict[str, list[tuple[str, str]]] = {}
+        for name in chosen:
+            for library, ours in HOOKS[name].items():
+                self._hooks.setdefault(library, []).append((name, ours))
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """The module's own spec, its loader wrapped; None for everything that has no hook."""
-        if name not in HOOKS:
+        if name not in self._hooks:
             return None
         for finder in sys.meta_path:
             if isinstance(finder, _Finder):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _Loader(spec.loader, HOOKS[name])
+                spec.loader = _Loader(spec.loader, self._hooks[name])
                 return spec
         return None
 
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, and the hook afterwards."""
+    """Another loader, and the hooks afterwards."""
 
-    def __init__(self, loader: importlib.abc.Loader, hook: str) -> None:
-        self._loader, self._hook = loader, hook
+    def __init__(self, loader: importlib.abc.Loader, hooks: list[tuple[str, str]]) -> None:
+        self._loader, self._hooks = loader, hooks
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
@@ -63,15 +85,16 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module, then the hook; a hook that fails leaves the library as it is, and says why."""
+        """Runs the module, then the hooks; a hook that fails leaves the library as it is, and says why."""
         self._loader.exec_module(module)
-        try:
-            importlib.import_module(self._hook).install(module)
-        except Exception as error:
-            say(f"{module.__name__} is left as it is: {type(error).__name__}: {error}")
+        for name, hook in self._hooks:
+            try:
+                importlib.import_module(hook).install(module)
+            except Exception as error:
+                say(name, f"{module.__name__} is left as it is: {type(error).__name__}: {error}")
 
 
-def say(line: str) -> None:
+def say(hook: str, line: str) -> None:
     """One line on stderr, from the first rank only."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"trainshed: checkpoint=auto: {line}", file=sys.stderr, flush=True)
+        print(f"trainshed: {_SIGNS.get(hook, 'compiler')}: {line}", file=sys.stderr, flush=True)

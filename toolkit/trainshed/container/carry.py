@@ -68,6 +68,11 @@ def carry(
     restarts = Restarts(settings.max_restarts if ours else 0, job.paths.checkpoints, say)
     if roster is not None and plan.agent_events:
         roster.on_lost = lambda host: _note_lost(lost_hosts(plan.scratch), host)
+    if plan.compile is not None:
+        from .compiler import cache, report
+
+        report.clear(plan.compile)
+        cache.restore(plan.compile, say)
     killed_before = oom_kills()
     uploads = _uploads(job, environ)
     while True:
@@ -108,6 +113,13 @@ def carry(
         record.restarted(failure)
         plan = restarts.plan(plan)
     notices.close()
+    if plan.compile is not None:
+        try:
+            with stop_raises("while the compile cache was being kept"):
+                cache.keep(plan.compile, say)
+        except Interrupted as error:  # how the script ended stands
+            say(f"the compile cache is not kept: {error}")
+        record.compiled(plan.compile.backend, report.read(plan.compile))
     if uploads:
         _finish(uploads, stopped=bool(outcome.stop_signal))
     return Carried(outcome=outcome, failure=failure, interruption=interruption)

@@ -41,6 +41,8 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
             f"{plan.launcher}, asked for by {job.distribution.asked_by or 'default'}; {_ranks(cluster, plan)}",
         ),
     ]
+    if plan.compiler:
+        rows.append(("compiler", plan.compiler))
     if plan.launcher != "script":
         rows.append(
             (

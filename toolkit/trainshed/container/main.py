@@ -139,6 +139,8 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
                 return EXIT_SUCCESS
             for note in plan.notes:
                 say(f"warning: {note}", secrets)
+            for line in plan.says:
+                say(line, secrets)
             joining = None
             roster = join_roster(job, cluster, environ, say)
             if plan.scratch:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from . import config, hyperparameters
+from . import compiler, config, hyperparameters
+from .compiler import CompilerRequest
 from .config import Channel, ResourceConfig
 from .errors import JobError, NoJobError, Problem, did_you_mean, near_name
 from .hyperparameters import Hyperparameters
@@ -48,8 +49,8 @@ KNOWN_RESERVED = frozenset(
         "sagemaker_distribution_instance_groups",
         "sagemaker_distributed_dataparallel_custom_mpi_options",
         *FOREIGN_FLAGS,
-        "sagemaker_training_compiler_enabled",
-        "sagemaker_training_compiler_debug_mode",
+        compiler.ENABLED,
+        compiler.DEBUG,
         "sagemaker_toolkit_native_launcher_enabled",
         "sagemaker_estimator_class_name",
         "sagemaker_estimator_module",
@@ -91,6 +92,7 @@ class Job(Record):
     training_module: str = ""  # SAGEMAKER_TRAINING_MODULE: `package.module:function` that launches the script itself
     region: str = ""
     log_level: int = 20
+    compiler: CompilerRequest = CompilerRequest()
     checkpoint: config.CheckpointConfig | None = None
     metric_definitions: tuple[config.MetricDefinition, ...] = ()
     tensorboard: config.TensorboardConfig | None = None
@@ -164,6 +166,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
         elif name in FOREIGN_FLAGS and truthy(hps.reserved[name]):
             warnings.append(f"{name} asks for a distribution of TensorFlow's, which trainshed has not")
 
+    distribution = _distribution(hps, settings, resources, hps_file, problems)
     job = Job(
         name=environ.get("TRAINING_JOB_NAME") or str(hps.get("sagemaker_job_name") or ""),
         paths=paths,
@@ -171,7 +174,8 @@ def read_job(environ: Mapping[str, str]) -> Job:
         channels=channels,
         resources=resources,
         settings=settings,
-        distribution=_distribution(hps, settings, resources, hps_file, problems),
+        distribution=distribution,
+        compiler=compiler.request_of(hps, settings, (distribution.kind, distribution.asked_by)),
         program=_program(hps, settings, environ, hps_file, problems),
         source=_text(hps, "sagemaker_submit_directory", hps_file, problems) or settings.source or _source_folder(environ),
         training_module=_training_module(environ, problems, warnings),

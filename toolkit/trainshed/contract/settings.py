@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+from .compiler import BACKENDS, MODES, SWITCHES
 from .errors import Problem, did_you_mean, near_name
 from .hyperparameters import ARGV_STYLES, decode_value
 from .record import Record
@@ -44,6 +45,12 @@ class Settings(Record):
         something outside, go on.
     stacks: whether the script's Python processes can be asked for their stacks (container/hangs/hook).
     bind: whether each rank is bound to its share of the CPUs: not, by cores, or near its GPU.
+    compiler: which compiler the training steps go through (docs/compiler.md); "" leaves it to the platform's flags.
+    compiler_mode: torch.compile's mode.
+    compiler_regional: `on` compiles the repeated block of a model once, `off` the model as a whole; `auto` looks for such
+        blocks.
+    compiler_dynamic: whether shapes may change; `auto` lets torch find out.
+    compiler_cache: whether compiled code is kept beside the checkpoints (`auto`) or not (`off`).
     program, source: the script and where its code is, for jobs without SageMaker's names for them.
     """
 
@@ -66,6 +73,11 @@ class Settings(Record):
     on_hang: str = ""
     stacks: str = "on"
     bind: str = "none"
+    compiler: str = ""
+    compiler_mode: str = "default"
+    compiler_regional: str = "auto"
+    compiler_dynamic: str = "auto"
+    compiler_cache: str = "auto"
     program: str = ""
     source: str = ""
 
@@ -79,6 +91,11 @@ _CHOICES = {
     "on_hang": ("stop", "continue"),
     "stacks": ("on", "off"),
     "bind": ("none", "cores", "numa"),
+    "compiler": BACKENDS,
+    "compiler_mode": MODES,
+    "compiler_regional": SWITCHES,
+    "compiler_dynamic": SWITCHES,
+    "compiler_cache": ("auto", "off"),
 }
 _RANGES = {
     "processes_per_host": (0, 4096),
@@ -99,7 +116,9 @@ _OTHER_VARIABLES = frozenset(
         "TRAINSHED_AGENT_EVENTS",
         "TRAINSHED_AGENT_LOST",
         "TRAINSHED_AGENT_PID",
+        "TRAINSHED_AUTOPATCH",
         "TRAINSHED_AZURE_METADATA",
+        "TRAINSHED_COMPILE_PLAN",
         "TRAINSHED_ENTRYPOINTS",
         "TRAINSHED_HOST",
         "TRAINSHED_HOSTS",
@@ -139,6 +158,8 @@ def read_settings(
 
 def _check(key: str, value: Any, written: Any) -> Any:
     if key in _CHOICES:
+        if isinstance(value, bool) and {"on", "off"} <= set(_CHOICES[key]):
+            return "on" if value else "off"
         if value in _CHOICES[key]:
             return value
         near = did_you_mean(str(value), _CHOICES[key])

@@ -27,7 +27,7 @@ def _install() -> None:
     try:
         from trainshed import autopatch
     except ImportError as error:
-        print(f"trainshed: checkpoint=auto is not possible: {error}", file=sys.stderr)
+        print(f"trainshed: the hooks of this job are not possible: {error}", file=sys.stderr)
         return
     autopatch.install()
 

@@ -7,12 +7,14 @@ import sys
 from importlib.machinery import PathFinder
 
 import trainshed
+from trainshed.contract.compiler import HOOKS_VARIABLE
 from trainshed.contract.environment import script_environment
 from trainshed.contract.errors import LaunchError
 from trainshed.contract.hyperparameters import to_argv
 from trainshed.contract.notice import NOTICE_FILE
 from trainshed.contract.record import Record
 
+from ..compiler.packages import version_of
 from . import script, torchrun
 
 TYPE_CHECKING = False
@@ -33,7 +35,7 @@ STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/ha
 
 
 def _mpi(launch: Launch) -> LaunchPlan:
-    from . import mpi  # these two only where a job asks for them: every start pays for what is imported above
+    from . import mpi  # these three only where a job asks for them: every start pays for what is imported above
 
     return mpi.plan(launch)
 
@@ -44,11 +46,18 @@ def _pipeline(launch: Launch) -> LaunchPlan:
     return pipeline.plan(launch)
 
 
+def _xla(launch: Launch) -> LaunchPlan:
+    from . import xla
+
+    return xla.plan(launch)
+
+
 LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "script": script.plan,
     "torchrun": torchrun.plan,
     "mpi": _mpi,
     "pipeline": _pipeline,
+    "xla": _xla,
 }
 
 
@@ -114,7 +123,23 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
         scratch=scratch,
         notes=tuple(notes),
     )
-    return LAUNCHERS[kind](launch).replace(notice_file=notice_file)
+    if cluster.participates and (job.compiler.on or kind == "xla"):
+        from ..compiler.prepare import prepare  # as above
+
+        prepared = prepare(launch, kind)
+        made = LAUNCHERS[prepared.launcher](prepared.launch)
+        processes = tuple(spec.replace(argv=(*prepared.prefix, *spec.argv)) for spec in made.processes)
+        made = made.replace(processes=processes, compiler=prepared.shown, compile=prepared.plan, says=prepared.says)
+    else:
+        made = LAUNCHERS[kind](_on_torch(launch))
+    return made.replace(notice_file=notice_file)
+
+
+def _on_torch(launch: Launch) -> Launch:
+    """Accelerate takes an installed torch_xla as the order to train on it, whatever else it is told."""
+    if not version_of("torch_xla", launch.environment["PYTHONPATH"].split(os.pathsep)):
+        return launch
+    return launch.replace(environment={"USE_TORCH_XLA": "0", **launch.environment})
 
 
 def runtime(plan: LaunchPlan, roster: Leader | Member | None, say: Callable[[str], None]) -> Runtime | None:
@@ -153,11 +178,13 @@ def _always(job: Job, program: Program, environ: Mapping[str, str]) -> dict[str,
     training loops. Programs that came with those packages come first on PATH. Last come the names of Amazon's toolkit.
     """
     hooks = [STACKS_HOOK] if job.settings.stacks == "on" else []
-    if job.settings.checkpoint == "auto":
+    if job.settings.checkpoint == "auto" or job.compiler.on:
         hooks.append(os.path.join(os.path.dirname(trainshed.__file__), "autopatch", "startup"))
     own = [program.folder, program.packages, environ.get("PYTHONPATH", "")]
     folders = [*hooks, *own, *_peers_modules(own)]
     values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
+    if job.settings.checkpoint == "auto":
+        values[HOOKS_VARIABLE] = "checkpoint"
     if program.scripts:
         values["PATH"] = os.pathsep.join((program.scripts, environ.get("PATH", os.defpath)))
     return values

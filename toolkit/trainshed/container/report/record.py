@@ -88,6 +88,8 @@ class RunRecord:
             ],
             "grace_seconds": plan.grace_seconds,
         }
+        if plan.compiler:
+            self.data["compiler"] = {"choice": plan.compiler}
 
     def running(self) -> None:
         """The script has been started; from here on the disk may fill up."""
@@ -96,6 +98,10 @@ class RunRecord:
         self.data["versions"].update(installed_versions())
         self.data["state"] = "Training"
         self.write()
+
+    def compiled(self, backend: str, reports: dict[str, Any]) -> None:
+        """What the training compiler did in this host's ranks."""
+        self.data["compiler"] = {**self.data.get("compiler", {}), "backend": backend, "ranks": reports}
 
     def restarted(self, failure: Failure) -> None:
         """The script failed and is started again."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from trainshed.contract.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainshed.contract.compiler import CompilePlan
+
 
 class ProcessSpec(Record):
     """One process to start.
@@ -43,6 +47,9 @@ class LaunchPlan(Record):
     notice_file: where the processes look for notices of interruption (`contract.notice`).
     rank: what every rank is made from where the ranks are started on another program's word (mpirun's).
     agent_events: file in which torch's elastic agent notes its restarts, "" without it.
+    compiler: which compiler the ranks use and why (shown by `--dry-run`), "" where nobody asks for one.
+    compile: what the ranks are told about it, None where nothing is compiled.
+    says: lines for the start of the job.
     runtime: what the launcher's own part in the run (`supervisor.watcher.Runtime`) is made from, None where it has none.
     """
 
@@ -56,6 +63,9 @@ class LaunchPlan(Record):
     rank: ProcessSpec | None = None
     agent_events: str = ""
     runtime: Record | None = None
+    compiler: str = ""
+    compile: CompilePlan | None = None
+    says: tuple[str, ...] = ()
 
     @property
     def shown(self) -> tuple[ProcessSpec, ...]:

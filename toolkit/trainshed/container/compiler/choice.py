@@ -1,0 +1,92 @@
+"""Which compiler a job gets, and how its ranks are then started: a pure function of the request and the device.
+
+    CUDA, CPU     inductor (torch.compile), ranks as torchrun's
+    TPU           torch_xla, its own launcher
+    trn1, inf     torch_xla's Neuron variant, ranks as torchrun's
+    trn2, trn3    Neuron's native backend, ranks as torchrun's
+
+torch_xla has no CUDA since 2.9, and on the CPU its processes do not find each other: two ranks train two models, and
+report success. So there it runs in one process, or not at all.
+"""
+
+from __future__ import annotations
+
+from trainshed.contract.errors import LaunchError
+from trainshed.contract.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainshed.contract.compiler import CompilerRequest
+
+    from .devices import Device
+
+_OF_DEVICE = {"cuda": "inductor", "cpu": "inductor", "tpu": "xla", "trn1": "neuron-xla", "trn2": "neuron"}
+_NAMES = {"cuda": "a GPU", "cpu": "a CPU", "tpu": "a TPU", "trn1": "trn1's Neuron cores", "trn2": "trn2's Neuron cores"}
+
+
+class Choice(Record):
+    """backend: `inductor`, `xla`, `neuron-xla`, `neuron`, or "" for none; launcher: the distribution that starts it."""
+
+    backend: str
+    why: str
+    launcher: str
+
+
+def choose(request: CompilerRequest, device: Device, distribution: str, world_size: int, torch_xla: str) -> Choice:
+    """The compiler for this job.
+
+    Args:
+        distribution: the job's own, one of `settings.DISTRIBUTIONS`.
+        world_size: processes in the whole job.
+        torch_xla: its version where it is installed, else "".
+
+    Raises:
+        LaunchError: what is asked for cannot work here, or would train something else than it seems to.
+    """
+    ranks = "torchrun" if distribution == "xla" else distribution
+    if not request.on:
+        why = f"{request.asked_by} says so" if request.asked_by else "nobody asks for it"
+        return Choice("", why, ranks)
+    backend, why = _backend(request, device, distribution, torch_xla)
+    if backend != "xla":
+        return Choice(backend, why, ranks)
+    if distribution in ("mpi", "pipeline"):
+        raise LaunchError(
+            f"torch_xla starts its own processes, and the job asks for the distribution {distribution!r} too",
+            hint="leave out the distribution, or set trainshed_compiler to auto",
+        )
+    if not torch_xla:
+        raise LaunchError(
+            f"{request.asked_by} asks for torch_xla, which is not installed here",
+            hint="use the xla image (images/README.md), or set trainshed_compiler to inductor",
+        )
+    if device.kind == "cpu" and world_size > 1:
+        raise LaunchError(
+            f"torch_xla on a CPU cannot train with {world_size} processes: they do not see each other, so each would train "
+            "a model of its own and report success",
+            hint="use one process, or set trainshed_compiler to inductor to compile the ranks of torchrun",
+        )
+    return Choice("xla", why, "xla")
+
+
+def _backend(request: CompilerRequest, device: Device, distribution: str, torch_xla: str) -> tuple[str, str]:
+    best = _OF_DEVICE[device.kind]
+    if request.backend == "auto":
+        if device.kind == "cpu" and distribution == "xla" and torch_xla:
+            return "xla", f"{device.evidence}; torch_xla {torch_xla} is installed and {request.asked_by} asks for it"
+        why = device.evidence
+        if distribution == "xla" and best == "inductor":
+            why += "; torch_xla no longer compiles for it" if device.kind == "cuda" else "; torch_xla is not installed"
+        return best, why
+    asked = f"{request.asked_by} = {request.backend}"
+    if request.backend == "inductor" and best == "inductor":
+        return best, f"{asked}; {device.evidence}"
+    if request.backend == "neuron" and best.startswith("neuron"):
+        return best, f"{asked}; {device.evidence}"
+    if request.backend == "xla" and device.kind in ("tpu", "cpu", "trn1"):
+        return ("neuron-xla" if device.kind == "trn1" else "xla"), f"{asked}; {device.evidence}"
+    reason = ": torch_xla has had no CUDA since 2.9" if (request.backend, device.kind) == ("xla", "cuda") else ""
+    raise LaunchError(
+        f"{asked}, which does not compile for {_NAMES[device.kind]} ({device.evidence}){reason}",
+        hint="set trainshed_compiler to auto",
+    )

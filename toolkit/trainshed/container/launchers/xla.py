@@ -1,0 +1,23 @@
+"""torch_xla: one process on each host, which starts one process for each chip itself (`trainshed.compiler.mp_fn`).
+
+What could train silently wrong (several processes on a CPU) was refused when the compiler was chosen
+(`container.compiler.choice`).
+"""
+
+from __future__ import annotations
+
+from ..supervisor.plan import LaunchPlan
+from . import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import Launch
+
+
+def plan(launch: Launch) -> LaunchPlan:
+    """A single process, which is this host's rank."""
+    made = script.plan(launch)
+    (spec,) = made.processes
+    several = len(launch.cluster.hosts) > 1
+    named = spec.replace(rank=launch.cluster.rank, label=launch.label(launch.cluster.rank) if several else "")
+    return made.replace(processes=(named,), launcher="xla", scratch=launch.scratch)
