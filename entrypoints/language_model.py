@@ -370,11 +370,13 @@ def train(hp: Namespace, world: World) -> None:
         require_same_model(resume, config)
     world.say(
         f"training on {len(data)} sequences of {hp.block_size} tokens for {steps} steps; {model.num_parameters()} "
-        f"parameters; {world.size} rank{'s' * (world.size > 1)} on {world.device.type}, {batch} sequences a step"
+        f"parameters; {world.size} rank{'s' * (world.size > 1)} on {settings.device.type}, {batch} sequences a step"
     )
     trainer.train(resume_from_checkpoint=resume)
     if not guard.stopping and held_out is not None and "validation_loss" not in reporter.results:
         trainer.evaluate()
+    if model.device.type == "xla":
+        model.to("cpu").tie_weights()  # XLA's tensors have no memory to save from, and lose their ties on the way
     if world.rank == 0:
         save(model, tokenizer, Path(hp.model_dir))
         facts = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}

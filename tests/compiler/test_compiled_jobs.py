@@ -145,9 +145,7 @@ def test_without_a_compiler_for_cpp_the_job_is_eager_and_says_so(tmp: Path, tmp_
 
 def test_a_graph_that_cannot_be_compiled_runs_as_it_is(tmp: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken-g++"
-    broken.write_text(
-        '#!/bin/sh\ncase "$*" in --version) exec g++ --version;; esac\necho "x.cpp:1: error: no room"; exit 1\n'
-    )
+    broken.write_text('#!/bin/sh\ncase "$*" in --version) exec g++ --version;; esac\necho "x: error: no room"; exit 1\n')
     broken.chmod(0o755)
     eager = run(tmp_path / "eager", scripts.BLOCKS, tmp)
     job = run(tmp_path / "job", scripts.BLOCKS, tmp_path / "empty", env={"CXX": str(broken)}, **ASKED)
@@ -155,6 +153,32 @@ def test_a_graph_that_cannot_be_compiled_runs_as_it_is(tmp: Path, tmp_path: Path
     assert job.status == 0, job.output
     assert "stepping back to eager for a graph: " in job.output and "Traceback" not in job.output
     assert job.losses == eager.losses
+
+
+NO_BACKWARD = """
+from torch._inductor import compile_fx
+class Broken(compile_fx.GraphLowering):
+    def __init__(self, *args, **options):
+        if options.get("is_backward"):
+            raise RuntimeError("no room for the backward pass")
+        super().__init__(*args, **options)
+compile_fx.GraphLowering = Broken
+"""
+
+
+@pytest.mark.parametrize(("script", "ranks"), [(scripts.BLOCKS, 0), (scripts.DDP, 2)])
+def test_a_backward_pass_that_cannot_be_compiled_runs_as_it_is(script: str, ranks: int, tmp: Path, tmp_path: Path) -> None:
+    """DDP's is compiled when it is first wanted, in the middle of the step."""
+    script = script.replace("torch.set_num_threads(1)", "torch.set_num_threads(1)" + NO_BACKWARD, 1)
+    eager = run(tmp_path / "eager", script, tmp, ranks=ranks)
+    asked = {**ASKED, "trainshed_compiler_regional": "off" if ranks else "on"}
+    env = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}  # else it is there already
+    job = run(tmp_path / "job", script, tmp, ranks=ranks, env=env, **asked)
+
+    assert job.status == 0, job.output
+    assert "stepping back to eager for a graph: " in job.output and "no room for the backward pass" in job.output
+    assert "Traceback" not in job.output
+    assert_same(eager, job)
 
 
 def test_a_module_that_cannot_be_compiled_is_named_with_the_reason(tmp: Path, tmp_path: Path) -> None:

@@ -37,45 +37,85 @@ def install(module: Any) -> None:
     plan = plan_of(os.environ)
     if plan is None or plan.backend != "inductor":
         return
-    if not callable(getattr(module, "compile_fx", None)):
-        raise RuntimeError("this version of torch has no compile_fx: ranks compile each for themselves")
+    missing = [name for name in ("compile_fx", "_compile_fx_inner") if not callable(getattr(module, name, None))]
+    if missing:
+        raise RuntimeError(
+            f"this version of torch has no {missing[0]}: each rank compiles for itself"
+        )
     shared = int(os.environ.get("LOCAL_WORLD_SIZE") or 1) > 1
-    module.compile_fx = guarded(module.compile_fx, plan.live if shared else "")
+    guard = Guard(plan.live if shared else "")
+    module.compile_fx = guard.whole(module.compile_fx)
+    module._compile_fx_inner = guard.part(module._compile_fx_inner)
 
 
-def guarded(compile_fx: Callable[..., Any], live: str) -> Callable[..., Any]:
-    """`compile_fx` with the turns (where the live folder of the cache is named) and with the way back."""
-    inside = threading.local()
-    counts = {"ok": 0, "failed": 0}
+class Guard:
+    """The turns (where the live folder of the cache is named) and the way back, around inductor's two functions.
 
-    @functools.wraps(compile_fx)
-    def compile_or_not(graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(inside, "value", False):  # it calls itself
-            return compile_fx(graph, inputs, *args, **kwargs)
-        from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+    `compile_fx` takes the graph of a forward pass, and compiles it and its backward pass; or that later, in the first
+    backward pass. Both come to `_compile_fx_inner`.
+    """
 
-        if counts["failed"] >= ENOUGH and not counts["ok"]:
-            return graph.forward
-        spare = _copy(graph)
-        inside.value = True
-        try:
-            with turn(live, graph, inputs):
+    def __init__(self, live: str) -> None:
+        self._live = live
+        self._inside = threading.local()
+        self._ok = self._failed = 0
+
+    def whole(self, compile_fx: Callable[..., Any]) -> Callable[..., Any]:
+        """Gives back the graph itself where it cannot be compiled."""
+
+        @functools.wraps(compile_fx)
+        def compile_or_not(graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "value", False):  # it calls itself
+                return compile_fx(graph, inputs, *args, **kwargs)
+            if self._failed >= ENOUGH and not self._ok:
+                return graph.forward
+            spare = _copy(graph)
+            self._inside.value = True
+            try:
                 done = compile_fx(graph, inputs, *args, **kwargs)
-            counts["ok"] += 1
-            return done
-        except Exception as error:
-            if isinstance(error, TorchDynamoException) and not isinstance(error, BackendCompilerFailed):
-                raise  # part of how graphs are captured
-            if spare is None:
-                raise
-            counts["failed"] += 1
-            if counts["failed"] <= ENOUGH:
-                say(f"stepping back to eager for a graph: {reason_of(error)}", every_rank=True)
-            return spare.forward
-        finally:
-            inside.value = False
+                self._ok += 1
+                return done
+            except Exception as error:
+                if spare is None or _belongs_to_capture(error):
+                    raise
+                self._note(error)
+                return spare.forward
+            finally:
+                self._inside.value = False
 
-    return compile_or_not
+        return compile_or_not
+
+    def part(self, compile_inner: Callable[..., Any]) -> Callable[..., Any]:
+        """Takes turns; gives back a graph that the backward pass itself wanted compiled, where that fails."""
+
+        @functools.wraps(compile_inner)
+        def compile_in_turn(graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            alone = not getattr(self._inside, "value", False) and kwargs.get("is_backward")
+            spare = _copy(graph) if alone else None
+            try:
+                with turn(self._live, graph, inputs):
+                    return compile_inner(graph, inputs, *args, **kwargs)
+            except Exception as error:
+                if spare is None:
+                    raise
+                self._note(error)
+                from functorch.compile import make_boxed_func
+
+                return make_boxed_func(spare.forward)
+
+        return compile_in_turn
+
+    def _note(self, error: Exception) -> None:
+        self._failed += 1
+        if self._failed <= ENOUGH:
+            say(f"stepping back to eager for a graph: {reason_of(error)}", every_rank=True)
+
+
+def _belongs_to_capture(error: Exception) -> bool:
+    """Whether torch raises this to itself while it captures graphs."""
+    from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+
+    return isinstance(error, TorchDynamoException) and not isinstance(error, BackendCompilerFailed)
 
 
 def _copy(graph: Any) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import warnings
@@ -105,7 +106,7 @@ class Session:
     def _leave(self, why: str) -> None:
         """Somebody else compiles: from its first step on."""
         self._unhook()
-        accelerate = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no") != "no"
+        accelerate = "accelerate" in sys.modules and os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no") != "no"
         self.facts["compiled"] = [{"by": "Accelerate" if accelerate else "script"}]
         say("Accelerate compiles the model, from the first step on" if accelerate else f"{why}: left to it")
 

@@ -50,7 +50,7 @@ def outermost(modules: Iterable[Module]) -> list[Module]:
 
 
 def inside_ddp(module: Module) -> Module:
-    """What DDP wraps: its own part cannot be traced, and torch cuts the graph of its inside where gradients are exchanged."""
+    """What DDP wraps: its own part is not traced, and torch cuts the graph of its inside where gradients are exchanged."""
     import torch
 
     return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module

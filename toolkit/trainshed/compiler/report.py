@@ -51,10 +51,18 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def write(plan: CompilePlan, facts: dict[str, Any]) -> None:
-    """Puts the report where `train` looks for it. A disk that is full costs the report, never the training."""
+def put(plan: CompilePlan, facts: dict[str, Any]) -> None:
+    """Puts facts where `train` looks for them. A disk that is full costs the report, never the training."""
     try:
-        text = json.dumps({**facts, **counters(), "peak_bytes": peak_bytes(), "pid": os.getpid()}, indent=1)
-        write_atomic(f"{plan.report}/{plan.host}.rank{rank()}.json", text + "\n")
-    except (OSError, ImportError, AttributeError, KeyError) as error:
-        say(f"no report: {type(error).__name__}: {error}", every_rank=True)
+        write_atomic(f"{plan.report}/{plan.host}.rank{rank()}.json", json.dumps(facts, indent=1) + "\n")
+    except OSError as error:
+        say(f"no report: {error}", every_rank=True)
+
+
+def write(plan: CompilePlan, facts: dict[str, Any]) -> None:
+    """The report of a process that torch's own compiler worked in."""
+    try:
+        facts = {**facts, **counters(), "peak_bytes": peak_bytes(), "pid": os.getpid()}
+    except (ImportError, AttributeError, KeyError) as error:  # another version's counters
+        facts = {**facts, "error": f"{type(error).__name__}: {error}"}
+    put(plan, facts)

@@ -46,10 +46,14 @@ def resolve(job: Job, environ: Mapping[str, str]) -> Cluster:
 
 
 def _processes_per_host(job: Job, hardware: Hardware, participates: bool) -> int:
-    """The job's word, else one for each GPU, else for each Neuron core, else for each CPU."""
+    """The job's word, else one for each GPU, else for each Neuron core, else for each CPU.
+
+    torch_xla starts its processes itself on a TPU, and must be alone on a CPU.
+    """
     if job.distribution.kind == "script" or not participates:
         return 1
-    return job.distribution.processes_per_host or hardware.gpus or hardware.neurons or hardware.cpus
+    cpus = 1 if job.distribution.kind == "xla" else hardware.cpus
+    return job.distribution.processes_per_host or hardware.gpus or hardware.neurons or cpus
 
 
 def _is_port(text: str) -> bool:
