@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from trainshed.contract.errors import JobError
 from trainshed.runner.flags import job_of
 from trainshed.runner.job import ALL_GPUS, Channel, Distribution, Job, Resources
+from trainshed.runner.platform_files import hyperparameters
 
 FULL = """\
 name: digits
@@ -174,7 +176,10 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("instances: 0", "instances = 0: must be a whole number from 1 to 512"),
         ("instances: 1.5", "instances = 1.5: must be a whole number"),
         ("instances: true", "instances = true: must be a whole number"),
-        ("distribution: torchrn", "must be one of script, torchrun, mpi, pipeline, xla (did you mean 'torchrun'?)"),
+        (
+            "distribution: torchrn",
+            "mpi, pipeline, xla, pytorchxla (did you mean 'torchrun'?)",
+        ),
         ("distribution: {kind: script, processes_per_host: 2}", "has no meaning for the distribution 'script'"),
         ("distribution: {kind: torchrun, engine: trainshed, max_restarts: 2}", "needs torch's elastic agent"),
         ("distribution: {kind: torchrun, ranks: 2}", "distribution.ranks = 2: is not known here"),
@@ -238,3 +243,33 @@ def test_a_name_is_made_of_the_scripts(folder: Path) -> None:
 def test_twelve_hosts_are_listed_as_the_platform_lists_them(folder: Path) -> None:
     hosts = job(folder, "program: src/train.py\ninstances: 12\n").hosts
     assert hosts[:4] == ("algo-1", "algo-10", "algo-11", "algo-12")
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        ("compiler: auto", {"trainshed_compiler": "auto"}),
+        ("compiler: {mode: reduce-overhead}", {"trainshed_compiler": "auto", "trainshed_compiler_mode": "reduce-overhead"}),
+        (
+            "compiler: {backend: inductor, regional: true, dynamic: off, cache: off}",
+            {
+                "trainshed_compiler": "inductor",
+                "trainshed_compiler_regional": "on",
+                "trainshed_compiler_dynamic": "off",
+                "trainshed_compiler_cache": "off",
+            },
+        ),
+    ],
+)
+def test_the_compiler_is_settings_of_train(folder: Path, line: str, settings: dict[str, str]) -> None:
+    made = job(folder, f"program: src/train.py\n{line}\n")
+    sent = {name: json.loads(text) for name, text in hyperparameters(made, "run", "/opt/ml").items()}
+
+    assert made.compiler == settings
+    assert settings.items() <= sent.items()
+
+
+def test_pytorchxla_is_the_platforms_own_flag(folder: Path) -> None:
+    sent = hyperparameters(job(folder, "program: src/train.py\ndistribution: pytorchxla\n"), "run", "/opt/ml")
+
+    assert sent["sagemaker_pytorch_xla_multi_worker_enabled"] == "true" and "trainshed_distribution" not in sent

@@ -17,6 +17,7 @@ usage: trainshed COMMAND ...
   doctor                check this machine or container, and the job in /opt/ml
   check-image IMAGE     check a container image from outside
   export PLACE JOB.yaml print a job for kubernetes or sagemaker
+  compare RUN_A RUN_B   two runs: throughput, loss, time, billable seconds
   checkpoints FOLDER    list, verify, prune and convert checkpoints
   plan SCRIPT           profile a model and write its pipeline plan
 
@@ -62,6 +63,12 @@ def _checkpoints(arguments: list[str]) -> int:
     return checkpoints(arguments)
 
 
+def _compare(arguments: list[str]) -> int:
+    from .runner.compare import main as compare
+
+    return compare(arguments)
+
+
 def _plan(arguments: list[str]) -> int:
     from .parallel.plan.command import main as plan
 
@@ -74,6 +81,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": _doctor,
     "check-image": _check_image,
     "export": _export,
+    "compare": _compare,
     "checkpoints": _checkpoints,
     "plan": _plan,
 }

@@ -30,7 +30,7 @@ HOOKS = {
         "torch._inductor.compile_fx": "trainshed.compiler.backend",
     },
     "xla": {f"torch.optim.{name}": "trainshed.compiler.xla" for name in ("adagrad", "adam", "adamw", "sgd")},
-    "probe": {"torch.nn.modules.module": "trainshed.compiler.probe"},
+    "probe": {"torch.optim.optimizer": "trainshed.compiler.probe"},
 }
 # The line that a hook's messages begin with.
 _SIGNS = {"checkpoint": "checkpoint=auto"}

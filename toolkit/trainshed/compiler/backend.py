@@ -39,9 +39,7 @@ def install(module: Any) -> None:
         return
     missing = [name for name in ("compile_fx", "_compile_fx_inner") if not callable(getattr(module, name, None))]
     if missing:
-        raise RuntimeError(
-            f"this version of torch has no {missing[0]}: each rank compiles for itself"
-        )
+        raise RuntimeError(f"this version of torch has no {missing[0]}: each rank compiles for itself")
     shared = int(os.environ.get("LOCAL_WORLD_SIZE") or 1) > 1
     guard = Guard(plan.live if shared else "")
     module.compile_fx = guard.whole(module.compile_fx)

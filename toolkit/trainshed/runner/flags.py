@@ -30,6 +30,7 @@ _FIELDS = {
     "--max-runtime": "max_runtime_seconds",
     "--grace": "grace_seconds",
     "--argv": "argv",
+    "--compiler": "compiler",
     "--cpus": "resources.cpus",
     "--memory": "resources.memory",
     "--gpus": "resources.gpus",
@@ -69,13 +70,14 @@ def parser() -> argparse.ArgumentParser:
     job.add_argument("--env", action="append", default=[], metavar="K=V", help="one variable; K alone takes yours")
     job.add_argument("--metric", action="append", default=[], metavar="NAME=REGEX", help="a metric to read from the log")
     job.add_argument("--argv", metavar="STYLE", help="how hyperparameters reach the script: sagemaker, json or flags")
+    job.add_argument("--compiler", metavar="BACKEND", help="compile the training steps: auto, inductor, xla, neuron or off")
     where = made.add_argument_group("where it runs")
     where.add_argument("--on", metavar="PLACE", help="here (default), or slurm: submit it with sbatch, and follow it")
     slurm = "with --on slurm: one more option of sbatch, like partition=gpu; --detach submits and returns"
     where.add_argument("--sbatch", metavar="NAME=VALUE", help=slurm)
     where.add_argument("--image", metavar="IMAGE", help="container image; without one the hosts are processes")
     where.add_argument("--instances", metavar="N", help="number of hosts (default 1)")
-    where.add_argument("--distribution", metavar="KIND", help="script (default) or torchrun")
+    where.add_argument("--distribution", metavar="KIND", help="script (default), torchrun, mpi, pipeline or pytorchxla")
     where.add_argument("--processes-per-host", metavar="N", help="ranks on each host")
     where.add_argument("--engine", help="who starts torchrun's ranks: trainshed (default) or torchrun")
     where.add_argument("--max-restarts", metavar="N", help="how often torchrun's agent restarts the ranks")
@@ -88,6 +90,9 @@ def parser() -> argparse.ArgumentParser:
     rest.add_argument("--checkpoints", metavar="DIR", help="folder for checkpoints that outlives the run")
     rest.add_argument("--max-runtime", metavar="SECONDS", help="stop the job after so long")
     rest.add_argument("--grace", metavar="SECONDS", help="time to end after a stop signal (default 110)")
+    largest = "first find the largest value of this hyperparameter that fits into memory, by short runs of the job"
+    rest.add_argument("--find-batch-size", metavar="NAME", help=largest)
+    rest.add_argument("--scale-lr", metavar="NAME", help="with it: scale this hyperparameter, the learning rate, linearly")
     rest.add_argument("--dry-run", action="store_true", help="print what would be run, and make nothing")
     return made
 
@@ -194,7 +199,16 @@ def _tree(value: object) -> Node:
 
 def main(arguments: list[str]) -> int:
     """`trainshed run`."""
+    batch = rate = ""
+    if any(word.startswith(("--find-batch-size", "--scale-lr")) for word in arguments):
+        from .batch_size import flags_of
+
+        batch, rate, arguments = flags_of(arguments)
     job, dry_run = job_of(arguments, os.environ)
+    if batch and not dry_run:
+        from .batch_size import run_fitted
+
+        return run_fitted(job, batch, rate)
     from .run import run_job
 
     return run_job(job, os.environ, dry_run=dry_run)

@@ -61,6 +61,7 @@ class Job:
     hyperparameters: JSON values; floats are `SpelledFloat` and keep the spelling of whoever wrote them.
     output: folder for this run, "" for a new one below `runs/`.
     checkpoints: folder that outlives the run, "" for one inside the run.
+    compiler: settings of `train` about the compiler (`trainshed_compiler` ...), {} where the job does not ask for it.
     places: what the job asks of a place where it may run (`slurm`, `kubernetes`, `sagemaker`), for that place to read.
     """
 
@@ -80,6 +81,7 @@ class Job:
     resources: Resources = Resources()
     checkpoints: str = ""
     argv: str = ""
+    compiler: dict[str, str] = field(default_factory=dict)
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property

@@ -60,6 +60,7 @@ def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
         "sagemaker_container_log_level": 20,
         "sagemaker_job_name": run_name,
         **_distribution(distribution),
+        **job.compiler,
         "trainshed_processes_per_host": distribution.processes_per_host or "",
         "trainshed_engine": distribution.engine,
         "trainshed_max_restarts": distribution.max_restarts or "",
@@ -78,6 +79,8 @@ def _distribution(distribution: Distribution) -> dict[str, Any]:
             "sagemaker_mpi_custom_mpi_options": distribution.mpi_options,
             "mp_parameters": distribution.parameters,
         }
+    if distribution.kind == "pytorchxla":
+        return {"sagemaker_pytorch_xla_multi_worker_enabled": True}
     name = "mp_parameters" if distribution.for_amazons_library else "trainshed_pipeline"
     return {
         "trainshed_distribution": distribution.kind if distribution.kind != "script" else "",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from trainshed.container.launchers import LAUNCHERS
-from trainshed.contract import hyperparameters
+from trainshed.contract import compiler, hyperparameters
 from trainshed.contract.config import CHANNEL_NAME
 from trainshed.contract.errors import JobError, Problem
 from trainshed.contract.hyperparameters import ARGV_STYLES
@@ -24,9 +24,11 @@ from .program import locate_program
 FIELDS = (
     "name", "image", "program", "source_dir", "hyperparameters", "channels", "instances", "distribution", "environment",
     "output", "max_runtime_seconds", "grace_seconds", "metric_definitions", "resources", "checkpoints", "argv",
-    "slurm", "kubernetes", "sagemaker",
+    "compiler", "slurm", "kubernetes", "sagemaker",
 )  # fmt: skip
 LONGEST_NAME = 39  # the platform takes 63, and 24 are for the time
+# `pytorchxla` is the platform's own word: its flag, where `xla` is ours.
+DISTRIBUTIONS = (*LAUNCHERS, "pytorchxla")
 MOST_CHANNELS = 20  # the platform's limit
 _NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -68,6 +70,7 @@ def check(
         channels=_channels(fields),
         instances=fields.whole("instances", 1, 1, 512),
         distribution=_distribution(fields),
+        compiler=_compiler(fields),
         environment=_environment(fields),
         output=fields.path("output", "new"),
         max_runtime_seconds=fields.number("max_runtime_seconds", 0.0, 0, 28 * _DAY),
@@ -150,12 +153,12 @@ def _channels(fields: Checker) -> tuple[Channel, ...]:
 def _distribution(fields: Checker) -> Distribution:
     node = fields.node("distribution")
     if node is None or not isinstance(node.value, dict):
-        return Distribution(kind=fields.choice("distribution", LAUNCHERS, "script"))
+        return Distribution(kind=fields.choice("distribution", DISTRIBUTIONS, "script"))
     inner = Checker(node.value, fields.problems, "distribution.")
     if "smdistributed" in node.value:
         return _model_parallel(inner)
     inner.unknown(("kind", "processes_per_host", "engine", "max_restarts", "parameters"))
-    kind = inner.choice("kind", LAUNCHERS, "script")
+    kind = inner.choice("kind", DISTRIBUTIONS, "script")
     restarts = inner.whole("max_restarts", 0, 0, 1000)
     engine = inner.choice("engine", ENGINES, "")
     if restarts and not engine:
@@ -210,6 +213,25 @@ def _switch(fields: Checker, name: str) -> bool:
     if node is not None and not isinstance(node.value, bool):
         fields.problem(name, "must be true or false")
     return node is not None and node.value is True
+
+
+def _compiler(fields: Checker) -> dict[str, str]:
+    """A backend, or a mapping of settings; as settings of trainshed (`trainshed_compiler` ...)."""
+    node = fields.node("compiler")
+    if node is None:
+        return {}
+    if not isinstance(node.value, dict):
+        return {"trainshed_compiler": fields.choice("compiler", compiler.BACKENDS, "auto")}
+    inner = Checker(node.value, fields.problems, "compiler.")
+    inner.unknown(("backend", "mode", "regional", "dynamic", "cache"))
+    settings = {"trainshed_compiler": inner.choice("backend", compiler.BACKENDS, "auto")}
+    if inner.node("mode") is not None:
+        settings["trainshed_compiler_mode"] = inner.choice("mode", compiler.MODES, "default")
+    for name, words in (("regional", compiler.SWITCHES), ("dynamic", compiler.SWITCHES), ("cache", ("auto", "off"))):
+        if inner.node(name) is not None:
+            value = inner.choice(name, (*words, "true", "false"), "auto")
+            settings[f"trainshed_compiler_{name}"] = {"true": "on", "false": "off"}.get(value, value)
+    return settings
 
 
 def _environment(fields: Checker) -> dict[str, str]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..supervisor.watcher import Runtime
 
 PEERS_MODULES = f"{os.path.dirname(os.path.abspath(trainshed.__file__))}/compat/sagemaker_training_api"
+PROBE = "TRAINSHED_PROBE"  # `contract.probe` says what it is; most starts need none of it
 STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
 
 
@@ -117,7 +118,7 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
             **_defaults(job, cluster),
             **environ,
             **variables,
-            **_always(job, program, environ),
+            **_always(job, cluster, program, environ),
             NOTICE_FILE: notice_file,
         },
         scratch=scratch,
@@ -170,21 +171,29 @@ def _defaults(job: Job, cluster: Cluster) -> dict[str, str]:
     return values
 
 
-def _always(job: Job, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
+def _always(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
     """The code folder comes first on Python's path, then packages installed for the job, then the user's own.
 
     Before all of them come our start-up hooks, which take themselves off the path at the start and let a `sitecustomize` of
     the user's own run: the one that answers when we ask for stacks, and, in jobs that ask for it, the one that hooks into
     training loops. Programs that came with those packages come first on PATH. Last come the names of Amazon's toolkit.
     """
-    hooks = [STACKS_HOOK] if job.settings.stacks == "on" else []
-    if job.settings.checkpoint == "auto" or job.compiler.on:
-        hooks.append(os.path.join(os.path.dirname(trainshed.__file__), "autopatch", "startup"))
+    folders_of_hooks = [STACKS_HOOK] if job.settings.stacks == "on" else []
+    probe = environ.get(PROBE, "")
+    hooks = [name for name, asked in (("checkpoint", job.settings.checkpoint == "auto"), ("probe", probe)) if asked]
+    if hooks or job.compiler.on:
+        folders_of_hooks.append(os.path.join(os.path.dirname(trainshed.__file__), "autopatch", "startup"))
     own = [program.folder, program.packages, environ.get("PYTHONPATH", "")]
-    folders = [*hooks, *own, *_peers_modules(own)]
+    folders = [*folders_of_hooks, *own, *_peers_modules(own)]
     values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
-    if job.settings.checkpoint == "auto":
-        values[HOOKS_VARIABLE] = "checkpoint"
+    if hooks:
+        values[HOOKS_VARIABLE] = ",".join(hooks)
+    if probe.isdigit():
+        from trainshed.contract.probe import Probe
+
+        share = cluster.hardware.memory_bytes // cluster.processes_per_host
+        told = Probe(int(probe), f"{job.paths.output_data}/probe", cluster.current_host, share)
+        values[PROBE] = told.to_text()
     if program.scripts:
         values["PATH"] = os.pathsep.join((program.scripts, environ.get("PATH", os.defpath)))
     return values

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     """
     parser = _Parser(
         prog="trainshed compare",
-        description="Compares throughput, loss, training time and billable seconds of two runs, the first one being the base.",
+        description="Compares throughput, loss, training time and billable seconds of two runs; the first is the base.",
         epilog="A run is a folder of `trainshed run`, a job folder (/opt/ml), or a run record (output/data/run/HOST.json).",
         allow_abbrev=False,
     )

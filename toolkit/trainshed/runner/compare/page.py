@@ -1,4 +1,4 @@
-"""The comparison as one HTML file: the table, the loss curves and the bars, drawn as SVG; nothing is loaded from elsewhere."""
+"""The comparison as one HTML file: the table, the loss curves and the bars, as SVG; nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 

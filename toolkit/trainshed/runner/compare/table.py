@@ -36,10 +36,9 @@ def rows(first: Facts, second: Facts) -> list[Row]:
 
 def _throughput(first: Facts, second: Facts) -> Row:
     """What both scripts print; else steps a second of the whole training time, compilation included."""
+    name, a, b = "steps per second", _steps_per_second(first), _steps_per_second(second)
     if first.rate and second.rate and first.rate[0] == second.rate[0]:
         name, a, b = first.rate[0].replace("_", " "), first.rate[1], second.rate[1]
-    else:
-        name, a, b = "steps per second", _steps_per_second(first), _steps_per_second(second)
     gain = f"{b / a:.2f}x" if a and b else ""
     return Row(f"throughput, {name}", _number(a), _number(b), gain)
 
