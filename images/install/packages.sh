@@ -2,10 +2,10 @@
 # The Python part of a trainshed image, run at build in a stage of its own: a virtual environment at /opt/venv with
 # torch and images/requirements.txt at the pinned versions, less what no training needs, and all of it compiled.
 #
-#   packages.sh FLAVOUR REQUIREMENTS CONSTRAINTS       FLAVOUR: cpu or gpu
+#   packages.sh FLAVOUR REQUIREMENTS CONSTRAINTS       FLAVOUR: cpu, gpu or xla
 #
-# Read from the environment: TORCH_VERSION, TORCH_INDEX_URL (empty: pip's default index), WITH_COMPILER, and pip's own
-# PIP_INDEX_URL and PIP_FIND_LINKS.
+# Read from the environment: TORCH_VERSION, TORCH_INDEX_URL (empty: pip's default index), TORCH_XLA_VERSION (xla only),
+# WITH_COMPILER, and pip's own PIP_INDEX_URL and PIP_FIND_LINKS.
 set -eu
 umask 022
 flavour=$1 requirements=$2 constraints=$3
@@ -18,7 +18,8 @@ pip="/opt/venv/bin/python -m pip"
 
 # torch comes alone from its index, so that a package of another name there is never taken for PyPI's.
 $pip install --no-deps ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==$TORCH_VERSION"
-$pip install "torch==$TORCH_VERSION" --requirement "$requirements" --constraint "$constraints"
+# torch_xla names no torch that it needs: the Dockerfile names the pair. `tpu` brings the TPU's own library.
+$pip install "torch==$TORCH_VERSION" ${TORCH_XLA_VERSION:+"torch_xla[tpu]==$TORCH_XLA_VERSION"} --requirement "$requirements" --constraint "$constraints"
 $pip check
 
 site=$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -4,6 +4,7 @@
 #
 # WITH_MPI=1       Open MPI and OpenSSH, for jobs that ask for the mpi distribution on several hosts
 # WITH_COMPILER=1  g++ and Python's headers: torch.compile and C++ extensions compile at run time
+# WITH_LIBPYTHON=1 Python's shared library, which torch_xla links (python:* images have it)
 set -eu
 umask 022
 
@@ -16,6 +17,9 @@ if [ "$WITH_COMPILER" = 1 ]; then
     packages="$packages g++"
     # A Python that apt did not bring (python:* images) has its headers already.
     case $(command -v python3 || true) in /usr/local/*) ;; *) packages="$packages python3-dev" ;; esac
+fi
+if [ "${WITH_LIBPYTHON:-0}" = 1 ]; then
+    case $(command -v python3 || true) in /usr/local/*) ;; *) packages="$packages libpython3-dev" ;; esac
 fi
 apt-get update
 # shellcheck disable=SC2086 # a list of words
