@@ -59,6 +59,7 @@ class Session:
         self._clock = (0.0, 0.0)
         self.facts: dict[str, Any] = {"backend": plan.backend, "mode": plan.mode, "compiled": [], "steps": 0}
         self._packing: threading.Thread | None = None
+        self._steady: tuple[float, int] | None = None  # when, and after how many steps, the first compiled one was done
 
     def begin(self) -> None:
         """Watches for the first step."""
@@ -93,7 +94,7 @@ class Session:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         configure()
-        self._step_handle = register_optimizer_step_post_hook(self._stepped)
+        register_optimizer_step_post_hook(self._stepped)
         atexit.register(self._end)
         self._clock = (time.monotonic(), _cpu_seconds())
 
@@ -200,10 +201,9 @@ class Session:
 
         if self._packing is not None:
             self._packing.join()
-        steady = getattr(self, "_steady", None)
-        if steady is not None and self.facts["steps"] > steady[1]:
-            steps = self.facts["steps"] - steady[1]
-            self.facts["steps_after"] = {"steps": steps, "seconds": round(time.monotonic() - steady[0], 3)}
+        if self._steady is not None and self.facts["steps"] > self._steady[1]:
+            steps = self.facts["steps"] - self._steady[1]
+            self.facts["steps_after"] = {"steps": steps, "seconds": round(time.monotonic() - self._steady[0], 3)}
         if not self.facts["steps"]:
             self._unhook()
             self._step_back("no optimizer of torch's made a step: nothing was compiled")
