@@ -37,12 +37,24 @@ MODES: dict[str, dict[str, str]] = {
         for mode in ("reduce-overhead", "max-autotune")
     },
 }
-COLUMNS = (
-    ("model", "model"), ("mode", "mode"), ("start", "cache"), ("batch", "batch"),
-    ("first_cpu_s", "first compiled step, CPU s"), ("first_s", "wall s"), ("ms", "ms a step"), ("items_per_s", "items/s"), ("gain", "to eager"), ("peak_mib", "peak MiB"),
-    ("largest", "largest batch"), ("graphs", "graphs"), ("breaks", "breaks"), ("hits", "cache hits"), ("misses", "misses"),
-    ("loss", "last loss"),
-)  # fmt: skip
+COLUMNS = {
+    "model": "model",
+    "mode": "mode",
+    "start": "cache",
+    "batch": "batch",
+    "first_cpu_s": "first compiled step, CPU s",
+    "first_s": "wall s",
+    "ms": "ms a step",
+    "items_per_s": "items/s",
+    "gain": "to eager",
+    "peak_mib": "peak MiB",
+    "largest": "largest batch",
+    "graphs": "graphs",
+    "breaks": "breaks",
+    "hits": "cache hits",
+    "misses": "misses",
+    "loss": "last loss",
+}
 
 
 def job(folder: Path, mode: str, model: str, options: argparse.Namespace, checkpoints: Path) -> dict[str, Any]:
@@ -100,7 +112,7 @@ def job(folder: Path, mode: str, model: str, options: argparse.Namespace, checkp
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as a Markdown table."""
-    used = [(key, title) for key, title in COLUMNS if any(key in row for row in rows)]
+    used = [(key, title) for key, title in COLUMNS.items() if any(key in row for row in rows)]
     lines = ["| " + " | ".join(title for _, title in used) + " |", "|" + "---|" * len(used)]
     for row in rows:
         cells = [str(row.get(key, "")) for key, _ in used]
