@@ -86,6 +86,14 @@ def batch(generator):
 """
 BLOCKS = _HEAD + _TRANSFORMER.format(call="block(x)") + _LOOP.format(wrap="")
 
+# Ends without taking the interpreter apart: gloo's threads may still want it then, which aborts a process now and then.
+_END = """
+import atexit, sys
+dist.destroy_process_group()
+atexit._run_exitfuncs()
+sys.stdout.flush()
+os._exit(0)
+"""
 _GROUP = """
 import torch.distributed as dist
 dist.init_process_group("gloo")
@@ -95,7 +103,7 @@ DDP = (
     + _GROUP
     + _TRANSFORMER.format(call="block(x)")
     + _LOOP.format(wrap="model = nn.parallel.DistributedDataParallel(model)")
-    + "dist.destroy_process_group()\n"
+    + _END
 )
 FSDP2 = (
     _HEAD
@@ -105,7 +113,7 @@ FSDP2 = (
         wrap="from torch.distributed.fsdp import fully_shard\n"
         "for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)"
     )
-    + "dist.destroy_process_group()\n"
+    + _END
 )
 CHECKPOINTED = (
     _HEAD
