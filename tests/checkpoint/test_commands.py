@@ -11,7 +11,9 @@ import pytest
 pytest.importorskip("torch")
 
 from checkpoint.loops import names, train
+from trainshed.checkpoint import sealed
 from trainshed.checkpoint.__main__ import main
+from trainshed.checkpoint.ranks import Ranks
 
 pytestmark = pytest.mark.torch
 
@@ -65,3 +67,21 @@ def test_looking_needs_no_torch(trained: Path) -> None:
     code = "import sys; from trainshed.checkpoint.__main__ import main; main(sys.argv[1:]); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, "verify", str(trained)], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+def test_what_a_library_has_saved_and_we_have_sealed_is_listed_and_verified_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (9, 30, 200):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}/model.safetensors").write_bytes(bytes(1000))
+    for step in (30, 200):
+        sealed.seal(str(tmp_path / f"checkpoint-{step}"), step, Ranks(), {})
+    assert main(["list", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["checkpoint-200", "checkpoint-30", "checkpoint-9"]
+    assert "it was not finished" in lines[2]
+    (tmp_path / "checkpoint-200/model.safetensors").write_bytes(bytes(999) + b"x")
+    assert main(["verify", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "model.safetensors is damaged" in lines[0] and lines[1].endswith("verified")

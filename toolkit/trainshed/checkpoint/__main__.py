@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 
 from . import folder as folders
+from . import sealed
 from .manifest import Damaged
 
 USAGE = """\
-list FOLDER                 what is there, newest first, judged by manifests and sizes
+list FOLDER                 what is there, newest first, judged by manifests and sizes; also what transformers' Trainer
+                            and Lightning have saved in jobs with checkpoint=auto
 verify FOLDER               reads everything and compares checksums; exit status 1 if anything is not whole
 prune FOLDER --keep-last N  deletes all but the newest N whole ones (and, with --keep-every K, multiples of K)
 convert CHECKPOINT FILE     the model's weights as one safetensors file
@@ -58,11 +61,24 @@ def _list(path: str, verify: bool) -> int:
         except Damaged as error:
             rows[one.path] = f"not whole: {error}"
             wrong += 1
-    for name in sorted(rows, reverse=True):
+    for name in os.listdir(path):
+        if re.fullmatch(r"checkpoint-\d+", name):
+            rows[f"{path}/{name}"], bad = _sealed(f"{path}/{name}", verify)
+            wrong += bad
+    for name in sorted(rows, key=_step, reverse=True):
         print(f"{os.path.basename(name)}  {rows[name]}")
     if not rows:
         print(f"no checkpoints in {path}")
     return int(verify and wrong > 0)
+
+
+def _sealed(path: str, verify: bool) -> tuple[str, bool]:
+    """What to say of a folder that another library has written and we have sealed, and whether it is not whole."""
+    try:
+        one = sealed.check(path) if verify else sealed.open_sealed(path)
+    except Damaged as error:
+        return f"not whole: {error}", True
+    return f"{one.size / 1e6:10.1f} MB  {_age(one.created)}" + "  verified" * verify, False
 
 
 def _convert(path: str, file: str, model: str) -> int:
@@ -74,6 +90,10 @@ def _convert(path: str, file: str, model: str) -> int:
         return _fail(f"{path}: {error}")
     print(f"{file}: {size / 1e6:.1f} MB")
     return 0
+
+
+def _step(path: str) -> int:
+    return int(path.rpartition("-")[2])
 
 
 def _age(created: float) -> str:

@@ -186,9 +186,11 @@ class Guard:
         whole: list[tuple[int, str, str]] = []
         for name in os.listdir(self.folder):
             match, path = _NAME.fullmatch(name), f"{self.folder}/{name}"
-            reason = sealed.reason_of(path) if match else None
-            if match and reason is not None:
-                whole.append((int(match[1]), path, reason))
+            if match:
+                try:
+                    whole.append((int(match[1]), path, sealed.open_sealed(path).reason))
+                except Damaged:
+                    pass
         keep = max(KEEP, limit or 0)
         for _, path, reason in sorted(whole, reverse=True)[keep:]:
             if (limit or reason in OURS) and not (best and os.path.abspath(best) == path):

@@ -89,23 +89,14 @@ def _entry(folder: str, name: str) -> FileEntry:
     return FileEntry(name=name, size=size, crc32=tuple(sums), block=BLOCK)
 
 
-def reason_of(path: str) -> str | None:
-    """Why a sealed folder was saved, by its first manifest; None for a folder without one that can be read."""
-    try:
-        name = min(name for name in os.listdir(path) if name.endswith(".manifest"))
-        return manifests.read(f"{path}/{name}").reason
-    except (OSError, ValueError, Damaged):
-        return None
-
-
-def check(path: str, host: str) -> Manifest:
-    """The manifest of a sealed folder whose files are all as they were written.
+def open_sealed(path: str, host: str = "") -> Manifest:
+    """The manifest of a sealed folder; its files are not looked at.
 
     Args:
         host: this host's name; where several hosts' manifests lie together, its own counts.
 
     Raises:
-        Damaged: it must not be used.
+        Damaged: there is none, or it is not this folder's.
     """
     try:
         names = sorted(name for name in os.listdir(path) if name.endswith(".manifest"))
@@ -113,10 +104,20 @@ def check(path: str, host: str) -> Manifest:
         raise Damaged(error.strerror or "cannot be read") from error
     if not names:
         raise Damaged("it was not finished (there is no manifest)")
-    own = [name for name in names if name.startswith(f"{host}.part")]
+    own = [name for name in names if host and name.startswith(f"{host}.part")]
     one = manifests.read(f"{path}/{(own or names)[0]}")
     if not path.endswith(f"-{one.step}"):
         raise Damaged(f"its manifest is that of step {one.step}")
+    return one
+
+
+def check(path: str, host: str = "") -> Manifest:
+    """The manifest of a sealed folder whose files are all as they were written; arguments as `open_sealed`.
+
+    Raises:
+        Damaged: it must not be used.
+    """
+    one = open_sealed(path, host)
     for file in one.files:
         manifests.check_file(path, file)
     return one
