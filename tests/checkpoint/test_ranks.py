@@ -84,11 +84,17 @@ Run = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
+def forge() -> Iterator[Forge]:
+    """Starts ranks."""
+    one = Forge()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def run(forge: Forge) -> Run:
     """`run(kind, folder, steps, ranks)`: what each rank came to."""
-    forge = Forge()
-    yield functools.partial(run_with, forge)
-    forge.close()
+    return functools.partial(run_with, forge)
 
 
 def run_with(
@@ -214,3 +220,18 @@ def test_an_outside_copy_taken_in_the_middle_is_never_used(run: Run, tmp_path: P
         found, skipped = folder.scan(str(copy.parent))
         assert not found
         assert skipped[0].why
+
+
+def test_a_folder_that_one_rank_cannot_write_fails_all_ranks_with_the_reason(forge: Forge, tmp_path: Path) -> None:
+    (tmp_path / "disk1").touch()  # a file where a folder should be
+    script = SCRIPT.replace(
+        "checkpointer = Checkpointer(",
+        "from trainshed.checkpoint import CheckpointError\n"
+        "try:\n    Checkpointer(place.replace('{rank}', str(rank)), model=model)\n"
+        "except CheckpointError as error:\n    print('RESULT', error, flush=True)\n    os._exit(0)\n"
+        "checkpointer = Checkpointer(",
+        1,
+    )
+    first, second = forge.run(script, ["plain", f"{tmp_path}/disk{{rank}}", "5", ""], 2)
+    assert f"cannot be written to {tmp_path}/disk0: rank 1 does not find there what it has written" in first
+    assert f"cannot be written to {tmp_path}/disk1: File exists" in second

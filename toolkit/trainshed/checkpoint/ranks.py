@@ -6,6 +6,7 @@ All talk goes over a gloo group of its own: it never touches the GPU, and never 
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import re
 import secrets
@@ -84,7 +85,11 @@ class Group(Ranks):
         return found
 
     def share_storage(self, folder: str) -> None:
-        """Finds out who sees the same folder: every rank leaves a file and looks for those of the others."""
+        """Finds out who sees the same folder: every rank leaves a file and looks for those of the others.
+
+        Raises:
+            OSError: this rank, or another one, cannot write there.
+        """
         problem: OSError | None = None
         mine = f"{folder}/.aside-probe-{self.token}-{self.rank}"
         try:
@@ -102,7 +107,12 @@ class Group(Ranks):
             pass
         if problem is not None:
             raise problem
-        storages = sorted({peers for peers in everyone if peers})
+        blind = next((rank for rank, peers in enumerate(everyone) if rank not in peers), None)
+        if blind is not None:  # all ranks fail together, or the others would wait for it
+            raise OSError(
+                errno.EIO, f"rank {blind} does not find there what it has written; does another job use the folder?"
+            )
+        storages = sorted(set(everyone))
         self.peers, self.part, self.parts = seen, storages.index(seen), len(storages)
 
     def close(self) -> None:
