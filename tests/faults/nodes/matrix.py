@@ -175,7 +175,7 @@ def run(launcher: str, event: Event, nodes: int, containers: Containers, network
         began = time.time() + COMES_SECONDS
     done = [one.wait(timeout=LIMIT) for one in running]
     ends = [docker("inspect", "--format", "{{.State.FinishedAt}}", one.name).stdout.strip() for one in running]
-    seconds = max(_seconds(text) for text in ends) - began
+    seconds = max(0.0, max(_seconds(text) for text in ends) - began)
     failures = tuple((one.job.read("output/failure").splitlines() or [""])[0] for one in running)
     output = "\n".join(f"--- {one.job.folder.name}\n{one.output[-2500:]}" for one in done)
     statuses = tuple(one.status for one in done)
