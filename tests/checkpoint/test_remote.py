@@ -49,6 +49,8 @@ def test_a_machine_with_an_empty_disk_goes_on_where_the_other_one_was(url: str, 
     train(tmp_path / "first", 23, copy_to=url)
     assert train(tmp_path / "second", 30, copy_to=url) == straight[21:]
     assert names(tmp_path / "second") == ["step-000000000021", "step-000000000028"]
+    train(tmp_path / "third", 36, copy_to=url, keep_last=2, keep_every=14)  # old ones go that this disk never had
+    assert list(there(url)) == [f"step-{step:012d}" for step in (14, 28, 35)]
 
 
 def test_the_disk_here_counts_where_it_is_as_new(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,11 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def step_of(name: str) -> int:
+    """The step in a checkpoint's name."""
+    return int(name.rpartition("-")[2])
+
+
 def scan(folder: str) -> tuple[list[Found], list[Skipped]]:
     """The checkpoints in a folder, newest first, judged by manifests and file sizes alone, and what was passed over."""
     try:

@@ -48,8 +48,22 @@ class Remote:
         target = f"{self._root}/{os.path.basename(path)}"
         with _as_os_errors(f"{self.url}/{os.path.basename(path)}"):
             self._fs.makedirs(target, exist_ok=True)
-            for name in sorted(os.listdir(path), key=lambda name: (name.endswith(MANIFEST), name)):
+            names = sorted(os.listdir(path), key=lambda name: (name.endswith(MANIFEST), name))
+            for name in set(self._names(target)) & {name for name in names if name.endswith(MANIFEST)}:
+                self._fs.rm_file(f"{target}/{name}")  # one that was passed over gives way; it must not vouch for a mixture
+            for name in names:
                 self._fs.put_file(f"{path}/{name}", f"{target}/{name}")
+
+    def prune(self, upto: int, *, keep_last: int, keep_every: int = 0) -> None:
+        """Deletes old checkpoints, as `folder.prune` does here: this disk may never have had them.
+
+        Args:
+            upto: the newest that counts.
+        """
+        with _as_os_errors(self.url):
+            names = [name for name in self._names(self._root) if folders.is_name(name)]
+        steps = sorted((step for step in map(folders.step_of, names) if step <= upto), reverse=True)
+        self.drop(step for step in steps[keep_last:] if not (keep_every and step % keep_every == 0))
 
     def drop(self, steps: Iterable[int]) -> None:
         """Deletes checkpoints, the manifests first, so that nobody takes the rest for a whole one."""

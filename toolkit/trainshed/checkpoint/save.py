@@ -114,7 +114,10 @@ def write_part(
     if remote is not None:
         try:
             remote.push(final)
-            remote.drop(gone)
+            if keep.metric:  # which one is best is known here alone
+                remote.drop(gone)
+            else:
+                remote.prune(manifest.step, keep_last=keep.last, keep_every=keep.every)
         except OSError as error:
             raise CopyError(_why(error)) from error
     return final
