@@ -47,6 +47,12 @@ def heed_permissions() -> None:
                 raise OSError(ctypes.get_errno(), "prctl")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The index of runs is this session's own, and not the user's."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @dataclass(frozen=True)
 class Finished:
     """How `train` ended: its exit status and what it printed."""

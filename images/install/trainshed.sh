@@ -24,4 +24,7 @@ if [ -e /usr/sbin/sshd.distrib ]; then
     front /opt/venv/bin/mpirun -I mpirun
     front /usr/sbin/sshd -I sshd
 fi
+# `docker run IMAGE demo`
+printf '#!/bin/sh\nexec /opt/venv/bin/trainshed demo "$@"\n' >"$out/opt/venv/bin/demo"
+chmod 0755 "$out/opt/venv/bin/demo"
 chmod -R a+rX "$out"

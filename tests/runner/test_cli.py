@@ -25,9 +25,10 @@ def loaded(arguments: list[str], slow: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["--version"], ["run", "--help"], ["doctor", "--help"], ["check-image", "--help"]]
+    "arguments", [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS if name != "plan")]
 )
 def test_help_loads_nothing_that_is_slow(arguments: list[str]) -> None:
+    """`plan` is the exception: it lives in the package for the user's process, which imports torch."""
     # argparse ends a program that was asked for help; the wrapper sees that as any other end.
     script = (
         "import sys, trainshed.cli as cli\n"
@@ -64,7 +65,8 @@ def test_running_a_job_never_loads_torch(project: Project) -> None:
 
 
 def test_every_command_is_in_the_help() -> None:
-    assert all(f"\n  {name} " in HELP for name in COMMANDS)
+    words = {word.strip(",") for line in HELP.splitlines() for word in line[2:24].split()}
+    assert COMMANDS.keys() <= words
     assert max(len(line) for line in HELP.splitlines()) <= 80
 
 

@@ -31,10 +31,11 @@ def value_of(flag: str, given: list[str]) -> str:
 
 
 def test_one_host_has_a_name_limits_and_no_network_of_its_own() -> None:
-    given = arguments(resources=Resources(cpus=1.5, memory=8 * GIB, shm_size=GIB))
+    run = plan(resources=Resources(cpus=1.5, memory=8 * GIB, shm_size=GIB))
+    given = create(run, 0, MACHINE)[0]
     assert given[0] == "create"
     assert given[-2:] == ["img:1", "train"]
-    assert value_of("--name", given) == "x-1970-01-01-00-00-00-000-algo-1"
+    assert value_of("--name", given) == f"x-1970-01-01-00-00-00-000-{run.id[:6]}-algo-1"
     assert value_of("--hostname", given) == "algo-1"
     assert value_of("--user", given) == "1000:100"
     assert (value_of("--memory", given), value_of("--cpus", given)) == (str(8 * GIB), "1.5")

@@ -42,7 +42,7 @@ def test_json_values_have_their_types() -> None:
 
 
 def test_a_variable_without_a_value_is_the_callers() -> None:
-    made, _ = job_of(["train.py", "--env", "MINE", "--env", "B=x=y"], {"MINE": "secret"})
+    made = job_of(["train.py", "--env", "MINE", "--env", "B=x=y"], {"MINE": "secret"}).job
     assert made.environment == {"MINE": "secret", "B": "x=y"}
 
 

@@ -12,6 +12,14 @@ from trainshed.contract.errors import ProgramError, TrainshedError
 from trainshed.runner import code, layout
 from trainshed.runner.job import Channel, Job
 
+
+def made(job: Job, *, in_containers: bool, now: float) -> layout.Run:
+    """The run that a start at this moment would be, with its folder made and filled."""
+    run = layout.claim(layout.plan(job, in_containers=in_containers, now=now))
+    layout.place(run, interface="eth0" if in_containers else "lo")
+    return run
+
+
 NOON = 1_795_261_200.123  # 2026-11-21 11:40:00 UTC
 
 
@@ -45,8 +53,7 @@ def tree(folder: str) -> list[str]:
 
 
 def test_hosts_as_processes_get_a_whole_opt_ml_each(source: Path) -> None:
-    run = layout.plan(job(source, instances=2), in_containers=False, now=NOON)
-    layout.place(run, interface="lo")
+    run = made(job(source, instances=2), in_containers=False, now=NOON)
     assert run.name == "digits-2026-11-21-11-40-00-123"
     assert run.folder == f"{source.parent}/runs/{run.name}"
     data = f"{source.parent}/data"
@@ -77,8 +84,7 @@ def test_hosts_as_processes_get_a_whole_opt_ml_each(source: Path) -> None:
 
 
 def test_hosts_as_containers_get_mount_points_for_what_is_mounted(source: Path) -> None:
-    run = layout.plan(job(source, image="i"), in_containers=True, now=NOON)
-    layout.place(run, interface="eth0")
+    run = made(job(source, image="i"), in_containers=True, now=NOON)
     below = tree(f"{run.folder}/algo-1")
     assert {"input/data/one/a.csv", "input/data/train", "code/train.py"} <= set(below)
     assert not [path for path in below if "->" in path]
@@ -87,8 +93,7 @@ def test_hosts_as_containers_get_mount_points_for_what_is_mounted(source: Path) 
 
 def test_checkpoints_of_the_jobs_own_outlive_the_run(source: Path) -> None:
     folder = source.parent / "kept"
-    run = layout.plan(job(source, checkpoints=str(folder)), in_containers=False, now=NOON)
-    layout.place(run, interface="lo")
+    run = made(job(source, checkpoints=str(folder)), in_containers=False, now=NOON)
     assert os.readlink(f"{run.folder}/algo-1/checkpoints") == str(folder)
     config = json.loads(Path(run.folder, "algo-1/input/config/checkpointconfig.json").read_text())
     assert config == {"LocalPath": f"{run.folder}/algo-1/checkpoints"}
@@ -96,11 +101,36 @@ def test_checkpoints_of_the_jobs_own_outlive_the_run(source: Path) -> None:
 
 
 def test_two_runs_of_one_moment_have_two_folders(source: Path) -> None:
-    first = layout.plan(job(source), in_containers=False, now=NOON)
-    layout.place(first, interface="lo")
-    second = layout.plan(job(source), in_containers=False, now=NOON)
-    layout.place(second, interface="lo")
+    first = made(job(source), in_containers=False, now=NOON)
+    second = made(job(source), in_containers=False, now=NOON)
     assert first.folder != second.folder
+
+
+def test_of_two_that_claim_one_folder_the_second_takes_the_next_name(source: Path) -> None:
+    runs = [layout.plan(job(source), in_containers=False, now=NOON) for _ in range(3)]
+    assert len({run.folder for run in runs}) == 1
+    folders = [layout.claim(run).folder for run in runs]
+    assert [folder[-3:] for folder in folders] == ["123", "124", "125"]
+
+
+def test_a_request_keeps_its_exact_name_the_first_time(source: Path) -> None:
+    asked = job(source, full_name="digits-of-mine")
+    first, second = (made(asked, in_containers=False, now=NOON) for _ in range(2))
+    assert first.name == "digits-of-mine"
+    assert second.name == "digits-2026-11-21-11-40-00-123"
+
+
+def test_an_attempt_is_put_aside_but_for_checkpoints_and_logs(source: Path) -> None:
+    run = made(job(source), in_containers=False, now=NOON)
+    Path(run.checkpoints, "step").write_text("1")
+    Path(run.model, "half").write_text("1")
+    layout.put_aside(run, 1)
+    layout.place(run, interface="lo")
+    assert layout.attempts(run.folder) == 1
+    assert os.listdir(run.model) == []
+    assert os.listdir(f"{run.folder}/attempts/1/model") == ["half"]
+    assert os.listdir(run.checkpoints) == ["step"]
+    assert os.path.isfile(f"{run.folder}/algo-1/code/train.py")
 
 
 def test_a_folder_with_an_earlier_run_is_left_alone(source: Path) -> None:
@@ -108,20 +138,18 @@ def test_a_folder_with_an_earlier_run_is_left_alone(source: Path) -> None:
     (source.parent / "out/status.json").write_text("{}")
     run = layout.plan(job(source, output=str(source.parent / "out")), in_containers=False, now=NOON)
     with pytest.raises(TrainshedError, match="holds an earlier run") as caught:
-        layout.place(run, interface="lo")
+        layout.claim(run)
     assert "--output" in caught.value.hint
     assert os.listdir(source.parent / "out") == ["status.json"]
 
 
-def test_where_the_code_cannot_be_copied_nothing_stays_behind(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_cannot_be_copied_is_an_error_of_its_own(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device", "there")
 
     monkeypatch.setattr(code.shutil, "copy2", broken)
-    run = layout.plan(job(source), in_containers=False, now=NOON)
     with pytest.raises(ProgramError, match="No space left"):
-        layout.place(run, interface="lo")
-    assert not os.path.exists(run.folder)
+        made(job(source), in_containers=False, now=NOON)
 
 
 def test_what_is_no_code_is_not_copied(source: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_terminal_shows_a_line_of_status_below_the_log_and_takes_it_away(proje
     )
     text = on_a_terminal(project, "run", "train.py")
     assert "training · 1" in text
-    assert "· loss=0.5 step=1" in text
+    assert "· step 1 · loss 0.5" in text
     screen: list[str] = []
     for line in text.replace("\r\n", "\n").split("\n"):
         screen.append(line.rpartition("\r\x1b[2K")[2])

@@ -19,7 +19,7 @@ from trainshed.runner.watch import Ending, HostEnd
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     made = layout.plan(Job(name="x", instances=2, max_runtime_seconds=60), in_containers=False, now=0)
-    layout.place(made, interface="lo")
+    layout.place(layout.claim(made), interface="lo")
     return made
 
 

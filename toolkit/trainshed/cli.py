@@ -6,13 +6,19 @@ import os
 import sys
 from collections.abc import Callable
 
-from trainshed.contract.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, did_you_mean
+from trainshed.contract.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, did_you_mean, visible
 
 HELP = """\
 usage: trainshed COMMAND ...
 
+  init [SCRIPT]         write a job file and a Dockerfile beside a script
   run JOB.yaml|SCRIPT   run a training job here, as processes or as containers;
                         --on slurm submits it
+  ps, status, logs      which runs there are, how one stands, what it printed
+  attach, stop          watch a run, end it
+  resume, clone, rm     take a run up again, write its job file, remove it
+  schema                print the job file's JSON schema
+  demo                  train a small network in ten seconds, without data
   train                 in a container: run the job that /opt/ml describes
   doctor                check this machine or container, and the job in /opt/ml
   check-image IMAGE     check a container image from outside
@@ -31,6 +37,23 @@ def _run(arguments: list[str]) -> int:
     from .runner.places import main as run
 
     return run(arguments)
+
+
+def _runs(name: str) -> Callable[[list[str]], int]:
+    """A command around runs, by its name."""
+
+    def command(arguments: list[str]) -> int:
+        from .runner.commands import COMMANDS as around
+
+        return around[name](arguments)
+
+    return command
+
+
+def _demo(arguments: list[str]) -> int:
+    from .container.demo import main as demo
+
+    return demo(arguments)
 
 
 def _train(arguments: list[str]) -> int:
@@ -77,6 +100,8 @@ def _plan(arguments: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
+    **{name: _runs(name) for name in ("ps", "status", "logs", "stop", "attach", "resume", "clone", "rm", "init", "schema")},
+    "demo": _demo,
     "train": _train,
     "doctor": _doctor,
     "check-image": _check_image,
@@ -108,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
     except TrainshedError as error:
         _say(error.message)
         if error.details:
-            print(error.details, file=sys.stderr)
+            print(visible(error.details), file=sys.stderr)
         if error.hint:
             _say(f"hint: {error.hint}")
         return error.exit_code
@@ -126,7 +151,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _say(message: str) -> None:
-    print(f"trainshed: {message}", file=sys.stderr)
+    print(f"trainshed: {visible(message)}", file=sys.stderr)
 
 
 def _place(error: BaseException) -> str:

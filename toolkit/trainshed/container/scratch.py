@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_more: list[str] = []  # folders elsewhere that go when the scratch does
+
+
+def own_folder(what: str) -> str:
+    """A folder of this run's own that is removed at its end: packages or code, where their usual place is read-only.
+
+    Its name starts like the scratch's, so that whoever started a `train` that was killed can find it.
+    """
+    import tempfile
+
+    _more.append(tempfile.mkdtemp(prefix=f"trainshed-{os.getpid()}-{what}-"))
+    return _more[-1]
+
+
 class Scratch:
     """Use in a `with` block: `path` is a name from the start, a folder after `make`, and nothing after the block."""
 
@@ -40,11 +54,13 @@ class Scratch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:  # a notice of interruption makes it as well
-            _empty(self.path)
-            os.rmdir(self.path)
-        except OSError:
-            pass
+        for folder in (self.path, *_more):  # a notice of interruption makes it as well
+            try:
+                _empty(folder)
+                os.rmdir(folder)
+            except OSError:
+                pass
+        _more.clear()
 
 
 def _empty(folder: str) -> None:

@@ -96,6 +96,16 @@ class ClusterError(TrainshedError):
     exit_code = EXIT_UNAVAILABLE
 
 
+def visible(text: str) -> str:
+    """`text` with control characters spelled out (`\\x1b`): what others wrote must not command the reader's terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter in "\n\t" or not (letter < " " or "\x7f" <= letter < "\xa0") else f"\\x{ord(letter):02x}"
+        for letter in text
+    )
+
+
 def shorten(text: str, limit: int = 80) -> str:
     """`text` on one line, at most `limit` characters, the cut shown."""
     text = " ".join(str(text).split())

@@ -128,6 +128,7 @@ _OTHER_VARIABLES = frozenset(
         "TRAINSHED_ROSTER_TOKEN",
         "TRAINSHED_RUN_DIR",
         "TRAINSHED_RUN_ID",
+        "TRAINSHED_SECRET_NAMES",
     }
 )
 

@@ -3,5 +3,28 @@
     job file, flags --schema.read()--> Job --layout.place()--> Run --backend.start()--> hosts
     hosts --watch.watch()--> Ending --verdict.judge()--> Verdict --collect, status, card--> files, exit status
 
+In Python, notebooks included:
+
+    from trainshed import runner
+    done = runner.run("job.yaml", hyperparameters={"epochs": 3})
+    done.status["TrainingJobStatus"], done.metrics, done.model
+
 Standard dataclasses are fine here: unlike `train`, the runner starts once for a person and not on every node.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .api import Training, find, make_job, run, runs
+
+__all__ = ["Training", "find", "make_job", "run", "runs"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from . import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,8 +20,8 @@ from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.probe import VARIABLE
 
 from .backends import choose
+from .execution import execute
 from .job import Job
-from .run import execute
 from .screen import Screen
 
 STEPS = 3  # of a probe: the first allocates the optimizer's state, the second is compiled, the third is as all others
@@ -138,6 +138,6 @@ def flags_of(arguments: list[str]) -> tuple[str, str, list[str]]:
 
 def run_fitted(job: Job, name: str, rate: str, environ: Mapping[str, str] = os.environ) -> int:
     """Finds the batch, then runs the job; the job's exit status."""
-    from .run import run_job
+    from .execution import run_job
 
     return run_job(fitted(job, name, rate, environ), environ)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from trainshed.contract.secrets import mask_text
 
@@ -10,6 +12,7 @@ from .collect import Archive
 from .layout import Run
 from .metrics import Metrics
 from .screen import duration, size
+from .status import savings
 from .verdict import Verdict
 
 MOST_METRICS = 12
@@ -22,6 +25,7 @@ def render(
     metrics: Metrics,
     archives: tuple[Archive, Archive] | None,
     total: float,
+    about: Mapping[str, Any] | None = None,
 ) -> str:
     """The card's text.
 
@@ -29,6 +33,7 @@ def render(
         seconds: phase -> seconds, in order.
         archives: (model, output), None where nothing was collected.
         total: seconds from the start to now.
+        about: what `status.json` holds: attempts, and what spot saved.
     """
     phases = " · ".join(f"{name} {duration(value)}" for name, value in seconds.items())
     rows = [(verdict.status.lower(), f"{run.name} in {duration(total)}" + (f"  ({phases})" if phases else ""))]
@@ -36,6 +41,7 @@ def render(
         where = f" on {verdict.failed_host}" if verdict.failed_host and len(run.hosts) > 1 else ""
         why = f": {verdict.reason}" if verdict.status == "Stopped" else ""
         rows.append(("exit", f"{verdict.exit_code}{where}{why}"))
+    rows += _attempts(about or {})
     rows += _metrics(metrics)
     if archives:
         model, output = archives
@@ -54,6 +60,20 @@ def render(
     return mask_text("\n".join(lines)) + "\n"
 
 
+def _attempts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    attempts = (about.get("Trainshed") or {}).get("Attempts") or []
+    rows = []
+    if len(attempts) > 1:
+        rows.append(
+            ("attempts", ", ".join(f"{one['Outcome'].lower()} after {duration(one['Seconds'])}" for one in attempts))
+        )
+    saved = savings(dict(about))
+    if saved is not None:
+        training, billable = about["TrainingTimeInSeconds"], about["BillableTimeInSeconds"]
+        rows.append(("spot", f"training seconds {training}, billable seconds {billable}, savings {saved:.1f} %"))
+    return rows
+
+
 def _metrics(metrics: Metrics) -> list[tuple[str, str]]:
     names = list(metrics.series)
     rows = []
@@ -65,6 +85,8 @@ def _metrics(metrics: Metrics) -> list[tuple[str, str]]:
         rows.append(("", f"and {len(names) - MOST_METRICS} more in status.json"))
     for name, text in metrics.unreadable.items():
         rows.append(("warning", f"metric {name!r}: its regular expression found {text!r}, which is no number"))
+    for name in metrics.slow:
+        rows.append(("warning", f"metric {name!r}: its regular expression took seconds on one line, and was given up"))
     for name, _ in metrics.definitions:
         if name not in metrics.series and name not in metrics.unreadable:
             rows.append(("warning", f"metric {name!r}: its regular expression matched no line"))

@@ -17,7 +17,10 @@ from .nodes import Node
 if TYPE_CHECKING:
     from typing import Any
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)(s|m|min|h|)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+MOST_DURATIONS = 100
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -108,6 +111,31 @@ class Checker:
             return None
         return size
 
+    def flag(self, name: str) -> bool:
+        """true or false; false where it is absent."""
+        node = self.node(name)
+        if node is None:
+            return False
+        if not isinstance(node.value, bool):
+            self.problem(name, "must be true or false")
+            return False
+        return node.value
+
+    def durations(self, name: str) -> tuple[float, ...]:
+        """Seconds: one or a list of `20`, `20s`, `1.5m`, `2h`, in text separated by commas."""
+        node = self.node(name)
+        if node is None:
+            return ()
+        texts = [item.text for item in node.value] if isinstance(node.value, list) else node.text.split(",")
+        seconds = []
+        for text in texts:
+            match = _DURATION.fullmatch(text.strip())
+            if match is None or float(match[1]) * _SECONDS[match[2]] <= 0 or len(texts) > MOST_DURATIONS:
+                self.problem(name, f"must be at most {MOST_DURATIONS} durations like 20s,1.5m", value=", ".join(texts)[:60])
+                return ()
+            seconds.append(float(match[1]) * _SECONDS[match[2]])
+        return tuple(seconds)
+
     def mapping(self, name: str) -> dict[str, Node]:
         """Names and values."""
         node = self.node(name)
@@ -144,7 +172,7 @@ def resolve(text: str, folder: str) -> str:
 
 def near_path(path: str) -> str:
     """`did you mean ...?` for a path that does not exist: its first missing part against what is there."""
-    parent = path
+    parent, name = path, ""
     while parent != os.path.dirname(parent) and not os.path.exists(parent):
         parent, name = os.path.dirname(parent), os.path.basename(parent)
     try:

@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from typing import NoReturn
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
 
 from trainshed.contract.errors import JobError, Problem, did_you_mean
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
@@ -33,6 +34,9 @@ _FIELDS = {
     "--compiler": "compiler",
     "--cpus": "resources.cpus",
     "--memory": "resources.memory",
+    "--spot-interrupt-after": "spot.interrupt_after",
+    "--max-wait": "spot.max_wait_seconds",
+    "--retries": "retries",
     "--gpus": "resources.gpus",
     "--shm-size": "resources.shm_size",
 }
@@ -76,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     slurm = "with --on slurm: one more option of sbatch, like partition=gpu; --detach submits and returns"
     where.add_argument("--sbatch", metavar="NAME=VALUE", help=slurm)
     where.add_argument("--image", metavar="IMAGE", help="container image; without one the hosts are processes")
+    where.add_argument("--no-image", action="store_true", help="processes, although the job file names an image")
     where.add_argument("--instances", metavar="N", help="number of hosts (default 1)")
     where.add_argument("--distribution", metavar="KIND", help="script (default), torchrun, mpi, pipeline or pytorchxla")
     where.add_argument("--processes-per-host", metavar="N", help="ranks on each host")
@@ -93,12 +98,25 @@ def parser() -> argparse.ArgumentParser:
     largest = "first find the largest value of this hyperparameter that fits into memory, by short runs of the job"
     rest.add_argument("--find-batch-size", metavar="NAME", help=largest)
     rest.add_argument("--scale-lr", metavar="NAME", help="with it: scale this hyperparameter, the learning rate, linearly")
+    spot = "play spot capacity through: notice, grace, SIGKILL and a new start after so long, as in 20s,40s"
+    rest.add_argument("--spot-interrupt-after", metavar="TIMES", help=spot)
+    rest.add_argument("--max-wait", metavar="SECONDS", help="bound on a spot job with all its interruptions")
+    rest.add_argument("--retries", metavar="N", help="start a failed job again so often, with its checkpoints")
+    rest.add_argument("--detach", action="store_true", help="go on in the background; see trainshed ps, logs, attach, stop")
     rest.add_argument("--dry-run", action="store_true", help="print what would be run, and make nothing")
     return made
 
 
-def job_of(arguments: list[str], environ: Mapping[str, str]) -> tuple[Job, bool]:
-    """(job, whether it is a dry run) that a command line asks for.
+class Asked(NamedTuple):
+    """What a command line asks for."""
+
+    job: Job
+    dry_run: bool = False
+    detach: bool = False
+
+
+def job_of(arguments: list[str], environ: Mapping[str, str]) -> Asked:
+    """What a command line asks for.
 
     Raises:
         JobError: something is wrong in the job file or the flags.
@@ -115,6 +133,7 @@ def job_of(arguments: list[str], environ: Mapping[str, str]) -> tuple[Job, bool]
     problems: list[Problem] = []
     values: dict[str, Node] = {}
     origin, name = "trainshed run", ""
+    extra: dict[str, Any] = {}
     if options.what.endswith(_ENDINGS):
         from .yamlfile import read_nodes
 
@@ -124,19 +143,30 @@ def job_of(arguments: list[str], environ: Mapping[str, str]) -> tuple[Job, bool]
         values = dict(root.value) if root else {}
         if root is None:
             raise JobError(problems)
+        from .request import is_request, translate
+
+        if is_request(values):
+            values, extra = translate(values, problems)
     elif options.what:
         values["program"] = _node(options.what, "the command line")
+    if options.no_image:
+        values = {field: node for field, node in values.items() if field not in ("image", "entrypoint", "arguments")}
+    if options.name:
+        extra.pop("full_name", None)
     _add_flags(values, vars(options), environ, problems)
     job = schema.check(values, environ, origin, name, problems)
     if problems:
         raise JobError(schema.in_order(problems))
-    return job, options.dry_run
+    return Asked(replace(job, **extra), options.dry_run, options.detach)
 
 
 def _add_flags(
     values: dict[str, Node], options: dict[str, object], environ: Mapping[str, str], problems: list[Problem]
 ) -> None:
     """Puts what the flags say over what the file says."""
+    spot = values.get("spot")
+    if spot is not None and isinstance(spot.value, bool):
+        values["spot"] = Node({} if spot.value else None, spot.where, spot.folder)
     distribution = values.get("distribution")
     if distribution is not None and not isinstance(distribution.value, dict):
         inner = {"kind": distribution} if distribution.value is not None else {}
@@ -181,6 +211,11 @@ def _node(text: str, flag: str) -> Node:
     return Node(scalar(text), flag, os.getcwd(), text)
 
 
+def hyperparameter_of(text: str) -> Any:
+    """The value that `--hp K=text` gives."""
+    return _hyperparameter(text).plain()
+
+
 def _hyperparameter(text: str) -> Node:
     """JSON where it is JSON (so `"07"` in quotes is text, `[1, 2]` a list), else text."""
     value = decode_value(text)
@@ -204,14 +239,19 @@ def main(arguments: list[str]) -> int:
         from .batch_size import flags_of
 
         batch, rate, arguments = flags_of(arguments)
-    job, dry_run = job_of(arguments, os.environ)
-    if batch and not dry_run:
+    asked = job_of(arguments, os.environ)
+    if batch and not asked.dry_run:
         from .batch_size import run_fitted
 
-        return run_fitted(job, batch, rate)
-    from .run import run_job
+        return run_fitted(asked.job, batch, rate)
+    if asked.detach and not asked.dry_run:
+        from .detached import start
 
-    return run_job(job, os.environ, dry_run=dry_run)
+        print(start(asked.job, os.environ).name)
+        return 0
+    from .execution import run_job
+
+    return run_job(asked.job, os.environ, dry_run=asked.dry_run)
 
 
 if __name__ == "__main__":

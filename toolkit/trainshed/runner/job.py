@@ -9,14 +9,41 @@ DEFAULT_GRACE = 110.0  # seconds: SageMaker's 120 without the ten that `train` k
 ALL_GPUS = -1
 
 
+S3 = "s3://"
+
+
 @dataclass(frozen=True)
 class Channel:
-    """One input channel: a folder or a file on this machine."""
+    """One input channel.
+
+    path: a folder or a file on this machine, a glob, or an `s3://` URI.
+    files: what a glob found, absolute paths; none for other channels.
+    s3_type: `S3Prefix`, or `ManifestFile` where `path` is a manifest of objects.
+    distribution: `FullyReplicated`, or `ShardedByS3Key`, where each host gets about 1/n of the files.
+    compression, record_wrapper: `Gzip` and `RecordIO` change what goes through the FIFOs of Pipe mode.
+    shuffle_seed: shuffles the order of the files in Pipe mode, anew for each epoch.
+    """
 
     name: str
     path: str
     input_mode: str = "File"
     content_type: str = ""
+    files: tuple[str, ...] = ()
+    s3_type: str = "S3Prefix"
+    distribution: str = "FullyReplicated"
+    compression: str = "None"
+    record_wrapper: str = "None"
+    shuffle_seed: int | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Whether it must be fetched first."""
+        return self.path.startswith(S3)
+
+    @property
+    def staged(self) -> bool:
+        """Whether the hosts see a folder made for the run instead of the path itself."""
+        return self.remote or bool(self.files) or self.distribution != "FullyReplicated"
 
 
 @dataclass(frozen=True)
@@ -51,6 +78,28 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """Where the value of a secret variable is: kind `env` (a variable of the caller), `file`, or `secret` (/run/secrets)."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Spot capacity, played through.
+
+    interrupt_after: seconds of training after which the first attempt is interrupted, the second, and so on.
+    max_wait_seconds: bound on the whole job, interruptions included; 0 for none.
+    price: what a spot second costs, as a part of an on-demand one.
+    """
+
+    interrupt_after: tuple[float, ...] = ()
+    max_wait_seconds: float = 0.0
+    price: float = 1.0
+
+
+@dataclass(frozen=True)
 class Job:
     """One training job.
 
@@ -59,10 +108,21 @@ class Job:
     source_dir: folder with the code, "" where the image has it.
     image: container image, "" to run the hosts as processes of this machine.
     hyperparameters: JSON values; floats are `SpelledFloat` and keep the spelling of whoever wrote them.
+    environment: variables with their values; references: variables whose values are looked up when hosts are started,
+        and shown and recorded nowhere.
     output: folder for this run, "" for a new one below `runs/`.
-    checkpoints: folder that outlives the run, "" for one inside the run.
     compiler: settings of `train` about the compiler (`trainshed_compiler` ...), {} where the job does not ask for it.
     places: what the job asks of a place where it may run (`slurm`, `kubernetes`, `sagemaker`), for that place to read.
+    upload: `s3://` prefix that gets the archives, "" for none.
+    checkpoints: folder that outlives the run, "" for one inside the run; checkpoint_path: what the hosts call it, below
+        /opt/ml; checkpoint_auto: whether Trainers are made to use it.
+    retries: how often a failed job is started again.
+    spot: None for capacity that nobody takes away.
+    entrypoint, arguments: run instead of `train`, in containers.
+    network_isolation: containers reach each other, and nothing else.
+    full_name: exact name of the run, "" for `name` and the time.
+    config: further files of input/config, JSON values by name.
+    notes: what the user should know of how the job was read.
     """
 
     name: str
@@ -83,6 +143,19 @@ class Job:
     argv: str = ""
     compiler: dict[str, str] = field(default_factory=dict)
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
+    references: dict[str, Reference] = field(default_factory=dict)
+    upload: str = ""
+    checkpoint_path: str = "checkpoints"
+    checkpoint_auto: bool = False
+    retries: int = 0
+    spot: Spot | None = None
+    entrypoint: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    network_isolation: bool = False
+    instance_type: str = "local"
+    full_name: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -22,6 +22,12 @@ _NOT_FINITE = {
 }
 
 
+class RawText(str):
+    """A hyperparameter's value as the platform's API holds it: handed on letter by letter, not encoded again."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Node:
     """One value.

@@ -7,14 +7,16 @@ from typing import Any
 
 from trainshed.contract.config import DEFAULT_GROUP
 from trainshed.contract.hyperparameters import SpelledFloat
+from trainshed.contract.secrets import MASK, mask_mapping, mask_text, secret_values
 
-from .job import DEFAULT_GRACE, Distribution, Job
-
-INSTANCE_TYPE = "local"
+from .job import DEFAULT_GRACE, S3, Distribution, Job
+from .nodes import RawText
 
 
 def encode(value: Any) -> str:
     """A hyperparameter's value as the platform hands it over: a string that holds JSON, numbers as they were spelled."""
+    if isinstance(value, RawText):
+        return str(value)
     if isinstance(value, SpelledFloat):
         # `.5` and `5.` are no JSON; as text they reach the script just as they were written.
         return value.text if _is_json_number(value.text) else json.dumps(value.text)
@@ -23,6 +25,16 @@ def encode(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(str(name))}: {encode(item)}" for name, item in value.items()) + "}"
     return json.dumps(value)
+
+
+def shown_hyperparameters(job: Job) -> dict[str, str]:
+    """The job's own hyperparameters as the platform holds them, secrets masked."""
+    masked = mask_mapping(job.hyperparameters)
+    secrets = secret_values(job.hyperparameters)
+    return {
+        name: MASK if masked[name] == MASK else mask_text(encode(value), secrets)
+        for name, value in job.hyperparameters.items()
+    }
 
 
 def _is_json_number(text: str) -> bool:
@@ -44,11 +56,11 @@ def config_files(job: Job, run_name: str, host: str, base: str, interface: str) 
         "inputdataconfig.json": input_data_config(job),
         "resourceconfig.json": resource_config(job, host, interface),
     }
-    if job.checkpoints:
-        files["checkpointconfig.json"] = {"LocalPath": f"{base}/checkpoints"}
+    if job.checkpoints or job.checkpoint_path != "checkpoints":
+        files["checkpointconfig.json"] = {"LocalPath": f"{base}/{job.checkpoint_path}"}
     if job.metric_definitions:
         files["metric-definition-regex.json"] = [{"Name": name, "Regex": regex} for name, regex in job.metric_definitions]
-    return files
+    return {**files, **job.config}
 
 
 def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
@@ -56,7 +68,7 @@ def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
     distribution = job.distribution
     reserved: dict[str, Any] = {
         "sagemaker_program": job.program,
-        "sagemaker_submit_directory": f"{base}/code" if job.source_dir else "",
+        "sagemaker_submit_directory": code_for(job, base),
         "sagemaker_container_log_level": 20,
         "sagemaker_job_name": run_name,
         **_distribution(distribution),
@@ -65,6 +77,7 @@ def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
         "trainshed_engine": distribution.engine,
         "trainshed_max_restarts": distribution.max_restarts or "",
         "trainshed_argv": job.argv,
+        "trainshed_checkpoint": "auto" if job.checkpoint_auto else "",
         "trainshed_grace_seconds": _seconds(job.grace_seconds) if job.grace_seconds != DEFAULT_GRACE else "",
     }
     given = {name: value for name, value in reserved.items() if value != ""}
@@ -88,6 +101,11 @@ def _distribution(distribution: Distribution) -> dict[str, Any]:
     }
 
 
+def code_for(job: Job, base: str) -> str:
+    """Where `train` finds the code: copied to /opt/ml/code, or on S3, which it fetches itself."""
+    return job.source_dir if job.source_dir.startswith(S3) else f"{base}/code" if job.source_dir else ""
+
+
 def _seconds(value: float) -> float:
     return int(value) if value.is_integer() else value
 
@@ -98,8 +116,9 @@ def input_data_config(job: Job) -> dict[str, dict[str, str]]:
         channel.name: {
             **({"ContentType": channel.content_type} if channel.content_type else {}),
             "TrainingInputMode": channel.input_mode,
-            "S3DistributionType": "FullyReplicated",
-            "RecordWrapperType": "None",
+            "S3DistributionType": channel.distribution,
+            "RecordWrapperType": channel.record_wrapper,
+            **({"CompressionType": channel.compression} if channel.compression != "None" else {}),
         }
         for channel in job.channels
     }
@@ -108,10 +127,10 @@ def input_data_config(job: Job) -> dict[str, dict[str, str]]:
 def resource_config(job: Job, host: str, interface: str) -> dict[str, Any]:
     """Who is in the job, as one host is told."""
     hosts = list(job.hosts)
-    group = {"instance_group_name": DEFAULT_GROUP, "instance_type": INSTANCE_TYPE, "hosts": hosts}
+    group = {"instance_group_name": DEFAULT_GROUP, "instance_type": job.instance_type, "hosts": hosts}
     return {
         "current_host": host,
-        "current_instance_type": INSTANCE_TYPE,
+        "current_instance_type": job.instance_type,
         "current_group_name": DEFAULT_GROUP,
         "hosts": hosts,
         "instance_groups": [group],

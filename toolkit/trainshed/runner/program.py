@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from trainshed.container.program.source import ARCHIVES
 from trainshed.contract.errors import did_you_mean
 
 from .checker import Checker, resolve
+from .job import S3
 
 
 def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """(program for `train`, folder with the code). Problems are noted in `fields`.
+    """(program for `train`, folder with the code, or an archive of it, or its `s3://` URI). Problems go to `fields`.
 
     Without `source_dir` the code is the script's own folder. A program that is not found here may be in the image, or
     among the ready-made ones (`TRAINSHED_ENTRYPOINTS`); then there is no code folder.
     """
     program = fields.text("program")
-    source_dir = fields.path("source_dir", "folder")
+    if fields.text("source_dir").startswith(S3):
+        return program, fields.text("source_dir")
+    source_dir = fields.path("source_dir", "file or folder")
+    if os.path.isfile(source_dir):
+        if not source_dir.endswith(ARCHIVES):
+            fields.problem("source_dir", f"is no folder, nor an archive ({', '.join(ARCHIVES)})")
+        return program, source_dir
     if not program:
-        if not source_dir and not image:
+        if not (source_dir or image or _named_elsewhere(fields)):
             fields.missing("program", "is missing", "name the script, like train.py")
         return "", source_dir
     folder = fields.values["program"].folder
@@ -49,6 +57,13 @@ def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> t
     held = f"holds {', '.join(scripts[:6])}" if scripts else "holds no script"
     fields.problem("program", f"there is no such file; {places[0]} {held}", near)
     return program, source
+
+
+def _named_elsewhere(fields: Checker) -> bool:
+    """Whether `train` is told of the program as the platform tells it: by a hyperparameter, or with the channel `code`."""
+    held = [fields.node(name) for name in ("hyperparameters", "channels")]
+    names = [node.value if node is not None and isinstance(node.value, dict) else {} for node in held]
+    return "sagemaker_program" in names[0] or "code" in names[1]
 
 
 def _is_module_of_package(name: str, folder: str) -> bool:

@@ -8,29 +8,37 @@ from collections.abc import Mapping
 
 from trainshed.container.launchers import LAUNCHERS
 from trainshed.contract import compiler, hyperparameters
-from trainshed.contract.config import CHANNEL_NAME
 from trainshed.contract.errors import JobError, Problem
 from trainshed.contract.hyperparameters import ARGV_STYLES
+from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.pipeline import PipelineError, read_settings
 from trainshed.contract.reader import ascii_safe
 from trainshed.contract.settings import ENGINES
 
+from .channels import read_channels
 from .checker import Checker, entries, scalar_texts
-from .job import ALL_GPUS, DEFAULT_GRACE, Channel, Distribution, Job, Resources
+from .client_names import is_read_by_client
+from .job import ALL_GPUS, DEFAULT_GRACE, S3, Distribution, Job, Reference, Resources, Spot
 from .nodes import Node
 from .platform_files import encode
 from .program import locate_program
+from .references import read_reference
 
 FIELDS = (
     "name", "image", "program", "source_dir", "hyperparameters", "channels", "instances", "distribution", "environment",
-    "output", "max_runtime_seconds", "grace_seconds", "metric_definitions", "resources", "checkpoints", "argv",
-    "compiler", "slurm", "kubernetes", "sagemaker",
+    "output", "max_runtime_seconds", "grace_seconds", "metric_definitions", "resources", "checkpoints", "argv", "spot",
+    "retries", "entrypoint", "arguments", "network_isolation", "compiler", "slurm", "kubernetes", "sagemaker",
 )  # fmt: skip
 LONGEST_NAME = 39  # the platform takes 63, and 24 are for the time
 # `pytorchxla` is the platform's own word: its flag, where `xla` is ours.
 DISTRIBUTIONS = (*LAUNCHERS, "pytorchxla")
-MOST_CHANNELS = 20  # the platform's limit
+MOST_METRICS, LONGEST_REGEX = 40, 500  # the platform's limits
+MOST_ARGUMENTS = 100
 _NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*")
+_IMAGE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]+)?(/[A-Za-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@[A-Za-z0-9:+._-]+)?"
+)
+_BELOW = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DAY = 86_400
 
@@ -59,31 +67,51 @@ def check(
     fields = Checker(values, problems, origin=origin)
     fields.unknown(FIELDS)
     image = fields.text("image")
+    if image and not _IMAGE.fullmatch(image):
+        fields.problem("image", "is no name of an image")
     program, source_dir = locate_program(fields, image, environ)
     stem = os.path.splitext(os.path.basename(program.removeprefix("-m ").strip()))[0]
+    environment, references = _environment(fields, image)
+    output, upload = _output(fields)
+    checkpoints, checkpoint_path, checkpoint_auto = _checkpoints(fields)
+    max_runtime = fields.number("max_runtime_seconds", 0.0, 0, 28 * _DAY)
+    if not image:
+        for name in ("entrypoint", "arguments", "network_isolation"):
+            node = fields.node(name)
+            if node is not None and node.value is not False:
+                fields.problem(name, "needs an image", value="")
     return Job(
         name=_name(fields, default_name or stem or "job"),
         program=program,
         source_dir=source_dir,
         image=image,
         hyperparameters=_hyperparameters(fields),
-        channels=_channels(fields),
+        channels=read_channels(fields),
         instances=fields.whole("instances", 1, 1, 512),
         distribution=_distribution(fields),
         compiler=_compiler(fields),
-        environment=_environment(fields),
-        output=fields.path("output", "new"),
-        max_runtime_seconds=fields.number("max_runtime_seconds", 0.0, 0, 28 * _DAY),
+        environment=environment,
+        references=references,
+        output=output,
+        upload=upload,
+        max_runtime_seconds=max_runtime,
         grace_seconds=fields.number("grace_seconds", DEFAULT_GRACE, 0, _DAY),
         metric_definitions=_metric_definitions(fields),
         resources=_resources(fields),
-        checkpoints=fields.path("checkpoints", "new"),
+        checkpoints=checkpoints,
+        checkpoint_path=checkpoint_path,
+        checkpoint_auto=checkpoint_auto,
         argv=fields.choice("argv", ARGV_STYLES, ""),
         places={
             place: {name: node.plain() for name, node in fields.mapping(place).items()}
             for place in ("slurm", "kubernetes", "sagemaker")
             if fields.node(place) is not None
         },
+        spot=_spot(fields, max_runtime),
+        retries=fields.whole("retries", 0, 0, 30),
+        entrypoint=_words(fields, "entrypoint"),
+        arguments=_words(fields, "arguments"),
+        network_isolation=fields.flag("network_isolation"),
     )
 
 
@@ -122,32 +150,6 @@ def _hyperparameters(fields: Checker) -> dict[str, object]:
         for problem in hyperparameters.check({name: encode(value)}, ""):
             inner.problem(name, problem.message, value="")
     return values
-
-
-def _channels(fields: Checker) -> tuple[Channel, ...]:
-    nodes = fields.mapping("channels")
-    if len(nodes) > MOST_CHANNELS:
-        fields.problem("channels", f"there are {len(nodes)} channels; a job has at most {MOST_CHANNELS}")
-    channels = []
-    for name in sorted(nodes):
-        node = nodes[name]
-        outer = Checker(nodes, fields.problems, "channels.")
-        if not re.fullmatch(CHANNEL_NAME, name) or name in (".", ".."):
-            outer.problem(name, "is no channel name: up to 64 letters, digits, '.', '_' and '-'")
-            continue
-        if isinstance(node.value, dict):
-            inner = Checker(node.value, fields.problems, f"channels.{name}.")
-            inner.unknown(("path", "input_mode", "content_type"))
-            if inner.node("path") is None:
-                outer.problem(name, "names no path")
-            path = inner.path("path", "file or folder")
-        else:
-            inner, path = Checker({}, fields.problems), outer.path(name, "file or folder")
-            if node.value is None:
-                outer.problem(name, "names no path")
-        mode = inner.choice("input_mode", ("File", "FastFile"), "File")
-        channels.append(Channel(name, path, mode, inner.text("content_type")))
-    return tuple(channels)
 
 
 def _distribution(fields: Checker) -> Distribution:
@@ -234,13 +236,78 @@ def _compiler(fields: Checker) -> dict[str, str]:
     return settings
 
 
-def _environment(fields: Checker) -> dict[str, str]:
+def _environment(fields: Checker, image: str) -> tuple[dict[str, str], dict[str, Reference]]:
     nodes = fields.mapping("environment")
     inner = Checker(nodes, fields.problems, "environment.")
-    for name in nodes:
+    plain: dict[str, Node] = {}
+    references: dict[str, Reference] = {}
+    for name, node in nodes.items():
         if not _VARIABLE.fullmatch(name):
             inner.problem(name, "is no name of a variable", value="")
-    return scalar_texts(nodes, inner)
+        elif isinstance(node.value, dict):
+            reference = read_reference(name, node, inner)
+            if reference is not None:
+                references[name] = reference
+            if image and is_read_by_client(name):
+                inner.problem(
+                    name, "the container client reads this name itself: its value would be in the process list", value=""
+                )
+        else:
+            plain[name] = node
+    return scalar_texts(plain, inner), references
+
+
+def _output(fields: Checker) -> tuple[str, str]:
+    """(folder of the run, S3 prefix for its archives)."""
+    text = fields.text("output")
+    if text.startswith(S3):
+        return "", text.rstrip("/")
+    return fields.path("output", "new"), ""
+
+
+def _checkpoints(fields: Checker) -> tuple[str, str, bool]:
+    """(folder, path below /opt/ml, whether Trainers are made to use it)."""
+    node = fields.node("checkpoints")
+    if node is None or not isinstance(node.value, dict):
+        return fields.path("checkpoints", "new"), "checkpoints", False
+    inner = Checker(node.value, fields.problems, "checkpoints.")
+    inner.unknown(("folder", "local_path", "auto"))
+    path = os.path.normpath(inner.text("local_path", f"{DEFAULT_BASE}/checkpoints"))
+    below = path.removeprefix(f"{DEFAULT_BASE}/")
+    if below == path or below.split("/")[0] in ("input", "output", "model", "code") or not _BELOW.fullmatch(below):
+        inner.problem("local_path", f"must be a folder of its own below {DEFAULT_BASE}, like {DEFAULT_BASE}/checkpoints")
+        below = "checkpoints"
+    return inner.path("folder", "new"), below, inner.flag("auto")
+
+
+def _spot(fields: Checker, max_runtime: float) -> Spot | None:
+    node = fields.node("spot")
+    if node is None:
+        return None
+    if not isinstance(node.value, dict):
+        return Spot() if fields.flag("spot") else None
+    inner = Checker(node.value, fields.problems, "spot.")
+    inner.unknown(("interrupt_after", "max_wait_seconds", "price"))
+    wait = inner.number("max_wait_seconds", 0.0, 0, 28 * _DAY)
+    if wait and wait < max_runtime:
+        inner.problem("max_wait_seconds", f"must not be less than max_runtime_seconds, {max_runtime:g}")
+    return Spot(inner.durations("interrupt_after"), wait, inner.number("price", 1.0, 0.01, 1))
+
+
+def _words(fields: Checker, name: str) -> tuple[str, ...]:
+    """A list of texts, as commands are."""
+    node = fields.node(name)
+    if node is None:
+        return ()
+    items = entries(node)
+    if not isinstance(node.value, list) or len(items) > MOST_ARGUMENTS:
+        fields.problem(name, f"must be a list of at most {MOST_ARGUMENTS} words", value="")
+        return ()
+    texts = scalar_texts(
+        {str(number): item for number, item in enumerate(items)},
+        Checker({str(number): item for number, item in enumerate(items)}, fields.problems, f"{name}."),
+    )
+    return tuple(texts.values())
 
 
 def _metric_definitions(fields: Checker) -> tuple[tuple[str, str], ...]:
@@ -260,13 +327,19 @@ def _metric_definitions(fields: Checker) -> tuple[tuple[str, str], ...]:
             fields.problems.append(Problem(item.where, "must have Name and Regex", "metric_definitions"))
             continue
         pairs.append((inner, "regex", inner.text("name")))
+    if len(pairs) > MOST_METRICS:
+        fields.problem("metric_definitions", f"there are {len(pairs)}; a job has at most {MOST_METRICS}", value="")
+        return ()
     if not pairs and not isinstance(node.value, (dict, list)):
         fields.problem("metric_definitions", "must be names and regular expressions")
     for checker, field, name in pairs:
         regex = checker.text(field)
+        if len(regex) > LONGEST_REGEX:
+            checker.problem(field, f"has {len(regex)} characters; the platform takes {LONGEST_REGEX}", value="")
+            continue
         try:
             groups = re.compile(regex).groups
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             checker.problem(field, f"is no regular expression: {error}")
             continue
         if groups < 1:

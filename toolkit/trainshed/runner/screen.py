@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from trainshed.container.supervisor.streams import CONSOLE_BYTES, Console
+from trainshed.contract.errors import visible
 from trainshed.contract.secrets import mask_text
 
 _CLEAR = b"\r\x1b[2K"
@@ -20,6 +22,8 @@ class Screen:
     def __init__(self) -> None:
         self.out, self.err = Console(1), Console(2)
         self.terminal = os.isatty(2) and os.environ.get("TERM") != "dumb"
+        self.secrets: tuple[str, ...] = ()
+        self._kept = -1
         self._status = ""
         self._shown = False
         self._last_output = self._last_drawn = time.monotonic()
@@ -43,25 +47,46 @@ class Screen:
     def say(self, message: str) -> None:
         """Our own words, on standard error."""
         self._clear()
-        self.err.put("".join(f"trainshed: {line}\n" for line in mask_text(message).splitlines()).encode("utf-8", "replace"))
+        self._own("".join(f"trainshed: {line}\n" for line in mask_text(message, self.secrets).splitlines()))
         self._last_output = time.monotonic()
         self.flush()
 
     def card(self, text: str) -> None:
         """A block of text as it is, on standard error."""
         self._clear()
-        self.err.put((text.rstrip("\n") + "\n").encode("utf-8", "replace"))
+        self._own(mask_text(text, self.secrets).rstrip("\n") + "\n")
 
-    def status(self, text: str) -> None:
-        """The present state: redrawn in place on a terminal, a line of its own after a silence elsewhere."""
+    def keep(self, path: str) -> None:
+        """From now on our own words go to this file as well."""
+        try:
+            self._kept = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError:  # costs the file, never the job
+            pass
+
+    def _own(self, text: str) -> None:
+        data = visible(text).encode("utf-8", "replace")
+        self.err.put(data)
+        if self._kept >= 0:
+            try:
+                os.write(self._kept, data)
+            except OSError:
+                pass
+
+    def status(self, line: str | Callable[[], str]) -> None:
+        """The present state: redrawn in place on a terminal, a line of its own after a silence elsewhere.
+
+        Args:
+            line: the text, or what makes it, which is asked only when there is something to be shown.
+        """
         now = time.monotonic()
         if not self.terminal:
             if now - self._last_output >= SILENCE_SECONDS:
-                self.say(text)
+                self.say(line if isinstance(line, str) else line())
             return
         if now - self._last_drawn < REDRAW_SECONDS or self.err.size:
             return
         self._last_drawn = now
+        text = mask_text(line if isinstance(line, str) else line(), self.secrets)
         width = _columns()
         self._status = text if len(text) < width else text[: max(0, width - 2)] + "…"
         self.err.put(_CLEAR + self._status.encode("utf-8", "replace"))
@@ -78,6 +103,9 @@ class Screen:
         self._clear()
         for console in (self.out, self.err):
             console.drain(DRAIN_SECONDS)
+        if self._kept >= 0:
+            os.close(self._kept)
+            self._kept = -1
 
     def _clear(self) -> None:
         if self._shown:

@@ -1,60 +1,97 @@
 """`status.json`: how a run stands, in the shape of the platform's DescribeTrainingJob, renewed at every transition.
 
-Beside the platform's fields there is `Trainshed`: run id, runner's PID, exit status, hosts.
+Beside the platform's fields there is `Trainshed`: run id, runner, exit status, hosts, attempts.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import math
 import time
 from typing import Any
 
 from trainshed.contract.files import write_atomic
-from trainshed.contract.secrets import mask_mapping, mask_text
+from trainshed.contract.secrets import MASK, mask_mapping, mask_text
 
+from . import identity
+from .job import S3
 from .layout import Run
 from .metrics import Metrics
-from .platform_files import INSTANCE_TYPE, input_data_config
+from .platform_files import input_data_config, shown_hyperparameters
 from .verdict import Verdict
 from .watch import Ending
 
 MESSAGES = {
     "Starting": "Preparing folders, code and hosts",
+    "Downloading": "Fetching channels",
     "Training": "The hosts are running",
+    "Interrupted": "Spot capacity was taken away",
+    "Restarting": "Starting the job again",
     "Stopping": "Stopping the hosts",
     "Uploading": "Collecting what the hosts made",
     "Completed": "The job completed",
     "Failed": "The job failed",
     "Stopped": "The job was stopped",
     "MaxRuntimeExceeded": "The job was stopped: its time was over",
+    "MaxWaitTimeExceeded": "The job was stopped: its time was over, interruptions included",
 }
+ENDED = ("Completed", "Failed", "Stopped")
+LONGEST_REASON = 1024  # characters, as the platform cuts it
 
 
 class StatusFile:
-    """Writes `status.json`; a disk that takes no more costs the file, never the job."""
+    """Writes `status.json`; a disk that takes no more costs the file, never the job.
 
-    def __init__(self, run: Run, now: float | None = None) -> None:
+    Args:
+        before: the file of a run that is taken up again; its transitions and times stay. first: what it does then.
+    """
+
+    def __init__(
+        self, run: Run, now: float | None = None, before: dict[str, Any] | None = None, first: str = "Restarting"
+    ) -> None:
         self.run = run
         self.path = f"{run.folder}/status.json"
-        self.transitions: list[dict[str, Any]] = []
+        before = before or {}
+        self.transitions: list[dict[str, Any]] = list(before.get("SecondaryStatusTransitions") or [])
         self.data: dict[str, Any] = {**described(run), "CreationTime": iso(run.started)}
-        self.data["Trainshed"] = {"RunId": run.id, "Pid": os.getpid(), "Folder": run.folder}
-        self.to("Starting", now=now)
+        for name in ("TrainingStartTime", "TrainingTimeInSeconds", "BillableTimeInSeconds"):
+            if name in before:
+                self.data[name] = before[name]
+        self.data["Trainshed"] = {"RunId": run.id, "Runner": identity.mine(), "Folder": run.folder}
+        self.secrets: tuple[str, ...] = ()
+        self.attempts: list[dict[str, Any]] = list((before.get("Trainshed") or {}).get("Attempts") or [])
+        # What earlier runners counted; the time between them, when nobody ran, is not the job's.
+        self.seconds_before = float(before.get("TrainingTimeInSeconds") or 0)
+        self.billed_before = float(before.get("BillableTimeInSeconds") or 0)
+        self.training_since: float | None = None
+        self.held = 0.0
+        self.to(first if before else "Starting", now=now)
 
     def to(self, secondary: str, message: str = "", now: float | None = None, **fields: Any) -> None:
         """One transition: closes the one before, opens this one, writes the file."""
         now = time.time() if now is None else now
         if self.transitions:
-            self.transitions[-1]["EndTime"] = iso(now)
+            self.transitions[-1].setdefault("EndTime", iso(now))
         entry = {"Status": secondary, "StartTime": iso(now), "StatusMessage": message or MESSAGES.get(secondary, "")}
         self.transitions.append(entry)
         status = "Stopping" if secondary == "Stopping" else "InProgress"
+        if secondary == "Training":
+            if self.training_since is None:
+                self.training_since = now
+            self.data.setdefault("TrainingStartTime", iso(now))
         self.data |= {"TrainingJobStatus": status, "SecondaryStatus": secondary, **fields}
         self._write(now)
 
+    def attempt(self, ending: Ending, outcome: str, now: float | None = None) -> None:
+        """Notes an attempt that is over: how long the hosts ran, and what became of it."""
+        now = time.time() if now is None else now
+        self.held += round(ending.seconds, 3)
+        self.attempts.append({"Seconds": round(ending.seconds, 3), "Outcome": outcome})
+        self.data["Trainshed"]["Attempts"] = self.attempts
+        self._write(now)
+
     def ended(self, verdict: Verdict, ending: Ending | None, metrics: Metrics, model: str, now: float | None = None) -> None:
-        """The last transition. model: path of the model's archive, "" for none."""
+        """The last transition. model: path or URI of the model's archive, "" for none."""
         now = time.time() if now is None else now
         self.data["Trainshed"] |= {
             "ExitCode": verdict.exit_code,
@@ -64,29 +101,42 @@ class StatusFile:
                 for end in (ending.hosts if ending else ())
             ],
         }
-        seconds = round(ending.seconds) if ending else 0
-        fields: dict[str, Any] = {"TrainingEndTime": iso(now), "TrainingTimeInSeconds": seconds}
-        fields["BillableTimeInSeconds"] = 0
+        fields: dict[str, Any] = {"TrainingEndTime": iso(now)}
         fields["FinalMetricDataList"] = [
             {"MetricName": name, "Value": _number(series.last), "Timestamp": iso(now)}
             for name, series in metrics.series.items()
         ]
         if model:
-            fields["ModelArtifacts"] = {"S3ModelArtifacts": f"file://{model}"}
+            fields["ModelArtifacts"] = {"S3ModelArtifacts": model if model.startswith(S3) else f"file://{model}"}
         if verdict.status == "Failed":
-            fields["FailureReason"] = mask_text(verdict.reason)
+            fields["FailureReason"] = mask_text(verdict.reason, self.secrets)[:LONGEST_REASON]
         message = verdict.reason.splitlines()[0] if verdict.reason else ""
-        self.to(verdict.secondary, mask_text(message), now, **fields)
+        self.to(verdict.secondary, mask_text(message, self.secrets), now, **fields)
         self.transitions[-1]["EndTime"] = iso(now)
         self.data["TrainingJobStatus"] = verdict.status
         self._write(now)
 
     def _write(self, now: float) -> None:
         self.data |= {"SecondaryStatusTransitions": self.transitions, "LastModifiedTime": iso(now)}
+        if self.training_since is not None:
+            # The platform counts from the first start of training; it bills what was used, at the price of spot.
+            price = self.run.job.spot.price if self.run.job.spot else 1.0
+            training = self.seconds_before + now - self.training_since
+            billed = self.billed_before + (self.held if self.run.job.spot else now - self.training_since) * price
+            self.data["TrainingTimeInSeconds"] = max(1, round(training))
+            self.data["BillableTimeInSeconds"] = max(1, round(billed))
         try:
             write_atomic(self.path, json.dumps(self.data, indent=2) + "\n")
         except OSError:
             pass
+
+
+def savings(data: dict[str, Any]) -> float | None:
+    """Percent that spot saved, by the platform's formula: (1 - billable / training) * 100; None for other jobs."""
+    training, billable = data.get("TrainingTimeInSeconds"), data.get("BillableTimeInSeconds")
+    if not data.get("EnableManagedSpotTraining") or not training or billable is None:
+        return None
+    return (1 - billable / training) * 100
 
 
 def described(run: Run) -> dict[str, Any]:
@@ -95,28 +145,50 @@ def described(run: Run) -> dict[str, Any]:
     channels = input_data_config(job)
     return {
         "TrainingJobName": run.name,
+        "TrainingJobArn": f"arn:aws:sagemaker:local:000000000000:training-job/{run.name}",
         "TrainingJobStatus": "InProgress",
         "SecondaryStatus": "Starting",
-        "HyperParameters": {name: str(value) for name, value in mask_mapping(job.hyperparameters).items()},
+        "HyperParameters": shown_hyperparameters(job),
         "AlgorithmSpecification": {
             **({"TrainingImage": job.image} if job.image else {}),
             "TrainingInputMode": "File",
             "MetricDefinitions": [{"Name": name, "Regex": regex} for name, regex in job.metric_definitions],
+            **({"ContainerEntrypoint": list(job.entrypoint)} if job.entrypoint else {}),
+            **({"ContainerArguments": list(job.arguments)} if job.arguments else {}),
         },
         "InputDataConfig": [
             {
                 "ChannelName": channel.name,
-                "DataSource": {"FileSystemDataSource": {"DirectoryPath": channel.path}},
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataType": channel.s3_type,
+                        "S3Uri": channel.path if channel.remote else f"file://{channel.path}",
+                        "S3DataDistributionType": channel.distribution,
+                    }
+                },
                 "InputMode": channel.input_mode,
-                **{k: v for k, v in channels[channel.name].items() if k in ("ContentType", "RecordWrapperType")},
+                "CompressionType": channel.compression,
+                "RecordWrapperType": channel.record_wrapper,
+                **{k: v for k, v in channels[channel.name].items() if k == "ContentType"},
             }
             for channel in job.channels
         ],
-        "OutputDataConfig": {"S3OutputPath": f"file://{run.artifacts}"},
-        "ResourceConfig": {"InstanceType": INSTANCE_TYPE, "InstanceCount": job.instances},
-        "StoppingCondition": ({"MaxRuntimeInSeconds": int(job.max_runtime_seconds)} if job.max_runtime_seconds else {}),
-        "CheckpointConfig": {"S3Uri": f"file://{run.checkpoints}", "LocalPath": "/opt/ml/checkpoints"},
-        "Environment": mask_mapping(job.environment),
+        "ModelArtifacts": {"S3ModelArtifacts": f"file://{run.artifacts}/model.tar.gz"},
+        "OutputDataConfig": {"S3OutputPath": job.upload or f"file://{run.artifacts}"},
+        "ResourceConfig": {"InstanceType": job.instance_type, "InstanceCount": job.instances},
+        "StoppingCondition": {
+            **({"MaxRuntimeInSeconds": math.ceil(job.max_runtime_seconds)} if job.max_runtime_seconds else {}),
+            **(
+                {"MaxWaitTimeInSeconds": math.ceil(job.spot.max_wait_seconds)}
+                if job.spot and job.spot.max_wait_seconds
+                else {}
+            ),
+        },
+        "CheckpointConfig": {"S3Uri": f"file://{run.checkpoints}", "LocalPath": f"/opt/ml/{job.checkpoint_path}"},
+        "EnableManagedSpotTraining": job.spot is not None,
+        "EnableNetworkIsolation": job.network_isolation,
+        **({"RetryStrategy": {"MaximumRetryAttempts": job.retries}} if job.retries else {}),
+        "Environment": {**mask_mapping(job.environment), **dict.fromkeys(job.references, MASK)},
     }
 
 

@@ -6,6 +6,7 @@ import os
 from typing import BinaryIO
 
 from trainshed.container.supervisor.streams import read_block
+from trainshed.contract.secrets import MASK
 
 from .metrics import Metrics
 from .screen import Screen
@@ -19,11 +20,23 @@ class HostStream:
     Args:
         tag: host name put before each line, "" on a single host. Lines that `train` has tagged with a rank stay as they are.
         log: open file that takes every byte, shared by both pipes of the host.
+        secrets: what is blanked out, on the screen and in the log, which then takes whole lines.
     """
 
-    def __init__(self, fd: int, screen: Screen, metrics: Metrics, tag: str, log: BinaryIO, *, error: bool) -> None:
+    def __init__(
+        self,
+        fd: int,
+        screen: Screen,
+        metrics: Metrics,
+        tag: str,
+        log: BinaryIO,
+        *,
+        error: bool,
+        secrets: tuple[str, ...] = (),
+    ) -> None:
         self.fd, self.screen, self.metrics, self.log, self.error = fd, screen, metrics, log, error
         self.tag = tag.encode()
+        self.secrets = [secret.encode() for secret in secrets]
         self.pending = b""
         self.open = True
         os.set_blocking(fd, False)
@@ -37,7 +50,8 @@ class HostStream:
             if block is not None:
                 self.close()
             return 0
-        self._keep(block)
+        if not self.secrets:
+            self._keep(block)
         data = self.pending + block if self.pending else block
         cut = data.rfind(b"\n") + 1
         if not cut and len(data) < LONGEST_LINE:
@@ -60,6 +74,10 @@ class HostStream:
             pass
 
     def _pass_on(self, lines: bytes) -> None:
+        if self.secrets:
+            for secret in self.secrets:
+                lines = lines.replace(secret, MASK.encode())
+            self._keep(lines)
         self.metrics.scan(lines)
         try:
             lines.decode()

@@ -7,6 +7,8 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
+from trainshed.contract.errors import EXIT_USER
+
 from .layout import Host, Run
 from .records import failure_of, record_of
 from .screen import duration
@@ -45,6 +47,10 @@ def judge(run: Run, ending: Ending) -> Verdict:
         reason = failure_of(_host(run, failed.name))
         reason = reason or f"{failed.name} exited with {failed.code}{note}; {_last_line(run.log(failed.name))}"
         return Verdict("Failed", "Failed", failed.code, failed.name, reason)
+    if ending.trouble:
+        return Verdict("Failed", "Failed", EXIT_USER, reason=ending.trouble)
+    if ending.waited:
+        return Verdict("Stopped", "MaxWaitTimeExceeded", EXIT_TIME_OVER, reason="its time, interruptions included, was over")
     if ending.timed_out:
         limit = duration(run.job.max_runtime_seconds)
         return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIME_OVER, reason=f"its time, {limit}, was over")

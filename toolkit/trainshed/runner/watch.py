@@ -42,7 +42,8 @@ class Ending:
     """How all hosts ended.
 
     stop_signal: the first stop signal that came to us, 0 for none.
-    timed_out: the job's time was over.
+    timed_out: the job's time was over; waited: its time with all interruptions was.
+    interrupted: spot capacity was taken away.
     killed: hosts were killed, because their grace was over or the user would not wait.
     """
 
@@ -51,13 +52,20 @@ class Ending:
     timed_out: bool = False
     killed: bool = False
     seconds: float = 0.0
+    waited: bool = False
+    interrupted: bool = False
+    trouble: str = ""
 
 
 @dataclass
 class Watch:
     """The state of one watch; `to_the_end` runs it.
 
-    stopping: called once, with the reason, when hosts are first asked to stop.
+    stopping: called once, with the reason, when hosts are first asked to stop; interrupting, where spot capacity goes.
+    runtime: seconds that the hosts may run, 0 for any time; wait: the same for the whole job.
+    interrupt_after: seconds after which spot capacity is taken away.
+    trouble: asked now and then; what it says, if anything, ends the job.
+    gauge: what the hosts use at present, for the line of status.
     """
 
     run: Run
@@ -66,12 +74,22 @@ class Watch:
     metrics: Metrics
     signals: SignalPipe
     stopping: Callable[[str], None] = lambda _: None
+    interrupting: Callable[[str], None] = lambda _: None
+    runtime: float = 0.0
+    wait_limit: float = 0.0
+    interrupt_after: float | None = None
+    trouble: Callable[[], str] = lambda: ""
+    gauge: Callable[[], list[str]] = list
+    secrets: tuple[str, ...] = ()
     streams: dict[str, list[HostStream]] = field(default_factory=dict)
     ended: list[HostEnd] = field(default_factory=list)
     stop_signal: int = 0
     timed_out: bool = False
+    waited: bool = False
+    interrupted: bool = False
     killed: bool = False
     asked: bool = False
+    troubled: str = ""
     kill_at: float | None = None
     preparing: set[str] = field(default_factory=set)
 
@@ -85,7 +103,7 @@ class Watch:
                 tag = host.name if len(self.hosts) > 1 else ""
                 pipes = (host.process.stdout, host.process.stderr)
                 self.streams[host.name] = [
-                    HostStream(pipe.fileno(), self.screen, self.metrics, tag, log, error=number == 1)
+                    HostStream(pipe.fileno(), self.screen, self.metrics, tag, log, error=number == 1, secrets=self.secrets)
                     for number, pipe in enumerate(pipes)
                     if pipe is not None
                 ]
@@ -94,8 +112,17 @@ class Watch:
                 self.reap()
                 self.check_deadlines()
                 if self.living:
-                    self.screen.status(self.describe())
-        return Ending(tuple(self.ended), self.stop_signal, self.timed_out, self.killed, time.monotonic() - self.start)
+                    self.screen.status(self.describe)
+        return Ending(
+            tuple(self.ended),
+            self.stop_signal,
+            self.timed_out,
+            self.killed,
+            time.monotonic() - self.start,
+            self.waited,
+            self.interrupted,
+            self.troubled,
+        )
 
     @property
     def living(self) -> list[RunningHost]:
@@ -123,14 +150,19 @@ class Watch:
             for number in self.signals.take():
                 if number in STOP_SIGNALS:
                     self.stop_asked(number)
+                elif number == signal.SIGUSR2 and self.run.job.spot is not None and not self.asked:
+                    self.interrupt()
 
     def milliseconds(self) -> int:
         """How long to sleep at most."""
         now, limit = time.monotonic(), TICK
         if self.kill_at is not None:
             limit = min(limit, self.kill_at - now)
-        if self.run.job.max_runtime_seconds and not self.timed_out and not self.asked:
-            limit = min(limit, self.start + self.run.job.max_runtime_seconds - now)
+        if not self.asked:
+            deadlines = [seconds for seconds in (self.runtime, self.wait_limit) if seconds]
+            if self.interrupt_after is not None:
+                deadlines.append(self.interrupt_after)
+            limit = min([limit, *(self.start + seconds - now for seconds in deadlines)])
         return max(0, int(limit * 1000)) + 1
 
     def reap(self) -> None:
@@ -161,14 +193,23 @@ class Watch:
         grace = self.run.job.grace_seconds
         self.screen.say(f"{name}: stopping the job; the script has {duration(grace)} to end. Ctrl-C again kills it")
         if self.asked:
+            if self.interrupted:
+                self.stopping(f"stopped by {name}")
             return
         self.ask_to_stop(grace, f"stopped by {name}")
+
+    def interrupt(self) -> None:
+        """Spot capacity goes: its time has come, or somebody sent SIGUSR2."""
+        ran, grace = duration(time.monotonic() - self.start), self.run.job.grace_seconds
+        self.interrupted = True
+        self.screen.say(f"spot interruption after {ran}: the script has {duration(grace)} to end")
+        self.ask_to_stop(grace, f"Spot capacity was taken away after {ran} of training")
 
     def ask_to_stop(self, grace: float, reason: str) -> None:
         """Asks all hosts to end, and starts the clock."""
         self.asked = True
         self.kill_at = time.monotonic() + grace + REPORT_SECONDS
-        self.stopping(reason)
+        (self.interrupting if self.interrupted else self.stopping)(reason)
         for host in self.living:
             host.stop(grace)
 
@@ -184,25 +225,37 @@ class Watch:
         self.killed = True
 
     def check_deadlines(self) -> None:
-        """The job's time, and the grace of hosts that were asked to stop."""
+        """The job's time, spot's end, and the grace of hosts that were asked to stop."""
         now = time.monotonic()
-        limit = self.run.job.max_runtime_seconds
-        if limit and not self.timed_out and not self.asked and now - self.start >= limit and self.living:
-            self.timed_out = True
-            self.screen.say(f"the job's {duration(limit)} are over: stopping it")
-            self.ask_to_stop(self.run.job.grace_seconds, "its time is over")
+        ran = now - self.start
+        grace = self.run.job.grace_seconds
+        if not self.asked and self.living:
+            if self.runtime and ran >= self.runtime:
+                self.timed_out = True
+                self.screen.say(f"the job's {duration(self.run.job.max_runtime_seconds)} are over: stopping it")
+                self.ask_to_stop(grace, "its time is over")
+            elif self.wait_limit and ran >= self.wait_limit:
+                self.timed_out = self.waited = True
+                self.screen.say("the job's time, interruptions included, is over: stopping it")
+                self.ask_to_stop(grace, "its time, interruptions included, is over")
+            elif self.interrupt_after is not None and ran >= self.interrupt_after:
+                self.interrupt()
+            elif problem := self.trouble():
+                self.troubled = problem
+                self.screen.say(f"{problem}: stopping the job")
+                self.ask_to_stop(min(FAILURE_GRACE, grace), problem)
         if self.kill_at is not None and now >= self.kill_at and self.living:
             self.kill(f"{', '.join(host.name for host in self.living)} did not end in time: killing")
 
     def describe(self) -> str:
-        """The status line."""
+        """The status line: phase, time, step, metrics, use of the machine, last checkpoint."""
         for host in self.run.hosts:
             if host.name in self.preparing and os.path.exists(host.record):
                 self.preparing.discard(host.name)
-        phase = "stopping" if self.asked else "preparing" if self.preparing else "training"
+        phase = "interrupted" if self.interrupted else "stopping" if self.asked else "training"
+        if self.preparing and not self.asked:
+            phase = "preparing"
         parts = [phase, duration(time.monotonic() - self.start)]
         if len(self.living) < len(self.hosts):
             parts.append(f"{len(self.living)} of {len(self.hosts)} hosts")
-        if self.metrics.last_line:
-            parts.append(self.metrics.last_line)
-        return " · ".join(parts)
+        return " · ".join([*parts, *self.metrics.now(), *self.gauge()])

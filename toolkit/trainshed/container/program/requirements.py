@@ -9,6 +9,7 @@ from trainshed.contract.errors import ProgramError, shorten
 from trainshed.contract.secrets import mask_text
 
 from ..interrupted import Interrupted
+from ..scratch import own_folder
 from ..supervisor.loop import run
 from ..supervisor.plan import LaunchPlan, ProcessSpec, StartError
 from ..supervisor.spawn import find_executable
@@ -50,7 +51,7 @@ def install(program: Program, seconds: float, environ: Mapping[str, str], say: C
         arguments.append(program.folder)
     if not arguments:
         return program
-    target = "" if _environment_is_writable() else _own_packages_folder()
+    target = "" if _environment_is_writable() else own_folder("packages")
     command = _installer(environ) + (["--prefix", target] if target else []) + arguments
     what = " and ".join(
         name for name in (program.requirements and "requirements.txt", program.kind == "package" and "the package") if name
@@ -121,13 +122,6 @@ def _environment_is_writable() -> bool:
     import sysconfig
 
     return os.access(sysconfig.get_paths()["purelib"], os.W_OK)
-
-
-def _own_packages_folder() -> str:
-    """Where packages go when this user may not write to the interpreter's environment."""
-    import tempfile
-
-    return tempfile.mkdtemp(prefix="trainshed-packages-")
 
 
 def _site_packages(prefix: str) -> str:

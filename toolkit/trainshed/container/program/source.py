@@ -6,6 +6,8 @@ import os
 
 from trainshed.contract.errors import ProgramError
 
+from ..scratch import own_folder
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -104,7 +106,7 @@ def _in_folder(code: str, fill: Callable[[str], None]) -> str:
         os.makedirs(code, exist_ok=True)
         os.rmdir(tempfile.mkdtemp(prefix=_UNPACKING, dir=code))
     except OSError:  # /opt/ml/code is read-only, or this user may not write there
-        code = tempfile.mkdtemp(prefix="trainshed-code-")
+        code = own_folder("code")
     lock = os.open(code, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:

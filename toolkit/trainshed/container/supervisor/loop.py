@@ -11,6 +11,8 @@ import select
 import signal
 import time
 
+from trainshed.contract.secrets import NAMES_VARIABLE, hidden_bytes
+
 from .plan import LaunchPlan, Outcome, ProcessResult, ProcessSpec, StartError
 from .spawn import PIPE_BYTES, spawn
 from .streams import CONSOLE_BYTES, Console, LogFile, Stream, Terminal, same_file
@@ -42,8 +44,9 @@ class Rank:
         self.spec = spec
         self.log = LogFile(spec.log)
         self.pid, out_fd, err_fd = spawn(spec)
-        self.out = Stream(out_fd, out, self.log, spec.label, masked=not spec.log)
-        self.err = Stream(err_fd, err, self.log, spec.label, masked=not spec.log)
+        hidden = hidden_bytes(spec.env) if NAMES_VARIABLE in spec.env else ()
+        self.out = Stream(out_fd, out, self.log, spec.label, masked=not spec.log, hidden=hidden)
+        self.err = Stream(err_fd, err, self.log, spec.label, masked=not spec.log, hidden=hidden)
         self.returncode: int | None = None
         self.ended = 0.0
         self.stopped = False

@@ -162,8 +162,10 @@ def read_block(fd: int) -> bytes | None:
 class Stream:
     """One pipe of one rank."""
 
-    def __init__(self, fd: int, console: Console, log: LogFile, label: str, masked: bool = False) -> None:
-        self.fd, self.console, self.log, self.masked = fd, console, log, masked
+    def __init__(
+        self, fd: int, console: Console, log: LogFile, label: str, masked: bool = False, hidden: tuple[bytes, ...] = ()
+    ) -> None:
+        self.fd, self.console, self.log, self.masked, self.hidden = fd, console, log, masked, hidden
         self.prefix = f"[{label}] ".encode() if label else b""
         self.pending = b""
         self.tail = bytearray()
@@ -209,6 +211,8 @@ class Stream:
     def _thin_open_line(self, data: bytes, now: float) -> bytes:
         """A progress bar at work: shows its latest finished frame now and then, keeps only the frame being drawn."""
         done, _, rest = data.rpartition(b"\r")
+        for secret in self.hidden:
+            done = done.replace(secret, b"******")
         self.log.write(done + b"\r")
         if now - self.last_frame >= FRAME_SECONDS:
             frame = done.rpartition(b"\r")[2]
@@ -218,6 +222,8 @@ class Stream:
         return rest
 
     def _emit(self, lines: bytes, raw: bytes) -> None:
+        for secret in self.hidden:
+            lines, raw = lines.replace(secret, b"******"), raw.replace(secret, b"******")
         self.log.write(raw)
         if b"\r" in lines:
             lines = b"\n".join(_last_frame(line) for line in lines.split(b"\n"))

@@ -41,16 +41,24 @@ class Backend(Protocol):
 
     in_containers: whether the hosts see their tree as /opt/ml.
     interface: network interface that hosts reach each other by.
+    secrets: variables that were looked up by `prepare`, with their values.
     """
 
     in_containers: bool
     interface: str
+    secrets: dict[str, str]
 
     def prepare(self) -> None:
         """Finds out whether hosts can be started at all. Raises TrainshedError."""
 
     def start(self, run: Run) -> list[RunningHost]:
-        """Starts all hosts, or none. Raises TrainshedError."""
+        """Starts all hosts, or none; again after `clear`, for another attempt. Raises TrainshedError."""
+
+    def roots(self) -> list[int]:
+        """PIDs below which the hosts' processes are, as far as this machine sees them."""
+
+    def fetch(self, run: Run) -> None:
+        """Brings home what hosts that have ended left elsewhere; before `clear`. Raises TrainshedError."""
 
     def clear(self) -> None:
         """Removes everything that `start` made but the run's folder; hosts that still run are killed. Never raises."""

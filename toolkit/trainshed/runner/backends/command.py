@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .. import gpus
+from ..client_names import is_read_by_client
 from ..engine import Engine
+from ..job import S3
 from ..layout import Host, Run
 
 LABEL = "org.trainshed"
 _DEFAULT_SHM = 2 << 30
-# The client itself reads these, so their values cannot be handed over through its environment.
-_CLIENT_PREFIXES = ("DOCKER_", "BUILDX_", "CONTAINER_", "PODMAN_", "XDG_", "LD_", "PYTHON", "SSH_", "GO", "CGO_")
-_CLIENT = frozenset({"PATH", "HOME", "USER", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "TMPDIR", "TERM"})
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,8 @@ class Machine:
 
     uid, gid, user: whom the files are to belong to.
     memory: bytes of this machine.
+    secrets: variables whose values were looked up.
+    copies: whether files are copied into containers and back, because the engine cannot mount this machine's folders.
     devices: its GPUs, none where the engine cannot hand them on.
     """
 
@@ -33,16 +34,18 @@ class Machine:
     user: str
     memory: int
     devices: tuple[str, ...] = ()
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    copies: bool = False
 
 
 def container_name(run: Run, host: Host) -> str:
-    """Name of a host's container."""
-    return f"{run.name}-{host.name}"
+    """Name of a host's container; with a part of the run's id, since runs of one name may be anywhere on this machine."""
+    return f"{run.name}-{run.id[:6]}-{host.name}"
 
 
 def network_name(run: Run) -> str:
     """Name of the run's own network; a single host needs none."""
-    return f"trainshed-{run.name}" if len(run.hosts) > 1 else ""
+    return f"trainshed-{run.name}-{run.id[:6]}" if len(run.hosts) > 1 else ""
 
 
 def labels(run: Run) -> list[str]:
@@ -53,7 +56,8 @@ def labels(run: Run) -> list[str]:
 
 def create_network(run: Run) -> list[str]:
     """Arguments that make the run's network."""
-    return ["network", "create", *labels(run), network_name(run)]
+    isolated = ["--internal"] if run.job.network_isolation else []
+    return ["network", "create", *labels(run), *isolated, network_name(run)]
 
 
 def create(run: Run, index: int, machine: Machine) -> tuple[list[str], dict[str, str]]:
@@ -63,7 +67,11 @@ def create(run: Run, index: int, machine: Machine) -> tuple[list[str], dict[str,
     arguments += [*labels(run), "--label", f"{LABEL}.host={host.name}"]
     if network := network_name(run):
         arguments += ["--network", network, "--network-alias", host.name]
-    if not engine.rootless:
+    elif job.network_isolation:
+        arguments += ["--network", "none"]
+    if machine.copies:
+        pass  # what is copied in is root's, and what is copied out is the caller's anyway
+    elif not engine.rootless:
         arguments += ["--user", f"{machine.uid}:{machine.gid}"]
     elif engine.kind == "podman" and machine.uid != 0:
         arguments += ["--userns", "keep-id", "--user", f"{machine.uid}:{machine.gid}"]
@@ -75,24 +83,28 @@ def create(run: Run, index: int, machine: Machine) -> tuple[list[str], dict[str,
     if job.resources.cpus:
         arguments += ["--cpus", f"{job.resources.cpus:g}"]
     arguments += _gpus(run, index, machine)
-    for source, target, read_only in mounts(run, host):
+    for source, target, read_only in () if machine.copies else mounts(run, host):
         arguments += ["--mount", _mount(source, target, read_only)]
     given, client = _environment(run, machine)
     arguments += given
-    return [*arguments, job.image, "train"], client
+    if job.entrypoint:
+        return [*arguments, "--entrypoint", job.entrypoint[0], job.image, *job.entrypoint[1:], *job.arguments], client
+    return [*arguments, job.image, *(job.arguments or ("train",))], client
 
 
 def mounts(run: Run, host: Host) -> list[tuple[str, str, bool]]:
     """(folder here, folder there, read-only) of a host. Code is mounted only where the job brings some."""
     pairs = [(f"{host.folder}/input", "input", False), (host.output, "output", False)]
-    pairs += [(run.model, "model", False), (run.checkpoints, "checkpoints", False)]
-    if run.job.source_dir:
+    pairs += [(run.model, "model", False), (run.checkpoints, run.job.checkpoint_path, False)]
+    if run.job.source_dir and not run.job.source_dir.startswith(S3):
         pairs.append((f"{host.folder}/code", "code", False))
     for channel in run.job.channels:
+        if channel.input_mode == "Pipe":
+            continue
         target = f"input/data/{channel.name}"
-        if os.path.isfile(channel.path):
+        if not channel.staged and os.path.isfile(channel.path):
             target += f"/{os.path.basename(channel.path)}"
-        pairs.append((channel.path, target, True))
+        pairs.append((run.data(host, channel), target, True))
     return [(source, f"{host.base}/{target}", read_only) for source, target, read_only in pairs]
 
 
@@ -117,13 +129,13 @@ def _gpus(run: Run, index: int, machine: Machine) -> list[str]:
 
 def _environment(run: Run, machine: Machine) -> tuple[list[str], dict[str, str]]:
     values = {"TRAINING_JOB_NAME": run.name, "TRAINSHED_RUN_ID": run.id}
-    if machine.uid != 0:  # the image knows no such user: caches go to HOME, and getpass asks for USER
+    if machine.uid != 0 and not machine.copies:  # the image knows no such user: caches go to HOME, and getpass asks for USER
         values |= {"HOME": "/tmp", "USER": machine.user}
-    values |= run.job.environment
+    values |= {**run.job.environment, **machine.secrets}
     arguments: list[str] = []
     client: dict[str, str] = {}
     for name, value in values.items():
-        by_client = name in _CLIENT or name.upper() in _CLIENT or name.startswith(_CLIENT_PREFIXES)
+        by_client = is_read_by_client(name)
         arguments += ["--env", f"{name}={value}" if by_client else name]
         if not by_client:
             client[name] = value

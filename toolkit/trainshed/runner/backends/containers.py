@@ -6,10 +6,12 @@ import getpass
 import json
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 
 from trainshed.container.hardware import probe
+from trainshed.container.supervisor.tree import die_with_parent
 from trainshed.contract.secrets import MASK, is_secret_name
 
 from .. import gpus
@@ -17,8 +19,11 @@ from ..engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_im
 from ..job import Job
 from ..layout import Run
 from ..owner import caller, hand_over
+from ..references import look_up
 from .base import Exit, RunningHost, exit_status
 from .command import Machine, container_name, create, create_network, network_name
+from .copying import copy_in, copy_out, is_elsewhere
+from .labelled import remove_all
 
 REPORT_SECONDS = 10.0  # beyond the script's grace, for `train` to write its report
 
@@ -87,6 +92,8 @@ class Containers:
     def __init__(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
         self.job, self.environ, self.say = job, environ, say
         self.hosts: list[ContainerHost] = []
+        self.secrets: dict[str, str] = {}
+        self.pids: list[int] | None = None
         self.created: list[str] = []
         self.run: Run | None = None
         self._machine: Machine | None = None
@@ -99,12 +106,18 @@ class Containers:
             uid, gid = caller(self.environ)
             memory = probe(self.environ).memory_bytes
             devices = gpus.present(self.environ) if engine.gpus else ()
-            self._machine = Machine(engine, uid, gid, _user_name(uid), memory, devices)
+            copies = is_elsewhere(engine, self.environ)
+            self._machine = Machine(engine, uid, gid, _user_name(uid), memory, devices, self.secrets, copies)
         return self._machine
 
     def prepare(self) -> None:
         """Finds the engine; pulls the image if it is not here."""
+        self.secrets = look_up(self.job, self.environ)
         engine, image = self.machine.engine, self.job.image
+        if self.machine.copies:
+            self.say("the container engine is on another machine: files are copied there and back")
+            if any(channel.input_mode == "Pipe" for channel in self.job.channels):
+                raise EngineError("Pipe mode needs a container engine on this machine", hint="use File mode")
         if engine.inspect_image(image) is not None:
             return
         self.say(f"the image {image} is not here: pulling it")
@@ -116,6 +129,7 @@ class Containers:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
+            preexec_fn=_end_with_runner,
         )
         if done.returncode != 0:
             hint = near_image(image, engine) or hint_for(done.stderr)
@@ -123,7 +137,7 @@ class Containers:
 
     def start(self, run: Run) -> list[RunningHost]:
         """Creates all containers, then starts them, so that an error of one leaves none running."""
-        self.run = run
+        self.run, self.hosts, self.created, self.pids = run, [], [], None
         engine = self.machine.engine
         hand_over(run, self.environ)  # before the containers, which run as that person, want to write
         try:
@@ -132,6 +146,8 @@ class Containers:
             for index, host in enumerate(run.hosts):
                 self._create(run, index)
                 self.created.append(container_name(run, host))
+                if self.machine.copies:
+                    copy_in(engine, run, host)
             for host in run.hosts:
                 self.hosts.append(ContainerHost(host.name, container_name(run, host), self.machine))
         except BaseException:
@@ -155,20 +171,30 @@ class Containers:
             what = f"the container of {run.hosts[index].name} cannot be made: {reason(done.stderr)}"
             raise EngineError(what, hint=hint_for(done.stderr))
 
+    def roots(self) -> list[int]:
+        """The containers' first processes, where the engine shares this machine's kernel."""
+        if self.machine.copies or self.run is None:
+            return []
+        if self.pids is None:
+            done = self.machine.engine.run("inspect", "--format", "{{.State.Pid}}", *self.created)
+            found = [int(text) for text in done.stdout.split() if text.isdigit() and int(text) > 0]
+            self.pids = [pid for pid in found if os.path.exists(f"/proc/{pid}")]
+        return self.pids
+
+    def fetch(self, run: Run) -> None:
+        """Copies the results out of containers that could not be given this machine's folders."""
+        if self.machine.copies:
+            for host in run.hosts:
+                copy_out(self.machine.engine, run, host)
+
     def clear(self) -> None:
         """Removes the containers and the network."""
         if self.run is None:
             return
-        engine = self.machine.engine
-        try:
-            if self.created:
-                engine.run("rm", "--force", "--volumes", *self.created)
-            for host in self.hosts:
-                host.close()
-            if network_name(self.run):
-                engine.run("network", "rm", network_name(self.run))
-        except EngineError as error:
-            self.say(f"warning: {error.message}; left behind: {', '.join(self.created)}")
+        for problem in remove_all(self.machine.engine, self.run.id):
+            self.say(f"warning: {problem}; `trainshed rm` tries again")
+        for host in self.hosts:
+            host.close()
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
         """The engine's command lines."""
@@ -181,6 +207,10 @@ class Containers:
             ]
             rows.append((host.name, shlex.join([*self.machine.engine.command, *shown])))
         return rows
+
+
+def _end_with_runner() -> None:
+    die_with_parent(signal.SIGTERM)
 
 
 def _masked(part: str) -> str:

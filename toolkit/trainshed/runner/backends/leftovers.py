@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import shutil
 import signal
+import tempfile
 import time
 
 _VARIABLE = "TRAINSHED_RUN_ID"
@@ -38,3 +41,11 @@ def end_leftovers(run_id: str, seconds: float = 5.0) -> int:
             killed.add(pid)
         time.sleep(0.02)
     return len(killed)
+
+
+def remove_scratch(pid: int) -> None:
+    """Removes the temporary folders of a `train` that was killed before it could; its PID is part of their names."""
+    for place in {tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"}:
+        for folder in glob.glob(f"{glob.escape(place)}/trainshed-{pid}-*"):
+            if not os.path.islink(folder):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -18,8 +18,9 @@ from trainshed.contract.secrets import MASK, is_secret_name
 from .. import gpus
 from ..job import Job
 from ..layout import Host, Run
+from ..references import look_up
 from .base import Exit, RunningHost, exit_status
-from .leftovers import end_leftovers
+from .leftovers import end_leftovers, remove_scratch
 
 # Variables of the caller that would speak of another job: of an outer launcher, or of a container this runs in.
 _FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", "TRAINSHED_", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_", "PET_")
@@ -69,10 +70,12 @@ class Processes:
     def __init__(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
         self.job, self.environ, self.say = job, environ, say
         self.run_id = ""
+        self.secrets: dict[str, str] = {}
         self.hosts: list[ProcessHost] = []
 
     def prepare(self) -> None:
         """Nothing is needed; limits that only containers can hold are named."""
+        self.secrets = look_up(self.job, self.environ)
         limits = self.job.resources
         given = [name for name in ("cpus", "memory", "shm_size") if getattr(limits, name) is not None]
         if given:
@@ -81,9 +84,10 @@ class Processes:
     def start(self, run: Run) -> list[RunningHost]:
         """One child a host; a child whose runner dies is asked to end by the kernel."""
         self.run_id = run.id
+        self.hosts = []
         ports = _two_free_ports() if len(run.hosts) > 1 else ("", "")
         for index, host in enumerate(run.hosts):
-            environment = {**inherited(self.environ), **_own(run, index, host, self.environ, ports)}
+            environment = {**inherited(self.environ), **_own(run, index, host, self.environ, ports), **self.secrets}
             try:
                 process = subprocess.Popen(
                     _command(),
@@ -108,6 +112,15 @@ class Processes:
             host.process.wait()
         if self.run_id:
             end_leftovers(self.run_id)
+        for host in self.hosts:
+            remove_scratch(host.process.pid)
+
+    def roots(self) -> list[int]:
+        """The hosts' processes."""
+        return [host.process.pid for host in self.hosts if host.process.returncode is None]
+
+    def fetch(self, run: Run) -> None:
+        """Everything is here already."""
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
         """The variables that make the host what it is, and the command."""

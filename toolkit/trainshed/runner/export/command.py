@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     own.add_argument("--jobset", action="store_true")
     own.add_argument("--code", default="")
     chosen, rest = own.parse_known_args(arguments[1:])
-    job, _ = job_of(rest, os.environ)
+    job = job_of(rest, os.environ).job
     if target == "kubernetes":
         from .kubernetes import manifests
 

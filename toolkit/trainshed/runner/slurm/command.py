@@ -18,18 +18,19 @@ from trainshed.container.interrupted import Interrupted, stop_raises
 from trainshed.container.supervisor.loop import SignalPipe
 from trainshed.contract.errors import EXIT_SIGNAL_BASE, JobError, Problem, did_you_mean
 from trainshed.contract.files import write_atomic
-from trainshed.contract.secrets import mask_text
+from trainshed.contract.secrets import NAMES_VARIABLE, mask_text
 
-from .. import layout
+from .. import index, layout
 from ..backends.processes import inherited
 from ..card import render, shown
 from ..collect import collect
+from ..execution import described
 from ..flags import job_of
 from ..job import Job
 from ..layout import Run
 from ..metrics import Metrics
 from ..records import failure_of, phases_of, record_of
-from ..run import described
+from ..references import look_up
 from ..screen import Screen, duration
 from ..status import StatusFile, iso
 from ..verdict import EXIT_TIME_OVER, Verdict
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
     own.add_argument("--sbatch", action="append", default=[])
     own.add_argument("--detach", action="store_true")
     chosen, rest = own.parse_known_args(arguments)
-    job, dry_run = job_of(rest, os.environ)
+    job, dry_run, *_ = job_of(rest, os.environ)
     options = read_options(job, chosen.sbatch)
     screen = Screen()
     try:
@@ -92,7 +93,8 @@ def submit_and_follow(
 ) -> int:
     """The exit status of the job. Raises TrainshedError where it could not be submitted, Interrupted before it was."""
     run = layout.plan(job, in_containers=False, now=time.time())
-    text = batch_script(run, options, train_command(environ), tuple(job.environment))
+    variables = (*job.environment, *job.references, *([NAMES_VARIABLE] if job.references else []))
+    text = batch_script(run, options, train_command(environ), variables)
     if dry_run:
         print(mask_text(text), end="")
         return 0
@@ -101,11 +103,16 @@ def submit_and_follow(
         client = Client(environ)
         with stop_raises("before the job was submitted"):
             client.check()
+            secrets = look_up(job, environ)
+            claimed = layout.claim(run)
+            if claimed is not run:  # another run of this name was first
+                run, text = claimed, batch_script(claimed, options, train_command(environ), variables)
             notes = place(run, text)
+            index.note(run, environ)
         for note in notes:
             screen.say(f"warning: {note}")
         status = StatusFile(run)
-        number = client.submit(f"{run.folder}/slurm/job.sh", environment_of(run, environ))
+        number = client.submit(f"{run.folder}/slurm/job.sh", {**environment_of(run, environ), **secrets})
         screen.say(f"{run.name}: job {number} of Slurm, {job.instances} node(s), in {shown(run.folder)}")
         status.data["Trainshed"] |= {"SlurmJobId": number}
         status.to("Pending", f"Slurm has the job as number {number}")

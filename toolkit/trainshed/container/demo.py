@@ -1,0 +1,114 @@
+"""`demo`: trains something small right here, offline, in about ten seconds, so that one sees what a job looks like.
+
+In an image with torch and trainshed's ready programs: a network on the handwritten digits of scikit-learn. Elsewhere a
+line through points, in plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from trainshed.contract.errors import EXIT_SUCCESS, JobError, Problem, TrainshedError
+from trainshed.contract.paths import DEFAULT_BASE
+
+from .console import say
+from .main import train
+
+USAGE = """\
+usage: demo [--help]
+
+Trains a small network on handwritten digits, offline, in about ten seconds: lays out a job below /opt/ml (a temporary
+folder where that cannot be written) and runs `train` on it. Where torch is missing, a line is fitted to points instead.
+
+    docker run --rm IMAGE demo
+    docker run --rm -v "$PWD/job:/opt/ml" IMAGE demo     keeps the job, and what it made
+
+  --help    print this and exit
+"""
+EPOCHS = "6"
+LINE = """\
+import json, os, random
+
+source = random.Random(0)
+points = [(x, 2 * x + 1 + source.gauss(0, 0.05)) for x in (source.uniform(-1, 1) for _ in range(2000))]
+slope = offset = 0.0
+for epoch in range(int(os.environ["SM_HP_EPOCHS"])):
+    loss = 0.0
+    for x, y in points:
+        error = slope * x + offset - y
+        loss += error * error / len(points)
+        slope -= 0.001 * error * x
+        offset -= 0.001 * error
+    print(f"metric loss={loss:.5f} epoch={epoch}", flush=True)
+with open(os.path.join(os.environ["SM_MODEL_DIR"], "line.json"), "w") as file:
+    json.dump({"slope": slope, "offset": offset}, file)
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """The `demo` command; returns its exit status."""
+    if "--help" in arguments or "-h" in arguments:
+        print(USAGE, end="")
+        return EXIT_SUCCESS
+    if arguments:
+        raise JobError([Problem("demo", f"does not take {arguments[0]!r}", suggestion="see `demo --help`")])
+    environ = os.environ
+    base = environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_BASE
+    if os.path.isdir(f"{base}/input/config") and os.listdir(f"{base}/input/config"):
+        raise TrainshedError(
+            f"{base} holds a job already", hint="run it with `train`, or mount an empty folder for the demo"
+        )
+    if _writable(base):
+        return _demo(base, base)
+    with tempfile.TemporaryDirectory(prefix="trainshed-demo-") as folder:
+        return _demo(folder, "")
+
+
+def _demo(base: str, kept: str) -> int:
+    """kept: the folder that outlives the demo, "" for none."""
+    ready = _ready_programs()
+    try:
+        os.makedirs(f"{base}/input/config", exist_ok=True)
+        os.makedirs(f"{base}/checkpoints", exist_ok=True)
+        hyperparameters = {"epochs": EPOCHS}
+        if ready:
+            hyperparameters["sagemaker_program"] = f"{ready}/image_classification.py"
+            command = [sys.executable, f"{ready}/demo_data.py", "digits", f"{base}/input/data"]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise TrainshedError("the demo's data cannot be written", details=done.stderr[-2000:])
+        else:
+            os.makedirs(f"{base}/code", exist_ok=True)
+            with open(f"{base}/code/train.py", "w") as file:
+                file.write(LINE)
+            hyperparameters["sagemaker_program"] = "train.py"
+        with open(f"{base}/input/config/hyperparameters.json", "w") as file:
+            json.dump(hyperparameters, file)
+    except OSError as error:
+        raise TrainshedError(f"the demo cannot be laid out: {error.filename}: {error.strerror}") from error
+    say(f"demo: {'a network on handwritten digits' if ready else 'a line through points'}, {EPOCHS} epochs, in {base}")
+    code = train({**os.environ, "SAGEMAKER_BASE_DIR": base})
+    if code == EXIT_SUCCESS and kept:
+        say(f"demo: the model is in {kept}/model, measurements and the run's record in {kept}/output/data")
+    return code
+
+
+def _ready_programs() -> str:
+    """The folder of trainshed's ready programs, "" where they or what they need are missing."""
+    from importlib.util import find_spec
+
+    folder = os.environ.get("TRAINSHED_ENTRYPOINTS") or "/opt/trainshed/entrypoints"
+    there = os.path.isfile(f"{folder}/demo_data.py") and os.path.isfile(f"{folder}/image_classification.py")
+    return folder if there and all(find_spec(name) for name in ("torch", "sklearn", "numpy")) else ""
+
+
+def _writable(base: str) -> bool:
+    try:
+        os.makedirs(base, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(base, os.W_OK | os.X_OK)

@@ -1,0 +1,234 @@
+"""Running jobs from Python: the commands' own functions, with values instead of text.
+
+    training = run("job.yaml", hyperparameters={"epochs": 3}, wait=False)
+    training.logs()                    # what it has printed so far
+    training.stop().status["SecondaryStatus"]
+
+A job runs in a process of its own. So it works in notebooks and in threads, and ends only when it is over or stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainshed.contract.errors import JobError, Problem, TrainshedError
+from trainshed.contract.hyperparameters import SpelledFloat
+
+from . import schema
+from .detached import start
+from .follow import follow, logs_of, tagged
+from .job import Job
+from .lifecycle import clone, public_status, remove, state_of, stop, to_resume
+from .nodes import Node
+from .stored import Stored, every, load
+from .stored import find as find_stored
+
+
+class JobFailed(TrainshedError):
+    """A job that was waited for has failed; the message is the platform's FailureReason. `training` is the run."""
+
+    def __init__(self, training: Training) -> None:
+        reason = str(training.status.get("FailureReason", "it failed"))
+        super().__init__(f"{training.name}: {reason}")
+        self.training = training
+
+
+class Training:
+    """A run: that goes on, or is over."""
+
+    def __init__(self, stored: Stored) -> None:
+        self._stored = stored
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self._stored.name
+
+    @property
+    def folder(self) -> str:
+        """The run's folder."""
+        return self._stored.folder
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """How it stands now, in the shape of the platform's DescribeTrainingJob, and `Trainshed` beside it."""
+        return public_status(self._load(), os.environ)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is not over yet."""
+        return bool(self._load().runner)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit status, None as long as it has none."""
+        code = self._load().ours.get("ExitCode")
+        return code if isinstance(code, int) else None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Last value of each metric of a run that is over; NaN and infinities as such."""
+        return {one["MetricName"]: float(one["Value"]) for one in self._load().status.get("FinalMetricDataList") or []}
+
+    @property
+    def model(self) -> str:
+        """Path of model.tar.gz; "" where there is none (yet)."""
+        path = f"{self.folder}/output/model.tar.gz"
+        return path if os.path.isfile(path) else ""
+
+    def logs(self, host: str = "") -> str:
+        """What the hosts, or one of them, have printed so far."""
+        several = len(logs_of(self._stored)) > 1 and not host
+        lines = follow(self._stored, hosts=[host] if host else None, forever=False)
+        return b"".join(tagged(name, line, several) for name, line in filter(None, lines)).decode("utf-8", "replace")
+
+    def wait(self, *, echo: bool = True, check: bool = True) -> Training:
+        """Waits for the end; Ctrl-C (a notebook's stop button) stops the job, and it may save.
+
+        Args:
+            echo: print what it prints.
+            check: raise JobFailed if it fails.
+        """
+        try:
+            several = False
+            for entry in follow(self._stored, runner=True):
+                if entry is None or not echo:
+                    continue
+                several = several or len(logs_of(self._stored)) > 1
+                name, line = entry
+                text = line if name == "runner" else tagged(name, line, several)
+                print(text.decode("utf-8", "replace"), end="", flush=True)
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        if check and self.status["TrainingJobStatus"] == "Failed":
+            raise JobFailed(self)
+        return self
+
+    def stop(self, *, kill: bool = False) -> Training:
+        """Asks it to end and waits until it has. Raises TrainshedError where it cannot be stopped from here."""
+        stop(self._load(), os.environ, _say, kill=kill)
+        return self
+
+    def resume(self, *, wait: bool = True, echo: bool = True, check: bool = True) -> Training:
+        """Takes it up again in its own folder, with its checkpoints. Raises TrainshedError, JobError, JobFailed."""
+        again = to_resume(self._load(), os.environ, _say)
+        start(again.job, os.environ, again=again)
+        return self.wait(echo=echo, check=check) if wait else self
+
+    def clone(self) -> str:
+        """A job file that makes it again."""
+        return clone(self._load())
+
+    def remove(self, *, force: bool = False) -> None:
+        """Removes it with all that it left. Raises TrainshedError if it runs and `force` is not given."""
+        remove(self._load(), os.environ, _say, force=force)
+
+    def _load(self) -> Stored:
+        self._stored = load(self._stored.folder)
+        return self._stored
+
+    def __repr__(self) -> str:
+        return f"<Training {self.name}: {' '.join(filter(None, state_of(self._load(), os.environ)))}>"
+
+
+def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields: Any) -> Job:
+    """A job from a job file (or a CreateTrainingJob request), from a mapping of its fields, or from fields alone.
+
+    Fields have the names of the job file and win over it; mappings (hyperparameters, channels, environment ...) are merged.
+    Relative paths start at the job file, those of fields at the working directory.
+
+    Raises:
+        JobError: something is wrong; holds every problem.
+    """
+    problems: list[Problem] = []
+    values: dict[str, Node] = {}
+    extra: dict[str, Any] = {}
+    name = ""
+    if isinstance(file, Mapping):
+        values = dict(_node(dict(file)).value)
+    elif file:
+        from .request import is_request, translate
+        from .yamlfile import read_nodes
+
+        path = os.fspath(file)
+        name = os.path.splitext(os.path.basename(path))[0]
+        root = read_nodes(path, problems)
+        if root is None:
+            raise JobError(problems)
+        values = dict(root.value)
+        if is_request(values):
+            values, extra = translate(values, problems)
+    for field, value in fields.items():
+        node, present = _node(value), values.get(field)
+        if isinstance(node.value, dict) and present is not None and isinstance(present.value, dict):
+            node = Node({**present.value, **node.value}, node.where, node.folder)
+        values[field] = node
+    made = schema.check(
+        values, os.environ, os.fspath(file) if not isinstance(file, Mapping) and file else "job", name, problems
+    )
+    if problems:
+        raise JobError(schema.in_order(problems))
+    return replace(made, **extra)
+
+
+def run(
+    file: str | os.PathLike[str] | Mapping[str, Any] | Job = "",
+    /,
+    *,
+    wait: bool = True,
+    echo: bool = True,
+    check: bool = True,
+    **fields: Any,
+) -> Training:
+    """Runs a job: `make_job`'s arguments, or a `Job`.
+
+    Args:
+        wait: return when it is over; else as soon as it has its folder.
+        echo: print what it prints, while waiting.
+        check: raise JobFailed if it fails, while waiting.
+
+    Raises:
+        JobError, TrainshedError: it could not be started.
+        JobFailed: it failed.
+    """
+    made = replace(file, **fields) if isinstance(file, Job) else make_job(file, **fields)
+    training = Training(start(made, os.environ, quiet=not echo))
+    return training.wait(echo=echo, check=check) if wait else training
+
+
+def find(run: str = "") -> Training:
+    """A run by its name, the beginning of that, or its folder; the newest one for "". Raises TrainshedError."""
+    return Training(find_stored(run, os.environ))
+
+
+def runs() -> list[Training]:
+    """The runs of this machine that are known, oldest first."""
+    return [Training(one) for one in every(os.environ)]
+
+
+def _node(value: Any) -> Node:
+    """A Python value as if it had been read from a file; floats are spelled as Python spells them."""
+    if isinstance(value, Mapping):
+        inner = {str(name): _node(item) for name, item in value.items()}
+        return Node(inner, "job", os.getcwd(), "", 1 + sum(item.size for item in inner.values()))
+    if isinstance(value, (list, tuple)):
+        return Node([_node(item) for item in value], "job", os.getcwd())
+    if isinstance(value, float):
+        spelled = value if isinstance(value, SpelledFloat) else SpelledFloat(repr(value))
+        return Node(spelled, "job", os.getcwd(), str(spelled))
+    if value is None or isinstance(value, (bool, int)):
+        text = {None: "", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+        return Node(value, "job", os.getcwd(), text)
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise JobError([Problem("job", f"a {type(value).__name__} cannot be in a job")])
+    return Node(text, "job", os.getcwd(), text)
+
+
+def _say(message: str) -> None:
+    print(f"trainshed: {message}", file=sys.stderr)

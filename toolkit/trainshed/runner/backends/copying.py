@@ -1,0 +1,114 @@
+"""For engines on another machine: a host's files are copied into its container, and out when that has ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping
+
+from trainshed.container.program.archive import unpack
+from trainshed.contract.errors import TrainshedError
+
+from ..engine import Engine, EngineError, hint_for, reason
+from ..job import S3
+from ..layout import Host, Run
+from .command import container_name
+
+
+def is_elsewhere(engine: Engine, environ: Mapping[str, str]) -> bool:
+    """Whether the engine's daemon is reached over a network: then it cannot mount folders of this machine."""
+    address = environ.get("DOCKER_HOST") or environ.get("CONTAINER_HOST") or ""
+    if not address and engine.kind == "docker":
+        at = engine.command.index("--context") + 1 if "--context" in engine.command else 0
+        context = [engine.command[at]] if 0 < at < len(engine.command) else []
+        address = engine.run("context", "inspect", *context, "--format", "{{.Endpoints.docker.Host}}").stdout.strip()
+    return address.startswith(("tcp://", "ssh://", "http://", "https://"))
+
+
+def copy_in(engine: Engine, run: Run, host: Host) -> None:
+    """Lays out /opt/ml in a container that has not started. Raises EngineError."""
+    container = container_name(run, host)
+    with tempfile.TemporaryDirectory(prefix="trainshed-") as folder:
+        for name in ("model", "output/data"):
+            os.makedirs(f"{folder}/ml/{name}")
+        for name in ("ml", "ml/model", "ml/output", "ml/output/data"):
+            os.chmod(f"{folder}/{name}", 0o777)  # whoever the image's user is
+        _copy(engine, f"{folder}/ml", f"{container}:/opt/")
+    _copy(engine, f"{host.folder}/input", f"{container}:/opt/ml/")
+    _copy(engine, f"{run.checkpoints}/.", f"{container}:/opt/ml/{run.job.checkpoint_path}/")
+    if run.job.source_dir and not run.job.source_dir.startswith(S3):
+        _copy(engine, f"{host.folder}/code/.", f"{container}:/opt/ml/code/")
+    for channel in run.job.channels:
+        path = run.data(host, channel)
+        source = path if os.path.isfile(path) else f"{path}/."
+        _copy(engine, source, f"{container}:/opt/ml/input/data/{channel.name}/", follow=True)
+
+
+def copy_out(engine: Engine, run: Run, host: Host) -> None:
+    """Brings output, model and checkpoints of an ended container home. Raises TrainshedError."""
+    container = container_name(run, host)
+    for source, target in (
+        ("output", host.output),
+        ("model", run.model),
+        (run.job.checkpoint_path, run.checkpoints),
+    ):
+        _extract(engine, f"{container}:/opt/ml/{source}/.", target)
+
+
+def _copy(engine: Engine, source: str, target: str, *, follow: bool = False) -> None:
+    """`docker cp`; folders that are missing on the way are made by a tar of them."""
+    container, _, path = target.partition(":")
+    if not path.endswith("/opt/"):
+        _make_folder(engine, container, path)
+    options = ["--follow-link"] if follow else []
+    engine.checked("cp", *options, source, target, timeout=None)
+
+
+def _make_folder(engine: Engine, container: str, path: str) -> None:
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            parts = path.strip("/").split("/")
+            for number in range(3, len(parts) + 1):  # /opt/ml is there
+                info = tarfile.TarInfo("/".join(parts[:number]))
+                info.type, info.mode = tarfile.DIRTYPE, 0o777
+                tar.addfile(info)
+        file.seek(0)
+        done = subprocess.run([*engine.command, "cp", "-", f"{container}:/"], stdin=file, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise EngineError(f"{path} cannot be made in {container}: {reason(done.stderr)}", hint=hint_for(done.stderr))
+
+
+def _extract(engine: Engine, source: str, target: str) -> None:
+    """What a container left is as hostile as any archive: it goes through the same door."""
+    with tempfile.TemporaryDirectory(prefix="trainshed-") as folder:
+        archive = f"{folder}/out.tar"
+        with open(archive, "wb") as file:
+            command = [*engine.command, "cp", source, "-"]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            if "no such" in done.stderr.lower() or "not find" in done.stderr.lower():
+                return
+            raise EngineError(f"`{shlex.join(command)}` failed: {reason(done.stderr)}")
+        aside = f"{folder}/out"
+        os.mkdir(aside)
+        try:
+            unpack(archive, aside)
+            _merge(aside, target)
+        except OSError as error:
+            raise TrainshedError(f"{target}: {error.strerror}") from error
+
+
+def _merge(source: str, target: str) -> None:
+    os.makedirs(target, exist_ok=True)
+    for entry in os.scandir(source):
+        place = f"{target}/{entry.name}"
+        if entry.is_dir(follow_symlinks=False) and os.path.isdir(place) and not os.path.islink(place):
+            _merge(entry.path, place)
+            continue
+        if os.path.lexists(place):
+            shutil.rmtree(place) if os.path.isdir(place) and not os.path.islink(place) else os.unlink(place)
+        shutil.move(entry.path, place)

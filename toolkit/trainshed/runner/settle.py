@@ -1,0 +1,126 @@
+"""Runs whose runner died: what still runs of them is ended, what they made is collected, and how they ended is written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from trainshed.contract.errors import EXIT_SIGNAL_BASE, TrainshedError
+
+from .backends.base import Exit
+from .backends.labelled import Found, containers, remove_all
+from .backends.leftovers import end_leftovers, processes_of
+from .collect import collect
+from .engine import Engine, EngineError, find_engine
+from .metrics import Metrics
+from .owner import hand_over
+from .records import record_of
+from .status import StatusFile
+from .stored import Stored
+from .verdict import Verdict, judge
+from .watch import REPORT_SECONDS, Ending, HostEnd
+
+PAUSE = 0.1  # seconds between two looks
+EXIT_LOST = EXIT_SIGNAL_BASE + signal.SIGKILL  # what a killed runner would have exited with
+
+
+def engine_of(run: Stored, environ: Mapping[str, str]) -> Engine | None:
+    """The engine that a run's containers are asked for; None where there is none to ask, or the run has none."""
+    if not run.in_containers:
+        return None
+    try:
+        return find_engine(environ)
+    except EngineError:
+        return None
+
+
+def still_running(run: Stored, environ: Mapping[str, str]) -> list[str]:
+    """What of a run goes on although its runner is dead: hosts' names, and processes."""
+    if not run.id:
+        return []
+    engine = engine_of(run, environ)
+    if engine is not None:
+        return [one.host for one in containers(engine, run.id) if one.running]
+    return [f"process {pid}" for pid in processes_of(run.id)]
+
+
+def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], *, grace: float | None = None) -> Verdict:
+    """Ends what a dead runner left (SIGTERM, then SIGKILL after the grace), collects it, writes the last status.
+
+    Args:
+        grace: seconds; the job's own if None.
+
+    Raises:
+        TrainshedError: the run's files are none.
+    """
+    made = run.run()
+    grace = made.job.grace_seconds if grace is None else grace
+    engine = engine_of(run, environ)
+    ends = _end_containers(engine, run.id, grace) if engine is not None else _end_processes(run.id, grace)
+    status = StatusFile(made, before=run.status, first="Uploading")
+    verdict = _verdict(run, ends, judge(made, Ending(tuple(ends))) if ends else None)
+    model = ""
+    try:
+        if os.path.isdir(made.artifacts):
+            model = collect(made, verdict)[0].path
+    finally:
+        status.ended(verdict, Ending(tuple(ends)), Metrics(), model)
+        hand_over(made, environ)
+    if engine is not None:
+        for problem in remove_all(engine, run.id):
+            say(f"warning: {problem}")
+    return verdict
+
+
+def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdict:
+    lost = f"its runner was killed while the job was {str(run.status.get('SecondaryStatus') or 'Starting').lower()}"
+    if judged is None:
+        states = {str(record_of(host).get("state")) for host in run.run().hosts}
+        if states == {"Completed"}:
+            return Verdict("Completed", "Completed", 0)
+        return Verdict("Failed", "Failed", EXIT_LOST, reason=lost)
+    if judged.status == "Completed" and any(end.asked for end in ends):
+        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason=f"stopped; {lost}")
+    return judged
+
+
+def _end_containers(engine: Engine, run_id: str, grace: float) -> list[HostEnd]:
+    found = containers(engine, run_id)
+    asked = {one.id for one in found if one.running}
+    if asked:
+        engine.run("stop", "-t", str(int(grace + REPORT_SECONDS) if grace else 0), *asked, timeout=None)
+        found = containers(engine, run_id)
+    return [HostEnd(one.host, *_exit(one), one.id in asked) for one in found]
+
+
+def _exit(one: Found) -> tuple[int, str]:
+    note = Exit(one.code or 137, "its memory limit was reached (--memory)") if one.out_of_memory else Exit(one.code)
+    return note.code, note.note
+
+
+def _end_processes(run_id: str, grace: float) -> list[HostEnd]:
+    """The kernel has asked them to end when the runner died; they get their grace, as far as it is not over."""
+    if not run_id:
+        return []
+    deadline = time.monotonic() + (grace + REPORT_SECONDS if grace else 0)
+    while processes_of(run_id) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    end_leftovers(run_id)
+    return []
+
+
+def remove_leftovers(run: Stored, environ: Mapping[str, str]) -> None:
+    """Kills and removes whatever there is of a run beside its folder. Raises TrainshedError where that fails."""
+    if not run.id:
+        return
+    engine = engine_of(run, environ)
+    if run.in_containers and engine is None and not run.ended:
+        raise TrainshedError(
+            f"{run.name} had containers, and no container engine answers: they may still be there",
+            hint="start Docker first, or take the folder away by hand",
+        )
+    if engine is not None and (problems := remove_all(engine, run.id)):
+        raise TrainshedError(problems[0])
+    end_leftovers(run.id)

@@ -1,0 +1,231 @@
+"""Runs as their folders tell of them, to commands that come later. What a folder says is checked: it may be anybody's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainshed.contract.errors import JobError, Problem, TrainshedError, did_you_mean
+from trainshed.contract.files import read_bytes
+from trainshed.contract.hyperparameters import SpelledFloat
+from trainshed.contract.secrets import MASK
+
+from . import identity, index
+from .job import Channel, Distribution, Job, Reference, Resources, Spot
+from .layout import RUNS, Run, hosts_of
+from .nodes import RawText
+from .status import ENDED
+
+LARGEST = 16 << 20  # bytes of a file of ours
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class NoRunError(TrainshedError):
+    """There is no such run."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run's folder and what is in its files; both may be missing where its runner was killed early."""
+
+    folder: str
+    status: dict[str, Any]
+    about: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        name = self.status.get("TrainingJobName") or self.about.get("run")
+        return name if isinstance(name, str) else os.path.basename(self.folder)
+
+    @property
+    def id(self) -> str:
+        """The run's id, "" where it has none."""
+        found = self.ours.get("RunId") or self.about.get("id")
+        return found if isinstance(found, str) and _ID.fullmatch(found) else ""
+
+    @property
+    def ours(self) -> dict[str, Any]:
+        """What `status.json` says beside the platform's fields."""
+        value = self.status.get("Trainshed")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether its runner has written how it ended."""
+        return self.status.get("TrainingJobStatus") in ENDED
+
+    @property
+    def runner(self) -> int:
+        """PID of the runner, if it lives on this machine; else 0."""
+        if self.ended or not identity.is_alive(self.ours.get("Runner")):
+            return 0
+        return int(self.ours["Runner"]["Pid"])
+
+    @property
+    def finishing(self) -> bool:
+        """Whether the runner's process is there: also for a moment after the run's end, while it shows the card."""
+        return bool(identity.is_alive(self.ours.get("Runner")))
+
+    @property
+    def elsewhere(self) -> str:
+        """Name of the other machine that the runner is on, as far as can be known; "" if it is this one."""
+        runner = self.ours.get("Runner")
+        if self.ended or not isinstance(runner, dict) or identity.is_alive(runner) is not None:
+            return ""
+        return str(runner.get("Machine"))
+
+    @property
+    def submitted(self) -> str:
+        """The scheduler that has the job, whoever follows it here; "" for none."""
+        number = self.ours.get("SlurmJobId")
+        return f"job {number} of Slurm" if isinstance(number, (int, str)) and str(number).isdigit() else ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the runner died before the run was over."""
+        return not self.ended and not self.runner and not self.elsewhere and not self.submitted
+
+    @property
+    def in_containers(self) -> bool:
+        """Whether its hosts are containers."""
+        return bool(self.about.get("containers"))
+
+    def run(self) -> Run:
+        """The run as it was started; values that were masked stay so. Raises TrainshedError where its files are no run's."""
+        try:
+            job = job_of(self.about["job"])
+            hosts = hosts_of(job, self.folder, in_containers=self.in_containers)
+            return Run(job, self.name, self.id, self.folder, float(self.about["started_seconds"]), hosts)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TrainshedError(f"{self.folder}/job.json is not as a runner writes it") from error
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """A JSON object; {} where there is none to be read."""
+    try:
+        value = json.loads(read_bytes(path, LARGEST) or b"{}")
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def load(folder: str) -> Stored:
+    """A run by its folder."""
+    folder = os.path.abspath(folder)
+    return Stored(folder, _in_shape(read_json(f"{folder}/status.json")), read_json(f"{folder}/job.json"))
+
+
+_SHAPE: dict[str, type] = {
+    "SecondaryStatusTransitions": list, "FinalMetricDataList": list, "Trainshed": dict, "ResourceConfig": dict,
+    "AlgorithmSpecification": dict, "TrainingJobName": str, "TrainingJobStatus": str, "SecondaryStatus": str,
+    "FailureReason": str, "CreationTime": str, "TrainingTimeInSeconds": int, "BillableTimeInSeconds": int,
+}  # fmt: skip
+
+
+def _in_shape(status: dict[str, Any]) -> dict[str, Any]:
+    """Without what is of another kind than a runner writes."""
+    good: dict[str, Any] = {name: value for name, value in status.items() if isinstance(value, _SHAPE.get(name, object))}
+    for name in ("SecondaryStatusTransitions", "FinalMetricDataList"):
+        if name in good:
+            good[name] = [one for one in good[name] if isinstance(one, dict)]
+    if "TrainingTimeInSeconds" not in good or "BillableTimeInSeconds" not in good:
+        good.pop("TrainingTimeInSeconds", None)
+    return good
+
+
+def every(environ: Mapping[str, str]) -> list[Stored]:
+    """The runs that the index knows and those below `./runs`, oldest first."""
+    folders = dict.fromkeys(index.folders(environ))
+    try:
+        with os.scandir(RUNS) as entries:
+            folders.update(dict.fromkeys(os.path.abspath(entry.path) for entry in entries if entry.is_dir()))
+    except OSError:
+        pass
+    found = [load(folder) for folder in folders]
+    return sorted((one for one in found if one.status or one.about), key=lambda one: str(one.status.get("CreationTime", "")))
+
+
+def find(text: str, environ: Mapping[str, str]) -> Stored:
+    """A run by its folder, its name or the beginning of that; the newest one for "".
+
+    Raises:
+        NoRunError: there is none, or several begin so.
+    """
+    if "/" in text or text in (".", ".."):
+        one = load(text)
+        if one.status or one.about:
+            return one
+        raise NoRunError(f"{text} is no run's folder: it has no status.json")
+    runs = every(environ)
+    if not text and runs:
+        return runs[-1]
+    if not runs:
+        raise NoRunError("there is no run here, nor does the index know one", hint="start one: trainshed run SCRIPT")
+    exact = [one for one in runs if one.name == text]
+    begins = exact or [one for one in runs if one.name.startswith(text) or (len(text) > 5 and one.id.startswith(text))]
+    if len(begins) == 1:
+        return begins[0]
+    if not begins:
+        near = did_you_mean(text, [one.name for one in runs])
+        raise NoRunError(f"there is no run {text!r}" + (f": {near}" if near else ""), hint="trainshed ps --all lists them")
+    names = ", ".join(one.name for one in begins[-3:])
+    if exact:
+        raise NoRunError(f"several runs are named {text!r}", hint="name the folder instead")
+    raise NoRunError(f"{len(begins)} runs begin with {text!r}: {names}", hint="give more of the name")
+
+
+def job_of(data: dict[str, Any]) -> Job:
+    """A job from `job.json`. Raises KeyError, TypeError, ValueError where it is none."""
+    fields = dict(data)
+    fields["hyperparameters"] = {str(name): RawText(str(text)) for name, text in data["hyperparameters"].items()}
+    fields["channels"] = tuple(Channel(**{**one, "files": tuple(one["files"])}) for one in data["channels"])
+    fields["distribution"] = Distribution(**data["distribution"])
+    fields["resources"] = Resources(**data["resources"])
+    fields["references"] = {name: Reference(**one) for name, one in data["references"].items()}
+    fields["metric_definitions"] = tuple((str(name), str(regex)) for name, regex in data["metric_definitions"])
+    spot = data["spot"]
+    fields["spot"] = Spot(**{**spot, "interrupt_after": tuple(spot["interrupt_after"])}) if spot else None
+    for name in ("entrypoint", "arguments", "notes"):
+        fields[name] = tuple(data[name])
+    job = Job(**fields)
+    if not 1 <= job.instances <= 512 or not re.fullmatch(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*", job.checkpoint_path):
+        raise ValueError("instances")
+    if ".." in job.checkpoint_path.split("/"):
+        raise ValueError("checkpoint_path")
+    return job
+
+
+def refuse_masked(job: Job, where: str) -> None:
+    """A secret that was given as plain text was not kept. Raises JobError where a value is masked."""
+    problems = [
+        Problem(
+            where, "is a secret, which was not kept", f"{field}.{name}", suggestion=f"give it again: {flag} {name}=VALUE"
+        )
+        for field, values, flag in (
+            ("hyperparameters", job.hyperparameters, "--hp"),
+            ("environment", job.environment, "--env"),
+        )
+        for name, value in values.items()
+        if MASK in str(value)
+    ]
+    if problems:
+        raise JobError(problems)
+
+
+def plain_hyperparameters(job: Job) -> dict[str, Any]:
+    """Hyperparameters as JSON values, numbers as they were spelled; text that is no JSON as it is."""
+
+    def value(text: str) -> Any:
+        try:
+            return json.loads(text, parse_float=SpelledFloat)
+        except (ValueError, RecursionError):
+            return str(text)
+
+    return {name: value(text) if isinstance(text, RawText) else text for name, text in job.hyperparameters.items()}
