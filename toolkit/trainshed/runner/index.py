@@ -63,6 +63,6 @@ def folders(environ: Mapping[str, str]) -> list[str]:
             continue
         if os.path.isdir(path):
             found.append(path)
-        elif os.path.isdir(os.path.dirname(path)):  # else its disk may only not be there now
+        else:
             remove(f"{place}/{name}")
     return found
