@@ -103,17 +103,17 @@ def options(environ: Mapping[str, str], home: str) -> list[str]:
     """What sshd needs on its command line for a job of the MPI driver; [] for everyone else."""
     if not environ.get(DRIVER_VARIABLE) or os.geteuid() != 0:
         return []
+    chosen = ["-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no"]
     try:
         hosts = [str(host) for host in json.loads(environ.get("SM_HOSTS") or "[]")]
-        if len(hosts) < 2:
-            return []
+        if len(hosts) < 2:  # nobody will call, but the driver wants sshd to run
+            return chosen
         key = install(f"{home}/.ssh", hosts, *key_pair(job_seed(environ)))
         write_environment(f"{home}/.ssh", environ)
     except (OSError, ImportError, ValueError) as error:
         print(f"trainshed: sshd: no key for this job could be made: {error}", file=sys.stderr, flush=True)
-        return []
-    chosen = ["PasswordAuthentication=no", "KbdInteractiveAuthentication=no", "PermitUserEnvironment=yes"]
-    return [*(word for option in chosen for word in ("-o", option)), *(["-h", key] if key else [])]
+        return chosen
+    return [*chosen, "-o", "PermitUserEnvironment=yes", *(["-h", key] if key else [])]
 
 
 def main() -> None:
