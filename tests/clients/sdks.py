@@ -75,14 +75,8 @@ class Client:
         self.send(call, **job)
         return self.answer()
 
-    def child(self) -> int:
-        """The one process that the SDK has started, docker-compose's."""
-        assert self.process is not None
-        (only,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(only)
-
     def kill(self) -> None:
-        """Ends the process and its compose at once; the next call gets a new one."""
+        """Ends the process, and its compose if a job runs; the next call gets a new one."""
         if self.process is not None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -90,16 +84,6 @@ class Client:
                 pass
             self.process.wait()
         self.process, self.pending = None, False
-
-    def close(self) -> None:
-        """Ends the process, which has nothing to do."""
-        if self.process is not None:
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.kill()
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -306,6 +304,14 @@ def test_model_parallel_of_mpi_hands_its_parameters_to_mpis_ranks(fit: Fit, fold
     assert env["OMPI_COMM_WORLD_RANK"] == "1"
 
 
+def test_xla_fails_with_its_name_in_an_image_without_it(fit: Fit, folder: Path) -> None:
+    """The SDK itself refuses `pytorchxla` for images that are not Amazon's; the flag can only be set by hand."""
+    flags = {"sagemaker_pytorch_xla_multi_worker_enabled": True, "sagemaker_training_compiler_enabled": True}
+    answer, out = fit(source=write(folder / "src", train=LOOK), arguments={"hyperparameters": flags})
+    assert not answer.ok, answer.log + answer.printed
+    assert "xla" in out.read("output", "failure").splitlines()[0]
+
+
 def test_a_distribution_that_is_not_served_fails_with_its_name(fit: Fit, folder: Path) -> None:
     answer, out = fit(
         ESTIMATOR,
@@ -379,7 +385,7 @@ time.sleep(600)
     assert "KeyError: 'on the second'" in out.read("output", "failure")
 
 
-def test_a_stopped_job_saves_and_its_model_comes_back(fit: Fit, folder: Path, sdk2: Client) -> None:
+def test_a_stopped_job_saves_and_its_model_comes_back(fit: Fit, folder: Path, clients_folder: Path, sdk2: Client) -> None:
     script = """\
 import os, signal, sys, time
 def save(*_):
@@ -393,7 +399,9 @@ while True:
     place = sdk2.folder / "tmp"
     out = fit(source=write(folder / "src", train=script), wait=False)
     wait_for(lambda: list(place.rglob("model/ready")), "the script to be ready")
-    os.kill(sdk2.child(), signal.SIGINT)  # what Ctrl-C means to docker-compose
+    # As compose does on Ctrl-C, and when another host has ended. A signal to compose itself may crash that of Debian 13.
+    (container,) = containers(clients_folder)
+    docker("stop", "--time", "120", container, timeout=240)
     answer = sdk2.answer()
     assert answer.ok, answer.log
     assert out.read("model", "saved") == "in time"
