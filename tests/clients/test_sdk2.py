@@ -304,14 +304,6 @@ def test_model_parallel_of_mpi_hands_its_parameters_to_mpis_ranks(fit: Fit, fold
     assert env["OMPI_COMM_WORLD_RANK"] == "1"
 
 
-def test_xla_fails_with_its_name_in_an_image_without_it(fit: Fit, folder: Path) -> None:
-    """The SDK itself refuses `pytorchxla` for images that are not Amazon's; the flag can only be set by hand."""
-    flags = {"sagemaker_pytorch_xla_multi_worker_enabled": True, "sagemaker_training_compiler_enabled": True}
-    answer, out = fit(source=write(folder / "src", train=LOOK), arguments={"hyperparameters": flags})
-    assert not answer.ok, answer.log + answer.printed
-    assert "xla" in out.read("output", "failure").splitlines()[0]
-
-
 def test_a_distribution_that_is_not_served_fails_with_its_name(fit: Fit, folder: Path) -> None:
     answer, out = fit(
         ESTIMATOR,
