@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainshed.compiler.instructions import remembered
 from trainshed.container.compiler import cache
 from trainshed.contract.compile_cache import files_of, pack, packed_names, unpack
 from trainshed.contract.compiler import CompilePlan
@@ -163,3 +164,23 @@ def test_the_key_tells_torches_devices_and_cpus_apart(tmp_path: Path) -> None:
     assert len(set(keys)) == 4
     assert key("2.9.0", "cuda", "new") == keys[3] and keys[3].endswith("NVIDIA-A10G")
     assert "avx2-" in keys[0] and "avx512f-" in keys[1] and all("/" not in name and "+" not in name for name in keys)
+
+
+def test_instructions_that_worked_are_not_tried_again_and_others_are(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def probe(self: object, path: str) -> bool:
+        asked.append(path)
+        return "bad" not in path
+
+    live, elsewhere = tmp_path / "live", tmp_path / "elsewhere"
+    live.mkdir()
+    elsewhere.mkdir()
+    loads = remembered(probe, str(live))
+    paths = [f"{live}/good.so", f"{live}/bad.so", f"{elsewhere}/good.so"]
+
+    assert [loads(None, path) for path in paths * 2] == [True, False, True] * 2
+    assert asked == [*paths, *paths[1:]]
+    pack(str(live), str(tmp_path / "key.tar"))
+    unpack(str(tmp_path / "key.tar"), str(tmp_path / "new"))
+    assert remembered(probe, str(tmp_path / "new"))(None, f"{tmp_path}/new/good.so") and len(asked) == 5
