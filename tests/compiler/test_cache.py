@@ -166,21 +166,30 @@ def test_the_key_tells_torches_devices_and_cpus_apart(tmp_path: Path) -> None:
     assert "avx2-" in keys[0] and "avx512f-" in keys[1] and all("/" not in name and "+" not in name for name in keys)
 
 
+class _Instructions:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def build_arch_flags(self) -> str:
+        return f"-m{self.name}"
+
+
 def test_instructions_that_worked_are_not_tried_again_and_others_are(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def probe(self: object, path: str) -> bool:
-        asked.append(path)
-        return "bad" not in path
+    def check(self: _Instructions, code: str) -> bool:
+        asked.append(f"{self} {code}")
+        return str(self) != "bad"
 
-    live, elsewhere = tmp_path / "live", tmp_path / "elsewhere"
-    live.mkdir()
-    elsewhere.mkdir()
-    loads = remembered(probe, str(live))
-    paths = [f"{live}/good.so", f"{live}/bad.so", f"{elsewhere}/good.so"]
+    live, new = str(tmp_path / "live"), str(tmp_path / "new")
+    works = remembered(check, live)
+    cases = [(_Instructions(name), code) for name in ("avx2", "bad") for code in ("a", "b")]
 
-    assert [loads(None, path) for path in paths * 2] == [True, False, True] * 2
-    assert asked == [*paths, *paths[1:]]
-    pack(str(live), str(tmp_path / "key.tar"))
-    unpack(str(tmp_path / "key.tar"), str(tmp_path / "new"))
-    assert remembered(probe, str(tmp_path / "new"))(None, f"{tmp_path}/new/good.so") and len(asked) == 5
+    assert [works(*case) for case in cases * 2] == [True, True, False, False] * 2
+    assert asked == ["avx2 a", "avx2 b", *["bad a", "bad b"] * 2]
+    pack(live, str(tmp_path / "key.tar"))
+    unpack(str(tmp_path / "key.tar"), new)
+    assert remembered(check, new)(*cases[0]) and len(asked) == 6

@@ -38,6 +38,10 @@ def configure() -> None:
     logging.getLogger("torch._dynamo.convert_frame").addFilter(_OneLine())
     # Dropout draws the numbers that it would have drawn.
     torch._inductor.config.fallback_random = True
+    # Precompiled headers (140 MB) are not kept with the cache, and inductor makes them anew in each new container, even
+    # where every kernel is there already: that would be most of a warm start.
+    if hasattr(torch._inductor.config, "cpp_cache_precompile_headers"):
+        torch._inductor.config.cpp_cache_precompile_headers = False
     # transformers logs a warning inside GPT-2's forward, once; for the compiler that is a break in the graph.
     for name in ("warning_once", "info_once"):
         function = getattr(logging.Logger, name, None)
