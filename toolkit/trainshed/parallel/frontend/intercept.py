@@ -8,6 +8,7 @@ custom kernels and control flow inside it see plain PyTorch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -121,12 +122,28 @@ def call_natively(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 class OperationMode(TorchFunctionMode):
-    """Hands tensor operations to a handler, questions about tensors excepted."""
+    """Hands tensor operations to a handler, questions about tensors excepted.
+
+    Functions that the user compiled run as they were written while it is on: the compiler would compile our handler, too.
+    """
 
     def __init__(self, handler: OperationHandler) -> None:
         super().__init__()
         self.handler = handler
+        self._stance: Any = None
         self.enabled = True  # a mode of the user's may lie above ours, which then cannot be taken off the stack
+
+    def __enter__(self) -> OperationMode:
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled
+            self._stance = torch.compiler.set_stance("force_eager")
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self._stance is not None:
+            stance, self._stance = self._stance, None
+            stance.__exit__(None, None, None)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
