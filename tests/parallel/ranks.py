@@ -94,6 +94,11 @@ def main() -> None:
     import trainshed.parallel as pipe
 
     pipe.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without taking the interpreter apart: gloo's threads may still hold a tensor, and `train`,
+    # whose ranks wait for them, is not here.
+    os._exit(0)
 
 
 if __name__ == "__main__":
