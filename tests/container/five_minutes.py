@@ -133,7 +133,9 @@ def play(session: Session, wheel: Path, image: str) -> None:
         return sum(path.read_text(errors="replace").count("metric loss=") for path in logs)
 
     say("## Install, and train something")
-    offline = f"{sys.executable} -m pip install --quiet --no-deps --no-index --prefix {session.folder}/.venv {wheel}"
+    # Without --ignore-installed pip would take the trainshed out of the environment that the tests run in.
+    pip = f"{sys.executable} -m pip install --quiet --no-deps --no-index --ignore-installed"
+    offline = f"{pip} --prefix {session.folder}/.venv {wheel}"
     run("pip install trainshed", instead=offline)
     run("trainshed init")
     run("trainshed run job.yaml", lines=12)

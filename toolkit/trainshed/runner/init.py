@@ -29,6 +29,7 @@ parser.add_argument("--learning-rate", type=float, default=0.1)
 arguments = parser.parse_args()
 
 checkpoint = os.path.join(os.environ["SM_CHECKPOINT_DIR"], "state.json")
+unfinished = checkpoint + "." + os.environ["SM_CURRENT_HOST"]  # hosts may share the folder
 slope, offset, first = 0.0, 0.0, 0
 if os.path.exists(checkpoint):
     with open(checkpoint) as file:
@@ -46,9 +47,9 @@ for epoch in range(first, arguments.epochs):
         slope -= arguments.learning_rate * error * x / 100
         offset -= arguments.learning_rate * error / 100
     print(f"metric loss={loss:.5f} epoch={epoch}", flush=True)
-    with open(checkpoint + ".new", "w") as file:
+    with open(unfinished, "w") as file:
         json.dump([slope, offset, epoch + 1], file)
-    os.replace(checkpoint + ".new", checkpoint)  # whole or not there, whenever the job is stopped
+    os.replace(unfinished, checkpoint)  # whole or not there, whenever the job is stopped
 
 with open(os.path.join(os.environ["SM_MODEL_DIR"], "line.json"), "w") as file:
     json.dump({"slope": slope, "offset": offset}, file)
