@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> int:
     for case, run in runs("--containers" in arguments, words):
         with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
             end = run(Path(folder) / "ml")
-            print(row(case, end).replace(folder, ""), flush=True)
+            print(row(case, end).replace(folder, "").replace(sys.executable, "python"), flush=True)
             try:
                 check(case, end)
             except AssertionError as error:
