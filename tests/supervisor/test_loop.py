@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ import pytest
 DRIVER = Path(__file__).with_name("drive.py")
 TOOLKIT = Path(__file__).resolve().parents[2] / "toolkit"
 LIMIT = 60
+
+
+def has_ended(pid: int) -> bool:
+    """Whether no signal changes the process's exit status any more: it waits for its parent, or is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class Driven:
@@ -43,9 +52,13 @@ class Driven:
 
     def wait_for(self, name: str) -> None:
         """Until a file appears that a snippet makes."""
+        self.wait_until((self.folder / name).exists)
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        """Until something is true, while the supervisor runs."""
         deadline = time.monotonic() + LIMIT
-        while not (self.folder / name).exists():
-            assert time.monotonic() < deadline and self.process.poll() is None, f"{name} never appeared"
+        while not true():
+            assert time.monotonic() < deadline and self.process.poll() is None, "it never came true"
             time.sleep(0.01)
 
     def result(self) -> dict[str, Any]:
@@ -139,9 +152,10 @@ def test_user_signals_go_to_those_who_have_a_handler_and_kill_nobody_else(tmp_pa
 def test_a_stop_that_comes_while_one_has_already_failed_is_passed_on_at_once(tmp_path: Path) -> None:
     waits = "while [ ! -e ready ]; do sleep 0.01; done"  # for the other one's trap, which the signal is to find
     driven = Driven(
-        tmp_path, f"{waits}; touch failed; exit 3", "trap 'exit 6' TERM; touch ready; while :; do sleep 0.01; done"
+        tmp_path, f"{waits}; echo $$ > pid; exit 3", "trap 'exit 6' TERM; touch ready; while :; do sleep 0.01; done"
     )
-    driven.wait_for("failed")
+    driven.wait_for("pid")
+    driven.wait_until(lambda: (text := (tmp_path / "pid").read_text()).endswith("\n") and has_ended(int(text)))
     driven.process.send_signal(signal.SIGTERM)
     assert driven.result()["returncodes"] == [3, 6]
 
