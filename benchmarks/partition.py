@@ -227,53 +227,62 @@ class Holder(nn.Module):
         self.handler.backward([loss])
 
 
-def worker() -> None:
-    """One of two ranks that train each model."""
+def worker(name: str) -> None:
+    """One of two ranks that train a model."""
     import trainshed.parallel as pipe
-    from trainshed.parallel.state import session
 
-    torch.set_num_threads(1)
     grid = pipe.init({"partitions": 2, "microbatches": 4})
-    for name in MODELS:
-        session.model = None
-        net, inputs, step = build(name)
-        model = pipe.PipelineModel(net)
-        run = pipe.step(step)
-        times = []
-        for _ in range(12):
-            torch.distributed.barrier()
-            started = time.perf_counter()
-            run(model, *inputs)
-            times.append(1e3 * (time.perf_counter() - started))
-            for parameter in model.local_parameters():
-                parameter.grad = None
-        if grid.rank == 0 and model.plan is not None:
-            print("RESULT " + json.dumps([name, model.plan.predicted["step_ms"], statistics.median(times[4:])]), flush=True)
+    net, inputs, step = build(name)
+    model = pipe.PipelineModel(net)
+    run = pipe.step(step)
+    times = []
+    for _ in range(12):
+        torch.distributed.barrier()
+        started = time.perf_counter()
+        run(model, *inputs)
+        times.append(1e3 * (time.perf_counter() - started))
+        for parameter in model.local_parameters():
+            parameter.grad = None
+    if grid.rank == 0 and model.plan is not None:
+        print("RESULT " + json.dumps([model.plan.predicted["step_ms"], statistics.median(times[4:])]), flush=True)
     pipe.shutdown()
 
 
-def measure() -> bool:
-    """Predicted against measured; whether all are within 15 %."""
+def job(name: str) -> tuple[float, float] | None:
+    """Predicted and measured milliseconds of a step of a job of two ranks; None if it failed."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__],
-            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
+            [sys.executable, __file__, "--worker", name],
+            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE, text=True,
         )
         for rank in range(2)
     ]  # fmt: skip
     outputs = [process.communicate()[0] for process in processes]
+    told = [line.removeprefix("RESULT ") for line in outputs[0].splitlines() if line.startswith("RESULT ")]
+    if any(process.returncode for process in processes) or not told:
+        return None
+    predicted, measured = json.loads(told[0])
+    return predicted, measured
+
+
+def measure() -> bool:
+    """Predicted against measured; whether all are within 15 %."""
     print("\ntwo ranks, four microbatches, 1F1B   predicted ms  measured ms  measured / predicted")
-    good = not any(process.returncode for process in processes)
-    for line in outputs[0].splitlines():
-        if line.startswith("RESULT "):
-            name, predicted, measured = json.loads(line[7:])
-            print(f"{name:36s} {predicted:12.1f} {measured:12.1f} {measured / predicted:12.2f}")
-            good &= abs(measured / predicted - 1) <= 0.15
+    good = True
+    for name in MODELS:
+        found = job(name)
+        if found is None:
+            print(f"{name:36s} failed")
+            good = False
+            continue
+        predicted, measured = found
+        print(f"{name:36s} {predicted:12.1f} {measured:12.1f} {measured / predicted:12.2f}", flush=True)
+        good &= abs(measured / predicted - 1) <= 0.15
     print(f"all within 15 %: {good}")
     return good
 
@@ -281,11 +290,12 @@ def measure() -> bool:
 def main() -> int:
     """Runs the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--measure", action="store_true", help="also train each model on two ranks")
+    parser.add_argument("--worker", choices=MODELS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if "RANK" in os.environ:
-        worker()
+    if options.worker:
+        worker(options.worker)
         return 0
     good = compare()
     if options.measure:

@@ -49,6 +49,12 @@ def test_a_rank_holds_the_memory_of_its_own_stage_alone() -> None:
     assert whole <= sum(rank["held"] for rank in found) <= whole + table + one_element_each
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks without cores of their own wait while rank 0 measures")
+def test_while_rank_0_measures_the_other_ranks_of_its_host_compute_too(tmp_path: Path) -> None:
+    """Alone it would find the memory faster than it is in training. Rank 0's forward waits here for one of rank 1."""
+    assert ranks.run(2, "workers:measure_in_company", str(tmp_path)) == [True, True]
+
+
 def test_random_numbers_do_not_depend_on_the_number_of_stages() -> None:
     found = {
         degree: ranks.run(degree, "workers:train_with_dropout", {"partitions": degree, "microbatches": 4})[0]["losses"]

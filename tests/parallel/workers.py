@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -415,3 +417,30 @@ def endless(degree: int) -> None:
         number += 1
         if number == 5:
             print("training", flush=True)
+
+
+def measure_in_company(folder: str) -> bool:
+    """Whether this rank's first step left the model's buffers and the random numbers where one forward leaves them."""
+    grid = pipe.init({"partitions": 2, "microbatches": 1})
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model = pipe.PipelineModel(net)
+    seen = Path(folder, "seen")
+
+    @pipe.step
+    def step(model: Any, x: torch.Tensor) -> torch.Tensor:
+        if grid.rank == 0:
+            deadline = time.monotonic() + 120
+            while not seen.exists():
+                if time.monotonic() > deadline:
+                    raise TimeoutError("rank 1 did nothing while rank 0 measured")
+                time.sleep(0.01)
+        seen.touch()
+        loss = model(x).sum()
+        model.backward(loss)
+        return loss
+
+    before = torch.get_rng_state()
+    step(model, torch.ones(4, 4))
+    counts = {int(buffer) for name, buffer in model.local_buffers().items() if name.endswith("num_batches_tracked")}
+    return counts <= {1} and torch.equal(before, torch.get_rng_state())

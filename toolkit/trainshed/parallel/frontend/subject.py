@@ -75,6 +75,19 @@ class Subject:
             _recording = False
             self.attach(None)
 
+    def exercise(self) -> None:
+        """One forward and backward whose results nobody sees."""
+        global _recording
+        with self.untouched():
+            self.attach(_Discarding(self.root))
+            _recording = True
+            try:
+                args, kwargs = self.inputs()
+                self.function(*args, **kwargs)
+            finally:
+                _recording = False
+                self.attach(None)
+
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A copy of the microbatch, which the step function may change."""
 
@@ -96,3 +109,13 @@ class Subject:
                 for buffer, before in buffers:
                     if buffer.shape == before.shape:
                         buffer.copy_(before)
+
+
+class _Discarding:
+    """A backward that leaves no gradients."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._parameters = [parameter for parameter in root.parameters() if parameter.requires_grad]
+
+    def backward(self, losses: list[torch.Tensor]) -> None:
+        torch.autograd.grad(losses, self._parameters, allow_unused=True)

@@ -3,7 +3,7 @@
 Everything is measured where it happens: the forward of an event as it comes in the step, with the caches as the events
 before have left them, and its backward on the graph that it has just made, from its outputs to its inputs and parameters,
 with the addition to a gradient that is already there. Nothing runs by itself on copies, so modules that carry objects along
-(a cache of keys) are measured like all others. `profile` does that several times and takes the least.
+(a cache of keys) are measured like all others. `profile` does that several times and takes the median.
 
 On the meta device nothing can be timed; floating point operations are counted there and turned into seconds with
 `SECONDS_PER_OPERATION`, which keeps the proportions.
@@ -36,13 +36,16 @@ Source = torch.Tensor | GradientEdge
 
 
 def profile(subject: Subject, units: Iterable[str], passes: int = PASSES) -> Trace:
-    """A recorded forward with the least costs of several passes: whatever disturbs a measurement makes it longer."""
+    """A recorded forward with the median costs of several passes.
+
+    The least would be too low: ranks disturb each other in training as well.
+    """
     traces = subject.passes(units, Profiler, 1 if subject.device.type == "meta" else passes)
     first = traces[0]
     alike = [trace for trace in traces if [e.name for e in trace.events] == [e.name for e in first.events]]
     for number, event in enumerate(first.events):
-        event.seconds_forward = min(trace.events[number].seconds_forward for trace in alike)
-        event.seconds_backward = min(trace.events[number].seconds_backward for trace in alike)
+        event.seconds_forward = median(trace.events[number].seconds_forward for trace in alike)
+        event.seconds_backward = median(trace.events[number].seconds_backward for trace in alike)
     return first
 
 

@@ -26,7 +26,7 @@ from .gradients import GradientSync
 from .link import measure_link
 from .outputs import share
 from .placement import Hollow, Placement, broadcast_buffers, broadcast_state, place
-from .planning import make, read, write_only
+from .planning import keep_busy, make, read, write_only
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, cut
 from .stage import Frame, StageModule, Step
@@ -242,20 +242,27 @@ class Engine:
         plan = self._from_leader(lambda: self.plan or read(subject.root, settings))
         if plan is None:
             link = measure_link(self.grid)
-            plan = self._from_leader(lambda: make(subject, settings, self.pins, microbatches, link))
+            plan = self._from_leader(
+                lambda: make(subject, settings, self.pins, microbatches, link), lambda: keep_busy(subject, self.grid)
+            )
         if self.grid.rank == 0:
             for line in assignment_lines(plan):
                 print(line, flush=True)
         return plan
 
-    def _from_leader(self, action: Callable[[], Any]) -> Any:
-        """What `action` gives on global rank 0, on all ranks; or the error that it raises. Collective."""
+    def _from_leader(self, action: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> Any:
+        """What `action` gives on global rank 0, on all ranks; or the error that it raises. Collective.
+
+        Args:
+            meanwhile: what the other ranks do.
+        """
         payload: list[Any] = [None]
         if self.grid.rank == 0:
             try:
                 payload[0] = action()
             except Exception as error:  # raised on all ranks below
                 payload[0] = error
+        meanwhile()
         dist.broadcast_object_list(payload, src=0, group=self.grid.control_group)
         if isinstance(payload[0], Exception):
             raise payload[0]
