@@ -115,6 +115,19 @@ FSDP2 = (
     )
     + _END
 )
+# torch's older sharding: one flat parameter instead of the model's own, unless use_orig_params says otherwise.
+FSDP1 = (
+    _HEAD
+    + _GROUP
+    + "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    + _TRANSFORMER.format(call="block(x)")
+    + _LOOP.format(wrap="model = FSDP(model, device_id=torch.device('cpu'), use_orig_params=True)")
+    + _END
+)
+FLAT_FSDP1 = FSDP1.replace("use_orig_params=True", "use_orig_params=False")
+# torch cannot trace it while there are gradients, which are sharded: this script drops them right after the step.
+_ZERO, _STEP = "    optimizer.zero_grad()\n", "    optimizer.step()\n"
+FSDP1_WITHOUT_GRADIENTS = FSDP1.replace(_ZERO, "").replace(_STEP, _STEP + _ZERO)
 CHECKPOINTED = (
     _HEAD
     + "from torch.utils.checkpoint import checkpoint\n"

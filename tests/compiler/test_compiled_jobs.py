@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ pytest.importorskip("transformers")
 
 from compiler import scripts
 from compiler.jobs import Job, run
+from notices.jobs import free_port
 
 pytestmark = [
     pytest.mark.torch,
@@ -112,10 +114,42 @@ def test_blocks_inside_ddp_are_compiled_without_it(tmp: Path, tmp_path: Path) ->
     assert compiled.report(1)["graphs"] == 1 and compiled.report(1)["compiled"][0]["blocks"] == 4
 
 
+def test_two_hosts_with_one_checkpoint_folder_start_warm_from_one_file(tmp: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    cold = on_two_hosts(tmp_path / "cold", kept, [tmp, tmp])
+    assert all(job.status == 0 for job in cold), cold[0].output + cold[1].output
+    (store,) = (kept / ".compile-cache").iterdir()
+
+    warm = on_two_hosts(tmp_path / "warm", kept, [tmp_path / "empty-0", tmp_path / "empty-1"])
+    for rank, job in enumerate(warm):
+        assert job.status == 0, job.output
+        assert f"files restored from {job.folder}/checkpoints/.compile-cache/{store.name}" in job.output
+        counts = job.report(rank)["fx_cache"]
+        assert counts["hit"] > 0 and counts["miss"] == 0
+        assert job.losses == cold[rank].losses
+
+
+def on_two_hosts(folder: Path, checkpoints: Path, tmps: list[Path]) -> list[Job]:
+    """The DDP script with a rank on each of two hosts that have TMPDIRs of their own, and one checkpoint folder."""
+    asked = {**ASKED, "trainshed_master_port": free_port()}
+
+    def host(number: int) -> Job:
+        place = folder / f"host-{number}"
+        place.mkdir(parents=True)
+        (place / "checkpoints").symlink_to(checkpoints)
+        env = {"NNODES": "2", "NODE_RANK": str(number), "MASTER_ADDR": "127.0.0.1"}
+        return run(place, scripts.DDP, tmps[number], ranks=1, env=env, **asked)
+
+    checkpoints.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(host, range(2)))
+
+
 @pytest.mark.parametrize(
     ("script", "ranks", "tolerance"),
     [
         pytest.param(scripts.FSDP2, 2, 1e-5, id="FSDP2"),
+        pytest.param(scripts.FSDP1_WITHOUT_GRADIENTS, 2, 1e-5, id="FSDP1"),
         pytest.param(scripts.CHECKPOINTED, 0, 1e-5, id="activation checkpointing"),
         pytest.param(scripts.AUTOCAST, 0, 2e-2, id="autocast"),  # bfloat16 has 8 bits, and inductor rounds less often
     ],
@@ -188,12 +222,45 @@ def test_a_backward_pass_that_cannot_be_compiled_runs_as_it_is(script: str, rank
     assert_same(eager, job)
 
 
-def test_a_module_that_cannot_be_compiled_is_named_with_the_reason(tmp: Path, tmp_path: Path) -> None:
-    script = scripts.BLOCKS.replace("model = build()\n", "model = torch.jit.script(build())\n")
-    job = run(tmp_path, script, tmp, env={"STEPS": "3"}, **ASKED)
+@pytest.mark.parametrize(
+    ("script", "ranks", "reason"),
+    [
+        pytest.param(
+            scripts.BLOCKS.replace("model = build()\n", "model = torch.jit.script(build())\n"),
+            0,
+            "RecursiveScriptModule stays eager: it is a TorchScript module",
+            id="TorchScript",
+        ),
+        pytest.param(
+            scripts.BLOCKS.replace("model = build()\n", "model = nn.DataParallel(build())\n"),
+            0,
+            "DataParallel stays eager: nn.DataParallel copies the module at each step",
+            id="DataParallel",
+        ),
+        pytest.param(
+            scripts.FLAT_FSDP1,
+            2,
+            "FullyShardedDataParallel stays eager: FullyShardedDataParallel without use_orig_params=True",
+            id="FSDP1",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_compiled_is_named_with_the_reason(
+    script: str, ranks: int, reason: str, tmp: Path, tmp_path: Path
+) -> None:
+    job = run(tmp_path, script, tmp, ranks=ranks, env={"STEPS": "3"}, **ASKED)
 
     assert job.status == 0, job.output
-    assert "stepping back to eager: RecursiveScriptModule stays eager: it is a TorchScript module" in job.output
+    assert f"stepping back to eager: {reason}" in job.output
+
+
+def test_what_torch_cannot_trace_is_told_in_one_line_with_the_cause(tmp: Path, tmp_path: Path) -> None:
+    eager, job = both(tmp_path, scripts.FSDP1, tmp, 2)
+
+    assert job.losses == eager.losses
+    told = [line for line in job.output.splitlines() if "stays eager: " in line]
+    assert told and all("Error: " in line for line in told)
+    assert "Traceback" not in job.output
 
 
 def test_a_script_that_compiles_its_model_itself_is_left_to_it(tmp: Path, tmp_path: Path) -> None:

@@ -305,6 +305,15 @@ def test_dockerfiles_use_nothing_that_one_builder_alone_knows() -> None:
             assert not re.search(form, path.read_text(), re.MULTILINE), f"{path.name} has {form}"
 
 
+def test_what_the_dockerfiles_copy_reaches_the_builder() -> None:
+    let_through = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for path in ROOT.glob("Dockerfile.*"):
+        for sources in re.findall(r"^COPY (?!--)(.+) \S+$", path.read_text(), re.MULTILINE):
+            for source in sources.split():
+                assert (ROOT / source).exists(), f"{path.name}: {source}"
+                assert any(source == name or source.startswith(f"{name}/") for name in let_through), f"{path.name}: {source}"
+
+
 def test_every_requirement_of_the_images_is_pinned_alike_in_both_flavours() -> None:
     wanted = re.findall(r"^([a-z0-9-]+)$", (ROOT / "images/requirements.txt").read_text(), re.MULTILINE)
     cpu, gpu = (_pins(ROOT / f"images/{flavour}/constraints.txt") for flavour in ("cpu", "gpu"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from .voice import say
 
@@ -21,7 +22,9 @@ class _OneLine(logging.Filter):
             lines = [line.strip() for line in record.getMessage().splitlines() if line.strip()]
         except (TypeError, ValueError):
             return True
-        text = f"{lines[0].replace(chr(39), '')}: {lines[-1]}"[:300]
+        # Below the traceback stand the exception, the user's code and advice about logging.
+        causes = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Unsupported|Violation)\b", line)]
+        text = f"{lines[0].replace(chr(39), '')}: {(causes or lines)[-1]}"[:300]
         if text not in self.said:
             self.said.add(text)
             say(f"stays eager: {text}", every_rank=True)
