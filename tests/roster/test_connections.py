@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -72,8 +73,6 @@ def test_what_was_said_before_the_connection_broke_is_said_again():
 
 
 def test_nonsense_and_strangers_are_turned_away():
-    import socket
-
     leader, member = pair()
     for payload in (
         b"GET / HTTP/1.1\r\n\r\n",
@@ -87,3 +86,30 @@ def test_nonsense_and_strangers_are_turned_away():
             turns(leader, member, lambda: not leader.strangers)
     assert leader.hosts[0].link is not None and member.link is not None and not leader.stopping
     both_leave(leader, member, Report(state="done"), Report(state="done"))
+
+
+def test_a_verdict_that_came_while_a_host_was_away_counts():
+    leader, member = pair()
+    done = Report(state="done")
+    member._tell(done.message())
+    verdict = leader.leave(done)  # told, but not taken before the first host has left
+    assert member.link is not None
+    member.link.seen -= 60  # long enough for the connection to be given up
+    assert member.leave(done) == verdict and verdict.failure is None
+
+
+def test_a_verdict_is_told_again_to_a_host_whose_connection_broke():
+    leader, member = pair()
+    done = Report(state="done")
+    member._tell(done.message())
+    turns(leader, member, lambda: leader.hosts[0].report)
+    assert member.link is not None
+    member.link.socket.shutdown(socket.SHUT_RDWR)
+    verdicts: list[object] = []
+    leaving = threading.Thread(target=lambda: verdicts.append(leader.leave(done)))
+    leaving.start()
+    while leader.verdict is None or leader.hosts[0].link is not None:  # it is told into the dead connection
+        time.sleep(0.01)
+    theirs = member.leave(done)
+    leaving.join()
+    assert verdicts == [theirs] and theirs.failure is None

@@ -14,6 +14,7 @@ from ..cluster.hosts import resolves
 from .link import Link
 from .messages import (
     ALIVE_EVERY,
+    AWAY,
     GONE_AFTER,
     LOST_AFTER,
     TELLING_SECONDS,
@@ -42,7 +43,9 @@ class Host:
         self.link: Link | None = None
         self.joined = False
         self.seen = now
-        self.closed = False  # whether its connection was closed since then
+        self.since = now  # from when on its silence counts: what we slept through ourselves is none
+        self.closed = False  # whether its connection was closed since it was last heard
+        self.told = False  # whether it has taken the verdict, or wants none
         self.lost_at = 0.0
         self.report: Report | None = None
         self.reported_at = 0.0
@@ -77,6 +80,8 @@ class Leader:
         self.stop_interrupts = False
         self.stopped_at = 0.0
         self.next_alive = 0.0
+        self.looked = now
+        self.verdict: dict[str, Any] | None = None
         self.own: Report | None = None
         self.own_at = 0.0
         self.refusal: Failure | None = None
@@ -155,10 +160,11 @@ class Leader:
         self._spread(failure)
 
     def _spread(self, failure: Failure | None) -> None:
-        """Tells everyone the verdict and waits a moment for it to be taken; those that took it close the connection."""
-        self._broadcast({"type": "verdict", "failure": failure_to_json(failure)})
-        end = time.monotonic() + 2.0
-        while any(host.link is not None for host in self.hosts) and time.monotonic() < end:
+        """Tells everyone the verdict and waits a moment for it to be taken; who has just lost us may come back for it."""
+        self.verdict = {"type": "verdict", "failure": failure_to_json(failure)}
+        self._broadcast(self.verdict)
+        end = time.monotonic() + GONE_AFTER
+        while any(host.joined and not host.lost_at and not host.told for host in self.hosts) and time.monotonic() < end:
             self._wait(0.1)
         self.close()
 
@@ -179,6 +185,10 @@ class Leader:
     def turn(self, supervised: Supervised | None) -> None:
         """Takes and gives signs of life; tells everyone to stop when a host fails or is lost."""
         now = time.monotonic()
+        away, self.looked = now - self.looked, now
+        if away > AWAY:
+            for host in self.hosts:
+                host.since = min(now, host.since + away)
         self._accept(now)
         for link in list(self.strangers):
             self._hello(link, now)
@@ -369,9 +379,12 @@ class Leader:
             if known.lost_at and self.going and not self.stopping:
                 known.lost_at, known.report, known.taken, known.outbox = 0.0, None, 0, []
                 self.say(f"{known.name} is there again")
-            known.link, known.joined, known.seen, known.closed = link, True, now, False
+            known.link, known.joined, known.seen, known.since = link, True, now, now
+            known.closed = known.told = False
             if self.refusal is not None:
                 link.send({"type": "verdict", "failure": failure_to_json(self.refusal)})
+            elif self.verdict is not None:
+                link.send(self.verdict)
             if self.going:
                 link.send({"type": "go"})
             if self.stopping:
@@ -383,10 +396,10 @@ class Leader:
     def _read(self, host: Host, link: Link, now: float) -> None:
         messages = link.receive(now)
         if messages:
-            host.seen = now
+            host.seen = host.since = now
         self._handle(host, messages, now)
         if not link.open and host.link is link:
-            host.link, host.closed = None, True
+            host.link, host.closed, host.since = None, True, now
 
     def _handle(self, host: Host, messages: list[dict[str, Any]], now: float) -> None:
         for message in messages:
@@ -398,6 +411,8 @@ class Leader:
                 if isinstance(number, int) and isinstance(body, dict) and number > host.taken:
                     host.taken = number
                     self.inbox.append((host.rank, body))
+            elif kind == "bye":
+                host.told = True
             elif kind == "ended" and host.report is None:
                 try:
                     host.report, host.reported_at = Report.of(message), now
@@ -411,7 +426,7 @@ class Leader:
 
     def _look_for_lost(self, now: float) -> None:
         for host in self.hosts:
-            if host.settled or now - host.seen <= (GONE_AFTER if host.closed else LOST_AFTER):
+            if host.settled or now - host.since <= (GONE_AFTER if host.closed else LOST_AFTER):
                 continue
             host.lost_at = now
             present = len(self.present())

@@ -42,10 +42,18 @@ class Link:
                 self._out = self._out[self.socket.send(self._out) :]
             except BlockingIOError:
                 if len(self._out) > LONGEST:  # a peer that reads nothing
-                    self.close()
+                    self._give_up()
                 return
             except OSError:
-                self.close()
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """Sends nothing more. What the peer said before it went is still to be read: `receive` then closes."""
+        self._out = b""
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
     def receive(self, now: float) -> list[dict[str, Any]]:
         """The messages that have come; closes the link when the peer has, or when it talks nonsense."""

@@ -13,6 +13,7 @@ from ..cluster.hosts import resolves
 from .link import Link
 from .messages import (
     ALIVE_EVERY,
+    AWAY,
     GONE_AFTER,
     LOST_AFTER,
     VERDICT_AFTER,
@@ -54,6 +55,7 @@ class Member:
         self.connecting_since = 0.0
         self.next_attempt = 0.0
         self.seen = time.monotonic()  # when host 0 last gave a sign of life
+        self.since = self.looked = self.seen  # from when on its silence counts: what we slept through ourselves is none
         self.closed = False  # whether the connection was closed by the other side since then
         self.next_alive = 0.0
         self.going = False
@@ -124,9 +126,14 @@ class Member:
     def turn(self, supervised: Supervised | None) -> None:
         """Takes and gives signs of life; tells the supervisor to stop when host 0 says so, or is lost."""
         now = time.monotonic()
-        self._connect(now)
+        away, self.looked = now - self.looked, now
+        if away > AWAY:
+            self.since = min(now, self.since + away)
+            if self.link is not None:
+                self.link.seen = min(now, self.link.seen + away)
         if self.link is not None:
-            self._read(self.link, now)
+            self._read(self.link, now)  # before it may be given up: what has come meanwhile may be the verdict
+        self._connect(now)
         if self.link is not None and now >= self.next_alive:
             self.next_alive = now + ALIVE_EVERY
             self.link.send({"type": "alive"})
@@ -219,7 +226,7 @@ class Member:
     def _lost(self, now: float) -> bool:
         if not self.going:
             return False
-        return now - self.seen > (GONE_AFTER if self.closed else LOST_AFTER)
+        return now - self.since > (GONE_AFTER if self.closed else LOST_AFTER)
 
     def _connect(self, now: float) -> None:
         if self.link is not None:
@@ -277,7 +284,7 @@ class Member:
 
     def _read(self, link: Link, now: float) -> None:
         for message in link.receive(now):
-            self.seen, self.closed = now, False
+            self.seen, self.since, self.closed = now, now, False
             kind = message.get("type")
             if kind == "go":
                 self.going = True
@@ -303,5 +310,5 @@ class Member:
                 self.others(self.hosts[0], message)
         if not link.open:
             self.link = None
-            self.closed = True
+            self.closed, self.since = True, now
             self.next_attempt = now

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ALIVE_EVERY = 1.0  # seconds between two signs of life
 GONE_AFTER = 4.0  # a host whose connection was closed and which has not come back in this time is lost
+AWAY = 2.0  # a process that has not looked for so long was stopped or starved itself, and heard nobody meanwhile
 LOST_AFTER = 24.0  # a host that is silent for so long is lost; a network that is away for 20 s does not end the job
 VERDICT_AFTER = 22.0  # once the job is stopping, how long host 0 waits for the reports of hosts that are alive
 TELLING_SECONDS = 15.0  # how long a host that cannot start stays to tell the others
