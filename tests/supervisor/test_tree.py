@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,33 @@ def test_a_kernel_without_children_files_gives_the_same_answer(
     with_files = tree.descendants()
     monkeypatch.setattr(tree, "_children", tree._children_by_scan)
     assert set(tree.descendants()) == set(with_files)
+
+
+INHERITED = """\
+import os, subprocess, time
+from trainshed.container.supervisor import tree
+tree.become_subreaper()
+parent = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; exec cat"], stdin=-1, stdout=-1, text=True)
+child = int(parent.stdout.readline())
+look = tree._is_zombie
+
+def late(pid):  # the parent ends when our children have been read, and its own have not
+    if pid == parent.pid and not look(pid):
+        os.kill(pid, 9)
+        while not look(pid):
+            time.sleep(0.01)
+    return look(pid)
+
+tree._is_zombie = late
+print(tree.descendants() == [child])
+os.kill(child, 9)
+"""
+
+
+def test_what_a_child_leaves_that_ends_while_we_look_is_found() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(tree.__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", INHERITED], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_a_process_that_is_gone_has_no_children_and_no_handlers() -> None:

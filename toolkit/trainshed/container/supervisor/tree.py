@@ -21,12 +21,18 @@ def die_with_parent(signum: int) -> None:
 
 def descendants(root: int | None = None) -> list[int]:
     """PIDs of all processes below `root` (this one) that are not zombies, parents before children."""
-    found, queue = [], [os.getpid() if root is None else root]
-    while queue:
-        children = [pid for pid in _children(queue.pop(0)) if not _is_zombie(pid)]
-        found += children
-        queue += children
-    return found
+    top = os.getpid() if root is None else root
+    found: list[int] = []
+    direct: list[int] = []
+    while True:
+        known, direct = set(direct), _children(top)
+        queue = [pid for pid in direct if not _is_zombie(pid)]
+        while queue:
+            found.append(queue.pop(0))
+            queue += [pid for pid in _children(found[-1]) if not _is_zombie(pid)]
+        # A child that ended between the two looks has left its own children to the subreaper: none of them is missed.
+        if found or set(direct) <= known:
+            return found
 
 
 def _children(pid: int) -> list[int]:
