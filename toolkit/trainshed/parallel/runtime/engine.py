@@ -99,6 +99,15 @@ class Engine:
 
     def run(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
         """What `function` returned for each microbatch, on every rank of the pipeline. Collective."""
+        try:
+            return self._step(function, microbatches)
+        except Exception as error:
+            explained = self._explain(error)
+            if explained is error:
+                raise
+            raise explained from error
+
+    def _step(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
         prepared = self._prepare(function, microbatches)
         if self.steps < _COMPARED:
             self._compare(digest(microbatches), "was given another batch")
@@ -114,7 +123,9 @@ class Engine:
         try:
             prepared.schedule.run()
         except Exception as error:
-            raise self._explain(step.failure or error) from (step.failure or error)
+            if step.failure is None or step.failure is error:
+                raise
+            raise step.failure from step.failure.__cause__
         finally:
             self.frame.step = None
             if after is not None:
