@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import Any
+from collections.abc import Iterator
 
 from . import environment, errors
 
@@ -52,30 +53,41 @@ class ProcessRunner:
         argv = command(self._user_entry_point, self._args, folder)
         if argv[0] == "/bin/sh":
             os.chmod(os.path.join(folder, self._user_entry_point), 0o755)
-        running = subprocess.Popen(
-            argv, cwd=folder, env={**os.environ, **self._env_vars}, stderr=subprocess.PIPE if capture_error else None
-        )
+
+        def start() -> subprocess.Popen[bytes]:
+            stderr = subprocess.PIPE if capture_error else None
+            return subprocess.Popen(argv, cwd=folder, env={**os.environ, **self._env_vars}, stderr=stderr)
+
         if not wait:
-            return running
-        tail = _wait(running)
+            return start()
+        with _unstopped():
+            running = start()
+            tail = _wait(running)
         if running.returncode != 0:
             raise errors.ExecuteUserScriptError(" ".join(argv), running.returncode, tail)
         return running
 
 
-def _wait(running: subprocess.Popen[bytes]) -> bytes:
-    """Waits for the script through stop signals, which `train` sends to both; the end of its stderr if that is a pipe."""
-    before: Any = None
-    if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGTERM, lambda _signal, _frame: None)
+@contextlib.contextmanager
+def _unstopped() -> Iterator[None]:
+    """Within the block a stop signal, which `train` sends to the script too, ends nothing here."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda _signal, _frame: None)
     try:
-        tail = b""
-        if running.stderr is not None:
-            while block := running.stderr.read1(_TAIL_BYTES):  # type: ignore[attr-defined]
-                os.write(2, block)
-                tail = (tail + block)[-_TAIL_BYTES:]
-        running.wait()
-        return tail
+        yield
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+def _wait(running: subprocess.Popen[bytes]) -> bytes:
+    """Waits for the script; the end of its stderr if that is a pipe."""
+    tail = b""
+    if running.stderr is not None:
+        while block := running.stderr.read1(_TAIL_BYTES):  # type: ignore[attr-defined]
+            os.write(2, block)
+            tail = (tail + block)[-_TAIL_BYTES:]
+    running.wait()
+    return tail
