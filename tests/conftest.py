@@ -123,7 +123,7 @@ class JobTree:
         return read_job(self.environ(**extra))
 
     def train(
-        self, *arguments: str, python: str = sys.executable, powerless: bool = False, timeout: float = 120, **extra: str
+        self, *arguments: str, python: str = sys.executable, powerless: bool = False, timeout: float = 300, **extra: str
     ) -> Finished:
         """Runs `train` to its end, with only this job in its environment.
 

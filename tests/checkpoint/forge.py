@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 
-LIMIT = 120.0  # seconds for one run
+LIMIT = 300.0  # seconds for one run
 
 
 def warm_up() -> None:

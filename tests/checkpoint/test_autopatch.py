@@ -20,6 +20,8 @@ from trainshed.checkpoint import hf_trainer
 
 pytestmark = pytest.mark.torch
 
+# The schedule of the learning rate knows nothing of the number of steps, so a run that is to be interrupted has no end that
+# could come before, and what follows decides how long training was meant to be.
 SCRIPT = """\
 import json, os, sys, time
 import torch
@@ -37,8 +39,9 @@ tokens = torch.randint(0, 32, (64, 8), generator=torch.Generator().manual_seed(0
 trainer = Trainer(
     model,
     TrainingArguments(
-        output_dir=os.environ["SM_OUTPUT_DATA_DIR"] + "/trainer", max_steps=60, per_device_train_batch_size=2,
-        logging_steps=1, report_to=[], disable_tqdm=True, save_strategy="no", use_cpu=True, seed=3,
+        output_dir=os.environ["SM_OUTPUT_DATA_DIR"] + "/trainer", max_steps=int(os.environ["STEPS"]),
+        per_device_train_batch_size=2, lr_scheduler_type="inverse_sqrt", warmup_steps=5, logging_steps=1, report_to=[],
+        disable_tqdm=True, save_strategy="no", use_cpu=True, seed=3,
     ),
     train_dataset=[{"input_ids": row, "labels": row} for row in tokens],
     callbacks=[Slow()],
@@ -53,47 +56,52 @@ def final_losses(job: Train) -> list[float]:
     return json.loads(line)
 
 
-def interrupted(folder: Path, after: int, ranks: int) -> Train:
-    with Train(folder, SCRIPT, ranks=ranks, checkpoint="auto") as job:
-        job.until(f"done {after}")
+ENDLESS = {"STEPS": "1000000"}
+
+
+def interrupted(folder: Path, after: int, ranks: int) -> tuple[Train, Path, int]:
+    """A run that was stopped once a rank had done the step `after`, its checkpoint, and of which step that is."""
+    with Train(folder, SCRIPT, ranks=ranks, checkpoint="auto", env=ENDLESS) as job:
+        job.until(f"done {after}\n")
         job.signal(signal.SIGTERM)
         assert job.end() == 0, job.output
     assert job.record()["state"] == "Interrupted"
     assert "Reporting training INTERRUPTED after step" in job.output
-    return job
+    assert "FINAL" not in job.output
+    step = job.record()["interruption"]["step"]
+    saved = folder / f"checkpoints/checkpoint-{step}"
+    assert step >= after and saved.is_dir()
+    return job, saved, step
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_a_trainer_interrupted_twice_ends_with_the_losses_of_one_that_never_was(ranks: int, tmp_path: Path) -> None:
-    with Train(tmp_path / "straight", SCRIPT, ranks=ranks) as straight:
+    _, first, step = interrupted(tmp_path / "job", 12, ranks)
+    again, second, step = interrupted(tmp_path / "job", step + 10, ranks)
+    assert f"resuming from {first} (verified)" in again.output
+    steps = {"STEPS": str(step + 10)}
+    with Train(tmp_path / "job", SCRIPT, ranks=ranks, checkpoint="auto", env=steps) as last:
+        assert last.end() == 0, last.output
+    assert f"resuming from {second} (verified)" in last.output
+    with Train(tmp_path / "straight", SCRIPT, ranks=ranks, env=steps) as straight:
         assert straight.end() == 0, straight.output
     assert "checkpoint=auto" not in straight.output  # nobody asked
-    job = interrupted(tmp_path / "job", 12, ranks)
-    assert "FINAL" not in job.output
-    interrupted(tmp_path / "job", 30, ranks)
-    steps = sorted(int(path.name[11:]) for path in (tmp_path / "job/checkpoints").iterdir())
-    assert len(steps) == 2
-    assert 12 <= steps[0] < 30 <= steps[1] < 60
-    with Train(tmp_path / "job", SCRIPT, ranks=ranks, checkpoint="auto") as last:
-        assert last.end() == 0, last.output
-    assert f"resuming from {tmp_path}/job/checkpoints/checkpoint-{steps[1]} (verified)" in last.output
+    assert len(final_losses(straight)) == step + 10
     assert final_losses(last) == final_losses(straight)
 
 
 def test_a_damaged_or_unfinished_save_is_passed_over(tmp_path: Path) -> None:
-    interrupted(tmp_path, 5, 0)
-    (good,) = (tmp_path / "checkpoints").iterdir()
-    bad = tmp_path / "checkpoints/checkpoint-900"
+    _, good, step = interrupted(tmp_path, 5, 0)
+    bad = tmp_path / "checkpoints/checkpoint-999999"
     bad.mkdir()
     (bad / "model.safetensors").write_bytes(b"half")
-    interrupted(tmp_path, int(good.name[11:]) + 2, 0)
-    newest = max((tmp_path / "checkpoints").glob("checkpoint-[!9]*"), key=lambda path: int(path.name[11:]))
+    _, newest, step = interrupted(tmp_path, step + 2, 0)
     data = bytearray((newest / "optimizer.pt").read_bytes())
     data[len(data) // 2] ^= 4
     (newest / "optimizer.pt").write_bytes(data)
-    with Train(tmp_path, SCRIPT, checkpoint="auto") as job:
+    with Train(tmp_path, SCRIPT, checkpoint="auto", env={"STEPS": str(step + 3)}) as job:
         assert job.end() == 0, job.output
-    assert "checkpoint-900 passed over: it was not finished" in job.output
+    assert "checkpoint-999999 passed over: it was not finished" in job.output
     assert f"{newest.name} passed over: optimizer.pt is damaged" in job.output
     assert f"resuming from {good} (verified)" in job.output
 
@@ -126,8 +134,8 @@ def test_a_trainer_that_has_not_what_we_hook_into_is_left_as_it_is() -> None:
 
 
 def test_a_trainer_that_keeps_no_optimizer_state_is_left_alone_with_the_reason(tmp_path: Path) -> None:
-    script = SCRIPT.replace("max_steps=60", "max_steps=2, save_only_model=True")
-    with Train(tmp_path, script, checkpoint="auto") as job:
+    script = SCRIPT.replace("use_cpu=True", "use_cpu=True, save_only_model=True")
+    with Train(tmp_path, script, checkpoint="auto", env={"STEPS": "2"}) as job:
         assert job.end() == 0, job.output
     assert "this Trainer is left alone: save_only_model" in job.output
     assert "FINAL" in job.output

@@ -31,10 +31,21 @@ def test_losses_after_a_resume_are_those_of_an_uninterrupted_run_to_the_last_bit
 
 def test_sigterm_saves_the_step_at_hand_and_stops_the_loop(tmp_path: Path) -> None:
     straight = dict(train(tmp_path / "straight", 40))
-    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    done = train(tmp_path / "stopped", 1_000_000, every_steps=None, every_seconds=3600)
-    timer.join()
+    over = threading.Event()
+
+    def interrupt() -> None:
+        while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # the Checkpointer is not there yet
+            if over.wait(0.01):
+                return
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    try:
+        done = train(tmp_path / "stopped", 1_000_000, every_steps=None, every_seconds=3600)
+    finally:
+        over.set()
+        interrupter.join()
     last = done[-1][0]
     assert names(tmp_path / "stopped") == [f"step-{last:012d}"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -49,8 +60,7 @@ def test_a_users_own_handler_is_left_alone(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:
         with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2)):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.01)
+            signal.raise_signal(signal.SIGTERM)
         assert seen == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from clients import compose, venvs
 from clients.sdks import BUCKET, Client, environment
 from container.conftest import base_image, container, cpu_image, docker, network  # noqa: F401 (fixtures)
 from container.docker_cli import docker as docker_cli
+from free_ports import free_ports
 
 COMPOSED = '{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}'
 
@@ -88,9 +88,7 @@ def moto(request: pytest.FixtureRequest, docker: str) -> Iterator[str]:  # noqa:
     """URL of a server that answers as S3 and STS, at an address that this machine and containers share."""
     form = "{{(index .IPAM.Config 0).Gateway}}"
     address = docker_cli("network", "inspect", "bridge", "--format", form).stdout.strip()
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port = probe.getsockname()[1]
+    port = free_ports()
     command = [str(_python(request, "moto")), "-m", "moto.server", "-H", address, "-p", str(port)]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://{address}:{port}"

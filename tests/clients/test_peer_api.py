@@ -58,7 +58,7 @@ def job(job_tree: Any) -> Any:
 def theirs(job: Any, peer: Path) -> dict[str, Any]:
     """The real package's answers about the job."""
     environ = {**job.environ(TRAINING_JOB_NAME="job-1", AWS_DEFAULT_REGION="us-east-1"), "PYTHONPATH": ""}
-    done = subprocess.run([str(peer), str(PROBE)], env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(peer), str(PROBE)], env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return answers(done.stdout)
 
@@ -206,7 +206,7 @@ while True:
         assert line, printed
         printed += line
     os.kill(process.pid, signal.SIGTERM)
-    rest, _ = process.communicate(timeout=120)
+    rest, _ = process.communicate(timeout=300)
     assert process.returncode == 0, printed + rest
     assert (job_tree.base / "model/saved").exists()
     assert job_tree.failure is None

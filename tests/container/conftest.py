@@ -66,7 +66,7 @@ def _daemon_problem() -> str:
     """Why no container can be run here, "" where one can."""
     try:
         done = subprocess.run(
-            ["docker", "info", "--format", "{{.ServerVersion}}"], capture_output=True, text=True, timeout=30
+            ["docker", "info", "--format", "{{.ServerVersion}}"], capture_output=True, text=True, timeout=120
         )
     except FileNotFoundError:
         return "there is no docker command"

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LABEL = "org.trainshed.test.session"
+LIMIT = 300.0  # seconds; a hang must not hang the tests
 
 
-def docker(*arguments: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def docker(*arguments: str, check: bool = True, timeout: float = LIMIT) -> subprocess.CompletedProcess[str]:
     """The docker client. Raises AssertionError with its own words if it fails and `check` holds."""
     command = ["docker", *arguments]
     done = subprocess.run(
@@ -89,7 +90,7 @@ class Running:
         """What a command prints that runs inside it."""
         return docker("exec", self.name, *command).stdout
 
-    def wait_for(self, text: str, timeout: float = 120) -> str:
+    def wait_for(self, text: str, timeout: float = LIMIT) -> str:
         """Its output once that holds `text`. Raises AssertionError if it ends or `timeout` seconds pass before."""
         deadline = time.monotonic() + timeout
         while True:
@@ -109,11 +110,11 @@ class Running:
         """Sends its first process a signal."""
         docker("kill", "--signal", name, self.name)
 
-    def stop(self, grace: int = 60) -> None:
+    def stop(self, grace: int = 120) -> None:
         """`docker stop`: STOPSIGNAL, then SIGKILL after `grace` seconds."""
         docker("stop", "--time", str(grace), self.name, timeout=grace + 60)
 
-    def wait(self, timeout: float = 120) -> Finished:
+    def wait(self, timeout: float = LIMIT) -> Finished:
         """How it ended. Raises AssertionError if it still runs after `timeout` seconds."""
         try:
             status = int(docker("wait", self.name, timeout=timeout).stdout)
@@ -186,7 +187,7 @@ class Containers:
         hostname: str = "",
         mount: bool = True,
         options: tuple[str, ...] = (),
-        timeout: float = 120,
+        timeout: float = LIMIT,
     ) -> Finished:
         """Runs a container to its end; arguments as for `start`."""
         running = self.start(

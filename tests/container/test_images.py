@@ -257,7 +257,7 @@ def test_a_ready_program_trains_without_code_data_network_or_root(
     container: Containers, program: str, hyperparameters: dict[str, Any]
 ) -> None:
     job = container.job().configure({"sagemaker_program": f"/opt/trainshed/entrypoints/{program}", **hyperparameters})
-    done = container(job=job.open_to_all(), user="4242:4242", network="none", env={"OMP_NUM_THREADS": "1"}, timeout=300)
+    done = container(job=job.open_to_all(), user="4242:4242", network="none", env={"OMP_NUM_THREADS": "1"})
     assert done.status == 0, done.output
     assert (job.folder / "output/success").is_file()
     assert any(path.is_file() for path in (job.folder / "model").rglob("*"))
@@ -269,7 +269,7 @@ def test_docker_stop_ends_a_script_by_its_own_handler(container: Containers) -> 
     job.write({"code/wait.py": WAIT_FOR_SIGTERM, "model/.keep": ""})
     running = container.start(job=job)
     running.wait_for("waiting")
-    running.stop(grace=100)
+    running.stop()
     assert running.wait().status != 137, "killed: the signal did not arrive"
     assert job.read("model/saved") == "in time"
 

@@ -41,14 +41,14 @@ def test_docker_stop_saves_on_both_hosts_and_the_next_run_goes_on_at_that_step(
 ) -> None:
     running = start(container, network)
     for rank, one in enumerate(running):
-        one.wait_for(f"loss rank={rank} step=10 ", timeout=300)
+        one.wait_for(f"loss rank={rank} step=10 ")
     with ThreadPoolExecutor() as pool:
         for host, one in zip(HOSTS, running, strict=True):
             if host in stopped:
-                pool.submit(one.stop, 120)
+                pool.submit(one.stop)
     steps = set()
     for host, one in zip(HOSTS, running, strict=True):
-        done = one.wait(timeout=300)
+        done = one.wait()
         assert done.status == 75, f"{host}:\n{done.output}"
         record = json.loads(done.job.read(f"output/data/run/{host}.json"))
         step = record["interruption"]["step"]
@@ -59,7 +59,7 @@ def test_docker_stop_saves_on_both_hosts_and_the_next_run_goes_on_at_that_step(
         steps.add(step)
     (step,) = steps
     for host, one in zip(HOSTS, start(container, network, STEPS=str(step + 3)), strict=True):
-        done = one.wait(timeout=300)
+        done = one.wait()
         assert done.status == 0, f"{host}:\n{done.output}"
         assert re.findall(r"start rank=\d step=(\d+)", done.output) == [str(step)]
         assert (done.job.folder / "output/success").is_file()

@@ -16,7 +16,7 @@ from free_ports import free_ports
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 TOOLKIT = ENTRYPOINTS.with_name("toolkit")
-LIMIT = 150.0  # seconds, after which a run that hangs is killed
+LIMIT = 600.0  # seconds, after which a run that hangs is killed
 METRIC = re.compile(r"^metric (\w+)=(\S+) epoch=(\S+) step=(\d+)$", re.MULTILINE)
 
 
@@ -29,9 +29,13 @@ def environment(**extra: str) -> dict[str, str]:
 
 @dataclass
 class Ranks:
-    """The processes of a run. output, errors: what each rank printed, complete after `finish`."""
+    """The processes of a run. output, errors: what each rank printed, complete after `finish`.
 
-    processes: list[subprocess.Popen[str]]
+    A pipe takes 4 KiB and is read by the line as it is waited for, so a rank 0 that prints with every step cannot run away
+    from a test that waits for one of the first.
+    """
+
+    processes: list[subprocess.Popen[bytes]]
     error_files: list[Path]
     output: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -40,7 +44,8 @@ class Ranks:
         """Reads rank 0's output up to a line that matches."""
         stream = self.processes[0].stdout
         assert stream is not None
-        for line in stream:
+        for read in stream:
+            line = read.decode()
             self.output[0] += line
             if re.search(pattern, line):
                 return
@@ -50,7 +55,7 @@ class Ranks:
         """Waits for all ranks and gives their exit statuses."""
         for rank, process in enumerate(self.processes):
             assert process.stdout is not None
-            self.output[rank] += process.stdout.read()
+            self.output[rank] += process.stdout.read().decode()
             process.wait()
         self.errors = [path.read_text() for path in self.error_files]
         return [process.returncode for process in self.processes]
@@ -83,7 +88,7 @@ def started(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: s
                         env=environment(**(variables if ranks > 1 else {}), **extra),
                         stdout=subprocess.PIPE,
                         stderr=errors,
-                        text=True,
+                        bufsize=0,
                         pipesize=4096,
                     )
                 )

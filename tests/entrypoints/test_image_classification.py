@@ -25,6 +25,16 @@ torch: Any = pytest.importorskip("torch", reason="the programs need torch and nu
 
 PROGRAM = "image_classification.py"
 EPOCHS = 10
+# A SIGTERM that comes between two lines of the program, however slow it and whoever watches it are.
+STOPPED_WHEN_IT_SAYS = """
+import builtins, signal
+own = builtins.print
+def say(*words, **options):
+    own(*words, **options)
+    if {text!r} in str(words[0]):
+        signal.raise_signal(signal.SIGTERM)
+builtins.print = say
+"""
 Module = Callable[[str], ModuleType]
 
 
@@ -95,7 +105,7 @@ def test_one_sigterm_stops_all_ranks_and_the_next_run_ends_as_if_there_had_been_
     trained: tuple[Path, str], job: Path, tmp_path: Path
 ) -> None:
     variables = two_rank_job(tmp_path / "job", job / "digits")
-    arguments = ("--epochs", str(EPOCHS), "--log_interval", "5")
+    arguments = ("--epochs", str(EPOCHS), "--log_interval", "1")
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables) as first:
         first.wait_for("^metric train_loss=.* step=5$")
         first.processes[1].send_signal(signal.SIGTERM)
@@ -117,14 +127,15 @@ def test_one_sigterm_stops_all_ranks_and_the_next_run_ends_as_if_there_had_been_
 
 
 def test_it_runs_plain_with_a_stop_before_the_first_step_ending_well_too(tmp_path: Path) -> None:
-    with programs.started(PROGRAM, "--epochs", "50", cwd=tmp_path) as plain:
-        plain.wait_for("using the demo data")
-        plain.processes[0].send_signal(signal.SIGTERM)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/sitecustomize.py").write_text(STOPPED_WHEN_IT_SAYS.format(text="using the demo data"))
+    modules = f"{tmp_path / 'modules'}:{programs.TOOLKIT}"
+    with programs.started(PROGRAM, "--epochs", "50", cwd=tmp_path, PYTHONPATH=modules) as plain:
         plain.succeed()
     assert plain.errors == [
         "trainshed: notice: SIGTERM received\ntrainshed: stopping after step 1: SIGTERM received; not saved\n"
     ]
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"model", "output"}
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"modules", "model", "output"}
     assert json.loads((tmp_path / "model" / "config.json").read_text())["trained"]["finished"] is False
 
 
@@ -147,17 +158,25 @@ def test_an_error_in_a_process_that_reads_data_is_one_line_too(module: Module, t
     assert line.startswith(f"image_classification: error: {broken} cannot be read as an image: ")
 
 
+def waits_for_it(pid: int, number: int) -> bool:
+    """Whether a signal has been sent to a process, and not been taken (proc(5), ShdPnd)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
 def test_a_process_that_reads_data_ends_at_a_sigterm_of_its_rank_alone(program: ModuleType) -> None:
     ready, tell = os.pipe()
     reader = os.fork()
     if reader == 0:
         program.leave_stopping_to_the_rank(0)
         os.write(tell, b".")
-        time.sleep(60)
+        time.sleep(600)
         os._exit(1)
     try:
         os.read(ready, 1)
         subprocess.run(["kill", "-TERM", str(reader)], check=True)
+        while waits_for_it(reader, signal.SIGTERM):  # two that wait would be one
+            time.sleep(0.01)
         time.sleep(0.3)
         assert os.waitpid(reader, os.WNOHANG) == (0, 0)
         os.kill(reader, signal.SIGTERM)

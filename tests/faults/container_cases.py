@@ -53,7 +53,7 @@ sys.exit(f"{left} zombies")
 def stopped(running: Running) -> None:
     """An act: `docker stop` once the script is ready."""
     running.wait_for("ready")
-    running.stop(grace=30)
+    running.stop()
 
 
 def _saved(end: Ended) -> None:
@@ -265,7 +265,7 @@ TWO_NODES = [
         ("Interrupted:", "algo-2"),
         code=ON_BOTH + "time.sleep(600)\n",
         ranks=1,
-        act=lambda second: second.stop(grace=30),
+        act=lambda second: second.stop(),
     ),
 ]
 

@@ -6,6 +6,7 @@ every row whatever it is (`check_invariants`) is asserted in one place.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from container.docker_cli import Job
 
 TOOLKIT = Path(__file__).resolve().parents[2] / "toolkit"
 MARK = "FAULTS_SESSION"  # in the environment of everything that a case starts: what carries it afterwards was left behind
-LIMIT = 60.0  # seconds; nothing here takes a tenth of it, but a hang must not hang the tests
+LIMIT = 300.0  # seconds; nothing here takes a tenth of it, but a hang must not hang the tests
 SHOWN = 1024  # bytes of the failure file that the platform shows
 
 
@@ -219,7 +220,8 @@ class Running:
         seconds = time.monotonic() - self.started
         left = survivors(self.mark)
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for thread in self._readers:
             thread.join(LIMIT)
         for fd in self._unread:

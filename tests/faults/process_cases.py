@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -261,7 +260,7 @@ RANKS = [
         "if os.environ['RANK'] == '1':\n"
         "    try:\n        raise ValueError('bad label 17')\n"
         "    except ValueError:\n        traceback.print_exc()\n"
-        "    open('raised', 'w').close()\n    time.sleep(1)\n    os._exit(1)\n"
+        "    open('raised', 'w').close()\n    time.sleep(600)\n"
         "while not os.path.exists('raised'):\n    time.sleep(0.01)\n"
         "raise RuntimeError('[enforce fail] Connection closed by peer [127.0.0.1]:7777')\n",
         ranks=2,
@@ -315,12 +314,20 @@ RANKS = [
         137,
         ("Interrupted: rank 1 on algo-1 was stopped by SIGTERM and killed when its time was over",),
         code="import os, signal, sys, time\n"
-        "deaf = os.environ['RANK'] == '1'\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else lambda *_: sys.exit(0))\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "else:\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "    open('pid.new', 'w').write(str(os.getpid()))\n    os.rename('pid.new', 'pid')\n"
         "print('ready')\ntime.sleep(600)\n",
         ranks=2,
-        hyperparameters={"trainshed_grace_seconds": 0.5},
-        act=lambda running: (running.wait_for(":0] ready"), running.wait_for(":1] ready"), running.signal(signal.SIGTERM)),
+        act=lambda running: (
+            running.wait_for(":0] ready"),
+            running.wait_for(":1] ready"),
+            running.signal(signal.SIGTERM),
+            _until_script_ended(running),
+            running.signal(signal.SIGINT),  # ends the grace, which the other one had time enough of
+        ),
     ),
     Case(
         "rank that ignores the order to stop",
@@ -504,8 +511,9 @@ LEFTOVERS = [
         "script stopped while a grandchild ignores the signal",
         0,
         code=STAYING_CHILD + HANDLER.format(status=0),
+        hyperparameters={"trainshed_grace_seconds": 10 * LIMIT},  # the script's; what it leaves behind has one of its own
         act=lambda running: (running.wait_for("deaf"), running.wait_for("ready"), running.signal(signal.SIGTERM)),
-        stopped=True,  # long before the script's grace of 110 s, which is not that of what it leaves behind
+        stopped=True,
     ),
     Case(
         "twenty orphans are ended",
@@ -520,9 +528,11 @@ LEFTOVERS = [
         + "for _ in range(20):\n    orphan(lambda: None)\n"
         + "def zombies():\n"
         + "    ours = f' {os.getppid()} '\n"
-        + "    stats = [open(f'/proc/{p}/stat').read().rpartition(')')[2] for p in os.listdir('/proc') if p.isdigit()]\n"
+        + "    stats = [stat(p) for p in os.listdir('/proc') if p.isdigit()]\n"
         + "    return [s for s in stats if s.startswith(' Z' + ours)]\n"
-        + "for _ in range(5000):\n    try:\n        left = zombies()\n    except OSError:\n        left = [1]\n"
+        + "def stat(pid):\n    try:\n        return open(f'/proc/{pid}/stat').read().rpartition(')')[2]\n"
+        + "    except OSError:\n        return ''\n"
+        + "for _ in range(20000):\n    left = zombies()\n"
         + "    if not left:\n        break\n    time.sleep(0.01)\n"
         + "else:\n    sys.exit(f'zombies: {left}')\n",
     ),
@@ -768,8 +778,7 @@ STREAMS = [
         code="import sys, time\n"
         "for step in range(400):\n"
         "    print(f'\\r{step}/400 |####    |', end='', file=sys.stderr)\n"
-        "    if step % 100 == 50:\n        print(f'loss={step}; step={step}')\n"
-        "    time.sleep(0.001)\n",
+        "    if step % 100 == 50:\n        print(f'loss={step}; step={step}')\n",
         then=lambda end: _progress(end),
     ),
     Case(
@@ -824,10 +833,14 @@ STREAMS = [
 
 def _until_still(log: Path) -> None:
     """Until the script has to wait for the console: its log no longer grows."""
-    size = -1
-    while (now := os.path.getsize(log) if log.exists() else 0) != size or not now:
-        size = now
-        time.sleep(0.2)
+    sizes = [0, 0]
+
+    def still() -> bool:
+        sizes[:] = sizes[1], log.stat().st_size if log.exists() else 0
+        time.sleep(0.5)
+        return sizes[0] == sizes[1] > 0
+
+    wait_until(still, "the console takes everything")
 
 
 def _is(value: object, wanted: object) -> None:

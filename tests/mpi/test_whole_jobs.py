@@ -331,7 +331,7 @@ def test_mpi4py_computes_over_all_hosts_and_a_rank_that_raises_ends_the_rest(hos
     job = hosts(
         2,
         "from mpi4py import MPI\nworld = MPI.COMM_WORLD\nprint('sum', world.allreduce(world.rank), flush=True)\n"
-        "if world.rank == 3: raise ValueError('bad batch')\nworld.Barrier()\n",
+        "world.Barrier()  # all have said it\nif world.rank == 3: raise ValueError('bad batch')\nworld.Barrier()\n",
     )
     job.start()
     assert job.exit_codes() == [1, 1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,16 +16,11 @@ HERE = Path(__file__).parent
 TOOLKIT = HERE.parents[1] / "toolkit"
 
 
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
 def environment(rank: int, world: int, port: int, extra: dict[str, str] | None = None) -> dict[str, str]:
     """torchrun's variables for one rank."""
-    path = os.pathsep.join([str(TOOLKIT), str(HERE), str(TOOLKIT / "trainshed" / "compat")])
+    # The hook that `train` gives its ranks lets gloo's threads put down their tensors before the interpreter is taken apart.
+    hook = TOOLKIT / "trainshed" / "container" / "hangs" / "hook"
+    path = os.pathsep.join(map(str, [hook, TOOLKIT, HERE, TOOLKIT / "trainshed" / "compat"]))
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_PIPELINE"))},
         "PYTHONPATH": path,
@@ -49,16 +43,41 @@ def start(
     world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, out: str
 ) -> list[subprocess.Popen[bytes]]:
     """Starts `worker` (module:function in this folder) on each rank; its result is pickled to `out`/RANK."""
-    port = free_port()
+    return start_script(world, str(HERE / "ranks.py"), worker, out, pickle.dumps(args).hex(), extra=extra)
+
+
+def start_script(
+    world: int, *words: str, extra: dict[str, str] | None = None, cwd: str | None = None
+) -> list[subprocess.Popen[bytes]]:
+    """Starts a Python script with its arguments on each rank; stdout and stderr are one pipe."""
+    from free_ports import free_ports
+
+    port = free_ports()
     return [
         subprocess.Popen(
-            [sys.executable, str(HERE / "ranks.py"), worker, out, pickle.dumps(args).hex()],
+            [sys.executable, *words],
             env=environment(rank, world, port, extra),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            cwd=cwd,
         )
         for rank in range(world)
     ]
+
+
+def run_script(world: int, *words: str, extra: dict[str, str] | None = None, cwd: str | None = None) -> list[str]:
+    """Runs a Python script on each rank to its good end; the log of each."""
+    processes = start_script(world, *words, extra=extra, cwd=cwd)
+    logs = []
+    try:
+        for process in processes:
+            logs.append(process.communicate(timeout=400)[0].decode())
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(log[-3000:] for log in logs)
+    return logs
 
 
 def run(world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, seconds: float = 400) -> list[Any]:

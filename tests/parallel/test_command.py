@@ -47,15 +47,7 @@ def test_a_plan_is_written_without_ranks_edited_and_used_by_the_job(tmp_path: Pa
     for number, unit in enumerate(data["units"]):
         unit["stage"] = int(number == 3)
     plan.write_text(json.dumps(data))
-    port = ranks.free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(plan)], env=ranks.environment(rank, 2, port), stdout=subprocess.PIPE
-        )
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=400)[0].decode() for process in processes]
-    assert all("STARTS (0, 3)" in output for output in outputs)
+    assert all("STARTS (0, 3)" in output for output in ranks.run_script(2, str(script), str(plan)))
 
 
 def test_a_script_without_a_step_gives_no_plan(tmp_path: Path) -> None:

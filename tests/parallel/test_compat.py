@@ -32,28 +32,8 @@ TRAINER = {
 
 def run_script(world: int, name: str, output: str, parameters: dict[str, Any], *arguments: str) -> list[str]:
     """Runs a script of this folder on `world` ranks with `mp_parameters`; the log of each rank."""
-    port = ranks.free_port()
     extra = {"SM_HP_MP_PARAMETERS": json.dumps(parameters), "SM_FRAMEWORK_PARAMS": '{"sagemaker_mpi_enabled":true}'}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(ranks.HERE / name), *arguments],
-            env=ranks.environment(rank, world, port, extra),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=output,
-        )
-        for rank in range(world)
-    ]
-    logs = []
-    try:
-        for process in processes:
-            logs.append(process.communicate(timeout=400)[0].decode())
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(log[-3000:] for log in logs)
-    return logs
+    return ranks.run_script(world, str(ranks.HERE / name), *arguments, extra=extra, cwd=output)
 
 
 def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_on_one_rank() -> None:
