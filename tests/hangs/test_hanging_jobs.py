@@ -17,13 +17,29 @@ from typing import Any
 import pytest
 
 from free_ports import free_ports
+from trainshed.container.hangs.activity import activity
+from trainshed.container.hangs.processes import ranks_below
+from trainshed.container.hangs.stacks import ask, main_thread
 from trainshed.container.launchers.flight_recorder import recorder_settings
 
 TOOLKIT = Path(__file__).parents[2] / "toolkit"
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="ranks that talk need torch, which is an extra")
 
+# Until the test has seen that every rank is at the place where it will stay, and says so, nothing counts as standing still.
+NOISE = """\
+import os, threading, time
+def noise():
+    while not os.path.exists("../../hush"):
+        print(".", flush=True)
+        time.sleep(0.05)
+    open("../../hushed", "w").close()
+if os.environ.get("RANK", "0") == "0": threading.Thread(target=noise, daemon=True).start()
+"""
+AFTER_NOISE = NOISE.count("\n") + 1  # the next line
+
 # Rank 3 leaves out one all_reduce and goes on to the barrier, where the others will never come.
-SKIPS = """\
+SKIPS = f"""\
+{NOISE}
 import torch
 import torch.distributed as dist
 
@@ -41,7 +57,8 @@ if dist.get_rank() != 3:
     reduce()
 dist.barrier()
 """
-SKIPPED = "rank 3 on {host} waits in barrier at train.py:16 while ranks 0, 1, 2 wait in all_reduce at train.py:11"
+REDUCE, BARRIER = (f"train.py:{AFTER_NOISE + line}" for line in (11, 16))
+SKIPPED = f"rank 3 on {{host}} waits in barrier at {BARRIER} while ranks 0, 1, 2 wait in all_reduce at {REDUCE}"
 
 
 # A line at which a rank stays until the test lets it go on; the pipes lie two folders above the code.
@@ -111,6 +128,29 @@ class Job:
             command = [sys.executable, "-m", "trainshed.container.main"]
             self.processes.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
 
+    def hush(self) -> None:
+        """Ends the noise."""
+        (self.folder / "hush").touch()
+        deadline = time.monotonic() + 180
+        while not (self.folder / "hushed").exists():
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.05)
+
+    def places(self) -> dict[int | None, str]:
+        """What the ranks are doing now, and where, as their stacks tell."""
+        found: dict[int | None, str] = {}
+        for process, base in zip(self.processes, self.bases, strict=True):
+            for rank in ranks_below(process.pid, None):
+                for asked in ask([rank.pid]):
+                    deadline = time.monotonic() + 180
+                    while not asked.whole():
+                        assert time.monotonic() < deadline, self.output()
+                        time.sleep(0.05)
+                    frames = main_thread(asked.text())
+                    doing = activity(frames, str(base / "code")) if frames else None
+                    found[rank.rank] = f"{doing.what} at {doing.place}" if doing else ""
+        return found
+
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until every host has printed `text` so many times."""
         deadline = time.monotonic() + 180
@@ -155,6 +195,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[..., Job], hosts: int) -> None:
     job = start(SKIPS, hosts=hosts, ranks=4 // hosts, hang_seconds=4)
+    job.wait_for("ready", 4 // hosts)
+    deadline = time.monotonic() + 180
+    while job.places() != {rank: f"all_reduce at {REDUCE}" for rank in range(3)} | {3: f"barrier at {BARRIER}"}:
+        assert time.monotonic() < deadline, job.output()
+    job.hush()
     codes = job.exit_codes()
     sentence = SKIPPED.format(host=job.names[-1])
 
@@ -166,7 +211,7 @@ def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[
     report = job.report()
     assert report.startswith(f"hang report, nothing has moved for 4 s: {sentence}\n")
     assert all(f"=== rank {rank} on {job.names[rank * hosts // 4]} waits in" in report for rank in range(4))
-    assert report.count('code/train.py", line 11 in reduce') == 3
+    assert report.count(f'code/train.py", line {AFTER_NOISE + 11} in reduce') == 3
     assert sum(line.startswith("trainshed:   ") for line in job.output().splitlines()) <= 12
 
 
@@ -186,23 +231,25 @@ def test_sigusr1_to_any_host_reports_all_hosts_and_the_job_goes_on(start: Callab
 
 
 def test_a_job_that_is_to_go_on_is_reported_once_and_goes_on(start: Callable[..., Job]) -> None:
-    job = start(f"import os\n{STAYS}print('done')\n", ranks=2, hang_seconds=3, on_hang="continue")
+    job = start(f"{NOISE}{STAYS}print('done')\n", ranks=2, hang_seconds=3, on_hang="continue")
     stay = Stay(job, 2)
+    job.hush()
     job.wait_for("the job goes on")
     stay.close()
 
     assert job.exit_codes() == [0]
-    assert "all ranks are at train.py:2" in job.report() and "the job goes on" in job.output()
+    assert f"all ranks are at train.py:{AFTER_NOISE}" in job.report() and "the job goes on" in job.output()
 
 
 def test_a_single_program_that_waits_for_something_is_reported_and_left_alone(start: Callable[..., Job]) -> None:
-    job = start(f"import os\n{STAYS}", ranks=0, hang_seconds=3)
+    job = start(NOISE + STAYS, ranks=0, hang_seconds=3)
     stay = Stay(job, 1)
+    job.hush()
     job.wait_for("the job goes on")
     stay.close()
 
     assert job.exit_codes() == [0]
-    assert "the script on 127.0.0.1 is at train.py:2" in job.report()
+    assert f"the script on 127.0.0.1 is at train.py:{AFTER_NOISE}" in job.report()
 
 
 def test_ranks_that_print_nothing_but_work_are_not_taken_for_hung(start: Callable[..., Job]) -> None:
@@ -211,10 +258,10 @@ def test_ranks_that_print_nothing_but_work_are_not_taken_for_hung(start: Callabl
         "import hashlib, os, time\n"
         "def work(rounds):\n    start = time.process_time()\n    hashlib.pbkdf2_hmac('sha256', b'', b'', rounds)\n"
         "    return time.process_time() - start\n"
-        "if os.environ['RANK'] == '0':\n    work(int(4 / work(200_000) * 200_000))\n"
-        "else:\n" + "    time.sleep(0.3)\n" * 15
+        "if os.environ['RANK'] == '0':\n    work(int(8 / work(200_000) * 200_000))\n"
+        "else:\n" + "    time.sleep(0.3)\n" * 27
     )
-    job = start(script, ranks=2, hang_seconds=2)
+    job = start(script, ranks=2, hang_seconds=4)
 
     assert job.exit_codes() == [0]
     assert "hang report" not in job.output()
@@ -223,7 +270,7 @@ def test_ranks_that_print_nothing_but_work_are_not_taken_for_hung(start: Callabl
 def test_a_script_with_a_handler_for_sigusr1_still_gets_it(start: Callable[..., Job]) -> None:
     script = (
         "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: (print('handled'), sys.exit(0)))\n"
-        "print('ready', flush=True)\ntime.sleep(60)\n"
+        "print('ready', flush=True)\ntime.sleep(600)\n"
     )
     job = start(script, ranks=1)
     job.wait_for("ready")
@@ -245,8 +292,16 @@ def test_stacks_can_be_turned_off(start: Callable[..., Job]) -> None:
 
 
 def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(start: Callable[..., Job]) -> None:
-    script = "import os, time\nif os.environ['RANK'] == '0': time.sleep(600)\n"
+    script = NOISE + (
+        "if os.environ['RANK'] == '0': time.sleep(600)\n"
+        "open('../../pid.new', 'w').write(str(os.getpid()))\nos.rename('../../pid.new', '../../pid')\n"
+    )
     job = start(script, hosts=2, ranks=1, hang_seconds=4)
+    deadline = time.monotonic() + 180
+    while not (job.folder / "pid").exists() or Path("/proc", (job.folder / "pid").read_text()).exists():
+        assert time.monotonic() < deadline, job.output(1)
+        time.sleep(0.05)
+    job.hush()
 
     assert job.exit_codes() == [124, 124]
     assert "rank 1 on 127.0.0.2 has ended (exit status 0)" in job.output(0)
@@ -254,7 +309,7 @@ def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(star
 
 
 def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) -> None:
-    job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=90, at_once=1)
+    job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=300, at_once=1)
     deadline = time.monotonic() + 180
     while "waiting for" not in job.output(0):
         assert time.monotonic() < deadline
@@ -291,7 +346,7 @@ def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp
         "import os, time\nname = os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE'] + os.environ['RANK'] + '.pipe'\n"
         "os.mkfifo(name + '.new')\npipe = os.open(name + '.new', os.O_RDONLY | os.O_NONBLOCK)\n"
         "os.rename(name + '.new', name)\nos.set_blocking(pipe, True)\n"
-        "end = time.monotonic() + 90\nwhile not (byte := os.read(pipe, 1)) and time.monotonic() < end: time.sleep(0.05)\n"
+        "end = time.monotonic() + 600\nwhile not (byte := os.read(pipe, 1)) and time.monotonic() < end: time.sleep(0.05)\n"
         "print('asked', byte)\n"
     )
     job_tree.code("train.py", script)
@@ -304,7 +359,7 @@ def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp
         assert train.poll() is None
         time.sleep(0.05)
     train.send_signal(signal.SIGUSR1)
-    output = train.communicate(timeout=90)[0].decode()
+    output = train.communicate(timeout=300)[0].decode()
 
     assert train.returncode == 0
     assert output.count("asked b'1'") == 2 and "2 rank(s) have written their last collectives" in output
@@ -319,8 +374,9 @@ def test_ranks_on_gpus_record_their_collectives_unless_the_user_says_otherwise()
 
 
 # As NCCL's monitor does: reads its pipe, and writes what torch's recorder knows (here of gloo, which has no such monitor).
+# Nothing counts as standing still until it knows all that there is to know.
 RECORDED = """\
-import os, threading, time
+import os, pickle, threading, time
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
@@ -334,8 +390,12 @@ os.set_blocking(pipe, True)
 def monitor():
     # What is known is put together before anybody asks, since that may take long on a busy machine.
     path = os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"]
+    enqueued = 2 if dist.get_rank() == 0 else 1
     while True:
         known = _dump_fr_trace()
+        for status in pickle.loads(known)["pg_status"].values():
+            if (status["last_enqueued_collective"], status["last_completed_collective"]) == (enqueued, 1):
+                open(f"known{dist.get_rank()}", "w").close()
         if os.read(pipe, 1):
             with open(path + ".new", "wb") as file:
                 file.write(known)
@@ -343,6 +403,13 @@ def monitor():
         time.sleep(0.05)
 
 
+def noise():
+    while not all(os.path.exists(f"known{rank}") for rank in range(2)):
+        print(".", flush=True)
+        time.sleep(0.05)
+
+
+threading.Thread(target=noise, daemon=True).start()
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(2))
 threading.Thread(target=monitor, daemon=True).start()

@@ -10,6 +10,7 @@ from trainshed.container.hangs.activity import COLLECTIVE, WORK, Activity
 from trainshed.container.hangs.judge import Where
 from trainshed.container.hangs.look import Sample, anything_moved
 from trainshed.container.hangs.processes import Reading
+from trainshed.container.hangs.watch import HangWatch
 
 BEFORE = Reading(at=0.0, pids=(1, 2), own_cpu=5.0, other_cpu=5.0, bytes=1000, spins=False)
 LONG = 200.0  # seconds between two looks
@@ -54,3 +55,32 @@ def test_a_rank_that_has_ended_since_is_movement_and_one_that_had_ended_before_i
 
     assert anything_moved([sample(WORK)], [ended])
     assert not anything_moved([ended], [ended])
+
+
+class Silent:
+    """A run that has printed nothing for long."""
+
+    def silent(self) -> float:
+        return 1000.0
+
+
+def test_a_machine_that_slept_has_to_be_seen_standing_still_for_some_time() -> None:
+    watch = HangWatch("algo-1", "", "", lambda _: None, seconds=8.0, stop=True)
+    watch.run = Silent()  # type: ignore[assignment]
+    found = []
+    for at in range(1000, 1007):
+        watch._seen([sample(COLLECTIVE, at=float(at))], float(at))
+        found.append(watch.still)
+
+    assert found == [False, False, False, True, True, True, True]
+
+
+def test_what_moves_while_it_is_looked_at_stands_still_no_more() -> None:
+    watch = HangWatch("algo-1", "", "", lambda _: None, seconds=8.0, stop=True)
+    watch.run = Silent()  # type: ignore[assignment]
+    for at in range(1000, 1005):
+        watch._seen([sample(COLLECTIVE, at=float(at))], float(at))
+    assert watch.still
+    watch._seen([sample(COLLECTIVE, "elsewhere", at=1005.0)], 1005.0)
+
+    assert not watch.still

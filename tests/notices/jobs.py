@@ -99,6 +99,8 @@ class Train:
     def until(self, *texts: str) -> None:
         """Waits until every text has been printed."""
         wait_for(lambda: all(text in self.output for text in texts) or self.process.poll() is not None)
+        if self.process.poll() is not None:
+            self._reader.join(LIMIT)
         assert all(text in self.output for text in texts), self.output
 
     def signal(self, number: int) -> None:

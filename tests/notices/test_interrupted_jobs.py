@@ -20,7 +20,7 @@ POLITE = """\
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -167,7 +167,7 @@ def test_notices_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_a_failure_after_a_stop_signal_is_still_a_failure(tmp_path: Path) -> None:
-    with Train(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(60)\n") as job:
+    with Train(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(600)\n") as job:
         job.until("up")
         job.signal(signal.SIGTERM)
         assert job.end() == 128 + signal.SIGTERM, job.output

@@ -20,16 +20,16 @@ def pair() -> tuple[Leader, Member]:
     port = free_ports(2)
     leader = Leader(HOSTS, port, "token", 1.0, lambda _: None)
     member = Member(HOSTS, 1, ("127.0.0.1", port), "token", 1.0, lambda _: None)
-    joining = threading.Thread(target=leader.join, args=(20.0,))
+    joining = threading.Thread(target=leader.join, args=(120.0,))
     joining.start()
-    member.join(20.0)
+    member.join(120.0)
     joining.join()
     return leader, member
 
 
 def turns(leader: Leader, member: Member, until: Callable[[], object]) -> None:
     """Lets both work until the condition holds."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not until():
         assert time.monotonic() < end
         leader.turn(None)

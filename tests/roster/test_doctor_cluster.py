@@ -24,7 +24,7 @@ def doctors(tmp_path: Path) -> Iterator[Callable[..., list[tuple[int, str]]]]:
     """Runs the command on every host that has code; returns exit statuses and outputs."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(*codes: str | None, timeout: str = "90") -> list[tuple[int, str]]:
+    def run(*codes: str | None, timeout: str = "180") -> list[tuple[int, str]]:
         names = [f"127.0.0.{number + 1}" for number in range(len(codes))]
         port = free_ports(3)
         for name, code in zip(names, codes, strict=True):

@@ -30,7 +30,7 @@ class Hosts:
         hyperparameters = {
             "trainshed_distribution": "torchrun",
             "trainshed_processes_per_host": "2",
-            "trainshed_host_timeout_seconds": "120",
+            "trainshed_host_timeout_seconds": "180",
             **{f"trainshed_{name}": value for name, value in settings.items()},
         }
         for number, name in enumerate(self.names):
@@ -38,9 +38,14 @@ class Hosts:
             (base / "input/config").mkdir(parents=True)
             (base / "code").mkdir()
             (base / "code/train.py").write_text(script)
-            (base / "input/config/hyperparameters.json").write_text(json.dumps(hyperparameters))
+            self.configure(number, **hyperparameters)
             resources = {"current_host": name, "hosts": self.names}
             (base / "input/config/resourceconfig.json").write_text(json.dumps(resources))
+
+    def configure(self, number: int, **more: str) -> None:
+        """Gives one host other or more hyperparameters than the rest."""
+        path = self.base(number) / "input/config/hyperparameters.json"
+        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | more))
 
     def base(self, number: int) -> Path:
         return self.folder / f"host{number}"
@@ -180,13 +185,14 @@ def test_a_stop_signal_to_one_host_reaches_the_ranks_of_all(hosts):
 
 
 def test_a_host_that_never_comes_is_named_on_the_others(hosts):
-    job = hosts(3, STARTED, host_timeout_seconds="8")
+    job = hosts(3, STARTED)
+    job.configure(0, trainshed_host_timeout_seconds="15")
     job.start(1)
     job.wait_until_joining(1)
     job.start(0)
     assert job.exit_codes() == [69, 69]
     for number in range(2):
-        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 8 s (2 of 3 hosts are there)")
+        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 15 s (2 of 3 hosts are there)")
     assert "started" not in job.output(0)
 
 
@@ -194,15 +200,19 @@ def test_a_host_that_never_comes_is_named_on_the_others(hosts):
 def test_a_host_that_cannot_start_tells_the_others_why(hosts, broken):
     job = hosts(3, STARTED)
     (job.base(broken) / "code/train.py").unlink()
-    job.start()
+    others = [number for number in range(3) if number != broken]
+    job.start(*others)
+    for number in others:
+        job.wait_until_joining(number)
+    job.start(broken)
     assert job.exit_codes() == [1, 1, 1]
     assert all(job.failure(number).startswith("ProgramError: the job names no program") for number in range(3))
 
 
 def test_hosts_of_different_jobs_do_not_meet(hosts):
-    job = hosts(2, STARTED, host_timeout_seconds="8")
-    path = job.base(1) / "input/config/hyperparameters.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "epochs": "7"}))
+    job = hosts(2, STARTED)
+    job.configure(0, trainshed_host_timeout_seconds="15")
+    job.configure(1, epochs="7")
     job.start(1)
     job.wait_until_joining(1)
     job.start(0)

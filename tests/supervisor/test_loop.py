@@ -16,7 +16,7 @@ import pytest
 
 DRIVER = Path(__file__).with_name("drive.py")
 TOOLKIT = Path(__file__).resolve().parents[2] / "toolkit"
-LIMIT = 60
+LIMIT = 120
 
 
 def has_ended(pid: int) -> bool:
@@ -37,7 +37,7 @@ class Driven:
             program = ["/bin/sh", "-c"] if not snippet.startswith("import ") else [sys.executable, "-u", "-c"]
             spec = {"argv": [*program, snippet], "env": {"PATH": "/usr/bin:/bin"}, "cwd": str(folder), "label": f"r{number}"}
             specs.append({**spec, "log": f"{folder}/r{number}.log", "rank": number})
-        plan = {"processes": specs, "grace_seconds": 5.0, **fields}
+        plan = {"processes": specs, "grace_seconds": 300.0, **fields}
         self.process = self._start(plan)
 
     def _start(self, plan: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -97,7 +97,10 @@ def test_when_one_fails_the_others_are_stopped_by_sigterm(tmp_path: Path) -> Non
 
 
 def test_a_rank_that_fails_soon_after_the_first_tells_its_own_reason(tmp_path: Path) -> None:
-    result = Driven(tmp_path, "exit 1", "sleep 0.3; echo reason >&2; exit 5").result()
+    # The first one has been reaped before the second one fails.
+    gone = "while [ ! -s pid ] || kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; done"
+    first = "echo $$ > pid.new; mv pid.new pid; exit 1"
+    result = Driven(tmp_path, first, f"{gone}; echo reason >&2; exit 5", settles=600).result()
     assert result["returncodes"] == [1, 5]
     assert result["stopped"] == [False, False]
     assert result["tails"][1] == "reason\n"
@@ -115,7 +118,9 @@ def test_the_time_limit_stops_everyone_and_says_so(tmp_path: Path) -> None:
 
 
 def test_after_the_time_limit_the_grace_is_kept_and_then_comes_sigkill(tmp_path: Path) -> None:
-    result = Driven(tmp_path, "trap '' TERM; while :; do sleep 0.05; done", max_seconds=0.2, grace_seconds=0.2).result()
+    deaf = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
+    gate = [str(tmp_path / "deaf")]
+    result = Driven(tmp_path, deaf, max_seconds=0.2, grace_seconds=0.2, gate=gate).result()
     assert (result["returncodes"], result["killed"]) == ([-9], 1)
     assert "r0 did not end in time and is killed" in result["said"]
 
@@ -151,9 +156,8 @@ def test_user_signals_go_to_those_who_have_a_handler_and_kill_nobody_else(tmp_pa
 
 def test_a_stop_that_comes_while_one_has_already_failed_is_passed_on_at_once(tmp_path: Path) -> None:
     waits = "while [ ! -e ready ]; do sleep 0.01; done"  # for the other one's trap, which the signal is to find
-    driven = Driven(
-        tmp_path, f"{waits}; echo $$ > pid; exit 3", "trap 'exit 6' TERM; touch ready; while :; do sleep 0.01; done"
-    )
+    traps = "trap 'exit 6' TERM; touch ready; while :; do sleep 0.01; done"
+    driven = Driven(tmp_path, f"{waits}; echo $$ > pid; exit 3", traps, settles=600)
     driven.wait_for("pid")
     driven.wait_until(lambda: (text := (tmp_path / "pid").read_text()).endswith("\n") and has_ended(int(text)))
     driven.process.send_signal(signal.SIGTERM)
@@ -164,7 +168,7 @@ def test_shells_get_the_signal_with_their_whole_group(tmp_path: Path) -> None:
     driven = Driven.__new__(Driven)
     driven.folder = tmp_path
     spec = {"argv": ["sh", "-c", "touch ready; sleep 600; exit 0"], "env": {"PATH": "/bin:/usr/bin"}, "cwd": str(tmp_path)}
-    driven.process = driven._start({"processes": [{**spec, "signal_group": True}], "grace_seconds": 30})
+    driven.process = driven._start({"processes": [{**spec, "signal_group": True}], "grace_seconds": 300})
     driven.wait_for("ready")
     driven.process.send_signal(signal.SIGTERM)
     result = driven.result()

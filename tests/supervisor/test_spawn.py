@@ -102,7 +102,7 @@ def test_what_cannot_be_started_says_why_and_leaks_nothing(
         spawn(ProcessSpec(argv=argv, env=PATH, cwd=str(tmp_path / cwd)))
     assert (caught.value.stage, caught.value.error.errno) == (stage, number)
     assert open_files() == before
-    assert descendants() == children
+    assert set(descendants()) <= set(children)  # others may have come to their end
 
 
 def test_a_program_is_found_as_a_shell_would(tmp_path: Path) -> None:

@@ -15,42 +15,47 @@ from trainshed.container.supervisor import tree
 
 # A parent with a sleeping child and a dead one that it never reaps; it says when all is in place.
 FAMILY = """\
-import os, subprocess, sys, time
+import os, subprocess, sys
 child = subprocess.Popen(["sleep", "600"])
-if os.fork() == 0:
+dead = os.fork()
+if dead == 0:
     os._exit(0)
-time.sleep(0.1)
-print(child.pid, flush=True)
+os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)
+print(child.pid, dead, flush=True)
 sys.stdin.read()
 child.kill()
+child.wait()
 """
 
 
 @pytest.fixture
-def family() -> Iterator[tuple[int, int]]:
-    """PIDs of a parent and of its living child; the parent has a zombie, too."""
+def family() -> Iterator[tuple[int, int, int]]:
+    """PIDs of a parent, of its living child and of its zombie."""
     with subprocess.Popen(
         [sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        yield parent.pid, int(parent.stdout.readline())
+        child, dead = map(int, parent.stdout.readline().split())
+        yield parent.pid, child, dead
         parent.communicate()
 
 
-def test_descendants_are_the_living_ones_parents_first(family: tuple[int, int]) -> None:
+def test_descendants_are_the_living_ones_parents_first(family: tuple[int, int, int]) -> None:
     found = tree.descendants()
-    parent, child = family
+    parent, child, dead = family
     assert found.index(parent) < found.index(child)
-    states = [tree._stat_field(pid, 0) for pid in found]
-    assert "Z" not in states
+    assert dead not in found and tree._stat_field(dead, 0) == "Z"
 
 
 def test_a_kernel_without_children_files_gives_the_same_answer(
-    family: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    family: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_files = tree.descendants()
+    parent, child, dead = family
+    assert sorted(tree._children(parent)) == sorted((child, dead))
     monkeypatch.setattr(tree, "_children", tree._children_by_scan)
-    assert set(tree.descendants()) == set(with_files)
+    assert tree.descendants(parent) == [child]
+    found = tree.descendants()
+    assert found.index(parent) < found.index(child) and dead not in found
 
 
 INHERITED = """\

@@ -104,6 +104,7 @@ def measure(one: str, other: str, address: str, port: int, token: str) -> Pair:
     """Measures the way from this host to another one; never raises."""
     try:
         with socket.create_connection((address, port), timeout=PATIENCE / 4) as connection:
+            connection.settimeout(PATIENCE / 2)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.sendall(token.encode())
             trips = []
@@ -249,6 +250,7 @@ class Meeting:
         self.wait(lambda: all(host in self.facts for host in leader.present()), PATIENCE)
         there = [host for host in hosts if host in self.facts]
         for pairs in rounds(len(there)):
+            leader.turn(None)  # our own measurement may have taken so long that a host has made its connection anew
             self.expected = {there[one] for one, _ in pairs} - {self.name}
             own = ""
             for one, other in pairs:

@@ -12,8 +12,8 @@ from ..supervisor.tree import catches
 
 SIGNAL = 42  # as in hook/sitecustomize.py
 NAME = "trainshed-stacks"
-WAIT = 5.0  # seconds that a process gets; one that is stopped, or waits for a disk, never answers
-SETTLED = 0.1  # seconds without another byte: the dump is whole
+WAIT = 10.0  # seconds that a process gets; one that is stopped, or waits for a disk, never answers
+SETTLED = 0.1  # seconds without another byte
 LONGEST = 1 << 18  # bytes of one dump; the fault handler itself stops at 100 threads of 100 frames
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
@@ -30,8 +30,12 @@ class Frame(Record):
 class Asked:
     """A process that has been asked, and what it has answered so far."""
 
-    def __init__(self, pid: int, path: str, offset: int) -> None:
-        self.pid, self.path, self.offset = pid, path, offset
+    def __init__(self, pid: int, path: str, offset: int, shut: bool) -> None:
+        """
+        Args:
+            shut: whether its main thread had the signal blocked before it was asked.
+        """
+        self.pid, self.path, self.offset, self.shut = pid, path, offset, shut
         self.size, self.since = offset, time.monotonic()
 
     def whole(self) -> bool:
@@ -43,7 +47,8 @@ class Asked:
             return True
         if size != self.size:
             self.size, self.since = size, now
-        return size > self.offset and now - self.since >= SETTLED
+        # On a busy machine the handler may be kept from the CPU for longer than that; while it runs, the signal is blocked.
+        return size > self.offset and now - self.since >= SETTLED and (self.shut or not _blocks(self.pid))
 
     def text(self) -> str:
         """The answer, "" where none has come."""
@@ -73,11 +78,22 @@ def ask(pids: list[int]) -> list[Asked]:
                 continue
             files.add((stat.st_dev, stat.st_ino))
             if catches(pid, SIGNAL):
+                shut = _blocks(pid)
                 os.kill(pid, SIGNAL)
-                asked.append(Asked(pid, path, stat.st_size))
+                asked.append(Asked(pid, path, stat.st_size, shut))
         except OSError:
             continue
     return asked
+
+
+def _blocks(pid: int) -> bool:
+    """Whether the main thread of a process has the signal blocked now (proc(5), SigBlk)."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            blocked = next(line for line in file if line.startswith("SigBlk:"))
+        return bool(int(blocked.split()[1], 16) >> (SIGNAL - 1) & 1)
+    except (OSError, StopIteration):
+        return False
 
 
 def _answers_to(pid: int) -> str:

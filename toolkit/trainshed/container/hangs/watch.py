@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOOKS = 8  # in the time after which a job hangs; the first when half of it is over, so that most jobs are never looked at
 POLL_SECONDS = 0.05  # while answers are awaited
-GATHER_SECONDS = 12.0  # that the other hosts get for their parts
+GATHER_SECONDS = 20.0  # that the other hosts get for their parts
 
 
 def stops_on_hang(job: Job, plan: LaunchPlan) -> bool:
@@ -81,6 +81,7 @@ class HangWatch:
         self.running = False  # whether the supervisor's loop is at work; before and after it only the roster's own
         self.look: Look | None = None
         self.before: list[Sample] | None = None  # the last look's, while nothing has moved since
+        self.first_still = 0.0  # when the first of these looks was over
         self.last_moved = self.next_look = 0.0
         self.still = False  # whether this host's ranks have stood still for the set time
         self.dumps: dict[int, str] = {}  # rank -> file that its flight recorder was asked to write
@@ -203,7 +204,11 @@ class HangWatch:
             self._is_still(False)
         # A look that was asked for early is no beginning: the next one would be compared with it too soon.
         self.before = None if moved or quiet < self.seconds / 2 else samples
-        if known is not None and not moved and quiet >= self.seconds > 0:
+        if known is None:
+            self.first_still = now
+        # A machine that was asleep has not been looked at meanwhile: what counts is what was seen.
+        seen = now - self.first_still >= self.seconds * (LOOKS // 2 - 1) / LOOKS
+        if known is not None and not moved and seen and quiet >= self.seconds > 0:
             self._is_still(True)
         if self.wanted is not None and self.dumps and not self._dumps_are_there():
             self.seen = samples

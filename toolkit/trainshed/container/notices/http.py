@@ -6,6 +6,8 @@ import http.client
 
 from trainshed.contract.record import Record
 
+SECONDS = 2.0  # for an answer, unless the question says otherwise
+
 
 class Reply(Record):
     """A service's answer; `body` is at most 64 KiB of it."""
@@ -16,15 +18,15 @@ class Reply(Record):
 
 
 def ask(
-    endpoint: str, path: str, headers: dict[str, str] | None = None, *, method: str = "GET", timeout: float = 2.0
+    endpoint: str, path: str, headers: dict[str, str] | None = None, *, method: str = "GET", timeout: float | None = None
 ) -> Reply:
     """Asks `endpoint` (`http://host:port`, `host:port` or `host`).
 
     Raises:
-        OSError: there is no service, or it does not answer in `timeout` seconds.
+        OSError: there is no service, or it does not answer in `timeout` (or `SECONDS`) seconds.
     """
     host = endpoint.removeprefix("http://").strip("/")
-    connection = http.client.HTTPConnection(host, timeout=timeout)
+    connection = http.client.HTTPConnection(host, timeout=timeout or SECONDS)
     try:
         connection.request(method, path, headers=headers or {})
         response = connection.getresponse()

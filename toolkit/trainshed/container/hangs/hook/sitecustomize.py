@@ -31,7 +31,7 @@ def _register() -> None:
 
 
 def _settle() -> None:
-    """At exit: waits until gloo's threads have put down what they were working on, which mostly takes 2 ms.
+    """At exit: waits until gloo's threads have put down what they were working on, which mostly takes 5 ms.
 
     A collective is done for the script a moment before its worker thread lets go of the tensors. If that thread is the
     last to hold one, it wants the interpreter's lock, and if the interpreter is being taken apart by then, Python ends
@@ -43,7 +43,7 @@ def _settle() -> None:
     import time
 
     quiet, end = 0, time.monotonic() + PATIENCE
-    while quiet < 2 and time.monotonic() < end:
+    while quiet < 5 and time.monotonic() < end:
         time.sleep(0.001)  # lets go of the interpreter's lock: whoever waits for it is woken, and counts as running
         quiet = 0 if _gloo_runs() else quiet + 1
 
