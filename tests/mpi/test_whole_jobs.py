@@ -83,7 +83,8 @@ class Hosts:
         """Until every rank of every host has printed its first line."""
         deadline = time.monotonic() + 180
         while not all(self.output(number).count("started") == 2 for number in range(len(self.names))):
-            assert time.monotonic() < deadline, [self.output(number) for number in range(len(self.names))]
+            running = all(process.poll() is None for process in self.processes)
+            assert running and time.monotonic() < deadline, self.all_output()
             time.sleep(0.05)
 
     def output(self, number: int) -> str:

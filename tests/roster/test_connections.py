@@ -108,8 +108,8 @@ def test_a_verdict_is_told_again_to_a_host_whose_connection_broke():
     verdicts: list[object] = []
     leaving = threading.Thread(target=lambda: verdicts.append(leader.leave(done)))
     leaving.start()
-    while leader.verdict is None or leader.hosts[0].link is not None:  # it is told into the dead connection
-        time.sleep(0.01)
+    while leaving.is_alive() and (leader.verdict is None or leader.hosts[0].link is not None):
+        time.sleep(0.01)  # it is told into the dead connection
     theirs = member.leave(done)
     leaving.join()
     assert verdicts == [theirs] and theirs.failure is None
