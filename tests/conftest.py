@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from trainshed.contract.job import Job, read_job
+
+# A machine that stalls is no defect of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # A shell that runs us in the background has us ignore these, and whatever is started here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -124,7 +124,7 @@ def test_hosts_whose_names_never_resolve_are_named_within_the_bound_that_the_job
     job_tree.code("train.py", "print('ran')")
     job_tree.configure(resources=hosts, hyperparameters={**DDP, "trainshed_host_timeout_seconds": "1"})
 
-    done = job_tree.train(timeout=60)
+    done = job_tree.train()
 
     assert done.status == 69 and "ran" not in done.stdout
     assert job_tree.failure.startswith("ClusterError: ")

@@ -100,13 +100,13 @@ def test_reading_a_fifo_that_nobody_writes_to_does_not_wait(tmp_path: Path) -> N
 
 
 def test_reading_a_folder_fails_and_leaves_no_file_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = set(os.listdir("/proc/self/fd"))
 
     for _ in range(5):
         with pytest.raises(IsADirectoryError):
             read_bytes(str(tmp_path), 10)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # what nobody needs any more may have been closed meanwhile
 
 
 def test_removing_what_is_not_there_or_may_not_be_removed_is_silent(tmp_path: Path) -> None:

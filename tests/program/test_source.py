@@ -273,7 +273,7 @@ def test_hosts_that_share_a_code_folder_unpack_it_once_and_all_have_it_whole(job
         subprocess.Popen([sys.executable, "-c", program], env=job_tree.environ(), stdout=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
-    answers = [host.communicate(timeout=60)[0].split() for host in hosts]
+    answers = [host.communicate(timeout=300)[0].split() for host in hosts]
 
     assert [host.returncode for host in hosts] == [0] * 4
     assert answers == [WHOLE] * 4

@@ -350,7 +350,7 @@ TORCH: dict[str, list[Case]] = {
             1,
             ("rank 0 on algo-1", "1/2 clients joined", "1 of 2 ranks came; a rank on this host never reached"),
             code=GLOO + "if os.environ['RANK'] == '0':\n"
-            "    dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=1))\ntime.sleep(600)\n",
+            "    dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=8))\ntime.sleep(600)\n",
             ranks=2,
         )
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,9 +15,11 @@ from pathlib import Path
 import pytest
 
 import trainshed
+from trainshed.runner import identity
+from trainshed.runner.backends.leftovers import end_leftovers
 
 TOOLKIT = str(Path(trainshed.__file__).parents[1])
-LIMIT = 120.0  # seconds after which something hangs
+LIMIT = 300.0  # seconds after which something hangs
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,18 @@ class Project:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 try:
-                    process.wait(20)
+                    process.wait(LIMIT)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+        for path in self.folder.glob("runs/*/status.json"):  # those that run in the background
+            told = json.loads(path.read_text())["Trainshed"]
+            if identity.is_alive(told["Runner"]):
+                os.kill(told["Runner"]["Pid"], signal.SIGKILL)
+            end_leftovers(told["RunId"], LIMIT)
 
 
 @pytest.fixture
@@ -99,7 +107,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     made.end()
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 180.0) -> None:
     """Waits for something to become true. Raises AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():

@@ -273,8 +273,8 @@ def test_spot_interruptions_keep_the_checkpoints_and_nothing_else(training: Proj
         interrupt(training)
         wait_until(lambda n=attempt: len(list(folder.glob("attempts/*"))) == n, "the attempt is put aside")
         wait_until(lambda: phase(folder) == "Training", "the next attempt trains")
-    resumed = steps(training)
-    wait_until(lambda: steps(training) > resumed, "the third attempt counts")
+    resumed = steps(training), steps(training, "algo-2")
+    wait_until(lambda: steps(training) > resumed[0] and steps(training, "algo-2") > resumed[1], "the third attempt counts")
     training.trainshed("stop")
     log = (folder / "logs/algo-1.log").read_text()
     starts = [int(line.split()[-1]) for line in log.splitlines() if line.startswith("starting at ")]
@@ -305,7 +305,7 @@ def test_spot_capacity_goes_when_its_time_has_come(training: Project) -> None:
 def test_a_script_that_ignores_the_notice_is_killed_and_started_again(training: Project) -> None:
     begun = "import os\nfolder = os.environ['SM_CHECKPOINT_DIR']\nif os.listdir(folder): raise SystemExit(0)\n"
     training.write({"notice.py": begun + "open(folder + '/begun', 'w').close()\n" + scripts.DEAF})
-    process = training.start("run", "notice.py", "--spot-interrupt-after", "1h", "--grace", "0.5")
+    process = training.start("run", "notice.py", "--spot-interrupt-after", "1h", "--grace", "6")
     wait_until(lambda: "running" in training.trainshed("logs").stdout, "the script runs")
     interrupt(training)
     stdout, stderr = process.communicate(timeout=LIMIT)
@@ -375,7 +375,9 @@ def caught_in(project: Project, wanted: str, *arguments: str) -> Path:
 
         wait_until(lambda process=process, in_phase=in_phase: in_phase() or process.poll() is not None, wanted)
         process.send_signal(signal.SIGSTOP)
-        halted = phase(made[0]) == wanted
+        if process.returncode is None:
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        halted = bool(made) and phase(made[0]) == wanted
         kill_runner(process)
         if halted:
             return made[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from trainshed.contract.metrics import LOG_PREFIX
 
-LONGEST_SEARCH = 2.0  # seconds of one regular expression on one line
+LONGEST_SEARCH = 2.0  # seconds of CPU time of one regular expression on one line
 LONGEST_LINE = 16_384  # characters that regular expressions are tried on
 # Where a value was measured, not what: these are no metrics.
 PLACES = frozenset({"step", "epoch", "batch", "iteration", "global_step", "round", "rank"})
@@ -65,14 +65,14 @@ class Metrics:
         """A search that is given up after a while: there are expressions that take longer than the universe."""
         if threading.current_thread() is not threading.main_thread():  # no alarms there
             return regex.search(line)
-        before = signal.signal(signal.SIGALRM, _too_slow)
+        before = signal.signal(signal.SIGVTALRM, _too_slow)
         try:
             try:
-                signal.setitimer(signal.ITIMER_REAL, LONGEST_SEARCH)
+                signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_SEARCH)
                 return regex.search(line)
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, before if before is not None else signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+                signal.signal(signal.SIGVTALRM, before if before is not None else signal.SIG_DFL)
         except _TooSlow:
             self.definitions = tuple(one for one in self.definitions if one[0] != name)
             self.slow.append(name)

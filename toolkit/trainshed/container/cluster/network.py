@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+# Below the range from which the kernel gives ports to outgoing connections (32768 and up on Linux): one from there may be
+# taken between the look and the use, and who tries it before somebody listens may even be connected to itself.
+_LOWEST, _HIGHEST = 10_000, 32_000
+
 
 def interface_to(named: str) -> str:
     """The interface for traffic to the other hosts: the one the platform names if it exists, else the default route's.
@@ -32,7 +36,8 @@ def free_port(wanted: int) -> int:
     """`wanted` if nobody listens there on loopback, else a port that is free now."""
     import socket  # slow to load; see hosts.py
 
-    for port in (wanted, 0):
+    spread = (_LOWEST + int.from_bytes(os.urandom(4), "big") % (_HIGHEST - _LOWEST) for _ in range(32))
+    for port in (*([wanted] if wanted else []), *spread, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

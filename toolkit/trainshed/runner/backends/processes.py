@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import trainshed
 from trainshed.container.cgroup import cpus
@@ -97,7 +98,7 @@ class Processes:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,  # the terminal's Ctrl-C is for the runner alone
-                    preexec_fn=_end_with_runner,
+                    preexec_fn=partial(_end_with_runner, os.getpid()),
                 )
             except OSError as error:
                 self.clear()
@@ -143,8 +144,10 @@ def _command() -> list[str]:
     return [sys.executable, "-m", "trainshed.container.main"]
 
 
-def _end_with_runner() -> None:
+def _end_with_runner(runner: int) -> None:
     die_with_parent(signal.SIGTERM)
+    if os.getppid() != runner:  # it died before the line above took effect
+        os._exit(1)
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
