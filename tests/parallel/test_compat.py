@@ -92,8 +92,13 @@ def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:
         read_settings({"microbatches": "many"})
     with pytest.raises(NotServed, match="tensor_parallel_degree = 2 is not served"):
         read_settings({"tensor_parallel_degree": 2})
-    with pytest.raises(NotServed, match="drops gradients"):
-        read_settings({"pipeline": "ZBVZeroBubble"})
+    for name in ("ZBVZeroBubble", "DualPipeV"):
+        with pytest.raises(NotServed, match="is not served") as refused:
+            read_settings({"pipeline": name})
+        assert "interleavedzerobubble" in (refused.value.hint or "")
+    assert read_settings({"pipeline": "InterleavedZeroBubble", "virtual_stages": 2}).schedule == "interleavedzerobubble"
+    with pytest.raises(PipelineError, match="needs pipeline = interleaved1f1b or interleavedzerobubble"):
+        read_settings({"virtual_stages": 2})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 
 from trainshed.parallel.errors import PlanError  # noqa: E402
 from trainshed.parallel.frontend.subject import Subject  # noqa: E402
+from trainshed.parallel.plan.costs import Link  # noqa: E402
 from trainshed.parallel.plan.file import Plan, load_plan, model_fingerprint  # noqa: E402
 from trainshed.parallel.plan.planner import Wish, make_plan  # noqa: E402
 from trainshed.parallel.plan.simulate import order, step_seconds  # noqa: E402
@@ -102,6 +103,44 @@ def test_shared_parameters_and_boundaries_are_in_the_plan() -> None:
     plan = make_plan(subject(model, torch.randn(2, 8)), Wish(ranks=2, pins={"1": 0, "2": 1}))
     assert plan.shared == ({"parameter": "0.weight", "stages": [0, 1]},)
     assert plan.boundaries[0]["bytes"] == 2 * 8 * 4
+
+
+@pytest.mark.parametrize("virtual", [1, 2, 3])
+@pytest.mark.parametrize("microbatches", [4, 6, 8, 16])
+def test_a_backward_in_two_parts_leaves_the_bubble_of_the_papers_formula(virtual: int, microbatches: int) -> None:
+    ranks, count = 4, 4 * virtual
+    orders = order("interleavedzerobubble", ranks, virtual, microbatches)
+    forward, inputs, weights = 2.0 / virtual, 1.25 / virtual, 0.75 / virtual
+    seconds, busy = step_seconds(orders, [forward] * count, [inputs] * count, [0.0] * count, [weights] * count)
+    assert busy == pytest.approx([4.0 * microbatches] * ranks)
+    assert seconds - busy[0] == pytest.approx((ranks - 1) * (forward + inputs - weights))
+    with pytest.raises(IndexError):
+        step_seconds(orders, [forward] * count, [inputs] * count, [0.0] * count)
+
+
+@pytest.mark.parametrize(("ranks", "virtual", "microbatches"), [(2, 1, 2), (3, 2, 2), (4, 1, 8), (4, 2, 6), (4, 3, 12)])
+def test_the_simulated_work_is_what_torch_does_in_its_order(ranks: int, virtual: int, microbatches: int) -> None:
+    from torch.distributed.pipelining import ScheduleInterleavedZeroBubble
+
+    real = object.__new__(ScheduleInterleavedZeroBubble)
+    real.n_local_stages, real.pp_group_size, real._n_microbatches = virtual, ranks, microbatches
+    real.microbatches_per_round = microbatches // max(1, microbatches // ranks)
+    kinds = {"FORWARD": "forward", "BACKWARD_INPUT": "backward", "BACKWARD_WEIGHT": "weight"}
+    for rank, work in enumerate(order("interleavedzerobubble", ranks, virtual, microbatches)):
+        actions = [action for action in real._calculate_single_rank_operations(rank) if action is not None]
+        assert [tuple(piece) for piece in work] == [(kinds[a[1].name], a[0], a[2]) for a in actions]
+
+
+def test_a_zero_bubble_plan_predicts_a_shorter_step_and_memory_for_what_waits() -> None:
+    model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)]).to("meta")
+    x, link = torch.empty(512, 4096, device="meta"), Link(1e-5, 1e12)
+    wishes = [Wish(2, 2, schedule, 8, link=link) for schedule in ("interleaved1f1b", "interleavedzerobubble")]
+    plain, split = (make_plan(subject(model, x, "meta"), wish) for wish in wishes)
+    assert plain.starts() == split.starts()
+    assert split.predicted["step_ms"] < plain.predicted["step_ms"]
+    assert split.predicted["bubble"] < plain.predicted["bubble"]
+    assert Wish(4, 1, "interleavedzerobubble", 8).in_flight() == (4, 4, 4, 4)
+    assert Wish(4, 1, "1f1b", 8).in_flight() == (4, 3, 2, 1)
 
 
 @pytest.mark.parametrize(("schedule", "virtual"), [("gpipe", 1), ("1f1b", 1), ("interleaved1f1b", 2)])

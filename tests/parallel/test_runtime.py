@@ -25,7 +25,14 @@ def _assert_same_state(found: dict[str, Any], expected: dict[str, Any], toleranc
         torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("options", [{}, {"placement_strategy": "spread", "shard_optimizer_state": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"placement_strategy": "spread", "shard_optimizer_state": True},
+        {"pipeline": "interleavedzerobubble", "virtual_stages": 2},
+    ],
+)
 def test_two_replicas_of_two_stages_train_as_one_process_on_the_global_batch(options: dict[str, Any]) -> None:
     settings = {"partitions": 2, "microbatches": 4, "ddp": True, **options}
     expected = workers.one_process_curve(STEPS, 0.5)
@@ -36,7 +43,7 @@ def test_two_replicas_of_two_stages_train_as_one_process_on_the_global_batch(opt
         _assert_same_state(rank["state"], expected["state"])
     parameters = len(list(workers.tied_model().parameters()))
     assert len(found[0]["optimizer"]["state"]) == parameters
-    if options:
+    if "shard_optimizer_state" in options:
         assert sum(rank["states"] for rank in found) <= parameters + 1  # the tied table is on two stages
 
 
@@ -104,7 +111,11 @@ def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"partitions": 2, "microbatches": 2}, {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2}],
+    [
+        {"partitions": 2, "microbatches": 2},
+        {"partitions": 2, "microbatches": 2, "pipeline": "interleavedzerobubble"},
+        {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2},
+    ],
 )
 def test_in_float16_gradients_come_out_unscaled_and_an_overflow_skips_the_step_everywhere(settings: dict[str, Any]) -> None:
     found = ranks.run(2, "workers:in_float16", settings, [1.0, 1024.0, 2.0**40])
@@ -123,14 +134,16 @@ def test_a_model_that_compiles_parts_of_itself_trains_as_one_that_does_not() -> 
     assert all(found) and all(distance <= 1e-6 for rank in found for distance in rank.values())
 
 
-def test_evaluation_and_other_batch_sizes_give_what_the_whole_model_gives() -> None:
-    for rank in ranks.run(2, "workers:evaluate_then_train"):
+@pytest.mark.parametrize(("schedule", "virtual"), [("interleaved", 1), ("interleavedzerobubble", 2)])
+def test_evaluation_and_other_batch_sizes_give_what_the_whole_model_gives(schedule: str, virtual: int) -> None:
+    for rank in ranks.run(2, "workers:evaluate_then_train", schedule, virtual):
         assert rank["evaluated"] == [True] * 4
         assert rank["losses"] == [2] * 4
 
 
-def test_gradients_accumulate_and_an_overflow_on_one_stage_skips_the_step_on_all() -> None:
-    for rank in ranks.run(2, "workers:accumulate_and_scale"):
+@pytest.mark.parametrize("schedule", ["interleaved", "interleavedzerobubble"])
+def test_gradients_accumulate_and_an_overflow_on_one_stage_skips_the_step_on_all(schedule: str) -> None:
+    for rank in ranks.run(2, "workers:accumulate_and_scale", schedule):
         assert rank == {"doubled": True, "kept": True, "scale": 4.0}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +59,14 @@ def one_process(
     return {"gradients": gradients, "state": {n: v.clone() for n, v in model.state_dict().items()}}
 
 
-def pipeline(names: list[str], degree: int, schedule: str, virtual: int, steps: int = 1) -> dict[str, Any]:
+def pipeline(
+    names: list[str], degree: int, schedule: str, virtual: int, steps: int = 1, microbatches: int = MICROBATCHES
+) -> dict[str, Any]:
     """Trains each model in a pipeline; what this rank has of gradients and parameters."""
     found: dict[str, Any] = {}
     settings = {
         "pipeline_parallel_degree": degree,
-        "microbatches": MICROBATCHES,
+        "microbatches": microbatches,
         "pipeline": schedule,
         "virtual_stages": virtual,
     }
@@ -78,11 +82,13 @@ def pipeline(names: list[str], degree: int, schedule: str, virtual: int, steps: 
         torch.manual_seed(7)
         for number in range(steps):
             optimizer.zero_grad()
-            step(model, *inputs)
+            with redirect_stdout(io.StringIO()) as said:
+                step(model, *inputs)
             if number == 0:
+                lines = said.getvalue().splitlines()
                 gradients = {n: p.grad.clone() for n, p in model.local_named_parameters() if p.grad is not None}
             optimizer.step()
-        found[name] = {"gradients": gradients, "state": model.state_dict(), "plan": model.plan}
+        found[name] = {"gradients": gradients, "state": model.state_dict(), "plan": model.plan, "lines": lines}
     return found
 
 
@@ -178,9 +184,9 @@ def resume_and_save(settings: dict[str, Any], steps: int, stop_after: int, path:
     return train(settings, steps, resume=path, save=save, stop_after=stop_after)
 
 
-def evaluate_then_train() -> dict[str, Any]:
+def evaluate_then_train(schedule: str, virtual: int) -> dict[str, Any]:
     """Steps that do not train, other batch sizes, outputs of several kinds."""
-    pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2})
+    pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2, "pipeline": schedule, "virtual_stages": virtual})
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     reference = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
@@ -216,9 +222,9 @@ def evaluate_then_train() -> dict[str, Any]:
     return {"evaluated": evaluated, "losses": [len(pair) for pair in losses]}
 
 
-def accumulate_and_scale() -> dict[str, Any]:
+def accumulate_and_scale(schedule: str) -> dict[str, Any]:
     """Two steps into one gradient; a scaler that sees an overflow on one stage only."""
-    pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2})
+    pipe.init({"pipeline_parallel_degree": 2, "microbatches": 2, "pipeline": schedule})
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     model = pipe.PipelineModel(net)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 BATCH = 8
 Case = tuple[nn.Module, tuple[Any, ...], Any]
@@ -408,7 +409,153 @@ ZOO = {
 }  # fmt: skip
 
 
+class FourParts(nn.Module):
+    """Exactly four units, so that each is a stage of its own where there are four; the second one is special."""
+
+    def __init__(self, odd: Odd) -> None:
+        super().__init__()
+        self.stem, self.odd, self.mid, self.head = nn.Linear(12, 12), odd, nn.Linear(12, 12), nn.Linear(12, 5)
+        self.stem.requires_grad_(not odd.frozen_before)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, side = self.odd(torch.tanh(self.stem(x)))
+        return self.head(torch.relu(self.mid(x)) + side)
+
+
+class Odd(nn.Module):
+    """A module without children: a unit. It gives two results."""
+
+    frozen_before = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(12, 12) / 4), nn.Parameter(torch.randn(12))
+
+    def line(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.line(x), x
+
+
+class Apart(Odd):
+    """The second result does not depend on what comes in."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, self.weight.sum(0) + self.bias
+
+
+class PartlyApart(Odd):
+    """The second result does not depend on what comes in, and is made from the parameters that the first one needs too."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.line(x), self.weight.sum(0) * self.bias
+
+
+class Branches(Odd):
+    """Parameters that are used several times side by side."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.line(x) + self.line(x.flip(0)), x @ self.weight[:, :6].repeat(1, 2)
+
+
+class Again(Odd):
+    """Parameters that are used again further down."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.line(torch.tanh(self.line(x))), x
+
+
+class Hooked(Odd):
+    """A hook that changes the gradient of a value."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = self.line(x)
+        if made.requires_grad:
+            made.register_hook(lambda gradient: gradient * 0.5)
+        return made, x
+
+
+class FrozenOdd(Odd):
+    """Nothing is trained here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+class FrozenBefore(Odd):
+    """Nothing before it is trained."""
+
+    frozen_before = True
+
+
+class Checkpointed(Odd):
+    reentrant = False
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return checkpoint(lambda x: torch.tanh(self.line(x)), x, use_reentrant=self.reentrant), x
+
+
+class CheckpointedReentrant(Checkpointed):
+    reentrant = True
+
+
+class OnTheSide(Odd):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autograd.graph.save_on_cpu():
+            return torch.tanh(self.line(x)), x
+
+
+class ByHand(torch.autograd.Function):
+    """A product whose backward is not torch's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        return gradients[0] @ weight.t(), x.t() @ gradients[0]
+
+
+class OwnFunction(Odd):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return ByHand.apply(x, self.weight) + self.bias, x
+
+
+class ModuleHooked(Odd):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_full_backward_hook(lambda _module, inward, _outward: (inward[0] * 0.5,))
+
+
+class Compiled(Odd):
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = torch.compile(torch.addmm, backend="aot_eager")
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.product(self.bias, x, self.weight).sin(), x
+
+
+# Special for a backward in two parts. In these it can be split ...
+SPLIT: dict[str, type[Odd]] = {
+    kind.__name__: kind for kind in (Odd, Apart, PartlyApart, Branches, Hooked, FrozenOdd, FrozenBefore)
+}
+# ... and in these not.
+WHOLE: dict[str, type[Odd]] = {
+    kind.__name__: kind
+    for kind in (Again, Checkpointed, CheckpointedReentrant, OnTheSide, OwnFunction, ModuleHooked, Compiled)
+}
+ODD = {**SPLIT, **WHOLE}
+
+
 def build(name: str, seed: int = 0) -> Case:
     """The same model and inputs on every rank."""
     torch.manual_seed(seed)
+    if name in ODD:
+        return FourParts(ODD[name]()), (torch.randn(BATCH, 12), _labels()), classify
     return ZOO[name]()

@@ -25,8 +25,10 @@ SCHEDULES = {
     "interleaved": "1f1b",
     "1f1b": "1f1b",
     "interleaved1f1b": "interleaved1f1b",
+    "interleavedzerobubble": "interleavedzerobubble",
 }
-_ZERO_BUBBLE = ("interleavedzerobubble", "zbvzerobubble", "dualpipev")
+_SEVERAL_STAGES = ("interleaved1f1b", "interleavedzerobubble")
+_V_SHAPED = ("zbvzerobubble", "dualpipev")
 
 
 class PipelineError(TrainshedError):
@@ -45,8 +47,9 @@ class Settings(Record):
 
     pipeline_parallel_degree: ranks of one pipeline; the other ranks are replicas (data parallel).
     microbatches: parts that a step's batch is split into.
-    pipeline: "simple" (GPipe), "interleaved" (1F1B, Amazon's name) or "interleaved1f1b" (several stages a rank).
-    virtual_stages: stages a rank, for "interleaved1f1b".
+    pipeline: "simple" (GPipe), "interleaved" (1F1B, Amazon's name), "interleaved1f1b" (several stages a rank) or
+        "interleavedzerobubble" (that with a backward in two parts).
+    virtual_stages: stages a rank, for the last two.
     optimize: "speed" or "memory"; sets memory_weight's default to 0 or 0.8.
     memory_limit: MiB a stage may take; 0 is no limit.
     placement_strategy: "cluster" (neighbouring ranks form a pipeline), "spread", or a permutation of "DPT".
@@ -166,11 +169,10 @@ def _check(settings: Settings, where: str) -> None:
     for name in ("pipeline_parallel_degree", "microbatches", "virtual_stages", "sharded_data_parallel_degree"):
         if getattr(settings, name) < 1:
             raise wrong(name, "must be 1 or more")
-    if settings.pipeline.lower() in _ZERO_BUBBLE:
+    if settings.pipeline.lower() in _V_SHAPED:
         raise NotServed(
-            f"{where}: pipeline = {settings.pipeline!r}: torch drops gradients in its zero-bubble schedules where a "
-            "parameter has no path from a stage's input",
-            hint="use interleaved or interleaved1f1b",
+            f"{where}: pipeline = {settings.pipeline!r} is not served: it puts the first and the last stage on one rank",
+            hint="use interleavedzerobubble, whose stages go round the ranks",
         )
     if settings.pipeline.lower() not in SCHEDULES:
         raise wrong("pipeline", f"not one of {', '.join(SCHEDULES)}")
@@ -178,8 +180,8 @@ def _check(settings: Settings, where: str) -> None:
         raise wrong("optimize", "not speed or memory")
     if not 0 <= settings.weight <= 1:
         raise wrong("memory_weight", "must be from 0 to 1")
-    if settings.virtual_stages > 1 and settings.schedule != "interleaved1f1b":
-        raise wrong("virtual_stages", "needs pipeline = interleaved1f1b")
+    if settings.virtual_stages > 1 and settings.schedule not in _SEVERAL_STAGES:
+        raise wrong("virtual_stages", f"needs pipeline = {' or '.join(_SEVERAL_STAGES)}")
     if not settings.auto_partition and settings.default_partition is None:
         raise wrong("auto_partition", "needs default_partition")
     if settings.fp16 and settings.bf16:

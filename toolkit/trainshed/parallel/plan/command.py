@@ -52,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stages", type=int, default=2, help="pipeline ranks")
     parser.add_argument("--virtual", type=int, default=1, help="stages a rank")
     parser.add_argument("--microbatches", type=int, default=4)
-    parser.add_argument("--pipeline", default="interleaved", help="simple, interleaved or interleaved1f1b")
+    parser.add_argument(
+        "--pipeline", default="interleaved", help="simple, interleaved, interleaved1f1b or interleavedzerobubble"
+    )
     parser.add_argument("--memory-limit", type=int, default=0, help="MiB a stage may take")
     parser.add_argument("-o", "--output", default="plan.json")
     parser.add_argument("script")

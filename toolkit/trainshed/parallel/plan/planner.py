@@ -13,7 +13,7 @@ from .costs import LAST_MESSAGES, OVERHEAD, Costs, Link, StageCosts, costs_of
 from .file import Plan, PlanUnit, model_fingerprint
 from .partition import Request, partition
 from .profile import profile
-from .simulate import order, step_seconds
+from .simulate import ZERO_BUBBLE, most_kept, order, step_seconds
 
 MIB = 2**20
 # A stage this much slower than an even share is worth another try with finer units.
@@ -25,7 +25,7 @@ class Wish:
     """What the job asks of a plan.
 
     ranks, virtual: pipeline ranks and stages on each of them.
-    schedule: "gpipe", "1f1b" or "interleaved1f1b".
+    schedule: "gpipe", "1f1b", "interleaved1f1b" or "interleavedzerobubble".
     memory_limit: bytes a stage may take, or None.
     optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
     pins: module name -> stage.
@@ -54,6 +54,10 @@ class Wish:
 
     def in_flight(self) -> tuple[int, ...]:
         """Microbatches whose activations each stage keeps at once."""
+        if self.schedule == ZERO_BUBBLE:
+            orders = order(self.schedule, self.ranks, self.virtual, self.microbatches)
+            most = [-(-most_kept(work) // self.virtual) for work in orders]
+            return tuple(most[stage % self.ranks] for stage in range(self.stages))
         kept = []
         for stage in range(self.stages):
             if self.schedule == "gpipe":
@@ -189,7 +193,13 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish) -> dict[str, obje
     orders = order(wish.schedule, wish.ranks, wish.virtual, wish.microbatches)
     several = len(ranges) > 1
     own = OVERHEAD if several else (0.0, 0.0)
-    worked, busy = step_seconds(orders, [f + own[0] for f in forward], [b + own[1] for b in backward], talk)
+    later = [0.0] * len(ranges)
+    if wish.schedule == ZERO_BUBBLE:
+        # A matrix product takes as long for its weight's gradient as for its input's. Nobody waits for the first stage's.
+        later = [sum(u.backward / 2 for u in costs.units[a:b] if u.parameters) for a, b in ranges]
+        later[0] = backward[0]
+    now = [b - w + own[1] for b, w in zip(backward, later, strict=True)]
+    worked, busy = step_seconds(orders, [f + own[0] for f in forward], now, talk, [w + own[1] for w in later])
     seconds = worked + (LAST_MESSAGES * wish.link.latency if several else 0.0)
     tables = StageCosts(costs, wish.link)
     memory = [float(tables.memory(kept)[a, b]) for (a, b), kept in zip(ranges, wish.in_flight(), strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .file import Plan
 
@@ -16,6 +16,20 @@ def assignment_lines(plan: Plan) -> list[str]:
         lines.append(f"  stage {stage}: {text}")
     lines += [f"  {entry['parameter']} is shared by stages {entry['stages']}" for entry in plan.shared]
     return lines + [f"  note: {note}" for note in plan.notes]
+
+
+def whole_lines(stages: Mapping[int, tuple[str, Sequence[str]]]) -> list[str]:
+    """The stages of a zero-bubble pipeline that do not split their backward, one line a stage.
+
+    Args:
+        stages: stage -> reason, names of the parameters that it is because of.
+    """
+    lines = []
+    for stage, (reason, names) in sorted(stages.items()):
+        which = f": {names[0]}" if names else ""
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        lines.append(f"stage {stage} runs its whole backward at once, its bubble is larger: {reason}{which}{more}")
+    return lines
 
 
 def comparison_lines(plan: Plan, step_ms: float, busy_ms: Sequence[tuple[int, float, float]]) -> list[str]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+ZERO_BUBBLE = "interleavedzerobubble"
+
 
 class Work(NamedTuple):
-    """A forward or backward of one microbatch on one stage."""
+    """A piece of work for one microbatch on one stage.
 
-    backward: bool
+    kind: "forward", "backward" or "weight". With the zero-bubble schedule "backward" is the gradients of the stage's
+        inputs alone, and "weight" those of its parameters.
+    """
+
+    kind: str
     stage: int
     microbatch: int
 
@@ -18,50 +24,73 @@ def order(schedule: str, ranks: int, virtual: int, microbatches: int) -> list[li
     """Work of each rank, in order.
 
     Args:
-        schedule: "gpipe", "1f1b" or "interleaved1f1b".
+        schedule: "gpipe", "1f1b", "interleaved1f1b" or "interleavedzerobubble".
     """
     if schedule == "gpipe":
         return [
-            [Work(False, rank, m) for m in range(microbatches)] + [Work(True, rank, m) for m in range(microbatches)]
-            for rank in range(ranks)
+            [Work(kind, rank, m) for kind in ("forward", "backward") for m in range(microbatches)] for rank in range(ranks)
         ]
     if schedule == "1f1b":
         virtual = 1
-    return [_alternating(rank, ranks, virtual, microbatches) for rank in range(ranks)]
+    split = schedule == ZERO_BUBBLE
+    return [_alternating(rank, ranks, virtual, microbatches, split) for rank in range(ranks)]
 
 
-def _alternating(rank: int, ranks: int, virtual: int, microbatches: int) -> list[Work]:
-    """One forward, one backward after a warm-up; chunks of a rank take turns in rounds of microbatches."""
+def most_kept(work: list[Work]) -> int:
+    """Microbatches of its stages, summed, that a rank keeps activations of at most; its work in order."""
+    last = "weight" if any(piece.kind == "weight" for piece in work) else "backward"
+    kept = most = 0
+    for piece in work:
+        kept += (piece.kind == "forward") - (piece.kind == last)
+        most = max(most, kept)
+    return most
+
+
+def _alternating(rank: int, ranks: int, virtual: int, microbatches: int, split: bool) -> list[Work]:
+    """One forward, one backward after a warm-up; chunks of a rank take turns in rounds of microbatches.
+
+    Args:
+        split: a backward's weight part comes `rank` backwards later; the warm-up is as short as it can be.
+    """
     rounds = max(1, microbatches // ranks)
     per_round = microbatches // rounds
     total = microbatches * virtual
 
-    def work(index: int, backward: bool) -> Work:
+    def work(index: int, kind: str) -> Work:
         group, inside = divmod(index, per_round * virtual)
         chunk, offset = divmod(inside, per_round)
-        chunk = virtual - 1 - chunk if backward else chunk
-        return Work(backward, chunk * ranks + rank, group * per_round + offset)
+        chunk = chunk if kind == "forward" else virtual - 1 - chunk
+        return Work(kind, chunk * ranks + rank, group * per_round + offset)
 
-    warm = ranks - rank - 1 if virtual == 1 else (ranks - rank - 1) * 2 + (virtual - 1) * per_round
+    warm = (ranks - rank - 1) * (1 if virtual == 1 or split else 2) + (virtual - 1) * per_round
     warm = min(warm, total)
-    done = [work(index, False) for index in range(warm)]
+    done = [work(index, "forward") for index in range(warm)]
     for index in range(total):
         if warm + index < total:
-            done.append(work(warm + index, False))
-        done.append(work(index, True))
+            done.append(work(warm + index, "forward"))
+        done.append(work(index, "backward"))
+        if split and index >= rank:
+            done.append(work(index - rank, "weight"))
+    if split:
+        done += [work(index, "weight") for index in range(max(0, total - rank), total)]
     return done
 
 
 def step_seconds(
-    orders: list[list[Work]], forward: Sequence[float], backward: Sequence[float], talk: Sequence[float]
+    orders: list[list[Work]],
+    forward: Sequence[float],
+    backward: Sequence[float],
+    talk: Sequence[float],
+    weight: Sequence[float] = (),
 ) -> tuple[float, list[float]]:
     """Seconds of a step and each rank's busy seconds.
 
     Args:
-        forward, backward: seconds of each stage for one microbatch.
+        forward, backward, weight: seconds of each stage for one microbatch.
         talk: seconds to send over the boundary after each stage.
     """
     ranks, last = len(orders), len(forward) - 1
+    costs = {"forward": forward, "backward": backward, "weight": weight}
     ended: dict[Work, float] = {}
     clock, busy, at = [0.0] * ranks, [0.0] * ranks, [0] * ranks
     while any(at[rank] < len(orders[rank]) for rank in range(ranks)):
@@ -72,7 +101,7 @@ def step_seconds(
                 ready = _ready(work, ended, last, talk)
                 if ready is None:
                     break
-                seconds = (backward if work.backward else forward)[work.stage]
+                seconds = costs[work.kind][work.stage]
                 clock[rank] = max(clock[rank], ready) + seconds
                 busy[rank] += seconds
                 ended[work] = clock[rank]
@@ -85,13 +114,15 @@ def step_seconds(
 
 def _ready(work: Work, ended: dict[Work, float], last: int, talk: Sequence[float]) -> float | None:
     """When the work's input is there; None while what it waits for has not been placed."""
-    if work.backward:
-        own = ended.get(Work(False, work.stage, work.microbatch))
+    if work.kind == "weight":
+        return ended.get(work._replace(kind="backward"))
+    if work.kind == "backward":
+        own = ended.get(work._replace(kind="forward"))
         if own is None or work.stage == last:
             return own
-        after = ended.get(Work(True, work.stage + 1, work.microbatch))
+        after = ended.get(work._replace(stage=work.stage + 1))
         return None if after is None else max(own, after + talk[work.stage])
     if work.stage == 0:
         return 0.0
-    before = ended.get(Work(False, work.stage - 1, work.microbatch))
+    before = ended.get(work._replace(stage=work.stage - 1))
     return None if before is None else before + talk[work.stage - 1]

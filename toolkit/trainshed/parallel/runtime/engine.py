@@ -19,7 +19,7 @@ from ..frontend.subject import Backward, Subject
 from ..grid import Grid
 from ..optimizer import loss_scale
 from ..plan.file import Plan
-from ..plan.report import assignment_lines, comparison_lines
+from ..plan.report import assignment_lines, comparison_lines, whole_lines
 from ..state import session
 from .batch import Microbatch, digest, facts
 from .gradients import GradientSync
@@ -182,13 +182,21 @@ class Engine:
             for name, parameter in self.sync.parameters.items()
             if parameter.grad is not None and tuple(parameter.grad.shape) != tuple(parameter.shape)
         ]
+        names_of = {id(parameter): name for name, parameter in self.sync.parameters.items()}
+        whole = {
+            stage: (error.reason, sorted(names_of[id(p)] for p in error.parameters if id(p) in names_of))
+            for stage, error in prepared.schedule.inseparable().items()
+        }
         found: list[Any] = [None] * self.grid.world
-        dist.all_gather_object(found, (missing, wrong), group=self.grid.control_group)
+        dist.all_gather_object(found, (missing, wrong, whole), group=self.grid.control_group)
         lines = [
             f"rank {rank}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-            for rank, (absent, bad) in enumerate(found)
+            for rank, (absent, bad, _) in enumerate(found)
             if (names := absent + bad)
         ]
+        if self.grid.rank == 0:
+            for line in whole_lines({stage: why for *_, stages in found for stage, why in stages.items()}):
+                print(line, flush=True)
         if lines:
             raise PipelineError(
                 f"self-check of the first step: parameters without the gradient that they should have: {'; '.join(lines)}",

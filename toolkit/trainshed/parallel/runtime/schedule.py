@@ -6,10 +6,21 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 
 from ..errors import PipelineError
 from .stage import ReplayStage, StageModule
+from .zero_bubble import Inseparable
+
+_INTERLEAVED: dict[str, Any] = {
+    "interleaved1f1b": ScheduleInterleaved1F1B,
+    "interleavedzerobubble": ScheduleInterleavedZeroBubble,
+}
 
 
 class Schedule(Protocol):
@@ -18,6 +29,9 @@ class Schedule(Protocol):
     def run(self) -> None:
         """One step."""
 
+    def inseparable(self) -> dict[int, Inseparable]:
+        """Stage -> why it does not split its backward, where the schedule asks for that."""
+
 
 class TorchSchedule:
     """One of torch.distributed.pipelining's schedules; gradients are scaled by us, never by `scale_grads`."""
@@ -25,20 +39,20 @@ class TorchSchedule:
     def __init__(
         self, modules: list[StageModule], stages: int, microbatches: int, kind: str, training: bool, group: dist.ProcessGroup
     ) -> None:
-        built: list[Any] = [ReplayStage(module, stages, group) for module in modules]
+        self._stages = built = [ReplayStage(module, stages, group) for module in modules]
         loss = _first if training else None
         self._microbatches = microbatches
         self._first, self._last = any(s.is_first for s in built), any(s.is_last for s in built)
         options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
         self._schedule: Any
-        if kind == "interleaved1f1b":
+        if kind in _INTERLEAVED:
             rounds = max(1, microbatches // (stages // len(modules)))
             if microbatches % rounds:
                 raise PipelineError(
-                    f"interleaved1f1b cannot run {microbatches} microbatches in {rounds} equal rounds",
+                    f"{kind} cannot run {microbatches} microbatches in {rounds} equal rounds",
                     hint="use a multiple of the number of pipeline ranks",
                 )
-            self._schedule = ScheduleInterleaved1F1B(built, microbatches, **options)
+            self._schedule = _INTERLEAVED[kind](built, microbatches, **options)
         elif kind == "1f1b" and training and microbatches >= stages:
             self._schedule = Schedule1F1B(built[0], microbatches, **options)
         else:  # with fewer microbatches than stages 1F1B and GPipe are the same
@@ -54,6 +68,10 @@ class TorchSchedule:
         else:
             self._schedule.eval(*given, target=target, return_outputs=False)
 
+    def inseparable(self) -> dict[int, Inseparable]:
+        """As found in the steps so far."""
+        return {stage.stage_index: stage.inseparable for stage in self._stages if stage.inseparable is not None}
+
 
 class Loop:
     """One stage: forward and backward of each microbatch in turn."""
@@ -68,6 +86,10 @@ class Loop:
             loss = self._module()
             if self._training:
                 loss.backward()
+
+    def inseparable(self) -> dict[int, Inseparable]:
+        """Nothing is split here."""
+        return {}
 
 
 def _first(output: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:

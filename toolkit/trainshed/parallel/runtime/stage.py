@@ -19,6 +19,7 @@ from ..frontend.replay import StageForward
 from ..frontend.subject import Backward
 from ..tree import map_leaves
 from .shape import Cut
+from .zero_bubble import Inseparable, SplitBackward
 
 
 @dataclass
@@ -172,11 +173,16 @@ class StageModule(nn.Module):
 
 
 class ReplayStage(PipelineStage):
-    """torch's stage around a `StageModule`."""
+    """torch's stage around a `StageModule`.
+
+    inseparable: why the backward is not split although the schedule asks for that; None while it is.
+    """
 
     def __init__(self, module: StageModule, stages: int, group: dist.ProcessGroup) -> None:
         inputs, outputs = module.examples()
         self.module = module
+        self.inseparable: Inseparable | None = None
+        self._later: dict[int, Callable[[], None]] = {}
         device = module.frame.device
         super().__init__(module, module.index, stages, device, input_args=inputs, output_args=outputs, group=group)
 
@@ -185,8 +191,18 @@ class ReplayStage(PipelineStage):
         self.module.microbatch = fwd_chunk_id
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
-    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        """Watches re-computed modules; gradients are sent in one piece of memory, which gloo and NCCL want."""
+    def clear_runtime_states(self) -> None:
+        """Before a step: also drops what a failed one has left."""
+        super().clear_runtime_states()
+        self._later.clear()
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> None:
+        """Watches re-computed modules; gradients are sent in one piece of memory, which gloo and NCCL want.
+
+        With `full_backward=False` the parameters' gradients are left to `backward_weight_one_chunk`, if they can be.
+        """
         step = self.module.frame.step
         if step is None or not self.has_backward:
             return
@@ -197,12 +213,55 @@ class ReplayStage(PipelineStage):
             return
         try:
             with self.module.frame.gates.kept(self):
-                super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+                if full_backward or not self._backward_inputs(bwd_chunk_id, loss):
+                    super().backward_one_chunk(bwd_chunk_id, loss=loss, last_backward=last_backward)
         except Exception as error:
             step.failure = step.failure or _root(error)
             raise
         gradients = self.bwd_cache[bwd_chunk_id]
         self.bwd_cache[bwd_chunk_id] = tuple(None if g is None else g.contiguous() for g in gradients)
+        step.seconds.setdefault(self.stage_index, [0.0, 0.0])[1] += time.perf_counter() - started
+
+    def _backward_inputs(self, number: int, loss: Any) -> bool:
+        """The first part of a microbatch's backward; False if it has to run as a whole."""
+        outputs, inputs = self.fwd_cache[number]
+        wanted = [tensor for tensor in inputs if tensor.requires_grad]
+        made = [loss] if self.is_last else [tensor for tensor in outputs if tensor.requires_grad]
+        try:
+            if self.inseparable is not None:
+                return False
+            split = SplitBackward(made, wanted) if wanted else None
+        except Inseparable as reason:
+            self.inseparable = reason
+            return False
+        del self.fwd_cache[number]
+        if self.is_last:
+            given = [torch.ones_like(loss)]
+        else:
+            given = [g for tensor, g in zip(outputs, self._retrieve_recv_grads(number), strict=True) if tensor.requires_grad]
+        if split is None:  # nobody waits for this stage: all of its backward can be later
+            self.bwd_cache[number] = tuple(None for _ in inputs)
+            self._later[number] = lambda: torch.autograd.backward(made, given)
+            return True
+        found = iter(split.run_inputs(given))
+        self.bwd_cache[number] = tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
+        self._later[number] = split.run_parameters
+        if self.is_last:
+            loss.detach_()  # the schedule keeps the losses to the end of the step; without their graphs
+        return True
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """The second part of a microbatch's backward, if its first part has left one."""
+        step, later = self.module.frame.step, self._later.pop(bwd_chunk_id, None)
+        if step is None or later is None:
+            return
+        started = time.perf_counter()
+        try:
+            with self.module.frame.gates.kept(self):
+                later()
+        except Exception as error:
+            step.failure = step.failure or _root(error)
+            raise
         step.seconds.setdefault(self.stage_index, [0.0, 0.0])[1] += time.perf_counter() - started
 
     def unit_call(self, name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
