@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from free_ports import free_ports
+from hosts import LIMIT, Hosts, ended
 
 pytestmark = pytest.mark.torch
-TOOLKIT = Path(__file__).parents[2] / "toolkit"
-LIMIT = 300.0  # seconds; a hang must not hang the tests
 BEGIN = """\
 import os, time
 attempt, rank, world = (int(os.environ[n]) for n in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE"))
@@ -26,116 +20,77 @@ print("begin", attempt, "world", world, flush=True)
 """
 
 
-class Hosts:
-    """Two hosts of one elastic job, a rank each."""
+class ElasticHosts(Hosts):
+    """Two hosts of one elastic job, a rank each, started."""
 
     def __init__(self, folder: Path, script: str, **settings: object) -> None:
-        self.names = ["127.0.0.1", "127.0.0.2"]
-        self.bases = [folder / name for name in self.names]
-        self.processes: list[subprocess.Popen[bytes]] = []
         given: dict[str, object] = {"distribution": "torchrun", "engine": "torchrun", "processes_per_host": 1, **settings}
-        port = free_ports(2)
-        for name, base in zip(self.names, self.bases, strict=True):
-            (base / "input/config").mkdir(parents=True)
-            (base / "code").mkdir()
-            (base / "code/train.py").write_text(script)
-            config = {f"trainshed_{key}": str(value) for key, value in given.items()}
-            (base / "input/config/hyperparameters.json").write_text(json.dumps(config))
-            (base / "input/config/resourceconfig.json").write_text(json.dumps({"current_host": name, "hosts": self.names}))
-            environment = {
-                "PATH": os.environ["PATH"],
-                "HOME": str(folder),
-                "TMPDIR": str(folder),
-                "SAGEMAKER_BASE_DIR": str(base),
-                "PYTHONPATH": str(TOOLKIT),
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-            }
-            with open(base / "stdout", "wb") as out:
-                command = [sys.executable, "-m", "trainshed.container.main"]
-                self.processes.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
-
-    def until(self, text: str) -> None:
-        """Until every host has printed it."""
-        end = time.monotonic() + LIMIT
-        while not all(text in self.output(number) for number in range(2)):
-            assert time.monotonic() < end, self.told()
-            time.sleep(0.05)
-
-    def output(self, number: int) -> str:
-        return (self.bases[number] / "stdout").read_text()
-
-    def told(self) -> str:
-        return self.output(0) + "\n---\n" + self.output(1)
+        names = ["127.0.0.1", "127.0.0.2"]
+        super().__init__(folder, names, script, {f"trainshed_{name}": value for name, value in given.items()})
+        self.start(HOME=str(folder))
 
     def end(self, number: int) -> int:
+        """A host's exit status."""
         return self.processes[number].wait(LIMIT)
 
     def restarts(self, number: int) -> list[dict[str, Any]]:
-        (record,) = (self.bases[number] / "output/data/run").glob("*.json")
+        """What a host's run record says of restarts."""
+        (record,) = (self.base(number) / "output/data/run").glob("*.json")
         return json.loads(record.read_text()).get("restarts", [])
-
-    def failure(self, number: int) -> str:
-        path = self.bases[number] / "output/failure"
-        return path.read_text() if path.exists() else ""
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Hosts]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., ElasticHosts]]:
     """Starts jobs, and ends what they leave."""
     pytest.importorskip("torch")
-    made: list[Hosts] = []
+    with ended() as made:
 
-    def start(script: str, **settings: object) -> Hosts:
-        made.append(Hosts(tmp_path, script, **settings))
-        return made[-1]
+        def start(script: str, **settings: object) -> ElasticHosts:
+            made.append(job := ElasticHosts(tmp_path, script, **settings))
+            return job
 
-    yield start
-    for job in made:
-        for process in job.processes:
-            process.kill()
-            process.wait()
+        yield start
 
 
-def test_a_rank_that_fails_is_started_again_and_the_reason_is_recorded(start: Callable[..., Hosts]) -> None:
+def test_a_rank_that_fails_is_started_again_and_the_reason_is_recorded(start: Callable[..., ElasticHosts]) -> None:
     # The other rank waits for it, as in a collective: an agent whose ranks have succeeded takes no part in a restart.
     script = "if rank == 1 and attempt == 0:\n    raise ValueError('bad luck')\n"
     script += "while world == 2 and not os.path.exists('../../again'):\n    time.sleep(0.05)\n    if rank == 1:\n"
     job = start(BEGIN + script + "        open('../../again', 'w').close()\nprint('done')\n", max_restarts=2)
 
-    assert [job.end(0), job.end(1)] == [0, 0], job.told()
+    assert [job.end(0), job.end(1)] == [0, 0], job.all_output()
     (restart,) = [one for number in range(2) for one in job.restarts(number) if "bad luck" in one["reason"]]
     assert restart["reason"].endswith("exited with 1: ValueError: bad luck") and restart["hosts"] == 2
-    assert "trainshed: restart 1 with 2 host(s) and 2 ranks, from the beginning: rank 1 on " in job.told()
+    assert "trainshed: restart 1 with 2 host(s) and 2 ranks, from the beginning: rank 1 on " in job.all_output()
 
 
-def test_a_job_goes_on_without_a_host_that_is_lost_while_enough_are_left(start: Callable[..., Hosts]) -> None:
+def test_a_job_goes_on_without_a_host_that_is_lost_while_enough_are_left(start: Callable[..., ElasticHosts]) -> None:
     # The ranks wait for nothing of each other, so only the hosts' own roster can tell.
     job = start(BEGIN + "while world > 1:\n    time.sleep(0.05)\nprint('done')\n", min_nodes=1)
-    job.until("begin 0 world 2")
+    job.wait_for("begin 0 world 2")
     job.processes[1].send_signal(signal.SIGKILL)
 
-    assert job.end(0) == 0, job.told()
+    assert job.end(0) == 0, job.all_output()
     assert "world 1\n" in job.output(0) and "127.0.0.2 vanished" in job.output(0)
     (restart,) = job.restarts(0)
     assert (restart["reason"], restart["hosts"], restart["ranks"]) == ("127.0.0.2 vanished", 1, 1)
     assert not job.failure(0)
 
 
-def test_a_job_whose_first_host_is_lost_ends(start: Callable[..., Hosts]) -> None:
+def test_a_job_whose_first_host_is_lost_ends(start: Callable[..., ElasticHosts]) -> None:
     job = start(BEGIN + "time.sleep(600)\n", min_nodes=1)
-    job.until("begin 0 world 2")
+    job.wait_for("begin 0 world 2")
     job.processes[0].send_signal(signal.SIGKILL)
 
     assert job.end(1) != 0
-    assert job.failure(1).startswith("ClusterError: 127.0.0.1 (the first host) vanished"), job.told()
+    assert job.failure(1).startswith("ClusterError: 127.0.0.1 (the first host) vanished"), job.all_output()
 
 
-def test_a_job_that_fails_without_progress_ends_before_its_restarts_are_used_up(start: Callable[..., Hosts]) -> None:
+def test_a_job_that_fails_without_progress_ends_before_its_restarts_are_used_up(start: Callable[..., ElasticHosts]) -> None:
     job = start(BEGIN + "if rank == 1:\n    raise ValueError('bad label 17')\ntime.sleep(600)\n", max_restarts=50)
 
-    assert [job.end(0), job.end(1)] == [1, 1], job.told()
-    assert "not restarted: 3 failures in a row without a newer checkpoint" in job.told()
+    assert [job.end(0), job.end(1)] == [1, 1], job.all_output()
+    assert "not restarted: 3 failures in a row without a newer checkpoint" in job.all_output()
     for number in range(2):
         first = job.failure(number).splitlines()[0]
         assert "rank 1 on 127.0.0." in first and "ValueError: bad label 17" in first, job.failure(number)

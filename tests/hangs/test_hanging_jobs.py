@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -16,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from free_ports import free_ports
+from hosts import TOOLKIT, Hosts, ended
 from trainshed.container.hangs.activity import activity
 from trainshed.container.hangs.processes import ranks_below
 from trainshed.container.hangs.stacks import ask, main_thread
 from trainshed.container.launchers.flight_recorder import recorder_settings
 
-TOOLKIT = Path(__file__).parents[2] / "toolkit"
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="ranks that talk need torch, which is an extra")
 
 # Until the test has seen that every rank is at the place where it will stay, and says so, nothing counts as standing still.
@@ -88,45 +86,23 @@ class Stay:
             os.close(writer)
 
 
-class Job:
+class Job(Hosts):
     """A job of `hosts` hosts, 127.0.0.1 and on. Hosts that are not to be started at once are left to `launch`."""
 
     def __init__(
         self, folder: Path, script: str, hosts: int, ranks: int, at_once: int | None = None, **settings: object
     ) -> None:
-        self.folder = folder
         for rank in range(hosts * max(ranks, 1)):
             os.mkfifo(folder / f"stay{rank}")
-        self.names = [f"127.0.0.{number + 1}" for number in range(hosts)]
-        self.bases = [folder / name for name in self.names]
-        self.processes: list[subprocess.Popen[bytes]] = []
-        given = {"trainshed_distribution": "torchrun", "trainshed_processes_per_host": str(ranks)} if ranks else {}
-        given |= {f"trainshed_{name}": str(value) for name, value in settings.items()}
-        self.port = free_ports(2)
-        for name, base in zip(self.names, self.bases, strict=True):
-            (base / "input/config").mkdir(parents=True)
-            (base / "code").mkdir()
-            (base / "code/train.py").write_text(script)
-            (base / "input/config/hyperparameters.json").write_text(json.dumps(given))
-            (base / "input/config/resourceconfig.json").write_text(json.dumps({"current_host": name, "hosts": self.names}))
+        given = {"distribution": "torchrun", "processes_per_host": ranks} if ranks else {}
+        names = [f"127.0.0.{number + 1}" for number in range(hosts)]
+        super().__init__(folder, names, script, {f"trainshed_{name}": value for name, value in (given | settings).items()})
         for _ in range(hosts if at_once is None else at_once):
             self.launch()
 
     def launch(self) -> None:
         """Starts the next host."""
-        base = self.bases[len(self.processes)]
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.folder),
-            "TMPDIR": str(self.folder),
-            "SAGEMAKER_BASE_DIR": str(base),
-            "PYTHONPATH": str(TOOLKIT),
-            "MASTER_PORT": str(self.port),
-            "OMP_NUM_THREADS": "1",
-        }
-        with open(base / "stdout", "wb") as out:
-            command = [sys.executable, "-m", "trainshed.container.main"]
-            self.processes.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
+        self.start(len(self.processes), HOME=str(self.folder))
 
     def hush(self) -> None:
         """Ends the noise."""
@@ -139,7 +115,7 @@ class Job:
     def places(self) -> dict[int | None, str]:
         """What the ranks are doing now, and where, as their stacks tell."""
         found: dict[int | None, str] = {}
-        for process, base in zip(self.processes, self.bases, strict=True):
+        for number, process in self.processes.items():
             for rank in ranks_below(process.pid, None):
                 for asked in ask([rank.pid]):
                     deadline = time.monotonic() + 180
@@ -147,29 +123,13 @@ class Job:
                         assert time.monotonic() < deadline, self.output()
                         time.sleep(0.05)
                     frames = main_thread(asked.text())
-                    doing = activity(frames, str(base / "code")) if frames else None
+                    doing = activity(frames, str(self.base(number) / "code")) if frames else None
                     found[rank.rank] = f"{doing.what} at {doing.place}" if doing else ""
         return found
 
-    def wait_for(self, text: str, count: int = 1) -> None:
-        """Until every host has printed `text` so many times."""
-        deadline = time.monotonic() + 180
-        while not all(self.output(number).count(text) >= count for number in range(len(self.bases))):
-            assert time.monotonic() < deadline, self.output(0)
-            time.sleep(0.05)
-
-    def output(self, number: int = 0) -> str:
-        return (self.bases[number] / "stdout").read_text()
-
-    def exit_codes(self) -> list[int]:
-        return [process.wait(timeout=240) for process in self.processes]
-
-    def failure(self, number: int = 0) -> str:
-        return (self.bases[number] / "output/failure").read_text()
-
     def report(self, number: int = 0, count: int = 1) -> str:
         """The last of `count` reports that this host has written."""
-        paths = sorted((self.bases[number] / "output/data").glob("hang-*.txt"))
+        paths = sorted((self.base(number) / "output/data").glob("hang-*.txt"))
         assert len(paths) == count
         return paths[-1].read_text()
 
@@ -177,17 +137,13 @@ class Job:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Starts jobs, and ends what they leave."""
-    made: list[Job] = []
+    with ended() as made:
 
-    def start(script: str, *, hosts: int = 1, ranks: int = 1, **settings: Any) -> Job:
-        made.append(Job(tmp_path, script, hosts, ranks, **settings))
-        return made[-1]
+        def start(script: str, *, hosts: int = 1, ranks: int = 1, **settings: Any) -> Job:
+            made.append(job := Job(tmp_path, script, hosts, ranks, **settings))
+            return job
 
-    yield start
-    for job in made:
-        for process in job.processes:
-            process.kill()
-            process.wait()
+        yield start
 
 
 @needs_torch

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from free_ports import free_ports
+from hosts import TOOLKIT, Hosts, ended
 from trainshed.container.cluster.network import interface_to
 
-TOOLKIT = Path(__file__).parents[2] / "toolkit"
 STARTED = "import os, sys, time, signal\nprint('started', os.environ['RANK'], flush=True)\n"
 WAITS = STARTED + "time.sleep(600)\n"
 # Hosts of one name on one machine: Open MPI takes their shared memory for the same, which real hosts never share.
@@ -29,95 +29,38 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Hosts:
+class MpiHosts(Hosts):
     """N hosts of one MPI job, two ranks each. One host is nobody's but its own; several are 127.0.0.2 and following."""
 
     def __init__(self, folder: Path, count: int, script: str, **hyperparameters: str) -> None:
-        self.folder = folder
-        self.names = [f"127.0.0.{number + 2}" for number in range(count)] if count > 1 else ["algo-1"]
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.port = free_ports(2)
-        options = NO_SHARED_MEMORY if count > 1 else ""
+        names = [f"127.0.0.{number + 2}" for number in range(count)] if count > 1 else ["algo-1"]
         given = {
             "sagemaker_mpi_enabled": "true",
             "sagemaker_mpi_num_of_processes_per_host": "2",
-            "sagemaker_mpi_custom_mpi_options": json.dumps(options),
-            "trainshed_host_timeout_seconds": "120",
+            "sagemaker_mpi_custom_mpi_options": json.dumps(NO_SHARED_MEMORY if count > 1 else ""),
+            "trainshed_host_timeout_seconds": "180",
             **hyperparameters,
         }
-        for number, name in enumerate(self.names):
-            base = self.base(number)
-            (base / "input/config").mkdir(parents=True)
-            (base / "code").mkdir()
-            (base / "code/train.py").write_text(script)
-            (base / "input/config/hyperparameters.json").write_text(json.dumps(given))
-            if count > 1:
-                resources = {"current_host": name, "hosts": self.names, "network_interface_name": interface_to("") or "lo"}
-                (base / "input/config/resourceconfig.json").write_text(json.dumps(resources))
-
-    def base(self, number: int) -> Path:
-        return self.folder / f"host{number}"
-
-    def start(self, **variables: str) -> None:
-        for number in range(len(self.names)):
-            environment = {
-                "PATH": os.environ["PATH"],
-                "SAGEMAKER_BASE_DIR": str(self.base(number)),
-                "PYTHONPATH": str(TOOLKIT),
-                "MASTER_PORT": str(self.port),
-                "TMPDIR": str(self.folder),
-                "OMP_NUM_THREADS": "1",
-                **variables,
-            }
-            with open(self.base(number) / "stdout", "wb") as output:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "trainshed.container.main"],
-                        env=environment,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
+        super().__init__(folder, names, script, given, network_interface_name=interface_to("") or "lo")
+        if count == 1:
+            (self.base(0) / "input/config/resourceconfig.json").unlink()
 
     def wait_until_started(self) -> None:
         """Until every rank of every host has printed its first line."""
-        deadline = time.monotonic() + 180
-        while not all(self.output(number).count("started") == 2 for number in range(len(self.names))):
-            running = all(process.poll() is None for process in self.processes)
-            assert running and time.monotonic() < deadline, self.all_output()
-            time.sleep(0.05)
-
-    def output(self, number: int) -> str:
-        return (self.base(number) / "stdout").read_text()
-
-    def exit_codes(self) -> list[int]:
-        return [process.wait(timeout=240) for process in self.processes]
-
-    def failure(self, number: int) -> str:
-        path = self.base(number) / "output/failure"
-        return path.read_text() if path.exists() else ""
-
-    def succeeded(self, number: int) -> bool:
-        return (self.base(number) / "output/success").exists()
-
-    def all_output(self) -> str:
-        return "".join(self.output(number) for number in range(len(self.names)))
+        self.wait_for("started", 2)
 
 
 @pytest.fixture
-def hosts():
+def hosts() -> Iterator[Callable[..., MpiHosts]]:
+    """Makes jobs, and ends what they leave."""
     folder = Path(tempfile.mkdtemp(prefix="mpi"))  # a short path: sockets live in it
-    made: list[Hosts] = []
+    with ended() as made:
 
-    def make(count: int, script: str, **hyperparameters: str) -> Hosts:
-        made.append(Hosts(folder, count, script, **hyperparameters))
-        return made[-1]
+        def make(count: int, script: str, **hyperparameters: str) -> MpiHosts:
+            made.append(job := MpiHosts(folder, count, script, **hyperparameters))
+            return job
 
-    yield make
-    for job in made:
-        for process in job.processes:
-            process.kill()
-            process.wait()
+        yield make
     shutil.rmtree(folder)
 
 

@@ -2,110 +2,49 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from free_ports import free_ports
+from hosts import LIMIT, Hosts, ended
 
-TOOLKIT = Path(__file__).parents[2] / "toolkit"
 STARTED = "import os, time\nprint('started', os.environ['RANK'], flush=True)\n"
 WAITS = STARTED + "time.sleep(600)\n"
 
 
-class Hosts:
+class Roster(Hosts):
     """N hosts of one job, 127.0.0.1 to 127.0.0.N, two ranks each."""
 
     def __init__(self, folder: Path, count: int, script: str, **settings: str) -> None:
-        self.folder = folder
-        self.names = [f"127.0.0.{number + 1}" for number in range(count)]
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.port = free_ports(2)
-        hyperparameters = {
-            "trainshed_distribution": "torchrun",
-            "trainshed_processes_per_host": "2",
-            "trainshed_host_timeout_seconds": "180",
-            **{f"trainshed_{name}": value for name, value in settings.items()},
-        }
-        for number, name in enumerate(self.names):
-            base = self.base(number)
-            (base / "input/config").mkdir(parents=True)
-            (base / "code").mkdir()
-            (base / "code/train.py").write_text(script)
-            self.configure(number, **hyperparameters)
-            resources = {"current_host": name, "hosts": self.names}
-            (base / "input/config/resourceconfig.json").write_text(json.dumps(resources))
-
-    def configure(self, number: int, **more: str) -> None:
-        """Gives one host other or more hyperparameters than the rest."""
-        path = self.base(number) / "input/config/hyperparameters.json"
-        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | more))
-
-    def base(self, number: int) -> Path:
-        return self.folder / f"host{number}"
-
-    def start(self, *numbers: int) -> None:
-        for number in numbers or range(len(self.names)):
-            environment = {
-                "PATH": os.environ["PATH"],
-                "SAGEMAKER_BASE_DIR": str(self.base(number)),
-                "PYTHONPATH": str(TOOLKIT),
-                "MASTER_PORT": str(self.port),
-            }
-            self.processes[number] = subprocess.Popen(
-                [sys.executable, "-m", "trainshed.container.main"],
-                env=environment,
-                stdout=open(self.base(number) / "stdout", "wb"),  # noqa: SIM115 (closed with the process)
-                stderr=subprocess.STDOUT,
-            )
+        given = {"distribution": "torchrun", "processes_per_host": "2", "host_timeout_seconds": "180", **settings}
+        names = [f"127.0.0.{number + 1}" for number in range(count)]
+        super().__init__(folder, names, script, {f"trainshed_{name}": value for name, value in given.items()})
 
     def wait_until_started(self) -> None:
         """Until every rank of every host has printed its first line."""
-        deadline = time.monotonic() + 180
-        while not all(self.output(number).count("started") == 2 for number in self.processes):
-            assert time.monotonic() < deadline, "the ranks did not start"
-            time.sleep(0.05)
+        self.wait_for("started", 2)
 
     def wait_until_joining(self, number: int) -> None:
         """Until a host has read its job; what it does next is to look for the others."""
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + LIMIT
         while not (self.base(number) / "output/data").exists():
             assert self.processes[number].poll() is None and time.monotonic() < deadline, self.output(number)
             time.sleep(0.05)
 
-    def output(self, number: int) -> str:
-        return (self.base(number) / "stdout").read_text()
-
-    def exit_codes(self) -> list[int]:
-        return [process.wait(timeout=240) for process in self.processes.values()]
-
-    def failure(self, number: int) -> str:
-        path = self.base(number) / "output/failure"
-        return path.read_text() if path.exists() else ""
-
-    def succeeded(self, number: int) -> bool:
-        return (self.base(number) / "output/success").exists()
-
 
 @pytest.fixture
-def hosts(tmp_path: Path):
-    made: list[Hosts] = []
+def hosts(tmp_path: Path) -> Iterator[Callable[..., Roster]]:
+    """Makes jobs, and ends what they leave."""
+    with ended() as made:
 
-    def make(count: int, script: str, **settings: str) -> Hosts:
-        made.append(Hosts(tmp_path, count, script, **settings))
-        return made[-1]
+        def make(count: int, script: str, **settings: str) -> Roster:
+            made.append(job := Roster(tmp_path, count, script, **settings))
+            return job
 
-    yield make
-    for job in made:
-        for process in job.processes.values():
-            process.kill()
-            process.wait()
+        yield make
 
 
 def test_all_hosts_succeed_together(hosts):
