@@ -24,11 +24,8 @@ def loaded(arguments: list[str], slow: tuple[str, ...]) -> str:
     return done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS if name != "plan")]
-)
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
 def test_help_loads_nothing_that_is_slow(arguments: list[str]) -> None:
-    """`plan` is the exception: it lives in the package for the user's process, which imports torch."""
     # argparse ends a program that was asked for help; the wrapper sees that as any other end.
     script = (
         "import sys, trainshed.cli as cli\n"

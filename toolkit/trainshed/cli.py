@@ -93,9 +93,12 @@ def _compare(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    from .parallel.plan.command import main as plan
+    from .contract.plan_arguments import read_plan_arguments
 
-    return plan(arguments)
+    options = read_plan_arguments(arguments)  # before torch is imported: who asks for help does not wait for it
+    from .parallel.plan.command import run as plan
+
+    return plan(options)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -5,15 +5,16 @@ The script runs in this one process up to its first step, which is profiled; the
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import runpy
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainshed.contract.errors import TrainshedError
+from trainshed.contract.plan_arguments import read_plan_arguments
 
 PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
 
@@ -48,18 +49,11 @@ def plan_script(script: str, arguments: Sequence[str], settings: Mapping[str, An
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="trainshed plan", description="Profiles a script's first step and writes a plan.")
-    parser.add_argument("--stages", type=int, default=2, help="pipeline ranks")
-    parser.add_argument("--virtual", type=int, default=1, help="stages a rank")
-    parser.add_argument("--microbatches", type=int, default=4)
-    parser.add_argument(
-        "--pipeline", default="interleaved", help="simple, interleaved, interleaved1f1b or interleavedzerobubble"
-    )
-    parser.add_argument("--memory-limit", type=int, default=0, help="MiB a stage may take")
-    parser.add_argument("-o", "--output", default="plan.json")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    options = parser.parse_args(argv)
+    return run(read_plan_arguments(argv))
+
+
+def run(options: Namespace) -> int:
+    """What the command line asks for. Raises TrainshedError where there is no such script."""
     if not os.path.isfile(options.script):
         raise TrainshedError(f"there is no script {options.script}")
     settings = {
