@@ -1,4 +1,4 @@
-"""Channels that are more than a folder: globs, shards, S3, Pipe mode."""
+"""Channels that are more than a folder: globs, shards, Pipe mode. Those on S3 are in `test_s3`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import random
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,115 +78,6 @@ def test_containers_get_files_instead_of_links_that_lead_out_of_what_they_see(fi
     staged = Path(staging.staged_folder(run, run.hosts[0], channel))
     assert (staged / "0.csv").read_text() == "0"
     assert not (staged / "0.csv").is_symlink()
-
-
-# --- S3 ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
-    """Variables that lead to an S3 of this machine's own, with a bucket in it."""
-    moto = pytest.importorskip("moto.server", reason="needs moto: pip install 'trainshed[dev]'")
-    boto3 = pytest.importorskip("boto3")
-    server = moto.ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = {
-        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "NO_PROXY": host,
-    }
-    client = boto3.client(
-        "s3",
-        endpoint_url=environment["AWS_ENDPOINT_URL_S3"],
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
-    client.create_bucket(Bucket="bucket")
-    objects = {f"data/part-{n}": str(n) for n in range(4)} | {
-        "data/deep/x": "x",
-        "data/": "",
-        "other/y": "y",
-        "evil/../../up": "!",
-    }
-    objects["manifest"] = json.dumps([{"prefix": "s3://bucket/data/"}, "part-1", "deep/x"])
-    objects["no-manifest"] = "{"
-    for key, body in objects.items():
-        client.put_object(Bucket="bucket", Key=key, Body=body.encode())
-    yield environment
-    server.stop()
-
-
-def test_a_channel_on_s3_is_fetched_by_prefix(files: Project, s3: dict[str, str]) -> None:
-    done = files.trainshed("run", "show.py", "--channel", "train=s3://bucket/data/", **s3)
-    assert shown(done) == {"algo-1": {**{f"part-{n}": str(n) for n in range(4)}, "deep/x": "x"}}
-    found = json.loads((files.run / "status.json").read_text())
-    assert [one["Status"] for one in found["SecondaryStatusTransitions"]][:3] == ["Starting", "Downloading", "Training"]
-    assert found["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"] == "s3://bucket/data/"
-
-
-def test_half_a_name_is_a_prefix_too(files: Project, s3: dict[str, str]) -> None:
-    assert shown(files.trainshed("run", "show.py", "--channel", "train=s3://bucket/data/part", **s3)) == {
-        "algo-1": {f"part-{n}": str(n) for n in range(4)}
-    }
-
-
-def test_a_manifest_names_the_objects(files: Project, s3: dict[str, str]) -> None:
-    files.write({"job.yaml": "program: show.py\nchannels: {train: {path: s3://bucket/manifest, s3_type: ManifestFile}}\n"})
-    assert shown(files.trainshed("run", "job.yaml", **s3)) == {"algo-1": {"part-1": "1", "deep/x": "x"}}
-
-
-def test_shards_of_a_prefix_are_fetched_by_the_host_they_are_for(files: Project, s3: dict[str, str]) -> None:
-    files.write({
-        "job.yaml": "program: show.py\ninstances: 2\n"
-        "channels: {train: {path: s3://bucket/data/part, distribution: ShardedByS3Key}}\n"
-    })  # fmt: skip
-    seen = shown(files.trainshed("run", "job.yaml", **s3))
-    assert seen == {"algo-1": {"part-0": "0", "part-2": "2"}, "algo-2": {"part-1": "1", "part-3": "3"}}
-
-
-def test_results_go_to_s3_where_the_job_says_so(files: Project, s3: dict[str, str]) -> None:
-    import boto3
-
-    files.write({"train.py": "import os; open(os.environ['SM_MODEL_DIR'] + '/m', 'w').close()"})
-    done = files.trainshed("run", "train.py", "--output", "s3://bucket/results", "--name", "digits", **s3)
-    assert done.status == 0, done.output
-    name = files.run.name
-    found = json.loads((files.run / "status.json").read_text())
-    assert found["ModelArtifacts"] == {"S3ModelArtifacts": f"s3://bucket/results/{name}/output/model.tar.gz"}
-    client = boto3.client(
-        "s3",
-        endpoint_url=s3["AWS_ENDPOINT_URL_S3"],
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
-    body = client.get_object(Bucket="bucket", Key=f"results/{name}/output/model.tar.gz")["Body"].read()
-    assert body == (files.run / "output/model.tar.gz").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("uri", "kind", "says"),
-    [
-        ("s3://bucket/evil/", "S3Prefix", "which would be written outside its folder: refused"),
-        ("s3://bucket/nothing/", "S3Prefix", "there is nothing below this prefix"),
-        ("s3://missing-bucket/x", "S3Prefix", "s3://missing-bucket/x: "),
-        ("s3://bucket/no-manifest", "ManifestFile", "is no manifest"),
-    ],
-)
-def test_what_s3_does_not_give_is_one_line(files: Project, s3: dict[str, str], uri: str, kind: str, says: str) -> None:
-    files.write({"job.yaml": f"program: show.py\nchannels: {{train: {{path: {uri}, s3_type: {kind}}}}}\n"})
-    done = files.trainshed("run", "job.yaml", **s3)
-    assert done.status == 1
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (files.folder / "runs").exists()
-    assert not list(files.folder.rglob("up"))
 
 
 # --- Pipe mode -------------------------------------------------------------------------------------------------------

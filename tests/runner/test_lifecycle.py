@@ -138,7 +138,7 @@ channels: {train: data, some: {path: "data/*.csv", input_mode: FastFile, content
 environment: {A: "x: y", TOKEN: {env: HOME}}
 metric_definitions: {loss: "loss=([0-9.]+)"}
 spot: {interrupt_after: [3600, 7200], price: 0.3}
-checkpoints: {folder: saved, auto: true}
+checkpoints: {folder: saved, auto: true, copy_to: "s3://bucket/run"}
 resources: {memory: 8g}
 grace_seconds: 7
 retries: 2

@@ -25,7 +25,7 @@ GOOD = [
     "program: a\nspot: {interrupt_after: [20, 1.5m]}",
     "program: a\nenvironment: {A: {env: B}, C: {file: ~/d}, E: {secret: f}, G: 1, H: }",
     "program: a\nchannels: {a: x, b: {path: s3://b/c, input_mode: Pipe, record_wrapper: RecordIO, shuffle_seed: 0}}",
-    "program: a\ncheckpoints: {folder: c, local_path: /opt/ml/saved, auto: true}",
+    "program: a\ncheckpoints: {folder: c, local_path: /opt/ml/saved, auto: true, copy_to: 's3://bucket/run'}",
     "program: a\nmetric_definitions: [{Name: loss, Regex: '(.)'}]\nresources: {gpus: 2, memory: 8}",
 ]
 BAD = [
@@ -42,6 +42,7 @@ BAD = [
     "program: a\nretries: 31",
     "program: a\nresources: {memory: lots}",
     "program: a\nargv: flag",
+    "program: a\ncheckpoints: {copy_to: bucket}",
 ]
 
 

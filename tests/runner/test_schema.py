@@ -101,6 +101,15 @@ def test_flags_win_over_the_file_and_their_paths_are_those_of_the_working_direct
     assert made.resources.memory == 8 << 30
 
 
+def test_a_flag_changes_one_thing_about_checkpoints(folder: Path) -> None:
+    text = "program: src/train.py\ncheckpoints: {folder: saved, auto: true, copy_to: 's3://bucket/run'}\n"
+    made = job(folder, text, "--checkpoints", "mine")
+    place = f"{folder.parent}/elsewhere/mine"
+    assert (made.checkpoints, made.checkpoint_auto, made.checkpoint_copy_to) == (place, True, "s3://bucket/run")
+    made = job(folder, "program: src/train.py\ncheckpoints: saved\n", "--copy-to", "gs://bucket/run")
+    assert (made.checkpoints, made.checkpoint_copy_to) == (f"{folder}/saved", "gs://bucket/run")
+
+
 def test_a_flag_gives_a_plain_distribution_its_details(folder: Path) -> None:
     made = job(folder, "program: src/train.py\ndistribution: torchrun\n", "--processes-per-host", "2")
     assert made.distribution == Distribution("torchrun", 2)
@@ -184,6 +193,8 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("checkpoints: {local_path: /etc}", "must be a folder of its own below /opt/ml"),
         ("checkpoints: {local_path: /opt/ml/input}", "must be a folder of its own below /opt/ml"),
         ("checkpoints: {auto: sometimes}", "must be true or false"),
+        ("checkpoints: {copy_to: bucket/run}", "must be a URL like s3://bucket/run"),
+        ("checkpoints: {copy_to: 'ftp://me:hunter22@host/run'}", "checkpoints.copy_to: holds a secret"),
         ("environment: {A: {envv: B}}", "is not known here (did you mean 'env'?)"),
         ("environment: {A: {env: B, file: C}}", "must be text, or one of {env: NAME}, {file: PATH}, {secret: NAME}"),
         ("environment: {A: {secret: ../etc/passwd}}", "is no name of a secret"),

@@ -8,6 +8,7 @@ import time
 
 from trainshed.contract.notice import NOTICE_FILE, Answer, Notice, write_answer
 from trainshed.contract.paths import Paths
+from trainshed.contract.settings import COPY_TO_VARIABLE
 
 from . import folder as folders
 from . import ranks as ranks_module
@@ -38,8 +39,8 @@ class Checkpointer:
 
     Args:
         folder: where checkpoints lie; None makes none: the loop is only told when to stop.
-        copy_to: URL of a storage that fsspec reaches (`s3://bucket/run`): every checkpoint is uploaded there once it is
-            durable here, and `restore` fetches the newest that verifies if there is none as new here.
+        copy_to: URL of another storage (`s3://bucket/run`, whatever fsspec reaches): every checkpoint is uploaded there
+            once it is durable here, and `restore` fetches the newest that verifies if there is none as new here.
         model: the module (wrapped by DDP, FSDP2, torch.compile, or plain); several as a sequence or mapping.
         optimizer: the optimizer(s) of its parameters.
         scheduler, scaler, data: anything with `state_dict` and `load_state_dict`; `data` is what knows the position in
@@ -112,9 +113,11 @@ class Checkpointer:
 
     @classmethod
     def for_job(cls, **arguments: Any) -> Checkpointer:
-        """For a script that trainshed runs: the folder is the job's (`SM_CHECKPOINT_DIR`, else /opt/ml/checkpoints)."""
+        """For a script that trainshed runs: the folder is the job's (`SM_CHECKPOINT_DIR`, else /opt/ml/checkpoints), and so
+        is `copy_to` (the setting `trainshed_checkpoint_copy_to`) unless it is given.
+        """
         folder = os.environ.get("SM_CHECKPOINT_DIR") or Paths.from_environment(os.environ).checkpoints
-        return cls(folder, **arguments)
+        return cls(folder, **{"copy_to": os.environ.get(COPY_TO_VARIABLE, ""), **arguments})
 
     def restore(self) -> int:
         """Loads the newest checkpoint that is whole, and returns its step; 0 where there is none.

@@ -154,11 +154,16 @@ def adopt(folder: str, path: str) -> str:
 
 def _become(aside: str, final: str) -> str:
     sync_folder(aside)
-    if os.path.lexists(final):  # passed over when this run resumed from an older one: it gives way, whole
+    replace(final, aside)
+    return final
+
+
+def replace(final: str, aside: str) -> None:
+    """Gives a durable folder its name; what has it (and was passed over, then) gives way, whole. Raises OSError."""
+    if os.path.lexists(final):
         _vanish(final)
     os.rename(aside, final)
     sync_folder(os.path.dirname(final))
-    return final
 
 
 def sweep(folder: str, *, of_run: str = "", keep: str = "") -> int:

@@ -2,7 +2,8 @@
 
 The library saves into a folder `checkpoint-<step>`, with its own means, while the loop waits. Added here: when to save, a
 notice that all ranks agree on at a step boundary, the manifest that seals a save, the newest sealed one to resume from,
-old ones that go only once a newer one is sealed, and a full disk that costs the save and not the training.
+old ones that go only once a newer one is sealed, copies of them on another storage where the job wants them, and a full disk
+that costs the save and not the training.
 """
 
 from __future__ import annotations
@@ -15,18 +16,23 @@ import time
 
 from trainshed.contract.notice import NOTICE_FILE, Answer, Notice, write_answer
 from trainshed.contract.paths import Paths
+from trainshed.contract.settings import COPY_TO_VARIABLE
 
 from . import folder as folders
 from . import ranks as ranks_module
 from . import sealed
+from .errors import CheckpointError
 from .interrupt import Interrupts
-from .manifest import Damaged
+from .manifest import Damaged, Manifest
 from .policy import History, Policy
+from .writer import Writer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
+
+    from .copies import Copies
 
 FIRST = 60.0  # seconds until the first save: the library saves while the loop waits, and its cost is not known yet
 KEEP = 2  # sealed saves that stay at least: the newest may turn out damaged
@@ -37,14 +43,25 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 def usual_folder(own: str) -> str:
     """The job's checkpoint folder; a script that writes its checkpoints to `own`, in there, keeps that."""
-    root = os.environ.get("SM_CHECKPOINT_DIR") or Paths.from_environment(os.environ).checkpoints
+    root = _root()
     own = os.path.abspath(own)
     return own if own == root or own.startswith(f"{root}/") else root
 
 
-def say(line: str) -> None:
-    """One line on stderr, from the first rank only."""
-    if os.environ.get("RANK", "0") == "0":
+def usual_copies(folder: str) -> str:
+    """Where the job wants copies of a checkpoint folder, "" for nowhere; below the job's folder means below there."""
+    url, root = os.environ.get(COPY_TO_VARIABLE, ""), _root()
+    below = folder.removeprefix(f"{root}/")
+    return f"{url.rstrip('/')}/{below}" if url and below != folder else url
+
+
+def _root() -> str:
+    return os.environ.get("SM_CHECKPOINT_DIR") or Paths.from_environment(os.environ).checkpoints
+
+
+def say(line: str, everywhere: bool = False) -> None:
+    """One line on stderr, from the first rank only, or from whichever has something to say."""
+    if everywhere or os.environ.get("RANK", "0") == "0":
         print(f"trainshed: checkpoint=auto: {line}", file=sys.stderr, flush=True)
 
 
@@ -52,15 +69,22 @@ class Guard:
     """What belongs to one run of a training loop; all ranks construct it, and call its methods, together.
 
     folder: where checkpoints lie, "" for none.
+    copy_to: URL of a storage that gets copies, "" for none; a copy is made beside the training, one at a time.
     looked, resumed: whether `newest` was called, and the checkpoint that it has found, "" for none.
     stopping: whether a notice has come and training is to end because of it.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, copy_to: str = "") -> None:
         self.folder = folder
         self.ranks = ranks_module.current()
         if folder:
             self.ranks.share_storage(folder)
+        self._copies: Copies | None = None
+        self._copying, self._copied = Writer(), 0
+        if folder and copy_to and self.ranks.leads:
+            from .copies import Copies
+
+            self._copies = Copies(copy_to, self.ranks)
         self.interrupts = Interrupts()
         self.policy = Policy(None, None, time.monotonic(), History())
         self.notice: Notice | None = None
@@ -75,36 +99,69 @@ class Guard:
         return f"{self.folder}/checkpoint-{step}"
 
     def newest(self) -> str | None:
-        """The newest checkpoint that is whole on all hosts; says what was passed over. Collective."""
+        """The newest checkpoint that is whole on all hosts, fetched from the copies where it is not here; says what was
+        passed over. Collective.
+
+        Raises:
+            CheckpointError: the storage of the copies cannot be read.
+        """
         self.looked = True
         if not self.folder:
             return None
-        try:
-            found = sorted((int(m[1]), m[0]) for m in map(_NAME.fullmatch, os.listdir(self.folder)) if m)
-        except OSError:
-            found = []
-        steps = set.intersection(*(set(steps) for steps in self.ranks.gather([step for step, _ in found])))
-        for step in sorted(steps, reverse=True):
-            path = self.path(step)
+        here: set[int] = set()
+        there: set[int] = set()
+        trouble = ""
+        if self.ranks.leads:
+            folders.sweep(self.folder)
+            here = {int(match[1]) for match in map(_NAME.fullmatch, os.listdir(self.folder)) if match}
+            try:
+                there = set(self._copies.steps()) if self._copies else set()
+            except OSError as error:
+                trouble = f"{error.filename}: {error.strerror}"
+        found = self.ranks.gather((self.ranks.leads, here | there, trouble))
+        _refuse(trouble for _, _, trouble in found)
+        for step in sorted(set.intersection(*(steps for leads, steps, _ in found if leads)), reverse=True):
             why, history = "", History()
             if self.ranks.leads:
                 try:
-                    history = History.of(sealed.check(path, self.ranks.host).run)
+                    history = History.of(self._whole(step, step in here, step in there).run)
                 except Damaged as error:
                     why = str(error)
-            answers = self.ranks.gather((why, history))
-            problems = [why for why, _ in answers if why]
+                except OSError as error:
+                    trouble = f"{error.filename}: {error.strerror}"
+            answers = self.ranks.gather((why, history, trouble))
+            _refuse(trouble for _, _, trouble in answers)
+            problems = [why for why, _, _ in answers if why]
             if not problems:
                 before = answers[self.ranks.peers[0]][1]
                 history = before.replace(interruptions=before.interruptions + 1)
                 self.policy = Policy(None, None, time.monotonic(), history)
                 self.saved_step = step
-                self.resumed = path
-                say(f"resuming from {path} (verified)")
-                return path
+                self.resumed = self.path(step)
+                say(f"resuming from {self.resumed} (verified)")
+                return self.resumed
             say(f"checkpoint-{step} passed over: {problems[0]}")
         say(f"saving to {self.folder} on notice and as often as pays off; nothing to resume from yet")
         return None
+
+    def _whole(self, step: int, here: bool, there: bool) -> Manifest:
+        """The manifest of a step's checkpoint, once it is known to be whole here; fetched if need be.
+
+        Raises:
+            Damaged: there is no whole one.
+            OSError: the storage of the copies cannot be read.
+        """
+        if here:
+            try:
+                return sealed.check(self.path(step), self.ranks.host)
+            except Damaged as error:
+                if not there:
+                    raise
+                say(f"checkpoint-{step} is not taken from here: {error}", everywhere=True)
+        assert self._copies is not None
+        path = self._copies.fetch(self.folder, step)
+        say(f"fetched {self._copies.url}/checkpoint-{step}", everywhere=True)
+        return sealed.open_sealed(path, self.ranks.host)
 
     def decide(self, step: int) -> str:
         """After a step: why to save now, "" not to. With `stopping` set, training ends at this step, on all ranks."""
@@ -122,12 +179,14 @@ class Guard:
             notice = self.interrupts.look()
         late = now - self.policy.last >= FIRST if not self.policy.stall else self.policy.due(now)
         stop = self.notice is not None and self.notice.stop
-        stop, once, late, seconds = self.ranks.highest([stop, self.once, late, self.policy.step_seconds])  # type: ignore[assignment]
+        stop, once, late, seconds, busy = self.ranks.highest(  # type: ignore[assignment]
+            [stop, self.once, late, self.policy.step_seconds, self._copying.busy]
+        )
         self._next_check = step + 1
         if self.ranks.world_size > 1 and seconds > 0:
             self._next_check = step + max(1, int(0.25 / seconds))
         self.stopping = bool(stop)
-        if not self.folder or not (stop or once or late):
+        if not self.folder or not (stop or once or (late and not busy)):  # it would wait for the copy of the last one
             return ""
         self.once = False
         return "notice" if stop or once else "interval"
@@ -143,6 +202,7 @@ class Guard:
         Returns:
             What `save` returned; None where the disk is full.
         """
+        self._finish_copy()
         began = time.monotonic()
         path = self.path(step)
         if self.ranks.leads:
@@ -170,6 +230,7 @@ class Guard:
             self.saved_step = step
             if self.ranks.leads:
                 self._prune(limit, best)
+                self._copy(step, limit, best)
         now = time.monotonic()
         self.policy.saved(now, now - began)
         self._step_at = now
@@ -197,8 +258,31 @@ class Guard:
                 sealed.unseal(path)
                 folders.remove_tree(path)
 
+    def _copy(self, step: int, limit: int | None, best: str) -> None:
+        """Starts making a copy of what has just been sealed, beside the training."""
+        copies, path = self._copies, self.path(step)
+        if copies is None:
+            return
+
+        def make() -> None:
+            copies.push(path)
+            if self.ranks.part == 0:
+                copies.prune(max(KEEP, limit or 0), () if limit else OURS, os.path.basename(best))
+
+        self._copied = step
+        self._copying.start(make)
+
+    def _finish_copy(self) -> None:
+        """Waits for the copy that is being made, and says so if there is none."""
+        self._copying.wait()
+        error = self._copying.take_error()
+        if error is not None:
+            why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            say(f"WARNING: the checkpoint of step {self._copied} is here alone: {why}", everywhere=True)
+
     def answer(self, step: int) -> None:
         """Says that training was stopped after `step`, to the user and to the supervisor. Collective."""
+        self._finish_copy()
         reasons = [reason for reason in self.ranks.gather(self.notice.reason if self.notice else "") if reason]
         reason = reasons[0] if reasons else "interrupted"
         path = self.path(step) if self.folder and self.saved_step == step else ""
@@ -211,9 +295,17 @@ class Guard:
                 say(f"the supervisor could not be told: {error.strerror}")
 
     def close(self) -> None:
-        """SIGTERM ends the process again."""
+        """Waits for the copy that is being made; SIGTERM ends the process again."""
+        self._finish_copy()
         self.interrupts.close()
         self.ranks.close()
+
+
+def _refuse(troubles: Iterable[str]) -> None:
+    """Raises CheckpointError if there is any: starting anew beside checkpoints that cannot be read would overwrite them."""
+    trouble = next((one for one in troubles if one), "")
+    if trouble:
+        raise CheckpointError(f"checkpoints cannot be fetched from {trouble}")
 
 
 def _disk_problem(error: Exception, folder: str) -> str:

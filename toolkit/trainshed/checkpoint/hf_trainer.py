@@ -14,7 +14,7 @@ import json
 import os
 import sys
 
-from .guard import Guard, say, usual_folder
+from .guard import Guard, say, usual_copies, usual_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,9 +46,8 @@ def install(module: ModuleType) -> None:
             if why_not:
                 say(f"this Trainer is left alone: {why_not}")
                 return train(self, resume_from_checkpoint, *args, **kwargs)
-            guard = self._trainshed = TrainerGuard(
-                self, module.TrainerCallback, usual_folder(self.args.output_dir), leaves=True
-            )
+            folder = usual_folder(self.args.output_dir)
+            guard = self._trainshed = TrainerGuard(self, module.TrainerCallback, folder, usual_copies(folder), leaves=True)
         self.add_callback(guard.callback)
         try:
             if resume_from_checkpoint in (None, True):
@@ -82,22 +81,25 @@ def install(module: ModuleType) -> None:
     trainer._trainshed = None
 
 
-def attach(trainer: Any, folder: str | os.PathLike[str] | None) -> TrainerGuard:
+def attach(trainer: Any, folder: str | os.PathLike[str] | None, copy_to: str | None = None) -> TrainerGuard:
     """Has one Trainer save on notice, into a folder of the script's choice; call it on all ranks, before `train`.
 
     `train` then returns after a notice as it does at the end; `stopping` of what this returns tells the two apart.
 
     Args:
         folder: where checkpoints lie; None makes none: the Trainer is only stopped.
+        copy_to: URL of a storage that gets copies, "" for none; None takes what the job says.
 
     Raises:
         RuntimeError: this version of transformers has not what we hook into.
+        CheckpointError: what is needed for the storage is not installed.
         OSError: the folder cannot be written.
     """
     module = sys.modules["transformers.trainer"]
     install(module)
     place = "" if folder is None else os.path.abspath(folder)
-    trainer._trainshed = TrainerGuard(trainer, module.TrainerCallback, place, leaves=False)
+    copies = usual_copies(place) if copy_to is None else copy_to
+    trainer._trainshed = TrainerGuard(trainer, module.TrainerCallback, place, copies, leaves=False)
     return trainer._trainshed
 
 
@@ -118,8 +120,8 @@ class TrainerGuard(Guard):
     leaves: whether the script ends after a notice, instead of going on behind `train`.
     """
 
-    def __init__(self, trainer: Any, callback_class: type, folder: str, leaves: bool) -> None:
-        super().__init__(folder)
+    def __init__(self, trainer: Any, callback_class: type, folder: str, copy_to: str, leaves: bool) -> None:
+        super().__init__(folder, copy_to)
         self.trainer, self.leaves = trainer, leaves
         self._why = ""  # of the next save; "" for one that the Trainer itself wants
 

@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 
-from .guard import Guard, say, usual_folder
+from .guard import Guard, say, usual_copies, usual_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def install(module: ModuleType) -> None:
             return fit(self, *args, **kwargs)
         call = signature.bind(self, *args, **kwargs)
         self.strategy.setup_environment()  # `fit` does it too late for the ranks to agree on a checkpoint
-        guard = FitGuard(self, _callback_class(module), usual_folder(self.default_root_dir))
+        folder = usual_folder(self.default_root_dir)
+        guard = FitGuard(self, _callback_class(module), folder, usual_copies(folder))
         connector = self._signal_connector
         try:
             if call.arguments.get("ckpt_path") is None:
@@ -85,8 +86,8 @@ def _why_not(trainer: Any) -> str:
 class FitGuard(Guard):
     """The guard of one call of `Trainer.fit`."""
 
-    def __init__(self, trainer: Any, callback_class: type, folder: str) -> None:
-        super().__init__(folder)
+    def __init__(self, trainer: Any, callback_class: type, folder: str, copy_to: str) -> None:
+        super().__init__(folder, copy_to)
         from .state import RandomState
 
         self.trainer = trainer

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FORMAT = 1
+SUFFIX = ".manifest"
 _LIMIT = 256 << 20  # bytes; a manifest beyond this is none of ours
 
 
@@ -73,7 +74,7 @@ class Manifest(Record):
 
 def name_of(host: str, part: int) -> str:
     """The manifest's file name; the host is in it, since the parts of several hosts may come to lie in one folder."""
-    return f"{host}.part{part}.manifest"
+    return f"{host}.part{part}{SUFFIX}"
 
 
 def write(folder: str, manifest: Manifest) -> None:
@@ -95,6 +96,15 @@ def read(path: str) -> Manifest:
         raise Damaged(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if data is None:
         raise Damaged(f"{name} is missing")
+    return parse(data, name)
+
+
+def parse(data: bytes, name: str) -> Manifest:
+    """The manifest that a file of this name holds.
+
+    Raises:
+        Damaged: it holds none.
+    """
     line, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % zlib.crc32(line):
         raise Damaged(f"{name} is damaged (its checksum is wrong)")

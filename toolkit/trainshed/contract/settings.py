@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DISTRIBUTIONS = ("script", "torchrun", "mpi", "xla", "pipeline")
 ENGINES = ("trainshed", "torchrun", "mpi")
+# How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
+COPY_TO_VARIABLE = "TRAINSHED_CHECKPOINT_COPY_TO"
 
 
 class Settings(Record):
@@ -38,6 +40,7 @@ class Settings(Record):
     roster_port: where host 0 listens for the other hosts' `train`; 0 means the port after rank 0's.
     install_timeout_seconds: bound on installing requirements.
     checkpoint: `auto` puts resumable checkpoints into Trainers (`autopatch`); "" leaves the script alone.
+    checkpoint_copy_to: URL of a storage (`s3://bucket/run`) that gets a copy of every checkpoint; "" for none.
     notices: `auto` watches the platform for notices of interruption, `off` only stop signals.
     interrupted_exit_code: exit status of an interrupted job; schedulers that requeue by exit status want another than 0.
     hang_seconds: how long all ranks may stand still before the job counts as hung (docs/hangs.md); 0 for ever.
@@ -67,6 +70,7 @@ class Settings(Record):
     roster_port: int = 0
     install_timeout_seconds: float = 1800.0
     checkpoint: str = ""
+    checkpoint_copy_to: str = ""
     notices: str = "auto"
     interrupted_exit_code: int = 0
     hang_seconds: float = 1800.0
@@ -174,6 +178,8 @@ def _check(key: str, value: Any, written: Any) -> Any:
             kind = "a whole number" if whole else "a number"
             return Problem("", f"must be {kind} from {low} to {high}", value=str(written))
         return int(value) if whole else float(value)
+    if key == "checkpoint_copy_to" and "://" not in str(value):
+        return Problem("", "must be a URL like s3://bucket/run", value=str(written))
     if key == "pipeline":
         if not isinstance(value, dict):
             return Problem("", "must be a JSON object of pipeline settings", value=str(written))

@@ -27,7 +27,8 @@ _FIELDS = {
     "--engine": "distribution.engine",
     "--max-restarts": "distribution.max_restarts",
     "--output": "output",
-    "--checkpoints": "checkpoints",
+    "--checkpoints": "checkpoints.folder",
+    "--copy-to": "checkpoints.copy_to",
     "--max-runtime": "max_runtime_seconds",
     "--grace": "grace_seconds",
     "--argv": "argv",
@@ -93,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     rest = made.add_argument_group("how it goes")
     rest.add_argument("--output", metavar="DIR", help="folder of this run (default: runs/NAME-TIME)")
     rest.add_argument("--checkpoints", metavar="DIR", help="folder for checkpoints that outlives the run")
+    rest.add_argument("--copy-to", metavar="URL", help="storage that gets a copy of every checkpoint, like s3://bucket/run")
     rest.add_argument("--max-runtime", metavar="SECONDS", help="stop the job after so long")
     rest.add_argument("--grace", metavar="SECONDS", help="time to end after a stop signal (default 110)")
     largest = "first find the largest value of this hyperparameter that fits into memory, by short runs of the job"
@@ -167,10 +169,11 @@ def _add_flags(
     spot = values.get("spot")
     if spot is not None and isinstance(spot.value, bool):
         values["spot"] = Node({} if spot.value else None, spot.where, spot.folder)
-    distribution = values.get("distribution")
-    if distribution is not None and not isinstance(distribution.value, dict):
-        inner = {"kind": distribution} if distribution.value is not None else {}
-        values["distribution"] = Node(inner, distribution.where, distribution.folder)
+    for field, short in (("distribution", "kind"), ("checkpoints", "folder")):
+        node = values.get(field)
+        if node is not None and not isinstance(node.value, dict):
+            inner = {short: node} if node.value is not None else {}
+            values[field] = Node(inner, node.where, node.folder)
     for flag, field in _FIELDS.items():
         text = options[flag[2:].replace("-", "_")]
         if text is not None:

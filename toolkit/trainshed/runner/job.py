@@ -115,7 +115,8 @@ class Job:
     places: what the job asks of a place where it may run (`slurm`, `kubernetes`, `sagemaker`), for that place to read.
     upload: `s3://` prefix that gets the archives, "" for none.
     checkpoints: folder that outlives the run, "" for one inside the run; checkpoint_path: what the hosts call it, below
-        /opt/ml; checkpoint_auto: whether Trainers are made to use it.
+        /opt/ml; checkpoint_auto: whether Trainers are made to use it; checkpoint_copy_to: URL of a storage that gets
+        copies, "" for none.
     retries: how often a failed job is started again.
     spot: None for capacity that nobody takes away.
     entrypoint, arguments: run instead of `train`, in containers.
@@ -147,6 +148,7 @@ class Job:
     upload: str = ""
     checkpoint_path: str = "checkpoints"
     checkpoint_auto: bool = False
+    checkpoint_copy_to: str = ""
     retries: int = 0
     spot: Spot | None = None
     entrypoint: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from trainshed.contract.secrets import MASK
 
 from . import index
 from .card import shown
+from .engine import EngineError
 from .job import ALL_GPUS, DEFAULT_GRACE, Job, Spot
 from .layout import RUNNER_LOG, RUNS, Run
 from .nodes import RawText
@@ -44,7 +45,10 @@ def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
         return status, phase
     if run.submitted:
         return status, f"{phase}, {run.submitted}"
-    left = still_running(run, environ)
+    try:
+        left = still_running(run, environ)
+    except EngineError as error:
+        return "Lost", f"runner killed while {phase}; {error.message}"
     return "Lost", f"runner killed while {phase}" + (f"; {', '.join(left)} still run" if left else "")
 
 
@@ -286,11 +290,12 @@ def _fields(job: Job) -> dict[str, Any]:
         "shm_size": job.resources.shm_size,
     }
     checkpoints: Any = job.checkpoints
-    if job.checkpoint_path != "checkpoints" or job.checkpoint_auto:
+    if job.checkpoint_path != "checkpoints" or job.checkpoint_auto or job.checkpoint_copy_to:
         checkpoints = {
             "folder": job.checkpoints,
             "local_path": f"/opt/ml/{job.checkpoint_path}",
             "auto": job.checkpoint_auto,
+            "copy_to": job.checkpoint_copy_to,
         }
     fields = {
         "name": job.name,

@@ -78,6 +78,7 @@ def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
         "trainshed_max_restarts": distribution.max_restarts or "",
         "trainshed_argv": job.argv,
         "trainshed_checkpoint": "auto" if job.checkpoint_auto else "",
+        "trainshed_checkpoint_copy_to": job.checkpoint_copy_to,
         "trainshed_grace_seconds": _seconds(job.grace_seconds) if job.grace_seconds != DEFAULT_GRACE else "",
     }
     given = {name: value for name, value in reserved.items() if value != ""}

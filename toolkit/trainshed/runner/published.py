@@ -87,7 +87,14 @@ def schema() -> dict[str, Any]:
         "checkpoints": {
             "anyOf": [
                 {"type": "string"},
-                _record({"folder": {"type": "string"}, "local_path": {"type": "string"}, "auto": {"type": "boolean"}}),
+                _record(
+                    {
+                        "folder": {"type": "string"},
+                        "local_path": {"type": "string"},
+                        "auto": {"type": "boolean"},
+                        "copy_to": {"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://"},
+                    }
+                ),
             ]
         },
         "argv": {"enum": list(ARGV_STYLES)},

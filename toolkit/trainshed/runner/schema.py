@@ -13,6 +13,7 @@ from trainshed.contract.hyperparameters import ARGV_STYLES
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.pipeline import PipelineError, read_settings
 from trainshed.contract.reader import ascii_safe
+from trainshed.contract.secrets import mask_text
 from trainshed.contract.settings import ENGINES
 
 from .channels import read_channels
@@ -39,6 +40,7 @@ _IMAGE = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]+)?(/[A-Za-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@[A-Za-z0-9:+._-]+)?"
 )
 _BELOW = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DAY = 86_400
 
@@ -73,7 +75,7 @@ def check(
     stem = os.path.splitext(os.path.basename(program.removeprefix("-m ").strip()))[0]
     environment, references = _environment(fields, image)
     output, upload = _output(fields)
-    checkpoints, checkpoint_path, checkpoint_auto = _checkpoints(fields)
+    checkpoints, checkpoint_path, checkpoint_auto, copy_to = _checkpoints(fields)
     max_runtime = fields.number("max_runtime_seconds", 0.0, 0, 28 * _DAY)
     if not image:
         for name in ("entrypoint", "arguments", "network_isolation"):
@@ -101,6 +103,7 @@ def check(
         checkpoints=checkpoints,
         checkpoint_path=checkpoint_path,
         checkpoint_auto=checkpoint_auto,
+        checkpoint_copy_to=copy_to,
         argv=fields.choice("argv", ARGV_STYLES, ""),
         places={
             place: {name: node.plain() for name, node in fields.mapping(place).items()}
@@ -265,19 +268,24 @@ def _output(fields: Checker) -> tuple[str, str]:
     return fields.path("output", "new"), ""
 
 
-def _checkpoints(fields: Checker) -> tuple[str, str, bool]:
-    """(folder, path below /opt/ml, whether Trainers are made to use it)."""
+def _checkpoints(fields: Checker) -> tuple[str, str, bool, str]:
+    """(folder, path below /opt/ml, whether Trainers are made to use it, URL for copies)."""
     node = fields.node("checkpoints")
     if node is None or not isinstance(node.value, dict):
-        return fields.path("checkpoints", "new"), "checkpoints", False
+        return fields.path("checkpoints", "new"), "checkpoints", False, ""
     inner = Checker(node.value, fields.problems, "checkpoints.")
-    inner.unknown(("folder", "local_path", "auto"))
+    inner.unknown(("folder", "local_path", "auto", "copy_to"))
     path = os.path.normpath(inner.text("local_path", f"{DEFAULT_BASE}/checkpoints"))
     below = path.removeprefix(f"{DEFAULT_BASE}/")
     if below == path or below.split("/")[0] in ("input", "output", "model", "code") or not _BELOW.fullmatch(below):
         inner.problem("local_path", f"must be a folder of its own below {DEFAULT_BASE}, like {DEFAULT_BASE}/checkpoints")
         below = "checkpoints"
-    return inner.path("folder", "new"), below, inner.flag("auto")
+    copy_to = inner.text("copy_to")
+    if copy_to and not _URL.fullmatch(copy_to):
+        inner.problem("copy_to", "must be a URL like s3://bucket/run")
+    elif mask_text(copy_to) != copy_to:
+        inner.problem("copy_to", "holds a secret; give it as a variable that the storage's package reads", value="")
+    return inner.path("folder", "new"), below, inner.flag("auto"), copy_to
 
 
 def _spot(fields: Checker, max_runtime: float) -> Spot | None:

@@ -13,6 +13,7 @@ from trainshed.contract.errors import LaunchError
 from trainshed.contract.hyperparameters import to_argv
 from trainshed.contract.notice import NOTICE_FILE
 from trainshed.contract.record import Record
+from trainshed.contract.settings import COPY_TO_VARIABLE
 
 from ..compiler.packages import version_of
 from . import script, torchrun
@@ -188,6 +189,8 @@ def _always(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, 
     values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
     if hooks:
         values[HOOKS_VARIABLE] = ",".join(hooks)
+    if job.settings.checkpoint_copy_to:
+        values[COPY_TO_VARIABLE] = job.settings.checkpoint_copy_to
     if probe.isdigit():
         from trainshed.contract.probe import Probe
 

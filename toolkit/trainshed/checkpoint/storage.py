@@ -1,0 +1,219 @@
+"""A prefix on a storage that is not a folder of this machine: S3 by boto3, everything else by fsspec.
+
+Object stores have no folders and no rename; what is built on this needs neither. Whatever goes wrong is an OSError that
+names the place, since all of it is trouble with a storage to whoever asks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+from trainshed.contract.secrets import mask_text
+
+from .errors import CheckpointError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    class Storage(Protocol):
+        """Files below one URL; names are relative to it, with `/` between their parts. All methods raise OSError."""
+
+        url: str
+
+        def names(self, folder: str = "") -> list[str]:
+            """The last parts of the names of what lies right below a folder, asked of the storage each time."""
+
+        def put(self, source: str, name: str) -> None:
+            """Copies a file of this machine there; it appears whole or not at all where the storage is an object store."""
+
+        def get(self, name: str, target: str) -> None:
+            """Copies a file from there to this machine."""
+
+        def read(self, name: str) -> bytes:
+            """What a small file holds."""
+
+        def remove(self, name: str) -> None:
+            """Deletes a file, if it is there."""
+
+        def remove_folder(self, folder: str) -> None:
+            """Deletes a folder and all below it, if it is there."""
+
+
+# Stores without folders: nothing is made before a file is put (s3fs would make a bucket of a misspelled name).
+_FLAT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "r2"})
+TRIES = 10
+
+
+def open_storage(url: str) -> Storage:
+    """The storage that a URL leads to.
+
+    Raises:
+        CheckpointError: what is needed for this kind of storage is not installed.
+    """
+    if url.startswith("s3://"):
+        try:
+            import boto3  # noqa: F401
+        except ImportError:
+            pass  # s3fs does as well
+        else:
+            return S3(url)
+    return Fsspec(url)
+
+
+class S3:
+    """`s3://bucket/prefix`. Credentials and region are those that boto3 finds, and so is the endpoint, if S3_ENDPOINT_URL
+    names none.
+    """
+
+    def __init__(self, url: str) -> None:
+        import boto3
+
+        self.url = url.rstrip("/")
+        self.bucket, _, self.prefix = self.url.removeprefix("s3://").partition("/")
+        with as_os_errors(self.url):
+            self._client: Any = boto3.client(
+                "s3",
+                endpoint_url=os.environ.get("S3_ENDPOINT_URL") or None,
+                region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None,
+            )
+
+    def names(self, folder: str = "") -> list[str]:
+        start = self._key(folder, "")
+        found = []
+        with as_os_errors(self._place(folder)):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=start, Delimiter="/")
+            for page in pages:
+                found += [item["Prefix"][len(start) : -1] for item in page.get("CommonPrefixes", [])]
+                found += [item["Key"][len(start) :] for item in page.get("Contents", [])]
+        return [name for name in found if name]
+
+    def put(self, source: str, name: str) -> None:
+        from boto3.s3.transfer import TransferConfig
+
+        def upload(threads: bool) -> None:
+            config = TransferConfig(use_threads=threads)
+            self._client.upload_file(source, self.bucket, self._key(name), Config=config)
+
+        with as_os_errors(self._place(name)):
+            if threading.main_thread().is_alive():
+                try:
+                    return upload(True)
+                except RuntimeError:  # the script has ended meanwhile, and Python lets nobody start threads any more
+                    if threading.main_thread().is_alive():
+                        raise
+            upload(False)
+
+    def get(self, name: str, target: str) -> None:
+        with as_os_errors(self._place(name)):
+            self._client.download_file(self.bucket, self._key(name), target)
+
+    def read(self, name: str) -> bytes:
+        with as_os_errors(self._place(name)):
+            return self._client.get_object(Bucket=self.bucket, Key=self._key(name))["Body"].read()
+
+    def remove(self, name: str) -> None:
+        with as_os_errors(self._place(name)):
+            self._client.delete_object(Bucket=self.bucket, Key=self._key(name))
+
+    def remove_folder(self, folder: str) -> None:
+        with as_os_errors(self._place(folder)):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(folder, ""))
+            for key in [item["Key"] for page in pages for item in page.get("Contents", [])]:
+                self._client.delete_object(Bucket=self.bucket, Key=key)
+
+    def _key(self, *parts: str) -> str:
+        """The key of a name; with "" as the last part, what the keys of all that is below begin with."""
+        given = [part for part in (self.prefix, *parts[:-1]) if part]
+        return "/".join([*given, parts[-1]])
+
+    def _place(self, name: str) -> str:
+        return f"{self.url}/{name}".rstrip("/")
+
+
+class Fsspec:
+    """Any URL that fsspec knows, and has the package for.
+
+    Raises:
+        CheckpointError: fsspec, or its package for this kind of storage, is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = mask_text(url.rstrip("/"))  # for people; it may hold a login
+        try:
+            import fsspec
+
+            self._fs, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            extra = "trainshed[s3]" if url.startswith("s3://") else "trainshed[fsspec] and the storage's own package"
+            raise CheckpointError(f"{self.url}: {error}; install {extra}") from error
+        self._root = root.rstrip("/")
+        protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
+        self._flat = bool(protocols & _FLAT)
+
+    def names(self, folder: str = "") -> list[str]:
+        self._fs.invalidate_cache()
+        with as_os_errors(self._place(folder)):
+            try:
+                found = self._fs.ls(self._path(folder), detail=False)
+            except FileNotFoundError as error:
+                if getattr(error.__cause__, "response", {}).get("Error", {}).get("Code") == "NoSuchBucket":
+                    raise
+                return []
+        return [entry.rstrip("/").rpartition("/")[2] for entry in found]
+
+    def put(self, source: str, name: str) -> None:
+        with as_os_errors(self._place(name)):
+            if not self._flat:
+                self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+            self._fs.put_file(source, self._path(name))
+
+    def get(self, name: str, target: str) -> None:
+        with as_os_errors(self._place(name)):
+            self._fs.get_file(self._path(name), target)
+
+    def read(self, name: str) -> bytes:
+        with as_os_errors(self._place(name)):
+            return self._fs.cat_file(self._path(name))
+
+    def remove(self, name: str) -> None:
+        with as_os_errors(self._place(name)):
+            try:
+                self._fs.rm_file(self._path(name))
+            except FileNotFoundError:  # another host was faster
+                pass
+
+    def remove_folder(self, folder: str) -> None:
+        with as_os_errors(self._place(folder)):
+            for _ in range(TRIES):  # another host may be at it as well
+                self._fs.invalidate_cache()
+                if not self._fs.exists(self._path(folder)):
+                    return
+                try:
+                    self._fs.rm(self._path(folder), recursive=True)
+                except FileNotFoundError:
+                    continue
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+    def _place(self, name: str) -> str:
+        return f"{self.url}/{name}".rstrip("/")
+
+
+class as_os_errors:
+    """Within the block, whatever a storage's package raises becomes an OSError that names the place."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, Exception):
+            number = getattr(error, "errno", None) or errno.EIO
+            said = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+            raise OSError(number, said, self._place) from error
