@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from container import image_build
+from container import image_build, projects
 from container.docker_cli import LABEL, Containers
 from container.docker_cli import docker as docker_cli
 
@@ -48,6 +50,16 @@ def container(docker: str, cpu_image: str, tmp_path: Path) -> Iterator[Container
     containers = Containers(image=cpu_image, folder=tmp_path / "containers", session=docker)
     yield containers
     containers.remove()
+
+
+@pytest.fixture
+def project(docker: str, cpu_image: str) -> Iterator[Path]:
+    """A folder of a person who is not root, with code and data; containers that a failed test leaves are removed."""
+    folder = Path(tempfile.mkdtemp(prefix="trainshed-test-"))
+    projects.write_project(folder)
+    yield folder
+    projects.remove_left(folder)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

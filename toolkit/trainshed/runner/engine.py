@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainshed.contract.errors import EXIT_UNAVAILABLE, TrainshedError, did_you_mean, shorten
+from trainshed.contract.secrets import MASK
 
 ANSWER_SECONDS = 60.0
+_NETWORKS = ("tcp://", "ssh://", "http://", "https://")
 
 
 class EngineError(TrainshedError):
@@ -34,20 +37,42 @@ class Engine:
     kind: `docker` or `podman`.
     rootless: root inside is the caller outside, so files come out right without `--user`.
     gpus: whether it can hand GPUs to containers.
+    address: where its daemon is, as `DOCKER_HOST` would say it; `podman` where that needs none.
+    memory: bytes of the machine that it is on, 0 where it does not say.
     """
 
     command: tuple[str, ...]
     kind: str = "docker"
     rootless: bool = False
     gpus: bool = False
+    address: str = ""
+    memory: int = 0
 
-    def run(self, *arguments: str, timeout: float | None = ANSWER_SECONDS) -> subprocess.CompletedProcess[str]:
-        """Runs one command of the engine to its end. Raises EngineError if it cannot be run or gives no answer."""
-        return call([*self.command, *arguments], timeout)
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is reached over a network: then it cannot mount folders of this machine."""
+        return self.address.startswith(_NETWORKS)
 
-    def checked(self, *arguments: str, timeout: float | None = ANSWER_SECONDS) -> str:
+    @property
+    def place(self) -> str:
+        """Its address for people and records: without a password."""
+        return re.sub(r"(://[^/@:]*):[^/@]*@", rf"\1:{MASK}@", self.address)
+
+    def run(
+        self, *arguments: str, timeout: float | None = ANSWER_SECONDS, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs one command of the engine to its end. Raises EngineError if it cannot be run or gives no answer.
+
+        Args:
+            variables: of the command's environment, beside ours.
+        """
+        return call([*self.command, *arguments], timeout, variables)
+
+    def checked(
+        self, *arguments: str, timeout: float | None = ANSWER_SECONDS, variables: Mapping[str, str] | None = None
+    ) -> str:
         """What a command prints. Raises EngineError with the engine's own reason if it fails."""
-        done = self.run(*arguments, timeout=timeout)
+        done = self.run(*arguments, timeout=timeout, variables=variables)
         if done.returncode != 0:
             raise EngineError(f"{self.kind} {arguments[0]} failed: {reason(done.stderr)}", hint=hint_for(done.stderr))
         return done.stdout
@@ -84,6 +109,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
             hint="install Docker or Podman (DOCKER names another command), or leave the image out to run processes",
         )
     kind = "podman" if "podman" in os.path.basename(command[0]) else "docker"
+    address = _address(command, kind, environ)
     done = call([*command, "info", "--format", "{{json .}}"], ANSWER_SECONDS)
     text = done.stdout if done.returncode == 0 else ""
     try:
@@ -93,20 +119,48 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
     errors = info.get("ServerErrors") or []
     if not info or errors or (kind == "docker" and not info.get("ServerVersion")):
         said = "\n".join(errors) or done.stderr
-        raise EngineError(f"{kind} does not answer: {reason(said)}", hint=hint_for(said))
+        hint = f"is {address} the right address, and may you use it?" if address.startswith(_NETWORKS) else hint_for(said)
+        raise EngineError(f"{kind} does not answer: {reason(said)}", hint=hint)
     if kind == "podman":
-        rootless = bool(info.get("host", {}).get("security", {}).get("rootless"))
-        return Engine(command, kind, rootless, gpus=True)
+        host = info.get("host", {})
+        rootless = bool(host.get("security", {}).get("rootless"))
+        if host.get("serviceIsRemote") and address == kind:
+            address = str((host.get("remoteSocket") or {}).get("path") or kind)
+        return Engine(command, kind, rootless, True, address, _bytes(host.get("memTotal")))
     rootless = any("rootless" in str(option) for option in info.get("SecurityOptions") or [])
     gpus = "nvidia" in (info.get("Runtimes") or {}) or shutil.which("nvidia-container-runtime-hook") is not None
-    return Engine(command, kind, rootless, gpus)
+    return Engine(command, kind, rootless, gpus, address, _bytes(info.get("MemTotal")))
 
 
-def call(command: list[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
+def _address(command: tuple[str, ...], kind: str, environ: Mapping[str, str]) -> str:
+    """Where the daemon is: the command's own options come before variables, these before the chosen context."""
+    words = [part for word in command for part in ([word] if not word.startswith("--") else word.split("=", 1))]
+
+    def option(*names: str) -> str:
+        return next((words[at + 1] for at, word in enumerate(words[:-1]) if word in names), "")
+
+    if kind == "podman":
+        return option("--url") or environ.get("CONTAINER_HOST") or kind
+    host, context = option("-H", "--host"), option("-c", "--context")
+    if host or (environ.get("DOCKER_HOST") and not context):
+        return host or environ["DOCKER_HOST"]
+    named = [context] if context else []
+    done = call([command[0], "context", "inspect", *named, "--format", "{{.Endpoints.docker.Host}}"], ANSWER_SECONDS)
+    return done.stdout.strip() if done.returncode == 0 and done.stdout.strip() else "unix:///var/run/docker.sock"
+
+
+def _bytes(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def call(
+    command: list[str], timeout: float | None, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs a command, its output as text. Raises EngineError if it cannot be run or takes longer than `timeout`."""
     try:
         return subprocess.run(
             command,
+            env={**os.environ, **variables} if variables else None,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -147,11 +201,19 @@ _HINTS = (
     ("No such image", "build or pull it first"),
     ("is already in use", "a container of an earlier run has this name"),
 )
+# What engines say of a folder that is here and that they do not see: their daemon is in a virtual machine, in another
+# container, or has a file system of its own for another reason.
+_UNSEEN = ("source path does not exist", "mounts denied", "statfs /", "no such file or directory")
 
 
 def hint_for(text: str) -> str:
     """What to do about an engine's error, "" where we do not know."""
     return next((hint for sign, hint in _HINTS if sign.lower() in text.lower()), "")
+
+
+def sees_nothing(text: str) -> bool:
+    """Whether an engine's error says that it does not see a folder that it is to mount."""
+    return any(sign in text.lower() for sign in _UNSEEN)
 
 
 def near_image(image: str, engine: Engine) -> str:

@@ -148,7 +148,7 @@ class Execution:
             self.status = StatusFile(self.run)
         self.status.secrets = self.screen.secrets
         self.placing = now
-        write_atomic(f"{self.run.folder}/job.json", json.dumps(described(self.run), indent=2) + "\n")
+        write_atomic(f"{self.run.folder}/job.json", json.dumps(described(self.run, self.backend.place), indent=2) + "\n")
         index.note(self.run, self.environ)
         self.started(self.run)
 
@@ -305,8 +305,12 @@ def _where(job: Job) -> str:
     return f"{'1 process' if job.instances == 1 else f'{job.instances} processes'} of this machine"
 
 
-def described(run: Run) -> dict[str, object]:
-    """`job.json`: the job as it was understood, secrets masked, and where and when it was started."""
+def described(run: Run, engine: str = "") -> dict[str, object]:
+    """`job.json`: the job as it was understood, secrets masked, and where and when it was started.
+
+    Args:
+        engine: where the container engine is that has the hosts.
+    """
     job = asdict(run.job)
     job["hyperparameters"] = shown_hyperparameters(run.job)
     job["environment"] = mask_mapping(run.job.environment)
@@ -318,6 +322,7 @@ def described(run: Run) -> dict[str, object]:
         "started": iso(run.started),
         "started_seconds": run.started,
         "containers": host.base != host.folder,
+        "engine": engine,
         "directory": os.getcwd(),
         "job": job,
     }

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from trainshed.contract.errors import EXIT_SIGNAL_BASE, TrainshedError
 
 from .backends.base import Exit
+from .backends.copying import copy_out
 from .backends.labelled import Found, containers, remove_all
-from .backends.leftovers import end_leftovers, processes_of
+from .backends.leftovers import await_clients, end_leftovers, processes_of
 from .collect import collect
 from .engine import Engine, EngineError, find_engine
+from .layout import Run
 from .metrics import Metrics
 from .owner import hand_over
 from .records import record_of
@@ -27,17 +29,25 @@ EXIT_LOST = EXIT_SIGNAL_BASE + signal.SIGKILL  # what a killed runner would have
 
 
 def engine_of(run: Stored, environ: Mapping[str, str]) -> Engine | None:
-    """The engine that a run's containers are asked for; None where there is none to ask, or the run has none."""
+    """The engine that has a run's containers; None where the run has none.
+
+    Raises:
+        EngineError: it does not answer, or is another one than the run was started with.
+    """
     if not run.in_containers:
         return None
-    try:
-        return find_engine(environ)
-    except EngineError:
-        return None
+    engine = find_engine(environ)
+    if run.engine and run.engine != engine.place:
+        place = run.engine if run.engine == "podman" else f"the engine at {run.engine}"
+        raise EngineError(
+            f"{run.name} has its containers with {place}, and this command would ask {engine.place}",
+            hint="set DOCKER=podman" if run.engine == "podman" else f"set DOCKER_HOST={run.engine}",
+        )
+    return engine
 
 
 def still_running(run: Stored, environ: Mapping[str, str]) -> list[str]:
-    """What of a run goes on although its runner is dead: hosts' names, and processes."""
+    """What of a run goes on although its runner is dead: hosts' names, and processes. Raises EngineError as `engine_of`."""
     if not run.id:
         return []
     engine = engine_of(run, environ)
@@ -53,12 +63,17 @@ def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], 
         grace: seconds; the job's own if None.
 
     Raises:
-        TrainshedError: the run's files are none.
+        TrainshedError: the run's files are none, or the engine that has its containers cannot be asked.
     """
     made = run.run()
     grace = made.job.grace_seconds if grace is None else grace
     engine = engine_of(run, environ)
-    ends = _end_containers(engine, run.id, grace) if engine is not None else _end_processes(run.id, grace)
+    if engine is not None:
+        await_clients(run.id)
+    hosts = len(made.hosts)
+    ends = _end_containers(engine, run.id, grace, hosts) if engine is not None else _end_processes(run.id, grace)
+    if engine is not None:
+        _bring_home(engine, made, say)
     status = StatusFile(made, before=run.status, first="Uploading")
     verdict = _verdict(run, ends, judge(made, Ending(tuple(ends))) if ends else None)
     model = ""
@@ -86,12 +101,26 @@ def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdic
     return judged
 
 
-def _end_containers(engine: Engine, run_id: str, grace: float) -> list[HostEnd]:
+def _bring_home(engine: Engine, run: Run, say: Callable[[str], None]) -> None:
+    """Copies out of ended containers what could not be mounted into them."""
+    copying = {one.host for one in containers(engine, run.id) if one.copies}
+    for host in run.hosts:
+        if host.name in copying:
+            try:
+                copy_out(engine, run, host)
+            except TrainshedError as error:
+                say(f"warning: what {host.name} made cannot be fetched: {error.message}")
+
+
+def _end_containers(engine: Engine, run_id: str, grace: float, hosts: int) -> list[HostEnd]:
+    """How all hosts ended; nothing where some of them have never run."""
     found = containers(engine, run_id)
     asked = {one.id for one in found if one.running}
     if asked:
         engine.run("stop", "-t", str(int(grace + REPORT_SECONDS) if grace else 0), *asked, timeout=None)
         found = containers(engine, run_id)
+    if len(found) < hosts or not all(one.started for one in found):
+        return []
     return [HostEnd(one.host, *_exit(one), one.id in asked) for one in found]
 
 
@@ -115,12 +144,14 @@ def remove_leftovers(run: Stored, environ: Mapping[str, str]) -> None:
     """Kills and removes whatever there is of a run beside its folder. Raises TrainshedError where that fails."""
     if not run.id:
         return
-    engine = engine_of(run, environ)
-    if run.in_containers and engine is None and not run.ended:
-        raise TrainshedError(
-            f"{run.name} had containers, and no container engine answers: they may still be there",
-            hint="start Docker first, or take the folder away by hand",
-        )
+    try:
+        engine = engine_of(run, environ)
+    except EngineError:
+        if not run.ended:  # its runner could not remove them, so they may still be there
+            raise
+        engine = None
+    if engine is not None:
+        await_clients(run.id)
     if engine is not None and (problems := remove_all(engine, run.id)):
         raise TrainshedError(problems[0])
     end_leftovers(run.id)

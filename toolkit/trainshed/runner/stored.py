@@ -21,6 +21,7 @@ from .nodes import RawText
 from .status import ENDED
 
 LARGEST = 16 << 20  # bytes of a file of ours
+_PLACE = re.compile(r"[\x21-\x7e]{1,300}")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -96,6 +97,12 @@ class Stored:
     def in_containers(self) -> bool:
         """Whether its hosts are containers."""
         return bool(self.about.get("containers"))
+
+    @property
+    def engine(self) -> str:
+        """Where the container engine is that has its hosts, as far as is known."""
+        found = self.about.get("engine")
+        return found if isinstance(found, str) and _PLACE.fullmatch(found) else ""
 
     def run(self) -> Run:
         """The run as it was started; values that were masked stay so. Raises TrainshedError where its files are no run's."""

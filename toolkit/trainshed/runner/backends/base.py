@@ -48,6 +48,10 @@ class Backend(Protocol):
     interface: str
     secrets: dict[str, str]
 
+    @property
+    def place(self) -> str:
+        """Where the container engine is that has the hosts, "" for none."""
+
     def prepare(self) -> None:
         """Finds out whether hosts can be started at all. Raises TrainshedError."""
 

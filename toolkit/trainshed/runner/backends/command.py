@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .. import gpus
@@ -60,13 +61,21 @@ def create_network(run: Run) -> list[str]:
     return ["network", "create", *labels(run), *isolated, network_name(run)]
 
 
-def create(run: Run, index: int, machine: Machine) -> tuple[list[str], dict[str, str]]:
-    """Arguments that create a host's container, and variables for the client, which hand over values unseen by `ps`."""
+def create(
+    run: Run, index: int, machine: Machine, addresses: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Arguments that create a host's container, and variables for the client, which hand over values unseen by `ps`.
+
+    Args:
+        addresses: those of all hosts, where the engine's networks know no names.
+    """
     job, host, engine = run.job, run.hosts[index], machine.engine
     arguments = ["create", "--name", container_name(run, host), "--hostname", host.name]
     arguments += [*labels(run), "--label", f"{LABEL}.host={host.name}"]
     if network := network_name(run):
         arguments += ["--network", network, "--network-alias", host.name]
+        for name, address in (addresses or {}).items():
+            arguments += ["--ip", address] if name == host.name else ["--add-host", f"{name}:{address}"]
     elif job.network_isolation:
         arguments += ["--network", "none"]
     if machine.copies:
@@ -85,6 +94,8 @@ def create(run: Run, index: int, machine: Machine) -> tuple[list[str], dict[str,
     arguments += _gpus(run, index, machine)
     for source, target, read_only in () if machine.copies else mounts(run, host):
         arguments += ["--mount", _mount(source, target, read_only)]
+    if machine.copies:
+        arguments += ["--label", f"{LABEL}.copies=true"]
     given, client = _environment(run, machine)
     arguments += given
     if job.entrypoint:

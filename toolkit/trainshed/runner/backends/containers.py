@@ -9,21 +9,24 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from trainshed.container.hardware import probe
 from trainshed.container.supervisor.tree import die_with_parent
 from trainshed.contract.secrets import MASK, is_secret_name
 
 from .. import gpus
-from ..engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason
+from ..engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason, sees_nothing
 from ..job import Job
 from ..layout import Run
 from ..owner import caller, hand_over
 from ..references import look_up
 from .base import Exit, RunningHost, exit_status
-from .command import Machine, container_name, create, create_network, network_name
-from .copying import copy_in, copy_out, is_elsewhere
+from .command import Machine, container_name, create, create_network, mounts, network_name
+from .copying import copy_in, copy_out
 from .labelled import remove_all
+from .leftovers import CLIENT_VARIABLE
+from .names import host_addresses
 
 REPORT_SECONDS = 10.0  # beyond the script's grace, for `train` to write its report
 
@@ -104,20 +107,23 @@ class Containers:
         if self._machine is None:
             engine = find_engine(self.environ)
             uid, gid = caller(self.environ)
-            memory = probe(self.environ).memory_bytes
-            devices = gpus.present(self.environ) if engine.gpus else ()
-            copies = is_elsewhere(engine, self.environ)
+            copies = engine.elsewhere
+            memory = (engine.memory if copies else 0) or probe(self.environ).memory_bytes
+            devices = gpus.present(self.environ) if engine.gpus and not copies else ()
             self._machine = Machine(engine, uid, gid, _user_name(uid), memory, devices, self.secrets, copies)
         return self._machine
+
+    @property
+    def place(self) -> str:
+        """Where the engine is."""
+        return self.machine.engine.place
 
     def prepare(self) -> None:
         """Finds the engine; pulls the image if it is not here."""
         self.secrets = look_up(self.job, self.environ)
         engine, image = self.machine.engine, self.job.image
         if self.machine.copies:
-            self.say("the container engine is on another machine: files are copied there and back")
-            if any(channel.input_mode == "Pipe" for channel in self.job.channels):
-                raise EngineError("Pipe mode needs a container engine on this machine", hint="use File mode")
+            self._copy(f"the container engine is on another machine ({engine.place})")
         if engine.inspect_image(image) is not None:
             return
         self.say(f"the image {image} is not here: pulling it")
@@ -135,6 +141,11 @@ class Containers:
             hint = near_image(image, engine) or hint_for(done.stderr)
             raise EngineError(f"there is no image {image} here, and it cannot be pulled: {reason(done.stderr)}", hint=hint)
 
+    def _copy(self, why: str) -> None:
+        self.say(f"{why}: files are copied there and back")
+        if any(channel.input_mode == "Pipe" for channel in self.job.channels):
+            raise EngineError(f"Pipe mode does not work here: {why}", hint="use File mode")
+
     def start(self, run: Run) -> list[RunningHost]:
         """Creates all containers, then starts them, so that an error of one leaves none running."""
         self.run, self.hosts, self.created, self.pids = run, [], [], None
@@ -142,9 +153,10 @@ class Containers:
         hand_over(run, self.environ)  # before the containers, which run as that person, want to write
         try:
             if network_name(run):
-                engine.checked(*create_network(run))
+                engine.checked(*create_network(run), variables={CLIENT_VARIABLE: run.id})
+            addresses = host_addresses(engine, run)
             for index, host in enumerate(run.hosts):
-                self._create(run, index)
+                self._create(run, index, addresses)
                 self.created.append(container_name(run, host))
                 if self.machine.copies:
                     copy_in(engine, run, host)
@@ -155,21 +167,30 @@ class Containers:
             raise
         return list(self.hosts)
 
-    def _create(self, run: Run, index: int) -> None:
-        arguments, variables = create(run, index, self.machine)
+    def _create(self, run: Run, index: int, addresses: Mapping[str, str]) -> None:
+        arguments, variables = create(run, index, self.machine, addresses)
         engine = self.machine.engine
         done = subprocess.run(
             [*engine.command, *arguments],
-            env={**os.environ, **variables},
+            env={**os.environ, **variables, CLIENT_VARIABLE: run.id},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             start_new_session=True,
         )
-        if done.returncode != 0:
+        if done.returncode != 0 and self._is_blind(run, index, done.stderr):
+            self._machine = replace(self.machine, copies=True)
+            self._copy("the container engine does not see this machine's folders")
+            self._create(run, index, addresses)
+        elif done.returncode != 0:
             what = f"the container of {run.hosts[index].name} cannot be made: {reason(done.stderr)}"
             raise EngineError(what, hint=hint_for(done.stderr))
+
+    def _is_blind(self, run: Run, index: int, stderr: str) -> bool:
+        """Whether a container could not be made because the engine does not see what is here to be mounted."""
+        here = all(os.path.exists(source) for source, _, _ in mounts(run, run.hosts[index]))
+        return index == 0 and here and not self.machine.copies and sees_nothing(stderr)
 
     def roots(self) -> list[int]:
         """The containers' first processes, where the engine shares this machine's kernel."""

@@ -1,4 +1,4 @@
-"""For engines on another machine: a host's files are copied into its container, and out when that has ended."""
+"""For engines that do not see this machine's folders: files are copied into a container, and out when it has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping
 
 from trainshed.container.program.archive import unpack
 from trainshed.contract.errors import TrainshedError
@@ -19,20 +18,10 @@ from ..layout import Host, Run
 from .command import container_name
 
 
-def is_elsewhere(engine: Engine, environ: Mapping[str, str]) -> bool:
-    """Whether the engine's daemon is reached over a network: then it cannot mount folders of this machine."""
-    address = environ.get("DOCKER_HOST") or environ.get("CONTAINER_HOST") or ""
-    if not address and engine.kind == "docker":
-        at = engine.command.index("--context") + 1 if "--context" in engine.command else 0
-        context = [engine.command[at]] if 0 < at < len(engine.command) else []
-        address = engine.run("context", "inspect", *context, "--format", "{{.Endpoints.docker.Host}}").stdout.strip()
-    return address.startswith(("tcp://", "ssh://", "http://", "https://"))
-
-
 def copy_in(engine: Engine, run: Run, host: Host) -> None:
     """Lays out /opt/ml in a container that has not started. Raises EngineError."""
     container = container_name(run, host)
-    with tempfile.TemporaryDirectory(prefix="trainshed-") as folder:
+    with _aside(run) as folder:
         for name in ("model", "output/data"):
             os.makedirs(f"{folder}/ml/{name}")
         for name in ("ml", "ml/model", "ml/output", "ml/output/data"):
@@ -56,7 +45,12 @@ def copy_out(engine: Engine, run: Run, host: Host) -> None:
         ("model", run.model),
         (run.job.checkpoint_path, run.checkpoints),
     ):
-        _extract(engine, f"{container}:/opt/ml/{source}/.", target)
+        _extract(engine, f"{container}:/opt/ml/{source}/.", target, run)
+
+
+def _aside(run: Run) -> tempfile.TemporaryDirectory[str]:
+    """A folder of the run's, which goes with it even if this process is killed."""
+    return tempfile.TemporaryDirectory(prefix=".copying-", suffix=".tmp", dir=run.folder)
 
 
 def _copy(engine: Engine, source: str, target: str, *, follow: bool = False) -> None:
@@ -82,9 +76,9 @@ def _make_folder(engine: Engine, container: str, path: str) -> None:
         raise EngineError(f"{path} cannot be made in {container}: {reason(done.stderr)}", hint=hint_for(done.stderr))
 
 
-def _extract(engine: Engine, source: str, target: str) -> None:
+def _extract(engine: Engine, source: str, target: str, run: Run) -> None:
     """What a container left is as hostile as any archive: it goes through the same door."""
-    with tempfile.TemporaryDirectory(prefix="trainshed-") as folder:
+    with _aside(run) as folder:
         archive = f"{folder}/out.tar"
         with open(archive, "wb") as file:
             command = [*engine.command, "cp", source, "-"]

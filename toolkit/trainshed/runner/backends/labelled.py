@@ -9,18 +9,25 @@ from dataclasses import dataclass
 from ..engine import Engine, EngineError, reason
 from .command import LABEL
 
+_NEVER_STARTED = ("created", "configured", "initialized")  # Docker's and Podman's words
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A container: its id, the host it is, whether it runs, and (once it has ended) its exit status."""
+    """A container: its id, the host it is, whether it runs, and (once it has ended) its exit status.
+
+    copies: whether its files are to be copied out of it.
+    started: whether it has ever run; if not, its exit status says nothing.
+    """
 
     id: str
     host: str
     running: bool
     code: int
     out_of_memory: bool = False
+    copies: bool = False
+    started: bool = True
 
 
 def containers(engine: Engine, run_id: str) -> list[Found]:
@@ -43,6 +50,8 @@ def containers(engine: Engine, run_id: str) -> list[Found]:
                 bool(state.get("Running")),
                 int(state.get("ExitCode") or 0),
                 bool(state.get("OOMKilled")),
+                f"{LABEL}.copies" in labels,
+                str(state.get("Status")) not in _NEVER_STARTED,
             )
         )
     return sorted(found, key=lambda one: one.host)

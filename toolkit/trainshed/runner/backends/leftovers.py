@@ -10,11 +10,13 @@ import tempfile
 import time
 
 _VARIABLE = "TRAINSHED_RUN_ID"
+# In the environment of an engine's client that makes something for a run; nothing in a container has it.
+CLIENT_VARIABLE = "TRAINSHED_CLIENT_OF"
 
 
-def processes_of(run_id: str) -> list[int]:
+def processes_of(run_id: str, variable: str = _VARIABLE) -> list[int]:
     """PIDs of this user's processes that were started with the run's id in their environment."""
-    wanted = f"{_VARIABLE}={run_id}".encode()
+    wanted = f"{variable}={run_id}".encode()
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -26,6 +28,13 @@ def processes_of(run_id: str) -> list[int]:
         except OSError:  # it has ended, or is somebody else's
             continue
     return found
+
+
+def await_clients(run_id: str, seconds: float = 60.0) -> None:
+    """Waits for a dead runner's commands that still talk to a container engine: what they make must not come later."""
+    end = time.monotonic() + seconds
+    while run_id and processes_of(run_id, CLIENT_VARIABLE) and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def end_leftovers(run_id: str, seconds: float = 5.0) -> int:

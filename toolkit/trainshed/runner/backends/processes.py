@@ -67,6 +67,7 @@ class Processes:
 
     in_containers = False
     interface = "lo"
+    place = ""
 
     def __init__(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
         self.job, self.environ, self.say = job, environ, say
