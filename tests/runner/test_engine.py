@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from runner.conftest import Project
+from trainshed.runner import layout
+from trainshed.runner.backends.command import Machine, create
+from trainshed.runner.backends.names import host_addresses
 from trainshed.runner.engine import EngineError, find_engine, hint_for, reason
+from trainshed.runner.job import Job
 
 HEALTHY = '{"ServerVersion": "27.0", "Runtimes": {"runc": {}, "nvidia": {}}, "SecurityOptions": ["name=seccomp"]}'
 ROOTLESS = '{"ServerVersion": "27.0", "SecurityOptions": ["name=seccomp", "name=rootless"]}'
@@ -44,6 +48,67 @@ def test_a_variable_names_another_command_with_its_options(tmp_path: Path) -> No
     found = find_engine({"DOCKER": f"{tmp_path}/mydocker --context lab", "PATH": ""})
     assert found.command == (f"{tmp_path}/mydocker", "--context", "lab")
     assert (found.rootless, found.gpus) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "address", "elsewhere"),
+    [
+        ("", {}, "unix:///from/the/context.sock", False),
+        ("", {"DOCKER_HOST": "tcp://far:2376"}, "tcp://far:2376", True),
+        (" --context lab", {"DOCKER_HOST": "tcp://far:2376"}, "ssh://me@lab", True),
+        (" --context=lab", {}, "ssh://me@lab", True),
+        (" -c lab", {}, "ssh://me@lab", True),
+        (" -H unix:///run/podman/podman.sock", {"DOCKER_HOST": "tcp://far:2376"}, "unix:///run/podman/podman.sock", False),
+        (" --host=tcp://near:2375", {}, "tcp://near:2375", True),
+    ],
+)
+def test_an_engine_is_where_its_client_would_look_for_it(
+    tmp_path: Path, options: str, variables: dict[str, str], address: str, elsewhere: bool
+) -> None:
+    script = f"""case "$*" in
+"context inspect lab"*) echo ssh://me@lab ;;
+"context inspect"*) echo unix:///from/the/context.sock ;;
+*info*) echo '{HEALTHY}' ;;
+esac"""
+    engine(tmp_path, "mydocker", script)
+    found = find_engine({"DOCKER": f"{tmp_path}/mydocker{options}", "PATH": "", **variables})
+    assert (found.address, found.elsewhere) == (address, elsewhere)
+
+
+def test_a_password_in_an_address_is_shown_nowhere(tmp_path: Path) -> None:
+    environ = {"DOCKER_HOST": "tcp://me:hunter22@far:2376", "PATH": ""}
+    engine(tmp_path, "mydocker", f"echo '{HEALTHY}'")
+    assert find_engine({**environ, "DOCKER": f"{tmp_path}/mydocker"}).place == "tcp://me:******@far:2376"
+    engine(tmp_path, "mydocker", f"echo '{NO_DAEMON}' >&2; exit 1")
+    with pytest.raises(EngineError) as caught:
+        find_engine({**environ, "DOCKER": f"{tmp_path}/mydocker"})
+    assert caught.value.hint == "is tcp://me:******@far:2376 the right address, and may you use it?"
+
+
+@pytest.mark.parametrize(
+    ("name", "inspected"),
+    [
+        ("podman", '[{"name": "n", "subnets": [{"subnet": "10.89.0.0/24", "gateway": "10.89.0.1"}], "dns_enabled": false}]'),
+        ("docker", '[{"Name": "n", "IPAM": {"Driver": "default", "Config": [{"Subnet": "10.89.0.0/24"}]}}]'),
+    ],
+)
+def test_podmans_hosts_get_addresses_since_its_networks_may_know_no_names(tmp_path: Path, name: str, inspected: str) -> None:
+    run = layout.plan(Job(name="x", image="i", instances=3, output=str(tmp_path / "run")), in_containers=True, now=0)
+    script = f"""case "$1" in
+info) echo '{PODMAN if name == "podman" else HEALTHY}' ;;
+network) echo '{inspected}' ;;
+version) echo 'Podman Engine,' ;;
+esac"""
+    engine(tmp_path / "bin", name, script)
+    found = find_engine({"DOCKER": f"{tmp_path}/bin/{name}", "PATH": ""})
+    addresses = host_addresses(found, run)
+    assert addresses == {"algo-1": "10.89.0.2", "algo-2": "10.89.0.3", "algo-3": "10.89.0.4"}
+    arguments, _ = create(run, 1, Machine(found, uid=0, gid=0, user="root", memory=1 << 30), addresses)
+    assert [arguments[at + 1] for at, word in enumerate(arguments) if word in ("--ip", "--add-host")] == [
+        "algo-1:10.89.0.2",
+        "10.89.0.3",
+        "algo-3:10.89.0.4",
+    ]
 
 
 def test_no_engine_is_one_line_with_a_way_out(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Engine:
     @property
     def place(self) -> str:
         """Its address for people and records: without a password."""
-        return re.sub(r"(://[^/@:]*):[^/@]*@", rf"\1:{MASK}@", self.address)
+        return _without_password(self.address)
 
     def run(
         self, *arguments: str, timeout: float | None = ANSWER_SECONDS, variables: Mapping[str, str] | None = None
@@ -119,7 +119,9 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
     errors = info.get("ServerErrors") or []
     if not info or errors or (kind == "docker" and not info.get("ServerVersion")):
         said = "\n".join(errors) or done.stderr
-        hint = f"is {address} the right address, and may you use it?" if address.startswith(_NETWORKS) else hint_for(said)
+        hint = hint_for(said)
+        if address.startswith(_NETWORKS):
+            hint = f"is {_without_password(address)} the right address, and may you use it?"
         raise EngineError(f"{kind} does not answer: {reason(said)}", hint=hint)
     if kind == "podman":
         host = info.get("host", {})
@@ -147,6 +149,10 @@ def _address(command: tuple[str, ...], kind: str, environ: Mapping[str, str]) ->
     named = [context] if context else []
     done = call([command[0], "context", "inspect", *named, "--format", "{{.Endpoints.docker.Host}}"], ANSWER_SECONDS)
     return done.stdout.strip() if done.returncode == 0 and done.stdout.strip() else "unix:///var/run/docker.sock"
+
+
+def _without_password(address: str) -> str:
+    return re.sub(r"(://[^/@:]*):[^/@]*@", rf"\1:{MASK}@", address)
 
 
 def _bytes(value: Any) -> int:
