@@ -33,7 +33,7 @@ LOST_GRACE = 4.0  # the same when a host has vanished: whatever they wait for wi
 LEFTOVER_GRACE = 5.0  # seconds that processes get which a finished script has left running
 BATCH_SECONDS = 0.002  # unbuffered scripts write word by word: after a small read the next one waits this long
 BATCH_BYTES = 1 << 15  # what counts as a small read
-CONSOLE_GRACE = 5.0  # seconds to wait at the end for a console that does not take our lines
+CONSOLE_GRACE = 10.0  # seconds to wait at the end for a console that does not take our lines
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
@@ -473,10 +473,10 @@ class _Run:
                     self.flush()
                 stream.close()
             rank.log.close()
-        end = self.now() + CONSOLE_GRACE
+        left = CONSOLE_GRACE
         for console in {self.out, self.err}:
             console.flush(False)
-            console.drain(max(0.1, end - self.now()))
+            left = console.drain(max(0.1, left))
             if console.waiting:  # what we say from here on must not wait for that reader, either
                 console.give_up()
         for terminal in self.terminals:

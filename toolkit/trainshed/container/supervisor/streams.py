@@ -68,13 +68,18 @@ class Console:
         poll.register(self.fd, select.POLLOUT)
         return bool(poll.poll(0))
 
-    def drain(self, seconds: float) -> None:
-        """Writes everything, waiting at most `seconds` for a reader that does not read."""
-        end = time.monotonic() + seconds
+    def drain(self, seconds: float) -> float:
+        """Writes everything, waiting at most `seconds` for a reader that does not read; how many of them are left.
+
+        What this process sleeps through itself, on a machine that stalls, does not count: the reader slept, too.
+        """
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
-        while self.waiting and not self.closed and (left := end - time.monotonic()) > 0:
-            self.flush(bool(poll.poll(left * 1000)))
+        while self.waiting and not self.closed and seconds > 0:
+            longest, before = min(0.5, seconds), time.monotonic()
+            self.flush(bool(poll.poll(longest * 1000)))
+            seconds -= min(longest, time.monotonic() - before)
+        return seconds
 
     def give_up(self) -> None:
         """Drops what waits, and leads the descriptor to /dev/null for everyone in this process who still writes to it."""
