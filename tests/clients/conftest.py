@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,10 +104,15 @@ def moto(request: pytest.FixtureRequest, docker: str) -> Iterator[str]:  # noqa:
         server.wait()
 
 
+def without_proxy() -> urllib.request.OpenerDirector:
+    """What opens a URL of this machine."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def status_of(url: str) -> int:
     """The status that a URL answers with, 0 where nobody answers."""
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=30) as answer:
+        with without_proxy().open(url, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -125,41 +131,30 @@ def composing() -> str:
         pytest.skip(str(error))
 
 
-def _client(python: Path, home: Path, endpoint: str, path: str) -> Iterator[Client]:
-    home.mkdir()
-    client = Client(python, home, {**environment(home, endpoint), "PATH": path})
-    try:
-        yield client
-    finally:
-        client.kill()
+def _sdk(name: str) -> Any:
+    """The fixture of one SDK, with a bucket, which is the same for all."""
+
+    @pytest.fixture(scope="module", name=name)
+    def fixture(
+        request: pytest.FixtureRequest,
+        clients_folder: Path,
+        composing: str,
+        moto: str,
+        cpu_image: str,  # noqa: F811
+    ) -> Iterator[Client]:
+        home = clients_folder / name
+        home.mkdir()
+        client = Client(_python(request, name), home, {**environment(home, moto), "PATH": composing})
+        try:
+            assert client.call("s3", make=BUCKET).ok
+            yield client
+        finally:
+            client.kill()
+
+    return fixture
 
 
-@pytest.fixture(scope="module")
-def sdk2(
-    request: pytest.FixtureRequest,
-    clients_folder: Path,
-    composing: str,
-    moto: str,
-    cpu_image: str,  # noqa: F811
-) -> Iterator[Client]:
-    """SDK v2, with a bucket."""
-    for client in _client(_python(request, "sdk2"), clients_folder / "sdk2", moto, composing):
-        assert client.call("s3", make=BUCKET).ok
-        yield client
-
-
-@pytest.fixture(scope="module")
-def sdk3(
-    request: pytest.FixtureRequest,
-    clients_folder: Path,
-    composing: str,
-    moto: str,
-    cpu_image: str,  # noqa: F811
-) -> Iterator[Client]:
-    """SDK v3, with the same bucket."""
-    for client in _client(_python(request, "sdk3"), clients_folder / "sdk3", moto, composing):
-        assert client.call("s3", make=BUCKET).ok
-        yield client
+sdk2, sdk3 = _sdk("sdk2"), _sdk("sdk3")
 
 
 @pytest.fixture(scope="session")

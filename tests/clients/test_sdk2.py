@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from clients.conftest import containers, printed
+from clients.conftest import containers, printed, without_proxy
+from clients.scripts import ADD_UP, LOOK
 from clients.sdks import BUCKET, Answer, Artifacts, Client, write
 from container.docker_cli import docker
 from container.wheels import make_wheel
@@ -22,25 +23,6 @@ PYTORCH = "sagemaker.pytorch:PyTorch"
 ESTIMATOR = "sagemaker.estimator:Estimator"
 HUGGING_FACE = "sagemaker.huggingface:HuggingFace"
 
-# Leaves what a script can see in the model: arguments, variables, channels.
-LOOK = """\
-import json, os, sys
-names = json.loads(os.environ["SM_CHANNELS"])
-channels = {name: sorted(os.listdir(os.environ["SM_CHANNEL_" + name.upper()])) for name in names}
-seen = {"argv": sys.argv[1:], "env": dict(os.environ), "channels": channels, "cwd": os.getcwd()}
-host = os.environ["SM_CURRENT_HOST"].rsplit("-", 1)[0]
-with open(os.path.join(os.environ["SM_MODEL_DIR"], f"{host}.{os.environ.get('RANK', '0')}.json"), "w") as file:
-    json.dump(seen, file)
-"""
-ADD_UP = """\
-import os, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor(dist.get_rank() + 1)
-dist.all_reduce(total)
-open(f"{os.environ['SM_MODEL_DIR']}/rank{dist.get_rank()}.txt", "w").write(f"{int(total)} of {dist.get_world_size()}")
-dist.barrier()  # whoever exits first has the others ended
-dist.destroy_process_group()
-"""
 TWO_EACH = {"sagemaker_mpi_num_of_processes_per_host": 2}
 
 Fit = Callable[..., tuple[Answer, Artifacts]]
@@ -421,9 +403,7 @@ open(f"{folder}/last.txt", "w").write("last")
     fit(source=source, arguments=arguments, wait=False)
 
     def uploaded() -> list[str]:
-        import urllib.request
-
-        with urllib.request.urlopen(f"{moto}/{BUCKET}?list-type=2&prefix=intermediate/") as answer:
+        with without_proxy().open(f"{moto}/{BUCKET}?list-type=2&prefix=intermediate/", timeout=60) as answer:
             return re.findall(r"<Key>intermediate/inter-[^/]*/output/intermediate/([^<]*)</Key>", answer.read().decode())
 
     wait_for(lambda: {"written.txt", "deep/er/whole.txt"} <= set(uploaded()), "files in S3")

@@ -11,21 +11,13 @@ from typing import Any
 import pytest
 
 from clients.conftest import printed
+from clients.scripts import ADD_UP, LOOK
 from clients.sdks import BUCKET, Answer, Artifacts, Client, write
 from container.docker_cli import docker
 from container.wheels import make_wheel
 
 pytestmark = pytest.mark.docker
 
-LOOK = """\
-import json, os, sys
-names = json.loads(os.environ["SM_CHANNELS"])
-channels = {name: sorted(os.listdir(os.environ["SM_CHANNEL_" + name.upper()])) for name in names}
-seen = {"argv": sys.argv[1:], "env": dict(os.environ), "channels": channels, "cwd": os.getcwd()}
-host = os.environ["SM_CURRENT_HOST"]
-with open(os.path.join(os.environ["SM_MODEL_DIR"], f"{host}.{os.environ.get('RANK', '0')}.json"), "w") as file:
-    json.dump(seen, file)
-"""
 GATHER = """\
 import json, os
 from mpi4py import MPI
@@ -34,15 +26,6 @@ hosts = world.gather((os.environ["SM_CURRENT_HOST"], world.rank), root=0)
 if world.rank == 0:
     with open(os.path.join(os.environ["SM_MODEL_DIR"], "ranks.json"), "w") as file:
         json.dump(hosts, file)
-"""
-ADD_UP = """\
-import os, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor(dist.get_rank() + 1)
-dist.all_reduce(total)
-open(f"{os.environ['SM_MODEL_DIR']}/rank{dist.get_rank()}.txt", "w").write(f"{int(total)} of {dist.get_world_size()}")
-dist.barrier()  # whoever exits first has the others ended
-dist.destroy_process_group()
 """
 
 Train = Callable[..., tuple[Answer, Artifacts]]

@@ -28,6 +28,12 @@ def module() -> Iterator[Callable[[str], ModuleType]]:
             del sys.modules[name]
 
 
+@pytest.fixture(scope="module")
+def program(request: pytest.FixtureRequest, module: Callable[[str], ModuleType]) -> ModuleType:
+    """The program that a test module names as its PROGRAM."""
+    return module(request.module.PROGRAM.removesuffix(".py"))
+
+
 @pytest.fixture
 def outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of a job in this process."""

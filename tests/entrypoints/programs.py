@@ -117,6 +117,14 @@ def metrics(output: str, name: str) -> list[tuple[float, int]]:
     return [(float(value), int(step)) for found, value, _, step in METRIC.findall(output) if found == name]
 
 
+def job_folder(root: Path, data: Path, *channels: str) -> dict[str, str]:
+    """Variables of a job below `root`, which is made, with the folders of `data` as its channels."""
+    (root / "input").mkdir(parents=True)
+    (root / "input" / "data").symlink_to(data)
+    (root / "checkpoints").mkdir()
+    return job_variables(root, *channels)
+
+
 def job_variables(root: Path, *channels: str) -> dict[str, str]:
     """SM_* variables of a job whose folders lie below `root`, as /opt/ml has them."""
     return {

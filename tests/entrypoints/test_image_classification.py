@@ -39,23 +39,10 @@ Module = Callable[[str], ModuleType]
 
 
 @pytest.fixture(scope="module")
-def program(module: Module) -> ModuleType:
-    return module("image_classification")
-
-
-def two_rank_job(root: Path, digits: Path) -> dict[str, str]:
-    """Variables of a job below `root` with the channels train and test of the digits."""
-    (root / "input").mkdir(parents=True)
-    (root / "input" / "data").symlink_to(digits)
-    (root / "checkpoints").mkdir()
-    return programs.job_variables(root, "train", "test")
-
-
-@pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, job: Path) -> tuple[Path, str]:
     """The folder and the output of a job on two ranks that nothing interrupted."""
     root = tmp_path_factory.mktemp("job")
-    variables = two_rank_job(root, job / "digits")
+    variables = programs.job_folder(root, job / "digits", "train", "test")
     return root, programs.run(PROGRAM, "--epochs", str(EPOCHS), cwd=root, ranks=2, **variables)
 
 
@@ -104,7 +91,7 @@ def test_the_loaded_network_takes_raw_pixels_of_any_number_type(
 def test_one_sigterm_stops_all_ranks_and_the_next_run_ends_as_if_there_had_been_none(
     trained: tuple[Path, str], job: Path, tmp_path: Path
 ) -> None:
-    variables = two_rank_job(tmp_path / "job", job / "digits")
+    variables = programs.job_folder(tmp_path / "job", job / "digits", "train", "test")
     arguments = ("--epochs", str(EPOCHS), "--log_interval", "1")
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables) as first:
         first.wait_for("^metric train_loss=.* step=5$")

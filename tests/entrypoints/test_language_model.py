@@ -37,25 +37,15 @@ socket.getaddrinfo = socket.create_connection = socket.socket.connect = refuse
 
 
 @pytest.fixture(scope="module")
-def program(module: Module) -> ModuleType:
-    return module("language_model")
-
-
-def job_folder(root: Path, text: Path) -> dict[str, str]:
-    """Variables of a job below `root` with the channels train and validation of the demo text."""
-    (root / "input").mkdir(parents=True)
-    (root / "input" / "data").symlink_to(text)
-    (root / "checkpoints").mkdir()
-    return programs.job_variables(root, "train", "validation")
-
-
-@pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory, job: Path) -> tuple[Path, dict[str, str], str]:
     """A job on two ranks, of which one got SIGTERM: its folder, variables and rank 0's stderr. It had no network."""
     root = tmp_path_factory.mktemp("job")
     (root / "modules").mkdir()
     (root / "modules" / "sitecustomize.py").write_text(NO_NETWORK.format(log=str(root / "connections")))
-    variables = {**job_folder(root / "job", job / "text"), "PYTHONPATH": f"{root / 'modules'}:{programs.TOOLKIT}"}
+    variables = {
+        **programs.job_folder(root / "job", job / "text", "train", "validation"),
+        "PYTHONPATH": f"{root / 'modules'}:{programs.TOOLKIT}",
+    }
     arguments = (*TINY, "--max_steps", "2000", "--log_interval", "10")
     with programs.started(PROGRAM, *arguments, cwd=root, ranks=2, **variables) as run:
         run.wait_for("^metric train_loss=.* step=20$")
@@ -82,9 +72,9 @@ def test_a_job_interrupted_twice_ends_with_the_loss_of_one_that_never_was(job: P
     def losses(output: str) -> list[tuple[float, int]]:
         return programs.metrics(output, "train_loss")
 
-    variables = job_folder(tmp_path / "straight", job / "text")
+    variables = programs.job_folder(tmp_path / "straight", job / "text", "train", "validation")
     straight = programs.run(PROGRAM, *arguments, cwd=tmp_path, **variables)
-    variables = job_folder(tmp_path / "job", job / "text")
+    variables = programs.job_folder(tmp_path / "job", job / "text", "train", "validation")
     pieces = []
     stops = [0]
     for _ in range(2):
