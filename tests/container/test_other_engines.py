@@ -87,7 +87,11 @@ def place(docker: str) -> Iterator[Path]:
         pytest.skip("only root starts container engines")
     folder = Path(tempfile.mkdtemp(prefix="ts-", dir="/var/tmp"))
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    # Podman keeps its storage mounted, the last one first.
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for point in reversed([point for point in mounted if point.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "--lazy", point], capture_output=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
