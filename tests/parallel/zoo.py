@@ -49,6 +49,22 @@ def mlp() -> Case:
     return nn.Sequential(*layers, nn.Linear(16, 5)), (torch.randn(BATCH, 16), _labels()), classify
 
 
+class CutOff(nn.Module):
+    """What stands before a `detach` has no gradient, also on earlier stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.b(torch.tanh(self.a(x))))
+        return self.d(torch.tanh(self.c(x.detach())))
+
+
+def cut_off() -> Case:
+    return CutOff(), (torch.randn(BATCH, 16), _labels()), classify
+
+
 class BasicBlock(nn.Module):
     def __init__(self, cin: int, cout: int, stride: int) -> None:
         super().__init__()
@@ -403,8 +419,8 @@ def mixtral() -> Case:
 ZOO = {
     case.__name__: case
     for case in (
-        mlp, cnn, unet, lstm, tied, tied_in_glue, reused, dict_state, two_towers, shared_table, experts, data_dependent,
-        in_place, dropout, gpt2, bert, vit, t5, llama, mixtral,
+        mlp, cut_off, cnn, unet, lstm, tied, tied_in_glue, reused, dict_state, two_towers, shared_table, experts,
+        data_dependent, in_place, dropout, gpt2, bert, vit, t5, llama, mixtral,
     )
 }  # fmt: skip
 

@@ -60,14 +60,14 @@ class GradientSync:
         """Before the backward of a step.
 
         Args:
-            expected: name -> how often the backward adds to its gradient in this step, at most.
+            expected: name -> how often the backward adds to its gradient in this step, at most; of all parameters that the
+                recorded loss depends on.
         """
-        self._before = {}
+        self._before, self._expected = {}, dict(expected)
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 self._before[name], parameter.grad = parameter.grad, None
         if self.replicas > 1 and self.overlap:
-            self._expected = dict(expected)
             self._make_buckets()
             for bucket in self._buckets:
                 for name in bucket.names:
@@ -83,6 +83,11 @@ class GradientSync:
     def finish(self) -> None:
         """After the backward: all sums done, gradients of earlier steps added again."""
         self.abandon()
+        for name, parameter in self.parameters.items():
+            # For what a later stage has detached torch sends zeros; one process would have no gradient. (A parameter that
+            # the recorded loss did not depend on may have a real one, where values decide what is computed.)
+            if name not in self._expected and parameter.grad is not None and not parameter.grad.count_nonzero():
+                parameter.grad = None
         self._sum_shared()
         if self.replicas > 1:
             self._sum_replicas()
