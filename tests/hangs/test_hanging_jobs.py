@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -244,7 +245,8 @@ def test_stacks_can_be_turned_off(start: Callable[..., Job]) -> None:
     stay.close()
 
     assert job.exit_codes() == [0]
-    assert "show no Python stack" in job.report() and "hangs/hook" not in job.output()
+    # One entry for both ranks, or one for each where the kernel says different things of them.
+    assert re.search(r"shows? no Python stack", job.report()) and "hangs/hook" not in job.output()
 
 
 def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(start: Callable[..., Job]) -> None:
