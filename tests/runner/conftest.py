@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import trainshed
-from trainshed.runner import identity
 from trainshed.runner.backends.leftovers import end_leftovers
+from trainshed.runner.state import identity
 
 TOOLKIT = str(Path(trainshed.__file__).parents[1])
 LIMIT = 300.0  # seconds after which something hangs

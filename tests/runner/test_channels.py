@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from runner.conftest import Project
-from trainshed.runner import layout, pipes, staging
+from trainshed.runner.files import layout, pipes, staging
+from trainshed.runner.files.layout import Run
 from trainshed.runner.job import Channel, Job
-from trainshed.runner.layout import Run
 
 SHOW = """\
 import json, os

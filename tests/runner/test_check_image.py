@@ -9,8 +9,8 @@ import pytest
 
 from runner.conftest import Project
 from trainshed.container.doctor.check import Check
-from trainshed.runner.image_config import check_config
-from trainshed.runner.image_probe import PROBE, check_probe, parse
+from trainshed.runner.image.config import check_config
+from trainshed.runner.image.probe import PROBE, check_probe, parse
 
 GOOD: dict[str, Any] = {"Config": {"Cmd": ["train"], "Env": ["PYTHONUNBUFFERED=1"], "StopSignal": "SIGTERM"}, "Size": 10**9}
 FACTS = {

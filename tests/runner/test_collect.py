@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runner import collect as collect_module
-from trainshed.runner import layout
-from trainshed.runner.collect import collect
+from trainshed.runner.files import collect as collect_module
+from trainshed.runner.files import layout
+from trainshed.runner.files.collect import collect
+from trainshed.runner.files.layout import Run
 from trainshed.runner.job import Job
-from trainshed.runner.layout import Run
-from trainshed.runner.verdict import Verdict
+from trainshed.runner.state.verdict import Verdict
 
 COMPLETED = Verdict("Completed", "Completed", 0)
 FAILED = Verdict("Failed", "Failed", 3, "algo-2", "why")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from trainshed.runner import layout
 from trainshed.runner.backends.command import Machine, create, create_network, mounts, network_name
 from trainshed.runner.engine import Engine
+from trainshed.runner.files import layout
+from trainshed.runner.files.layout import Run
+from trainshed.runner.files.owner import caller
 from trainshed.runner.job import ALL_GPUS, Channel, Job, Resources
-from trainshed.runner.layout import Run
-from trainshed.runner.owner import caller
 
 GIB = 1 << 30
 MACHINE = Machine(Engine(("docker",)), uid=1000, gid=100, user="ada", memory=64 * GIB)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from runner.conftest import Project
-from trainshed.runner import layout
 from trainshed.runner.backends.command import Machine, create
 from trainshed.runner.backends.names import host_addresses
 from trainshed.runner.engine import EngineError, find_engine, hint_for, reason
+from trainshed.runner.files import layout
 from trainshed.runner.job import Job
 
 HEALTHY = '{"ServerVersion": "27.0", "Runtimes": {"runc": {}, "nvidia": {}}, "SecurityOptions": ["name=seccomp"]}'

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.contract.errors import ProgramError, TrainshedError
-from trainshed.runner import code, layout
+from trainshed.runner.files import code, layout
 from trainshed.runner.job import Channel, Job
 
 

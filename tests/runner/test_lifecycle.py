@@ -13,8 +13,8 @@ import pytest
 
 from runner import scripts
 from runner.conftest import LIMIT, Project, wait_until
-from trainshed.runner import identity
 from trainshed.runner.backends.leftovers import processes_of
+from trainshed.runner.state import identity
 
 
 @pytest.fixture

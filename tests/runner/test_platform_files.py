@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value, to_argv
+from trainshed.runner.files.platform_files import config_files, encode, to_json
 from trainshed.runner.job import Channel, Distribution, Job
-from trainshed.runner.platform_files import config_files, encode, to_json
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = Job(

@@ -9,8 +9,8 @@ import pytest
 
 from runner.conftest import Project
 from runner.test_schema import FULL
-from trainshed.runner.published import schema, text
-from trainshed.runner.schema import FIELDS
+from trainshed.runner.jobfile.published import schema, text
+from trainshed.runner.jobfile.schema import FIELDS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install 'trainshed[dev]'")

@@ -12,7 +12,7 @@ import pytest
 from runner.conftest import Project
 from trainshed.contract.errors import JobError
 from trainshed.runner.flags import job_of
-from trainshed.runner.request import FIELDS
+from trainshed.runner.jobfile.request import FIELDS
 
 botocore_session = pytest.importorskip("botocore.session", reason="needs botocore: pip install 'trainshed[dev]'")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainshed.contract.errors import JobError
+from trainshed.runner.files.platform_files import hyperparameters
 from trainshed.runner.flags import job_of
 from trainshed.runner.job import ALL_GPUS, Channel, Distribution, Job, Resources
-from trainshed.runner.platform_files import hyperparameters
 
 FULL = """\
 name: digits

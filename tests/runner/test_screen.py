@@ -15,7 +15,7 @@ import time
 import pytest
 
 from runner.conftest import LIMIT, TOOLKIT, Project
-from trainshed.runner.screen import duration, size
+from trainshed.runner.display.screen import duration, size
 
 
 @pytest.mark.parametrize(

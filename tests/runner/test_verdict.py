@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runner import layout
+from trainshed.runner.files import layout
+from trainshed.runner.files.layout import Run
 from trainshed.runner.job import Job
-from trainshed.runner.layout import Run
-from trainshed.runner.verdict import judge
+from trainshed.runner.state.verdict import judge
 from trainshed.runner.watch import Ending, HostEnd
 
 

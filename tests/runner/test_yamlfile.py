@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainshed.contract.errors import Problem
-from trainshed.runner.nodes import Node
-from trainshed.runner.yamlfile import parse
+from trainshed.runner.jobfile.nodes import Node
+from trainshed.runner.jobfile.yamlfile import parse
 
 
 def read(text: str) -> tuple[Node | None, list[str]]:

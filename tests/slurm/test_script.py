@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.contract.errors import JobError
-from trainshed.runner import layout
+from trainshed.runner.files import layout
 from trainshed.runner.job import Job, Resources
 from trainshed.runner.slurm.client import State, parse_state
 from trainshed.runner.slurm.command import read_options

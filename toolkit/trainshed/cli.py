@@ -69,7 +69,7 @@ def _doctor(arguments: list[str]) -> int:
 
 
 def _check_image(arguments: list[str]) -> int:
-    from .runner.check_image import main as check_image
+    from .runner.image.check import main as check_image
 
     return check_image(arguments)
 

@@ -18,14 +18,14 @@ from typing import Any
 from trainshed.contract.errors import JobError, Problem, TrainshedError
 from trainshed.contract.hyperparameters import SpelledFloat
 
-from . import schema
 from .detached import start
-from .follow import follow, logs_of, tagged
+from .display.follow import follow, logs_of, tagged
 from .job import Job
-from .lifecycle import clone, public_status, remove, state_of, stop, to_resume
-from .nodes import Node
-from .stored import Stored, every, load
-from .stored import find as find_stored
+from .jobfile import schema
+from .jobfile.nodes import Node
+from .state.lifecycle import clone, public_status, remove, state_of, stop, to_resume
+from .state.stored import Stored, every, load
+from .state.stored import find as find_stored
 
 
 class JobFailed(TrainshedError):
@@ -152,8 +152,8 @@ def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields:
     if isinstance(file, Mapping):
         values = dict(_node(dict(file)).value)
     elif file:
-        from .request import is_request, translate
-        from .yamlfile import read_nodes
+        from .jobfile.request import is_request, translate
+        from .jobfile.yamlfile import read_nodes
 
         path = os.fspath(file)
         name = os.path.splitext(os.path.basename(path))[0]

@@ -20,9 +20,9 @@ from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.probe import VARIABLE
 
 from .backends import choose
+from .display.screen import Screen
 from .execution import execute
 from .job import Job
-from .screen import Screen
 
 STEPS = 3  # of a probe: the first allocates the optimizer's state, the second is compiled, the third is as all others
 TRIES = 8

@@ -54,8 +54,8 @@ def ps(arguments: list[str]) -> int:
     )
     parser.add_argument("--all", "-a", action="store_true", help="those that are over, too")
     options = parser.parse(arguments)
-    from .lifecycle import table
-    from .stored import every
+    from .state.lifecycle import table
+    from .state.stored import every
 
     print(visible(table(every(os.environ), os.environ, everything=options.all)), end="")
     return EXIT_SUCCESS
@@ -68,8 +68,8 @@ def status(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="in the shape of DescribeTrainingJob, and `Trainshed` beside it")
     options = parser.parse(arguments)
-    from .lifecycle import describe, public_status
-    from .stored import find
+    from .state.lifecycle import describe, public_status
+    from .state.stored import find
 
     run = find(options.run, os.environ)
     if options.json:
@@ -87,8 +87,8 @@ def logs(arguments: list[str]) -> int:
     parser.add_argument("--host", default="", metavar="NAME", help="lines of one host only, like algo-2")
     parser.add_argument("--last", "-n", type=int, metavar="N", help="start with the last N lines of each host")
     options = parser.parse(arguments)
-    from .follow import logs_of, show_logs
-    from .stored import find
+    from .display.follow import logs_of, show_logs
+    from .state.stored import find
 
     run = find(options.run, os.environ)
     hosts = logs_of(run)
@@ -107,9 +107,9 @@ def stop(arguments: list[str]) -> int:
     )
     parser.add_argument("--kill", action="store_true", help="do not wait for the script")
     options = parser.parse(arguments)
-    from .lifecycle import describe
-    from .lifecycle import stop as stop_run
-    from .stored import find
+    from .state.lifecycle import describe
+    from .state.lifecycle import stop as stop_run
+    from .state.stored import find
 
     run = stop_run(find(options.run, os.environ), os.environ, _say, kill=options.kill)
     print(visible(describe(run, os.environ)), end="")
@@ -122,9 +122,9 @@ def attach(arguments: list[str]) -> int:
         "attach", "Shows a run's lines as they come, and its end; exits with its exit status. Ctrl-C leaves it running."
     )
     options = parser.parse(arguments)
-    from .follow import attach as follow
-    from .screen import Screen
-    from .stored import find
+    from .display.follow import attach as follow
+    from .display.screen import Screen
+    from .state.stored import find
 
     run = find(options.run, os.environ)
     screen = Screen()
@@ -155,8 +155,8 @@ def resume(arguments: list[str]) -> int:
     parser.add_argument("--detach", action="store_true", help="go on in the background")
     options = parser.parse(arguments)
     from .flags import hyperparameter_of
-    from .lifecycle import to_resume
-    from .stored import find
+    from .state.lifecycle import to_resume
+    from .state.stored import find
 
     given: dict[str, dict[str, Any]] = {"hyperparameter": {}, "env": {}}
     for flag, values in given.items():
@@ -190,8 +190,8 @@ def resume(arguments: list[str]) -> int:
 def clone(arguments: list[str]) -> int:
     """`trainshed clone`."""
     options = _parser("clone", "Prints a job file that makes a run again: trainshed clone RUN > job.yaml").parse(arguments)
-    from .lifecycle import clone as cloned
-    from .stored import find
+    from .state.lifecycle import clone as cloned
+    from .state.stored import find
 
     print(cloned(find(options.run, os.environ)), end="")
     return EXIT_SUCCESS
@@ -203,8 +203,8 @@ def rm(arguments: list[str]) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="names, beginnings of names, or folders")
     parser.add_argument("--force", "-f", action="store_true", help="kill what is running")
     options = parser.parse(arguments)
-    from .lifecycle import remove
-    from .stored import find
+    from .state.lifecycle import remove
+    from .state.stored import find
 
     for text in options.runs:
         run = find(text, os.environ)
@@ -236,7 +236,7 @@ def schema(arguments: list[str]) -> int:
     _parser("schema", "Prints the JSON schema of the job file, for editors that check as one writes.", run=False).parse(
         arguments
     )
-    from .published import text
+    from .jobfile.published import text
 
     print(text(), end="")
     return EXIT_SUCCESS

@@ -8,11 +8,11 @@ import os
 from trainshed.contract.secrets import mask_mapping, mask_text
 
 from .backends import Backend
-from .card import shown
-from .code import survey
-from .layout import Run
-from .platform_files import config_files
-from .screen import duration, size
+from .display.card import shown
+from .display.screen import duration, size
+from .files.code import survey
+from .files.layout import Run
+from .files.platform_files import config_files
 
 
 def describe(run: Run, backend: Backend) -> str:

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 import trainshed
 from trainshed.contract.errors import EXIT_INTERNAL, TrainshedError
 
+from .files.layout import Run
 from .job import Job
-from .layout import Run
-from .stored import Stored, load
+from .state.stored import Stored, load
 
 
 class NotStarted(TrainshedError):

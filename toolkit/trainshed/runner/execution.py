@@ -16,23 +16,24 @@ from trainshed.contract.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, Trainshed
 from trainshed.contract.files import write_atomic
 from trainshed.contract.secrets import mask_mapping, mask_text
 
-from . import index, layout
 from .backends import Backend, choose
-from .card import render, shown
-from .collect import Archive, collect
+from .display.card import render, shown
+from .display.metrics import Metrics
+from .display.screen import Screen
+from .display.usage import Gauge
+from .files import layout
+from .files.collect import Archive, collect
+from .files.layout import Run
+from .files.owner import hand_over
+from .files.pipes import Feeders
+from .files.platform_files import shown_hyperparameters
+from .files.staging import stage
 from .job import Job
-from .layout import Run
-from .metrics import Metrics
-from .owner import hand_over
-from .pipes import Feeders
-from .platform_files import shown_hyperparameters
-from .records import phases_of
-from .references import secrets_of
-from .screen import Screen
-from .staging import stage
-from .status import StatusFile, iso
-from .usage import Gauge
-from .verdict import Verdict, judge
+from .jobfile.references import secrets_of
+from .state import index
+from .state.records import phases_of
+from .state.status import StatusFile, iso
+from .state.verdict import Verdict, judge
 from .watch import Ending, Watch
 
 FORMAT = 1  # of job.json
@@ -279,7 +280,7 @@ class Execution:
         return Finished(run, verdict, metrics, archives)
 
     def _upload(self, archives: tuple[Archive, Archive]) -> str:
-        from .s3 import archives_to
+        from .files.s3 import archives_to
 
         self.screen.say(f"uploading to {self.job.upload}")
         paths = [archive.path for archive in archives if archive.path]
@@ -287,7 +288,7 @@ class Execution:
 
 
 def _read(path: str) -> dict[str, Any]:
-    from .stored import read_json
+    from .state.stored import read_json
 
     return read_json(path)
 

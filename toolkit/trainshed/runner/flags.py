@@ -13,7 +13,7 @@ from trainshed.contract.errors import JobError, Problem, did_you_mean
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 
 from .job import Job
-from .nodes import Node, scalar
+from .jobfile.nodes import Node, scalar
 
 _ENDINGS = (".yaml", ".yml", ".json")
 # Flag -> field of the job file; those with a dot are fields of a mapping.
@@ -130,14 +130,14 @@ def job_of(arguments: list[str], environ: Mapping[str, str]) -> Asked:
         known = [flag for action in made._actions for flag in action.option_strings]
         near = did_you_mean(unknown[0].partition("=")[0], known)
         made.error(f"does not take {unknown[0]!r}" + (f" ({near})" if near else ""))
-    from . import schema  # after --help
+    from .jobfile import schema  # after --help
 
     problems: list[Problem] = []
     values: dict[str, Node] = {}
     origin, name = "trainshed run", ""
     extra: dict[str, Any] = {}
     if options.what.endswith(_ENDINGS):
-        from .yamlfile import read_nodes
+        from .jobfile.yamlfile import read_nodes
 
         origin = options.what
         name = os.path.splitext(os.path.basename(options.what))[0]
@@ -145,7 +145,7 @@ def job_of(arguments: list[str], environ: Mapping[str, str]) -> Asked:
         values = dict(root.value) if root else {}
         if root is None:
             raise JobError(problems)
-        from .request import is_request, translate
+        from .jobfile.request import is_request, translate
 
         if is_request(values):
             values, extra = translate(values, problems)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from trainshed.contract.errors import TrainshedError, did_you_mean
 from trainshed.contract.files import write_atomic
 
-from .nodes import scalar
-from .schema import usable_name
+from .jobfile.nodes import scalar
+from .jobfile.schema import usable_name
 
 LARGEST = 1 << 20  # bytes of a script that is looked at
 SCRIPT = '''\

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from trainshed.container.supervisor.loop import STOP_SIGNALS, SignalPipe
 
 from .backends.base import RunningHost
-from .layout import Run
-from .metrics import Metrics
-from .screen import Screen, duration
-from .stream import HostStream
+from .display.metrics import Metrics
+from .display.screen import Screen, duration
+from .display.stream import HostStream
+from .files.layout import Run
 
 FAILURE_GRACE = 30.0  # seconds that the other hosts get once one has failed
 REPORT_SECONDS = 12.0  # beyond a grace, for `train` to end what remains and to write its report

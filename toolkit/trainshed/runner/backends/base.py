@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..layout import Run
+from ..files.layout import Run
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .. import gpus
-from ..client_names import is_read_by_client
 from ..engine import Engine
+from ..files.layout import Host, Run
 from ..job import S3
-from ..layout import Host, Run
+from ..jobfile.client_names import is_read_by_client
 
 LABEL = "org.trainshed"
 _DEFAULT_SHM = 2 << 30

@@ -17,10 +17,10 @@ from trainshed.contract.secrets import MASK, is_secret_name
 
 from .. import gpus
 from ..engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason, sees_nothing
+from ..files.layout import Run
+from ..files.owner import caller, hand_over
 from ..job import Job
-from ..layout import Run
-from ..owner import caller, hand_over
-from ..references import look_up
+from ..jobfile.references import look_up
 from .base import Exit, RunningHost, exit_status
 from .command import Machine, container_name, create, create_network, mounts, network_name
 from .copying import copy_in, copy_out

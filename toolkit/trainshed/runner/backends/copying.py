@@ -13,8 +13,8 @@ from trainshed.container.program.archive import unpack
 from trainshed.contract.errors import TrainshedError
 
 from ..engine import Engine, EngineError, hint_for, reason
+from ..files.layout import Host, Run
 from ..job import S3
-from ..layout import Host, Run
 from .command import container_name
 
 

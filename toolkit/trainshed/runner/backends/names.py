@@ -10,7 +10,7 @@ import ipaddress
 import json
 
 from ..engine import Engine, EngineError
-from ..layout import Run
+from ..files.layout import Run
 from .command import network_name
 
 FIRST = 2  # behind the network's own address and its gateway's

@@ -17,9 +17,9 @@ from trainshed.contract.errors import LaunchError
 from trainshed.contract.secrets import MASK, is_secret_name
 
 from .. import gpus
+from ..files.layout import Host, Run
 from ..job import Job
-from ..layout import Host, Run
-from ..references import look_up
+from ..jobfile.references import look_up
 from .base import Exit, RunningHost, exit_status
 from .leftovers import end_leftovers, remove_scratch
 

@@ -12,7 +12,7 @@ import tarfile
 from trainshed.contract.errors import did_you_mean
 from trainshed.contract.files import write_atomic
 
-from .. import code
+from ..files import code
 from ..flags import job_of
 from ..job import Job
 

@@ -22,9 +22,9 @@ from typing import Any
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.secrets import is_secret_name
 
-from .. import code
+from ..files import code
+from ..files.platform_files import config_files, to_json
 from ..job import ALL_GPUS, Job
-from ..platform_files import config_files, to_json
 from .place import Place
 
 FIELDS = (

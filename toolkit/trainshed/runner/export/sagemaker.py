@@ -12,8 +12,8 @@ from typing import Any
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.secrets import is_secret_name
 
+from ..files.platform_files import hyperparameters
 from ..job import Job
-from ..platform_files import hyperparameters
 from .place import Place
 
 FIELDS = (

@@ -20,20 +20,21 @@ from trainshed.contract.errors import EXIT_SIGNAL_BASE, JobError, Problem, did_y
 from trainshed.contract.files import write_atomic
 from trainshed.contract.secrets import NAMES_VARIABLE, mask_text
 
-from .. import index, layout
 from ..backends.processes import inherited
-from ..card import render, shown
-from ..collect import collect
+from ..display.card import render, shown
+from ..display.metrics import Metrics
+from ..display.screen import Screen, duration
 from ..execution import described
+from ..files import layout
+from ..files.collect import collect
+from ..files.layout import Run
 from ..flags import job_of
 from ..job import Job
-from ..layout import Run
-from ..metrics import Metrics
-from ..records import failure_of, phases_of, record_of
-from ..references import look_up
-from ..screen import Screen, duration
-from ..status import StatusFile, iso
-from ..verdict import EXIT_TIME_OVER, Verdict
+from ..jobfile.references import look_up
+from ..state import index
+from ..state.records import failure_of, phases_of, record_of
+from ..state.status import StatusFile, iso
+from ..state.verdict import EXIT_TIME_OVER, Verdict
 from ..watch import Ending, HostEnd
 from .client import RUNNING, Client, State
 from .follow import End, Follower, nodes_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from trainshed.container.cluster.slurm import expand
 from trainshed.container.supervisor.loop import STOP_SIGNALS, SignalPipe
 
-from ..layout import Run
-from ..metrics import Metrics
-from ..screen import Screen, duration
+from ..display.metrics import Metrics
+from ..display.screen import Screen, duration
+from ..files.layout import Run
 from ..watch import REPORT_SECONDS
 from .client import PENDING, Client, SlurmError, State
 

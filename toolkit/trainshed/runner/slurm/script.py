@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from trainshed.contract.paths import DEFAULT_BASE
 
+from ..files.layout import Run
 from ..job import ALL_GPUS
-from ..layout import Run
 
 EXIT_INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h; what `train` is told to exit with when it was interrupted
 MARGIN = 20  # seconds beyond the script's grace, for `train` to report and for the nodes to agree

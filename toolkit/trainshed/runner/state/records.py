@@ -9,7 +9,7 @@ from typing import Any
 from trainshed.contract.files import read_bytes
 from trainshed.contract.outcome import REASON_BYTES, clip
 
-from .layout import Host
+from ..files.layout import Host
 
 _LIMIT = 16 << 20
 

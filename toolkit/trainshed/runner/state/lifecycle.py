@@ -16,13 +16,13 @@ from trainshed.contract.errors import TrainshedError
 from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.secrets import MASK
 
+from ..display.card import shown
+from ..display.screen import duration
+from ..engine import EngineError
+from ..files.layout import RUNNER_LOG, RUNS, Run
+from ..job import ALL_GPUS, DEFAULT_GRACE, Job, Spot
+from ..jobfile.nodes import RawText
 from . import index
-from .card import shown
-from .engine import EngineError
-from .job import ALL_GPUS, DEFAULT_GRACE, Job, Spot
-from .layout import RUNNER_LOG, RUNS, Run
-from .nodes import RawText
-from .screen import duration
 from .settle import remove_leftovers, settle, still_running
 from .status import savings
 from .stored import Stored, load, plain_hyperparameters, refuse_masked

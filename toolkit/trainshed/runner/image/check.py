@@ -14,9 +14,9 @@ from typing import Any
 from trainshed.container.doctor.check import Check, as_json, as_lines, fail, ok, warn
 from trainshed.contract.errors import EXIT_JOB, EXIT_SUCCESS, EXIT_USER
 
-from .engine import Engine, EngineError, find_engine, hint_for, near_image, reason
-from .image_config import check_config
-from .image_probe import PROBE, check_probe, parse
+from ..engine import Engine, EngineError, find_engine, hint_for, near_image, reason
+from .config import check_config
+from .probe import PROBE, check_probe, parse
 
 USAGE = """\
 usage: trainshed check-image IMAGE [--json]

@@ -13,13 +13,13 @@ from typing import Any
 from trainshed.contract.files import write_atomic
 from trainshed.contract.secrets import MASK, mask_mapping, mask_text
 
+from ..display.metrics import Metrics
+from ..files.layout import Run
+from ..files.platform_files import input_data_config, shown_hyperparameters
+from ..job import S3
+from ..watch import Ending
 from . import identity
-from .job import S3
-from .layout import Run
-from .metrics import Metrics
-from .platform_files import input_data_config, shown_hyperparameters
 from .verdict import Verdict
-from .watch import Ending
 
 MESSAGES = {
     "Starting": "Preparing folders, code and hosts",

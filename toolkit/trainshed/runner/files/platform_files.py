@@ -9,8 +9,8 @@ from trainshed.contract.config import DEFAULT_GROUP
 from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.secrets import MASK, mask_mapping, mask_text, secret_values
 
-from .job import DEFAULT_GRACE, S3, Distribution, Job
-from .nodes import RawText
+from ..job import DEFAULT_GRACE, S3, Distribution, Job
+from ..jobfile.nodes import RawText
 
 
 def encode(value: Any) -> str:

@@ -8,12 +8,12 @@ from typing import Any
 
 from trainshed.contract.secrets import mask_text
 
-from .collect import Archive
-from .layout import Run
+from ..files.collect import Archive
+from ..files.layout import Run
+from ..state.status import savings
+from ..state.verdict import Verdict
 from .metrics import Metrics
 from .screen import duration, size
-from .status import savings
-from .verdict import Verdict
 
 MOST_METRICS = 12
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from trainshed.contract.errors import EXIT_USER
 
-from .layout import Host, Run
+from ..display.screen import duration
+from ..files.layout import Host, Run
+from ..watch import Ending, HostEnd
 from .records import failure_of, record_of
-from .screen import duration
-from .watch import Ending, HostEnd
 
 EXIT_TIME_OVER = 124  # as timeout(1) says it
 # What a host says when it was another one that failed.

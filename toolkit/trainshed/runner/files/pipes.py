@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .job import Channel
+from ..job import Channel
 
 if TYPE_CHECKING:
     from .layout import Run

@@ -24,8 +24,8 @@ from trainshed.contract.files import write_atomic
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.secrets import is_secret_name
 
+from ..job import Channel, Job
 from . import code
-from .job import Channel, Job
 from .platform_files import config_files, to_json
 from .staging import staged_folder
 

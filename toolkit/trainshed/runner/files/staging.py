@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from trainshed.contract.errors import TrainshedError
 
-from .channels import glob_root
-from .job import Channel
+from ..job import Channel
+from ..jobfile.channels import glob_root
 
 if TYPE_CHECKING:
     from .layout import Host, Run

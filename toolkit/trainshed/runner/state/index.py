@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from trainshed.contract.files import remove, write_atomic
 
 if TYPE_CHECKING:
-    from .layout import Run
+    from ..files.layout import Run
 
 _ID = re.compile(r"[0-9a-f]{32}")
 LARGEST = 64 << 10  # bytes of one entry

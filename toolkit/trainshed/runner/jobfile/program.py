@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from trainshed.container.program.source import ARCHIVES
 from trainshed.contract.errors import did_you_mean
 
+from ..job import S3
 from .checker import Checker, resolve
-from .job import S3
 
 
 def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> tuple[str, str]:

@@ -9,8 +9,8 @@ from trainshed.contract.errors import TrainshedError, did_you_mean
 from trainshed.contract.files import read_bytes
 from trainshed.contract.secrets import NAMES_VARIABLE, secret_values
 
+from ..job import Job, Reference
 from .checker import Checker, resolve
-from .job import Job, Reference
 from .nodes import Node
 
 KINDS = ("env", "file", "secret")

@@ -8,8 +8,8 @@ import re
 
 from trainshed.contract.config import CHANNEL_NAME
 
+from ..job import S3, Channel
 from .checker import Checker, near_path, resolve
-from .job import S3, Channel
 from .nodes import Node
 
 MOST_CHANNELS = 20  # the platform's limit

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .layout import RUNNER_LOG
+from ..files.layout import RUNNER_LOG
+from ..state.stored import Stored, load
 from .metrics import Metrics
 from .screen import Screen, duration
-from .stored import Stored, load
 
 PAUSE = 0.1  # seconds between two looks
 BLOCK = 1 << 20

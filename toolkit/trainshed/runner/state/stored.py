@@ -14,10 +14,10 @@ from trainshed.contract.files import read_bytes
 from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.secrets import MASK
 
+from ..files.layout import RUNS, Run, hosts_of
+from ..job import Channel, Distribution, Job, Reference, Resources, Spot
+from ..jobfile.nodes import RawText
 from . import identity, index
-from .job import Channel, Distribution, Job, Reference, Resources, Spot
-from .layout import RUNS, Run, hosts_of
-from .nodes import RawText
 from .status import ENDED
 
 LARGEST = 16 << 20  # bytes of a file of ours

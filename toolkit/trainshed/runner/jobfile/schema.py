@@ -16,12 +16,12 @@ from trainshed.contract.reader import ascii_safe
 from trainshed.contract.secrets import mask_text
 from trainshed.contract.settings import ENGINES
 
+from ..files.platform_files import encode
+from ..job import ALL_GPUS, DEFAULT_GRACE, S3, Distribution, Job, Reference, Resources, Spot
 from .channels import read_channels
 from .checker import Checker, entries, scalar_texts
 from .client_names import is_read_by_client
-from .job import ALL_GPUS, DEFAULT_GRACE, S3, Distribution, Job, Reference, Resources, Spot
 from .nodes import Node
-from .platform_files import encode
 from .program import locate_program
 from .references import read_reference
 

@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping
 
 from trainshed.contract.errors import EXIT_SIGNAL_BASE, TrainshedError
 
-from .backends.base import Exit
-from .backends.copying import copy_out
-from .backends.labelled import Found, containers, remove_all
-from .backends.leftovers import await_clients, end_leftovers, processes_of
-from .collect import collect
-from .engine import Engine, EngineError, find_engine
-from .layout import Run
-from .metrics import Metrics
-from .owner import hand_over
+from ..backends.base import Exit
+from ..backends.copying import copy_out
+from ..backends.labelled import Found, containers, remove_all
+from ..backends.leftovers import await_clients, end_leftovers, processes_of
+from ..display.metrics import Metrics
+from ..engine import Engine, EngineError, find_engine
+from ..files.collect import collect
+from ..files.layout import Run
+from ..files.owner import hand_over
+from ..watch import REPORT_SECONDS, Ending, HostEnd
 from .records import record_of
 from .status import StatusFile
 from .stored import Stored
 from .verdict import Verdict, judge
-from .watch import REPORT_SECONDS, Ending, HostEnd
 
 PAUSE = 0.1  # seconds between two looks
 EXIT_LOST = EXIT_SIGNAL_BASE + signal.SIGKILL  # what a killed runner would have exited with

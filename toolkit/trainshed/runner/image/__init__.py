@@ -1,0 +1,1 @@
+"""Is it a training image? Asked of an image from outside."""
