@@ -75,10 +75,14 @@ class Console:
         """
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
+        now = time.monotonic()
         while self.waiting and not self.closed and seconds > 0:
-            longest, before = min(0.5, seconds), time.monotonic()
-            self.flush(bool(poll.poll(longest * 1000)))
-            seconds -= min(longest, time.monotonic() - before)
+            size = self.size
+            self.flush(bool(poll.poll(min(0.5, seconds) * 1000)))
+            if self.size == size:  # a terminal may be called writable, and take nothing
+                time.sleep(0.01)
+            before, now = now, time.monotonic()
+            seconds -= min(0.6, now - before)
         return seconds
 
     def give_up(self) -> None:
