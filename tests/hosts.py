@@ -92,6 +92,23 @@ class Hosts:
         """The exit statuses of those that were started, once they have ended."""
         return [self.processes[number].wait(timeout=LIMIT) for number in sorted(self.processes)]
 
+    def wait_until_gone(self, number: int) -> None:
+        """Until no process is left that a host has started, also of a `train` that was killed."""
+        deadline = time.monotonic() + LIMIT
+        while left := self._processes_of(number):
+            assert time.monotonic() < deadline, f"left of {self.names[number]}: {left}"
+            time.sleep(0.05)
+
+    def _processes_of(self, number: int) -> list[str]:
+        mark, found = f"SAGEMAKER_BASE_DIR={self.base(number)}".encode(), []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+            except OSError:  # it has ended, or is somebody else's
+                continue
+        return found
+
     def failure(self, number: int = 0) -> str:
         """A host's failure file, "" where there is none."""
         path = self.base(number) / "output/failure"

@@ -75,6 +75,7 @@ def test_a_job_goes_on_without_a_host_that_is_lost_while_enough_are_left(start: 
     (restart,) = job.restarts(0)
     assert (restart["reason"], restart["hosts"], restart["ranks"]) == ("127.0.0.2 vanished", 1, 1)
     assert not job.failure(0)
+    job.wait_until_gone(1)
 
 
 def test_a_job_whose_first_host_is_lost_ends(start: Callable[..., ElasticHosts]) -> None:
@@ -84,6 +85,7 @@ def test_a_job_whose_first_host_is_lost_ends(start: Callable[..., ElasticHosts])
 
     assert job.end(1) != 0
     assert job.failure(1).startswith("ClusterError: 127.0.0.1 (the first host) vanished"), job.all_output()
+    job.wait_until_gone(0)
 
 
 def test_a_job_that_fails_without_progress_ends_before_its_restarts_are_used_up(start: Callable[..., ElasticHosts]) -> None:

@@ -1,4 +1,5 @@
-"""Has a rank of torchrun's agent leave its exception where the agent looks for it, as `@record` would.
+"""Has a rank of torchrun's agent leave its exception where the agent looks for it, as `@record` would, and end with it: the
+agent ends with `train`, however that ends, and would leave its ranks behind.
 
 Python imports `sitecustomize` at its start; this folder is on PYTHONPATH of jobs with `trainshed_engine=torchrun`. Only the
 rank itself writes, not what it starts. A `sitecustomize` of the user's is run as if this one were not there. It never raises
@@ -10,9 +11,10 @@ import sys
 
 
 def _install() -> None:
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path or os.environ.get("TRAINSHED_AGENT_PID") != str(os.getppid()):
+    path, agent = os.environ.get("TORCHELASTIC_ERROR_FILE"), os.environ.get("TRAINSHED_AGENT_PID")
+    if not path or agent != str(os.getppid()):
         return
+    _end_with(int(agent))
     shown = sys.excepthook
 
     def leave(kind, value, trace) -> None:  # type: ignore[no-untyped-def]
@@ -31,6 +33,16 @@ def _install() -> None:
         shown(kind, value, trace)
 
     sys.excepthook = leave
+
+
+def _end_with(parent: int) -> None:
+    """SIGKILL when the parent dies."""
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG of <linux/prctl.h>
+    if os.getppid() != parent:  # it died before that
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _step_aside() -> None:
