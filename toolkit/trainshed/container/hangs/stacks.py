@@ -14,6 +14,8 @@ SIGNAL = 42  # as in hook/sitecustomize.py
 NAME = "trainshed-stacks"
 WAIT = 10.0  # seconds that a process gets; one that is stopped, or waits for a disk, never answers
 SETTLED = 0.1  # seconds without another byte
+QUIET = 0.2  # seconds that all processes together get to come to rest before they are asked
+LOOKS = 5  # looks, 2 ms apart, that must find all threads of a process asleep
 LONGEST = 1 << 18  # bytes of one dump; the fault handler itself stops at 100 threads of 100 frames
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
@@ -68,6 +70,7 @@ def ask(pids: list[int]) -> list[Asked]:
     """
     asked: list[Asked] = []
     files: set[tuple[int, int]] = set()
+    end = time.monotonic() + QUIET
     for pid in pids:
         path = _answers_to(pid)
         if not path:
@@ -78,12 +81,34 @@ def ask(pids: list[int]) -> list[Asked]:
                 continue
             files.add((stat.st_dev, stat.st_ino))
             if catches(pid, SIGNAL):
+                _await_rest(pid, end)
                 shut = _blocks(pid)
                 os.kill(pid, SIGNAL)
                 asked.append(Asked(pid, path, stat.st_size, shut))
         except OSError:
             continue
     return asked
+
+
+def _await_rest(pid: int, end: float) -> None:
+    """Until no thread runs, or `end` has come: the fault handler reads the stacks of threads that go on meanwhile, and may
+    crash on one that is just changing.
+    """
+    quiet = 0
+    while quiet < LOOKS and time.monotonic() < end:
+        quiet = quiet + 1 if _rests(pid) else 0
+        time.sleep(0.002)
+
+
+def _rests(pid: int) -> bool:
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                if file.read().rpartition(") ")[2][:1] == "R":
+                    return False
+    except OSError:  # it has ended, or one of its threads
+        return False
+    return True
 
 
 def _blocks(pid: int) -> bool:
