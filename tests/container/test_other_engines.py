@@ -330,12 +330,18 @@ def test_two_hosts_reach_each_other_by_name(engine: Engine, project: Path) -> No
     assert_clean(project, engine)
 
 
-def test_what_a_killed_runner_left_is_ended_collected_and_removed(engine: Engine, project: Path) -> None:
+def start_deaf(engine: Engine, project: Path) -> subprocess.Popen[str]:
+    """A runner whose script is at work, and does not heed stop signals."""
     process = start(project, "run", "src/deaf.py", *DATA, "--grace", "0.5", **engine.environment)
     wait_until(
         lambda: any("running" in log.read_text() for log in project.glob("runs/*/logs/*.log")) or process.poll() is not None,
         "the script runs",
     )
+    return process
+
+
+def test_what_a_killed_runner_left_is_ended_collected_and_removed(engine: Engine, project: Path) -> None:
+    process = start_deaf(engine, project)
     process.send_signal(signal.SIGKILL)
     output = process.communicate(timeout=LIMIT)
     (folder,) = project.glob("runs/*")
@@ -357,11 +363,7 @@ def test_what_a_killed_runner_left_is_ended_collected_and_removed(engine: Engine
 
 
 def test_ctrl_c_brings_home_what_was_made(engine: Engine, project: Path) -> None:
-    process = start(project, "run", "src/deaf.py", *DATA, "--grace", "0.5", **engine.environment)
-    wait_until(
-        lambda: any("running" in log.read_text() for log in project.glob("runs/*/logs/*.log")) or process.poll() is not None,
-        "the script runs",
-    )
+    process = start_deaf(engine, project)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, stderr

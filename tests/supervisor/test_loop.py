@@ -14,17 +14,11 @@ from typing import Any
 
 import pytest
 
+from trainshed.container.supervisor import tree
+
 DRIVER = Path(__file__).with_name("drive.py")
 TOOLKIT = Path(__file__).resolve().parents[2] / "toolkit"
 LIMIT = 120
-
-
-def has_ended(pid: int) -> bool:
-    """Whether no signal changes the process's exit status any more: it waits for its parent, or is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 class Driven:
@@ -159,7 +153,7 @@ def test_a_stop_that_comes_while_one_has_already_failed_is_passed_on_at_once(tmp
     traps = "trap 'exit 6' TERM; touch ready; while :; do sleep 0.01; done"
     driven = Driven(tmp_path, f"{waits}; echo $$ > pid; exit 3", traps, settles=600)
     driven.wait_for("pid")
-    driven.wait_until(lambda: (text := (tmp_path / "pid").read_text()).endswith("\n") and has_ended(int(text)))
+    driven.wait_until(lambda: (text := (tmp_path / "pid").read_text()).endswith("\n") and tree._is_zombie(int(text)))
     driven.process.send_signal(signal.SIGTERM)
     assert driven.result()["returncodes"] == [3, 6]
 

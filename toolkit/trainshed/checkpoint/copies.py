@@ -10,7 +10,6 @@ nothing gets the files of all parts, its own first: libraries write the model on
 from __future__ import annotations
 
 import os
-import re
 import secrets
 
 from . import folder as folders
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from .ranks import Ranks
-
-_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class Copies:
@@ -42,7 +39,7 @@ class Copies:
 
     def steps(self) -> list[int]:
         """Steps that have a copy, whole or not, in no order. Raises OSError where the storage cannot be read."""
-        return [int(match[1]) for match in map(_NAME.fullmatch, self._storage.names()) if match]
+        return [int(match[1]) for match in map(sealed.NAME.fullmatch, self._storage.names()) if match]
 
     def push(self, path: str) -> None:
         """Uploads a sealed folder, its manifest last.
@@ -53,9 +50,7 @@ class Copies:
         """
         one = sealed.open_sealed(path, self._ranks.host)
         target = _part(os.path.basename(path), one.part)
-        for name in self._storage.names(target):
-            if name.endswith(SUFFIX):
-                self._storage.remove(f"{target}/{name}")  # it must not vouch for a mixture
+        manifests.withdraw(self._storage, target)  # none must vouch for a mixture
         for file in one.files:
             self._storage.put(f"{path}/{file.name}", f"{target}/{file.name}")
         name = manifests.name_of(one.host, one.part)
@@ -83,9 +78,7 @@ class Copies:
                     continue
             kept += 1
             if kept > keep and name != stays and (not reasons or self._reasons[name] in reasons):
-                for one in self._storage.names(name):
-                    if one.endswith(SUFFIX):
-                        self._storage.remove(f"{name}/{one}")
+                manifests.withdraw(self._storage, name)
                 self._storage.remove_folder(name)
 
     def fetch(self, folder: str, step: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import time
 
@@ -38,7 +37,6 @@ FIRST = 60.0  # seconds until the first save: the library saves while the loop w
 KEEP = 2  # sealed saves that stay at least: the newest may turn out damaged
 SCARCE = 64 << 20  # free bytes below which a save that failed is put down to the disk
 OURS = ("notice", "interval")  # reasons of saves that nobody but us has asked for
-_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def usual_folder(own: str) -> str:
@@ -113,7 +111,7 @@ class Guard:
         trouble = ""
         if self.ranks.leads:
             folders.sweep(self.folder)
-            here = {int(match[1]) for match in map(_NAME.fullmatch, os.listdir(self.folder)) if match}
+            here = {int(match[1]) for match in map(sealed.NAME.fullmatch, os.listdir(self.folder)) if match}
             try:
                 there = set(self._copies.steps()) if self._copies else set()
             except OSError as error:
@@ -246,7 +244,7 @@ class Guard:
         """Deletes old saves: beyond the script's own limit, or, where it has none, those that only we asked for."""
         whole: list[tuple[int, str, str]] = []
         for name in os.listdir(self.folder):
-            match, path = _NAME.fullmatch(name), f"{self.folder}/{name}"
+            match, path = sealed.NAME.fullmatch(name), f"{self.folder}/{name}"
             if match:
                 try:
                     whole.append((int(match[1]), path, sealed.open_sealed(path).reason))

@@ -10,6 +10,7 @@ import os
 import secrets
 
 from . import folder as folders
+from . import manifest as manifests
 from .manifest import SUFFIX, Damaged
 from .storage import open_storage
 
@@ -55,9 +56,7 @@ class Remote:
         """Deletes checkpoints, the manifests first, so that nobody takes the rest for a whole one."""
         for step in steps:
             path = folders.name_of(step)
-            for name in self._storage.names(path):
-                if name.endswith(SUFFIX):
-                    self._storage.remove(f"{path}/{name}")
+            manifests.withdraw(self._storage, path)
             self._storage.remove_folder(path)
 
     def fetch(self, folder: str, say: Callable[[str], None]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import time
 
 from . import manifest as manifests
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
     from .ranks import Ranks
 
 
+NAME = re.compile(r"checkpoint-(\d+)")  # of a folder that a library has saved to; the step
+
+
 def unseal(path: str) -> None:
     """Takes the manifests away before a folder is written to again, so that they cannot vouch for a mixture."""
     try:
-        names = [name for name in os.listdir(path) if name.endswith(".manifest")]
+        names = [name for name in os.listdir(path) if name.endswith(manifests.SUFFIX)]
     except OSError:
         return
     for name in names:
@@ -99,7 +103,7 @@ def open_sealed(path: str, host: str = "") -> Manifest:
         Damaged: there is none, or it is not this folder's.
     """
     try:
-        names = sorted(name for name in os.listdir(path) if name.endswith(".manifest"))
+        names = sorted(name for name in os.listdir(path) if name.endswith(manifests.SUFFIX))
     except OSError as error:
         raise Damaged(error.strerror or "cannot be read") from error
     if not names:

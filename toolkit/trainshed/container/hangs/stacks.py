@@ -8,7 +8,7 @@ import time
 
 from trainshed.contract.record import Record
 
-from ..supervisor.tree import catches
+from ..supervisor.tree import blocks, catches
 
 SIGNAL = 42  # as in hook/sitecustomize.py
 NAME = "trainshed-stacks"
@@ -50,7 +50,7 @@ class Asked:
         if size != self.size:
             self.size, self.since = size, now
         # On a busy machine the handler may be kept from the CPU for longer than that; while it runs, the signal is blocked.
-        return size > self.offset and now - self.since >= SETTLED and (self.shut or not _blocks(self.pid))
+        return size > self.offset and now - self.since >= SETTLED and (self.shut or not blocks(self.pid, SIGNAL))
 
     def text(self) -> str:
         """The answer, "" where none has come."""
@@ -82,7 +82,7 @@ def ask(pids: list[int]) -> list[Asked]:
             files.add((stat.st_dev, stat.st_ino))
             if catches(pid, SIGNAL):
                 _await_rest(pid, end)
-                shut = _blocks(pid)
+                shut = blocks(pid, SIGNAL)
                 os.kill(pid, SIGNAL)
                 asked.append(Asked(pid, path, stat.st_size, shut))
         except OSError:
@@ -109,16 +109,6 @@ def _rests(pid: int) -> bool:
     except OSError:  # it has ended, or one of its threads
         return False
     return True
-
-
-def _blocks(pid: int) -> bool:
-    """Whether the main thread of a process has the signal blocked now (proc(5), SigBlk)."""
-    try:
-        with open(f"/proc/{pid}/status") as file:
-            blocked = next(line for line in file if line.startswith("SigBlk:"))
-        return bool(int(blocked.split()[1], 16) >> (SIGNAL - 1) & 1)
-    except (OSError, StopIteration):
-        return False
 
 
 def _answers_to(pid: int) -> str:

@@ -65,10 +65,20 @@ def _stat_field(pid: int, index: int) -> str:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether the process has a handler of its own for a signal (proc(5), SigCgt)."""
+    """Whether the process has a handler of its own for a signal."""
+    return _is_in_set(pid, "SigCgt:", signum)
+
+
+def blocks(pid: int, signum: int) -> bool:
+    """Whether the main thread of a process has a signal blocked now."""
+    return _is_in_set(pid, "SigBlk:", signum)
+
+
+def _is_in_set(pid: int, name: str, signum: int) -> bool:
+    """Whether one of the process's sets of signals (proc(5), status) has a signal."""
     try:
         with open(f"/proc/{pid}/status") as file:
-            caught = next(line for line in file if line.startswith("SigCgt:"))
-        return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
+            members = next(line for line in file if line.startswith(name))
+        return bool(int(members.split()[1], 16) >> (signum - 1) & 1)
     except (OSError, StopIteration):
         return False

@@ -66,27 +66,26 @@ class Subject:
             return traces
 
     def _record_once(self, recorder: Recorder) -> Trace:
-        global _recording
-        self.attach(recorder)
-        _recording = True
-        try:
+        with self._attached(recorder):
             return recorder.record(self.function, *self.inputs())
-        finally:
-            _recording = False
-            self.attach(None)
 
     def exercise(self) -> None:
         """One forward and backward whose results nobody sees."""
+        with self.untouched(), self._attached(_Discarding(self.root)):
+            args, kwargs = self.inputs()
+            self.function(*args, **kwargs)
+
+    @contextmanager
+    def _attached(self, handler: Backward) -> Iterator[None]:
+        """Within the block a forward is no training step, and its `backward` goes to the handler."""
         global _recording
-        with self.untouched():
-            self.attach(_Discarding(self.root))
-            _recording = True
-            try:
-                args, kwargs = self.inputs()
-                self.function(*args, **kwargs)
-            finally:
-                _recording = False
-                self.attach(None)
+        self.attach(handler)
+        _recording = True
+        try:
+            yield
+        finally:
+            _recording = False
+            self.attach(None)
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A copy of the microbatch, which the step function may change."""
