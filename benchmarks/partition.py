@@ -178,9 +178,9 @@ def slowest(weights: list[float], starts: list[int]) -> float:
 
 def compare() -> bool:
     """Prints the table; whether the planner was never worse."""
-    from trainshed.parallel.frontend.subject import Subject
     from trainshed.parallel.plan.costs import Link
     from trainshed.parallel.plan.planner import Wish, make_plan
+    from trainshed.parallel.record.subject import Subject
 
     print("slowest stage / even share    P  units  uniform  parameters  local time  planner")
     good = True

@@ -43,9 +43,9 @@ def worker(milliseconds: float, ranks: int, only: list[str]) -> None:
     from torch import nn
 
     import trainshed.parallel as pipe
-    from trainshed.contract.pipeline import read_settings
-    from trainshed.parallel.plan.file import Plan, PlanUnit, model_fingerprint
-    from trainshed.parallel.state import session
+    from trainshed.contract.wire.pipeline import read_settings
+    from trainshed.parallel.plan.plan_file import Plan, PlanUnit, model_fingerprint
+    from trainshed.parallel.session import session
 
     torch.set_num_threads(1)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.paths import TOOLKIT
 from trainshed.contract.job import Job, read_job
 
 # A machine that stalls is no defect of what is tested.
@@ -26,7 +27,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-TOOLKIT = Path(__file__).resolve().parent.parent / "toolkit"
 NAMES = {
     "hyperparameters": "hyperparameters.json",
     "resources": "resourceconfig.json",

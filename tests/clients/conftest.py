@@ -19,9 +19,9 @@ import pytest
 
 from clients import compose, venvs
 from clients.sdks import BUCKET, Client, environment
-from container.conftest import base_image, container, cpu_image, docker, network  # noqa: F401 (fixtures)
-from container.docker_cli import docker as docker_cli
-from free_ports import free_ports
+from support.docker_cli import docker as docker_cli
+from support.free_ports import free_ports
+from support.image_fixtures import base_image, container, cpu_image, docker, network  # noqa: F401 (fixtures)
 
 COMPOSED = '{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}'
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trainshed.container import intermediate
+from trainshed.container.intermediate.inotify import Watch
 from trainshed.container.intermediate.uploader import Uploader
-from trainshed.container.intermediate.watch import Watch
 
 
 @pytest.fixture

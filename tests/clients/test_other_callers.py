@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from container.docker_cli import Containers
+from support.docker_cli import Containers
 
 pytestmark = pytest.mark.docker
 

@@ -15,8 +15,8 @@ import pytest
 from clients.conftest import containers, printed, without_proxy
 from clients.scripts import ADD_UP, LOOK
 from clients.sdks import BUCKET, Answer, Artifacts, Client, write
-from container.docker_cli import docker
-from container.wheels import make_wheel
+from support.docker_cli import docker
+from support.wheels import make_wheel
 
 pytestmark = pytest.mark.docker
 PYTORCH = "sagemaker.pytorch:PyTorch"

@@ -13,8 +13,8 @@ import pytest
 from clients.conftest import printed
 from clients.scripts import ADD_UP, LOOK
 from clients.sdks import BUCKET, Answer, Artifacts, Client, write
-from container.docker_cli import docker
-from container.wheels import make_wheel
+from support.docker_cli import docker
+from support.wheels import make_wheel
 
 pytestmark = pytest.mark.docker
 

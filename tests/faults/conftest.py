@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from container.conftest import base_image, cpu_image, docker, network  # noqa: F401 (fixtures)
-from container.docker_cli import Containers
+from support.docker_cli import Containers
+from support.image_fixtures import base_image, cpu_image, docker, network  # noqa: F401 (fixtures)
 
 
 @pytest.fixture

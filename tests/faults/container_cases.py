@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from container.docker_cli import Containers, Job, Running, docker
+from support.docker_cli import Containers, Job, Running, docker
 
 from .harness import LIMIT, TOOLKIT, Case, Ended, ended
 from .process_cases import DOUBLE_FORK, HANDLER, WAITS

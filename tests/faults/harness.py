@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from container.docker_cli import Job
+from support.docker_cli import Job
+from support.paths import TOOLKIT
 
-TOOLKIT = Path(__file__).resolve().parents[2] / "toolkit"
 MARK = "FAULTS_SESSION"  # in the environment of everything that a case starts: what carries it afterwards was left behind
 LIMIT = 300.0  # seconds; nothing here takes a tenth of it, but a hang must not hang the tests
 SHOWN = 1024  # bytes of the failure file that the platform shows

@@ -9,8 +9,8 @@ import socket
 import time
 from pathlib import Path
 
-from container.docker_cli import Job
-from free_ports import free_ports
+from support.docker_cli import Job
+from support.free_ports import free_ports
 
 from .harness import LIMIT, Case, Ended, Running, survivors, wait_until
 

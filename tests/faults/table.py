@@ -18,12 +18,12 @@ if not __package__:  # run as a script
     tests = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(tests), str(tests.parent / "toolkit")]
 
-from container import image_build
-from container.docker_cli import LABEL, Containers, docker
 from faults.container_cases import CASES as CONTAINER_CASES
 from faults.container_cases import DEAD_NODE, SHARED_MEMORY, TWO_NODES, run_container, run_two_nodes
 from faults.harness import Case, Ended, check, run_process
 from faults.process_cases import CASES as PROCESS_CASES
+from support import image_build
+from support.docker_cli import LABEL, Containers, docker
 
 BEGINNING = 200  # bytes of the failure file
 

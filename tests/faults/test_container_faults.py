@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from container.docker_cli import Containers
+from support.docker_cli import Containers
 
 from .container_cases import CASES, DEAD_NODE, SHARED_MEMORY, TWO_NODES, run_container, run_two_nodes
 from .harness import Case, check, named

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from compiler.jobs import Job, run
+from jobs.compiler.jobs import Job, run
+from support.paths import ENTRYPOINTS
 from trainshed.contract.job import DISTRIBUTION_FLAGS
 
 PYTHON = f"{os.environ.get('TRAINSHED_TEST_XLA', '')}/bin/python"
-ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 pytestmark = pytest.mark.skipif(not os.path.exists(PYTHON), reason="TRAINSHED_TEST_XLA names no environment")
 
 CONTRACT = {"sagemaker_training_compiler_enabled": "true", "sagemaker_pytorch_xla_multi_worker_enabled": "true"}

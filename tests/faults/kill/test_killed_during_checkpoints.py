@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from support.paths import ROOT
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-ROOT = Path(__file__).resolve().parents[3]
 KILLS = int(os.environ.get("CHECKPOINT_KILLS", "0"))
 
 

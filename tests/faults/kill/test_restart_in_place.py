@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from notices.jobs import TRAINING, Train
+from support.notice_jobs import TRAINING, Train
 
 # Fails once at each step that is named in FAIL_AT, the first time it gets there.
 CRASHING = """\

@@ -25,10 +25,10 @@ if not __package__:  # run as a script
     tests = Path(__file__).resolve().parents[2]
     sys.path[:0] = [str(tests), str(tests.parent / "toolkit")]
 
-from container import image_build
-from container.docker_cli import LABEL, Containers, Running, docker
+from support import image_build
+from support.docker_cli import LABEL, Containers, Running, docker
+from support.paths import TOOLKIT
 
-TOOLKIT = Path(__file__).resolve().parents[3] / "toolkit"
 LIMIT = 180.0  # seconds
 COMES_SECONDS = 10  # `trainshed_host_timeout_seconds` where a host never comes
 SCRIPT = """\

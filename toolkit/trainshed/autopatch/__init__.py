@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-# Hook, as `contract.compiler.HOOKS_VARIABLE` names it -> library module -> the module of ours whose `install(module)` hooks
-# into it. By name: nothing is imported before its time.
+# Hook (the names in the variable) -> library module -> the module of ours whose `install(module)` hooks into it. By name:
+# nothing is imported before its time.
 HOOKS = {
     "checkpoint": {
         "transformers.trainer": "trainshed.checkpoint.hf_trainer",

@@ -8,17 +8,17 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .checkpointer import Checkpointer
-    from .data import ResumableLoader, ResumableSampler
     from .errors import CheckpointError
     from .export import export_weights
     from .interrupt import listen
+    from .resumable import ResumableLoader, ResumableSampler
 
 __all__ = ["CheckpointError", "Checkpointer", "ResumableLoader", "ResumableSampler", "export_weights", "listen"]
 _HOMES = {
     "CheckpointError": "errors",
     "Checkpointer": "checkpointer",
-    "ResumableLoader": "data",
-    "ResumableSampler": "data",
+    "ResumableLoader": "resumable",
+    "ResumableSampler": "resumable",
     "export_weights": "export",
     "listen": "interrupt",
 }

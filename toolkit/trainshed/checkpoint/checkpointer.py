@@ -6,9 +6,9 @@ import os
 import sys
 import time
 
-from trainshed.contract.notice import NOTICE_FILE, Answer, Notice, write_answer
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
+from trainshed.contract.wire.notice import NOTICE_FILE, Answer, Notice, write_answer
 
 from . import folder as folders
 from . import ranks as ranks_module
@@ -17,7 +17,7 @@ from .interrupt import Interrupts
 from .policy import History, Policy
 from .resume import Resumed, resume
 from .save import CopyError, Retention, SaveError, explain
-from .shots import Shots
+from .snapshots import Shots
 from .state import all_states
 
 TYPE_CHECKING = False

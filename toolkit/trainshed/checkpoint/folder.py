@@ -15,8 +15,8 @@ from __future__ import annotations
 import os
 import re
 
-from trainshed.contract.files import remove
-from trainshed.contract.record import Record
+from trainshed.base.files import remove
+from trainshed.base.record import Record
 
 from . import manifest as manifests
 from .blocks import sync_folder

@@ -13,9 +13,9 @@ import os
 import sys
 import time
 
-from trainshed.contract.notice import NOTICE_FILE, Answer, Notice, write_answer
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
+from trainshed.contract.wire.notice import NOTICE_FILE, Answer, Notice, write_answer
 
 from . import folder as folders
 from . import ranks as ranks_module

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from trainshed.contract.notice import NOTICE_FILE, Notice, Watch
+from trainshed.contract.wire.notice import NOTICE_FILE, Notice, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ class Contents:
                 fill_sharded(sharded, self)
 
     def _check(self, key: str, shape: tuple[int, ...]) -> None:
-        from .plan import covers
+        from .write_plan import covers
 
         if key not in self.pieces:
             raise ValueError(f"{key} is not in the checkpoint")

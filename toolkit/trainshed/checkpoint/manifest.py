@@ -11,8 +11,8 @@ import json
 import os
 import zlib
 
-from trainshed.contract.files import read_bytes, write_atomic
-from trainshed.contract.record import Record
+from trainshed.base.files import read_bytes, write_atomic
+from trainshed.base.record import Record
 
 from .blocks import checksums
 

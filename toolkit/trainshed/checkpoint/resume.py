@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from trainshed.contract.record import Record
+from trainshed.base.record import Record
 
 from . import folder as folders
 from .folder import Found

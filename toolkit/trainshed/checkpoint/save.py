@@ -11,8 +11,8 @@ import os
 import threading
 import time
 
-from trainshed.contract.files import read_bytes, write_atomic
-from trainshed.contract.record import Record
+from trainshed.base.files import read_bytes, write_atomic
+from trainshed.base.record import Record
 
 from . import folder as folders
 from .blocks import BLOCK, write_durable

@@ -14,7 +14,7 @@ import struct
 
 import torch
 
-from trainshed.contract.record import Record
+from trainshed.base.record import Record
 
 from .blocks import ALIGN, padded
 from .manifest import Damaged

@@ -10,7 +10,7 @@ import errno
 import os
 import threading
 
-from trainshed.contract.secrets import mask_text
+from trainshed.base.secrets import mask_text
 
 from .errors import CheckpointError
 

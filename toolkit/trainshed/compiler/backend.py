@@ -15,10 +15,10 @@ import hashlib
 import os
 import threading
 
-from trainshed.contract.compile_cache import LOCKS
-from trainshed.contract.compiler import plan_of
+from trainshed.contract.wire.compile_cache import LOCKS
+from trainshed.contract.wire.compile_plan import plan_of
 
-from .voice import reason_of, say
+from .messages import reason_of, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.contract.batch_search import BatchSize, largest_batch, scaled_learning_rate
+from trainshed.contract.wire.batch_search import BatchSize, largest_batch, scaled_learning_rate
 
 from . import memory
 

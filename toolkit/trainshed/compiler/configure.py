@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
-from .voice import say
+from .messages import say
 
 
 class _OneLine(logging.Filter):

@@ -17,11 +17,11 @@ import threading
 import time
 import warnings
 
-from trainshed.contract.compiler import plan_of
+from trainshed.contract.wire.compile_plan import plan_of
 
 from . import regions
 from .configure import configure
-from .voice import local_rank, reason_of, say
+from .messages import local_rank, reason_of, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from trainshed.contract.compiler import CompilePlan
+    from trainshed.contract.wire.compile_plan import CompilePlan
 
 _WARNING = r"Using `torch\.compile\(module\)` when there are global hooks"
 
@@ -173,10 +173,10 @@ class Session:
             self._first_compiled_step()
 
     def _first_compiled_step(self) -> None:
-        from . import report
+        from . import counters
 
         self._steady = (time.monotonic(), self.facts["steps"])
-        report.write(self.plan, self.facts)
+        counters.write(self.plan, self.facts)
         if self._packing is None and self.plan.store and local_rank() == 0 and self._keeps():
             self._packing = threading.Thread(target=self._pack, name="trainshed-compile-cache")
             self._packing.start()
@@ -186,7 +186,7 @@ class Session:
 
     def _pack(self) -> None:
         """Beside the next steps: the checkpoint folder may be slow."""
-        from trainshed.contract.compile_cache import pack
+        from trainshed.contract.wire.compile_cache import pack
 
         try:
             count = pack(self.plan.live, self.plan.store)
@@ -197,7 +197,7 @@ class Session:
             say(f"compile cache: {count} files kept in {self.plan.store}", every_rank=True)
 
     def _end(self) -> None:
-        from . import report
+        from . import counters
 
         if self._packing is not None:
             self._packing.join()
@@ -207,4 +207,4 @@ class Session:
         if not self.facts["steps"]:
             self._unhook()
             self._step_back("no optimizer of torch's made a step: nothing was compiled")
-        report.write(self.plan, self.facts)
+        counters.write(self.plan, self.facts)

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import os
 
-from trainshed.contract.compiler import plan_of
+from trainshed.contract.wire.compile_plan import plan_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

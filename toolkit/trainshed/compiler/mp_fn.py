@@ -13,9 +13,9 @@ import os
 import runpy
 import sys
 
-from trainshed.contract.compiler import plan_of
+from trainshed.contract.wire.compile_plan import plan_of
 
-from .voice import local_rank, say
+from .messages import local_rank, say
 
 NAME = "_mp_fn"
 

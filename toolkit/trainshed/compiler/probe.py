@@ -6,11 +6,11 @@ import json
 import os
 import sys
 
-from trainshed.contract.files import write_atomic
-from trainshed.contract.probe import probe_of
+from trainshed.base.files import write_atomic
+from trainshed.contract.wire.batch_probe import probe_of
 
 from . import memory
-from .voice import rank, say
+from .messages import rank, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import inspect
 import os
 import sys
 
-from trainshed.contract.compiler import plan_of
+from trainshed.contract.wire.compile_plan import plan_of
 
-from .voice import say
+from .messages import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _report() -> None:
         return
     from torch_xla.debug import metrics
 
-    from .report import put
+    from .counters import put
 
     data = metrics.metric_data("CompileTime")
     if data:  # how many, and their sum in nanoseconds

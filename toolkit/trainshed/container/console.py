@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 
-from trainshed.contract.secrets import mask_text
+from trainshed.base.secrets import mask_text
 
 _patience = 5.0  # seconds that a message waits for a reader; none once that was in vain
 

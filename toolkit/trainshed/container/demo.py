@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from trainshed.contract.errors import EXIT_SUCCESS, JobError, Problem, TrainshedError
+from trainshed.base.errors import EXIT_SUCCESS, JobError, Problem, TrainshedError
 from trainshed.contract.paths import DEFAULT_BASE
 
 from .console import say

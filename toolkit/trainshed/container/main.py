@@ -6,23 +6,23 @@ import os
 import signal
 import sys
 
-from trainshed.contract.errors import EXIT_SUCCESS, NoJobError, TrainshedError
+from trainshed.base.errors import EXIT_SUCCESS, NoJobError, TrainshedError
+from trainshed.base.secrets import secret_values
 from trainshed.contract.job import read_job
 from trainshed.contract.outcome import clear_outcome, writable
 from trainshed.contract.paths import Paths
-from trainshed.contract.secrets import secret_values
+from trainshed.machine.signals import Interrupted, stop_ignored, stop_raises
 
 from . import launchers
-from .carry import carry
+from .attempts import carry
 from .cluster import resolve
 from .console import say
-from .interrupted import Interrupted, stop_ignored, stop_raises
 from .program import prepare
 from .report.finish import finish
-from .report.record import RunRecord
+from .report.run_record import RunRecord
 from .roster import agree, fail_before_start, join_roster
 from .scratch import Scratch
-from .supervisor.plan import StartError
+from .supervisor.launch_plan import StartError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
-    from .carry import Carried
+    from .attempts import Carried
     from .roster.leader import Leader
     from .roster.member import Member
 
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     known = {"--dry-run", "--help", "-h", "--version"}
     unknown = [argument for argument in arguments if argument not in known]
     if unknown:
-        from trainshed.contract.errors import did_you_mean
+        from trainshed.base.errors import did_you_mean
 
         near = did_you_mean(unknown[0], known)
         say(f"train does not take {unknown[0]!r}" + (f" ({near})" if near else "") + "; see `train --help`")
@@ -133,7 +133,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
             plan = launchers.plan(job, cluster, program, dict(environ), scratch.path)
             record.plan(program, plan)
             if dry_run:
-                from .dryrun import describe
+                from .dry_run import describe
 
                 _print(describe(job, cluster, program, plan))
                 return EXIT_SUCCESS
@@ -147,7 +147,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
                 scratch.make()
             carried = carry(job, cluster, program, plan, roster, record, environ, secrets)
     except NoJobError as error:
-        from .card import card
+        from .welcome import card
 
         print(card(), file=sys.stderr)
         failure = _explain(error, host, secrets)
@@ -192,7 +192,7 @@ def _make_folders(job: Job) -> None:
 
 
 def _interrupted(error: Interrupted, host: str) -> Failure:
-    from trainshed.contract.errors import EXIT_SIGNAL_BASE
+    from trainshed.base.errors import EXIT_SIGNAL_BASE
     from trainshed.contract.outcome import Failure
 
     return Failure(kind="Interrupted", summary=str(error), exit_code=EXIT_SIGNAL_BASE + error.number, host=host)

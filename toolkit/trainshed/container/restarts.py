@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from .supervisor.plan import LaunchPlan
+from .supervisor.launch_plan import LaunchPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trainshed.contract.outcome import Failure
 
-    from .supervisor.plan import Outcome
+    from .supervisor.launch_plan import Outcome
 
 WITHOUT_PROGRESS = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from trainshed.contract.errors import TrainshedError
+from trainshed.base.errors import TrainshedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .record import Record
+from trainshed.base.record import Record
 
 
 class Hardware(Record):

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 
-from .errors import did_you_mean
-from .reader import Fields
-from .record import Record
+from trainshed.base.errors import did_you_mean
+from trainshed.base.reader import Fields
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .errors import Problem
+    from trainshed.base.errors import Problem
 
 INPUT_MODES = ("File", "Pipe", "FastFile")
 DEFAULT_HOST = "algo-1"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 
-from .errors import Problem, did_you_mean, shorten
-from .reader import ascii_safe, nested_too_deeply, printable
-from .record import Record
+from trainshed.base.errors import Problem, did_you_mean, shorten
+from trainshed.base.reader import ascii_safe, nested_too_deeply, printable
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 
-from . import compiler, config, hyperparameters
-from .compiler import CompilerRequest
+from trainshed.base.errors import JobError, NoJobError, Problem, did_you_mean, near_name
+from trainshed.base.reader import parse_json, read_json
+from trainshed.base.record import Record
+
+from . import config, hyperparameters
 from .config import Channel, ResourceConfig
-from .errors import JobError, NoJobError, Problem, did_you_mean, near_name
 from .hyperparameters import Hyperparameters
 from .paths import FOLDER_VARIABLES, Paths
-from .reader import parse_json, read_json
-from .record import Record
 from .settings import Settings, read_settings
+from .wire import compile_plan as compiler
+from .wire.compile_plan import CompilerRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class Distribution(Record):
     asked_by: the hyperparameter or variable that says so, "" for the default.
     processes_per_host: 0 where the hardware decides.
     groups: instance groups that take part; () means all.
-    pipeline: what the ranks of a `pipeline` are told, by name (contract/pipeline.py).
+    pipeline: what the ranks of a `pipeline` are told, by name (contract/wire/pipeline.py).
     """
 
     kind: str = "script"
@@ -394,7 +396,7 @@ def _wants_pipeline(flag: str, hps: Hyperparameters, settings: Settings) -> bool
 
 
 def _pipeline(hps: Hyperparameters, settings: Settings, file: str, problems: list[Problem]) -> dict[str, Any]:
-    from .pipeline import parameters_of  # only such jobs need it
+    from .wire.pipeline import parameters_of  # only such jobs need it
 
     found, wrong = parameters_of(hps.user.get("mp_parameters"), settings.pipeline)
     problems += [Problem(file, message, name, suggestion=hint) for name, message, hint in wrong]

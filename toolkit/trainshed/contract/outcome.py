@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .files import read_bytes, remove, write_atomic
-from .record import Record
+from trainshed.base.files import read_bytes, remove, write_atomic
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .record import Record
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

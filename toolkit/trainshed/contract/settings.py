@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 
-from .compiler import BACKENDS, MODES, SWITCHES
-from .errors import Problem, did_you_mean, near_name
+from trainshed.base.errors import Problem, did_you_mean, near_name
+from trainshed.base.record import Record
+
 from .hyperparameters import ARGV_STYLES, decode_value
-from .record import Record
+from .wire.compile_plan import BACKENDS, MODES, SWITCHES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Settings(Record):
     distribution: how ranks are started; "" lets the platform's flags decide (`sagemaker_mpi_enabled` ...).
     processes_per_host: ranks on each host; 0 means GPUs, else Neuron cores, else 1 on CPU hosts.
     engine: who starts ranks: our own supervisor, torch's elastic agent (torchrun and pipeline jobs), or mpirun (pipeline).
-    pipeline: what the `pipeline` distribution is told, a JSON object (contract/pipeline.py); over `mp_parameters`.
+    pipeline: what the `pipeline` distribution is told, a JSON object (contract/wire/pipeline.py); over `mp_parameters`.
     max_restarts: how often failed ranks are started again, to resume from their newest checkpoint; on several hosts
         with the elastic agent only.
     min_nodes: with the elastic agent, how many hosts are enough to go on when others are lost; 0 means all.

@@ -20,9 +20,16 @@ Importing this package imports torch; nothing else of trainshed imports it.
 
 from __future__ import annotations
 
-from trainshed.contract.pipeline import Settings
+from trainshed.contract.wire.pipeline import Settings
 
-from .api import (
+from .clip import GradScaler, clip_grad_norm_
+from .errors import NotServed, PipelineError, PlanError, TraceMismatch
+from .gather import load_checkpoint, save_checkpoint
+from .model import PipelineModel
+from .optimizer import PipelineOptimizer
+from .plan.plan_file import Plan, load_plan
+from .split import StepOutput
+from .start import (
     dp_group,
     dp_rank,
     dp_size,
@@ -39,13 +46,6 @@ from .api import (
     shutdown,
     size,
 )
-from .clip import GradScaler, clip_grad_norm_
-from .errors import NotServed, PipelineError, PlanError, TraceMismatch
-from .model import PipelineModel
-from .optimizer import PipelineOptimizer
-from .plan.file import Plan, load_plan
-from .saving import load_checkpoint, save_checkpoint
-from .split import StepOutput
 from .step import step
 
 __all__ = [

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .session import grid, session
 from .shards import local, whole
-from .state import grid, session
 
 _native_clip = nn.utils.clip_grad_norm_
 

@@ -8,7 +8,7 @@ PipelineError             one line for a person
 
 from __future__ import annotations
 
-from trainshed.contract.pipeline import NotServed, PipelineError
+from trainshed.contract.wire.pipeline import NotServed, PipelineError
 
 __all__ = ["NotServed", "PipelineError", "PlanError", "TraceMismatch"]
 

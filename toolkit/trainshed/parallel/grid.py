@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from trainshed.contract.pipeline import Settings
+from trainshed.contract.wire.pipeline import Settings
 
 from .errors import PipelineError
 

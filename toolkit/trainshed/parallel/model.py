@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import nn
 
 from .clip import install_clipping
+from .engine.sharded import ShardedEngine
+from .engine.steps import Engine
 from .errors import PipelineError
-from .frontend.subject import Backward
-from .plan.file import Plan
-from .runtime.engine import Engine
-from .runtime.sharded import ShardedEngine
-from .state import grid, session
+from .plan.plan_file import Plan
+from .record.subject import Backward
+from .session import grid, session
 
 
 class PipelineModel(nn.Module):
@@ -223,13 +223,13 @@ class PipelineModel(nn.Module):
         """
         if not self.partitioned:
             return dict(self.module.state_dict())
-        from .saving import gather_model
+        from .gather import gather_model
 
         return gather_model(self, everywhere=not gather_to_rank0)
 
     def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:  # type: ignore[override]
         """Takes a whole or partial state; each rank keeps what it holds."""
-        from .saving import load_model
+        from .gather import load_model
 
         return load_model(self, state, strict)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from .state import session
+from .session import session
 
 if TYPE_CHECKING:
     from .clip import GradScaler
@@ -128,19 +128,19 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The whole optimizer's state, in plain PyTorch's form, on every rank of the pipeline. Collective."""
-        from .saving import gather_optimizer
+        from .gather import gather_optimizer
 
         return gather_optimizer(self.optimizer)
 
     def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
         """State of this rank's parameters, by name."""
-        from .saving import local_optimizer
+        from .gather import local_optimizer
 
         return local_optimizer(self.optimizer)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes the whole state or this rank's own; before the first step it is kept until the model is partitioned."""
-        from .saving import load_optimizer
+        from .gather import load_optimizer
 
         load_optimizer(self.optimizer, state)
 

@@ -11,8 +11,8 @@ import torch
 
 from .errors import PipelineError
 from .model import PipelineModel
+from .session import grid, session
 from .split import join, split
-from .state import grid, session
 
 
 def step(

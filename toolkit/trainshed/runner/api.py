@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainshed.contract.errors import JobError, Problem, TrainshedError
+from trainshed.base.errors import JobError, Problem, TrainshedError
 from trainshed.contract.hyperparameters import SpelledFloat
 
-from .detached import start
 from .display.follow import follow, logs_of, tagged
-from .job import Job
-from .jobfile import schema
-from .jobfile.nodes import Node
-from .state.lifecycle import clone, public_status, remove, state_of, stop, to_resume
+from .job import read
+from .job.job import Job
+from .job.nodes import Node
+from .run.detached import start
+from .state.operations import clone, public_status, remove, state_of, stop, to_resume
 from .state.stored import Stored, every, load
 from .state.stored import find as find_stored
 
@@ -152,8 +152,8 @@ def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields:
     if isinstance(file, Mapping):
         values = dict(_node(dict(file)).value)
     elif file:
-        from .jobfile.request import is_request, translate
-        from .jobfile.yamlfile import read_nodes
+        from .job.request import is_request, translate
+        from .job.yamlfile import read_nodes
 
         path = os.fspath(file)
         name = os.path.splitext(os.path.basename(path))[0]
@@ -168,11 +168,11 @@ def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields:
         if isinstance(node.value, dict) and present is not None and isinstance(present.value, dict):
             node = Node({**present.value, **node.value}, node.where, node.folder)
         values[field] = node
-    made = schema.check(
+    made = read.check(
         values, os.environ, os.fspath(file) if not isinstance(file, Mapping) and file else "job", name, problems
     )
     if problems:
-        raise JobError(schema.in_order(problems))
+        raise JobError(read.in_order(problems))
     return replace(made, **extra)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from trainshed.contract.cluster import Cluster
+from trainshed.machine.hardware import probe
+from trainshed.machine.network import free_port
 
-from ..hardware import probe
 from . import sagemaker, single
-from .network import free_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

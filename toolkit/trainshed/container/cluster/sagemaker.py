@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trainshed.contract.cluster import Cluster
+from trainshed.machine.network import interface_to
 
 from .hosts import natural_order
-from .network import interface_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

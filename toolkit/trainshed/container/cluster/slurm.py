@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from trainshed.base.errors import JobError, Problem
 from trainshed.contract.cluster import Cluster
-from trainshed.contract.errors import JobError, Problem
 
-from .counted import Counted, cluster_of, number
+from .indexed import Counted, cluster_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

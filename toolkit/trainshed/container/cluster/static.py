@@ -8,12 +8,12 @@ NNODES=3 NODE_RANK=1 MASTER_ADDR=a        how many hosts, which one this is, and
 
 from __future__ import annotations
 
+from trainshed.base.errors import JobError, Problem, did_you_mean
 from trainshed.contract.cluster import Cluster
-from trainshed.contract.errors import JobError, Problem, did_you_mean
+from trainshed.machine.network import interface_to
 
-from .counted import Counted, cluster_of, number
 from .hosts import natural_order
-from .network import interface_to
+from .indexed import Counted, cluster_of, number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

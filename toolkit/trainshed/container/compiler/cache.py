@@ -11,13 +11,13 @@ import platform
 import sys
 import zlib
 
-from trainshed.contract.compile_cache import pack, unpack
+from trainshed.contract.wire.compile_cache import pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainshed.contract.compiler import CompilePlan
+    from trainshed.contract.wire.compile_plan import CompilePlan
 
 FOLDER = ".compile-cache"
 CPUS = "/proc/cpuinfo"

@@ -11,12 +11,12 @@ report success. So there it runs in one process, or not at all.
 
 from __future__ import annotations
 
-from trainshed.contract.errors import LaunchError
-from trainshed.contract.record import Record
+from trainshed.base.errors import LaunchError
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.contract.compiler import CompilerRequest
+    from trainshed.contract.wire.compile_plan import CompilerRequest
 
     from .devices import Device
 

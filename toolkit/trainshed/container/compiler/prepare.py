@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from trainshed.contract.compiler import HOOKS_VARIABLE, PLAN_VARIABLE, CompilePlan
-from trainshed.contract.errors import LaunchError
-from trainshed.contract.record import Record
+from trainshed.base.errors import LaunchError
+from trainshed.base.record import Record
+from trainshed.contract.wire.compile_plan import HOOKS_VARIABLE, PLAN_VARIABLE, CompilePlan
 
 from . import cache
 from .choice import choose

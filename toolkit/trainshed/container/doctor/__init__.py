@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.contract.errors import EXIT_JOB, EXIT_SUCCESS, EXIT_USER
-
-from .check import Check, as_json, as_lines
+from trainshed.base.check import Check, as_json, as_lines
+from trainshed.base.errors import EXIT_JOB, EXIT_SUCCESS, EXIT_USER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def main(arguments: list[str]) -> int:
         environ["SAGEMAKER_BASE_DIR"] = folders[0]
     if "--cluster" in arguments:
         from ..console import say
-        from .cluster import checks as examine_cluster
+        from .cluster_checks import checks as examine_cluster
 
         checks = examine_cluster(environ, say)
     else:
@@ -57,6 +56,6 @@ def main(arguments: list[str]) -> int:
 
 def examine(environ: Mapping[str, str]) -> list[Check]:
     """All checks, of the machine first, in a fixed order."""
-    from . import job, machine
+    from . import job_checks, machine_checks
 
-    return [*machine.checks(environ), *job.checks(environ)]
+    return [*machine_checks.checks(environ), *job_checks.checks(environ)]

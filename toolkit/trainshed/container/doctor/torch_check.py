@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from .check import Check, fail, ok, warn
+from trainshed.base.check import Check, fail, ok, warn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainshed.container.cluster.network import interface_to
+from trainshed.machine.network import interface_to
 
 DRIVER_VARIABLE = "SM_DISTRIBUTED_DRIVER_DIR"  # SDK v3's environment.py sets it, and nobody else
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainshed.contract.record import Record
+from trainshed.base.record import Record
 
 from .stacks import Frame
 

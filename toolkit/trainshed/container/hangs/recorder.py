@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from trainshed.contract.files import read_bytes
+from trainshed.base.files import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

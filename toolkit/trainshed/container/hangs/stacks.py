@@ -6,9 +6,8 @@ import os
 import re
 import time
 
-from trainshed.contract.record import Record
-
-from ..supervisor.tree import blocks, catches
+from trainshed.base.record import Record
+from trainshed.machine.processes import blocks, catches
 
 SIGNAL = 42  # as in hook/sitecustomize.py
 NAME = "trainshed-stacks"

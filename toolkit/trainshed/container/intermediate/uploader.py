@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.contract.errors import shorten
-from trainshed.contract.secrets import mask_text
+from trainshed.base.errors import shorten
+from trainshed.base.secrets import mask_text
 
 from ..console import say
-from .watch import Watch
+from .inotify import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

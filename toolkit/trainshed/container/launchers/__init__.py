@@ -7,13 +7,13 @@ import sys
 from importlib.machinery import PathFinder
 
 import trainshed
-from trainshed.contract.compiler import HOOKS_VARIABLE
+from trainshed.base.errors import LaunchError
+from trainshed.base.record import Record
 from trainshed.contract.environment import script_environment
-from trainshed.contract.errors import LaunchError
 from trainshed.contract.hyperparameters import to_argv
-from trainshed.contract.notice import NOTICE_FILE
-from trainshed.contract.record import Record
 from trainshed.contract.settings import COPY_TO_VARIABLE
+from trainshed.contract.wire.compile_plan import HOOKS_VARIABLE
+from trainshed.contract.wire.notice import NOTICE_FILE
 
 from ..compiler.packages import version_of
 from . import script, torchrun
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from ..program import Program
     from ..roster.leader import Leader
     from ..roster.member import Member
-    from ..supervisor.plan import LaunchPlan
+    from ..supervisor.launch_plan import LaunchPlan
     from ..supervisor.watcher import Runtime
 
 PEERS_MODULES = f"{os.path.dirname(os.path.abspath(trainshed.__file__))}/compat/sagemaker_training_api"
-PROBE = "TRAINSHED_PROBE"  # `contract.probe` says what it is; most starts need none of it
+PROBE = "TRAINSHED_PROBE"  # `contract.wire.batch_probe` says what it is; most starts need none of it
 STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
 
 
@@ -192,7 +192,7 @@ def _always(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, 
     if job.settings.checkpoint_copy_to:
         values[COPY_TO_VARIABLE] = job.settings.checkpoint_copy_to
     if probe.isdigit():
-        from trainshed.contract.probe import Probe
+        from trainshed.contract.wire.batch_probe import Probe
 
         share = cluster.hardware.memory_bytes // cluster.processes_per_host
         told = Probe(int(probe), f"{job.paths.output_data}/probe", cluster.current_host, share)

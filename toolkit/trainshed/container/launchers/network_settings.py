@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 
-from trainshed.contract.record import Record
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 
-from trainshed.contract.pipeline import VARIABLE
+from trainshed.contract.wire.pipeline import VARIABLE
 
-from ..supervisor.plan import LaunchPlan
+from ..supervisor.launch_plan import LaunchPlan
 from . import torchrun
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..supervisor.plan import LaunchPlan, ProcessSpec
+from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.contract.errors import LaunchError
+from trainshed.base.errors import LaunchError
 
-from ..supervisor.plan import LaunchPlan, ProcessSpec
+from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ What could train silently wrong (several processes on a CPU) was refused when th
 
 from __future__ import annotations
 
-from ..supervisor.plan import LaunchPlan
+from ..supervisor.launch_plan import LaunchPlan
 from . import script
 
 TYPE_CHECKING = False

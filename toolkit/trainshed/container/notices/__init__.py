@@ -1,4 +1,4 @@
-"""Notices of interruption: collected from signals and platforms, handed to the ranks as `contract.notice` says.
+"""Notices of interruption: collected from signals and platforms, handed to the ranks as `contract.wire.notice` says.
 
 One object a run, an observer of the supervisor's loop. It costs a good run nothing: platforms are looked for only where
 the machine says that it is one, in threads that start after the ranks, and everything else waits for the first notice.
@@ -10,15 +10,15 @@ import os
 import signal
 import time
 
-from trainshed.contract.record import Record
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainshed.contract.notice import Notice
+    from trainshed.contract.wire.notice import Notice
 
-    from ..supervisor.plan import Outcome
+    from ..supervisor.launch_plan import Outcome
 
 
 class Interruption(Record):
@@ -75,7 +75,7 @@ class Notices:
         names = present(self._environ)
         if not names:
             return
-        from .watch import start
+        from .polling import start
 
         self.fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         start(names, self._environ, self._announce)
@@ -123,7 +123,7 @@ class Notices:
 
     def _post(self, source: str, reason: str, stop: bool, deadline: float | None) -> bool:
         """Puts a notice before the ranks unless a more urgent one is there; whether it is news that says stop."""
-        from trainshed.contract.notice import Notice, write_notice
+        from trainshed.contract.wire.notice import Notice, write_notice
 
         last = self._last
         if (
@@ -157,7 +157,7 @@ class Notices:
         """
         if self._last is None and not os.path.isdir(os.path.dirname(self.path)):
             return None
-        from trainshed.contract.notice import read_answers
+        from trainshed.contract.wire.notice import read_answers
 
         answers = read_answers(self.path)
         agent_only = len(outcome.results) == 1 and ranks_here == len(answers) and outcome.results[0].spec.rank is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 
-from trainshed.contract.record import Record
+from trainshed.base.record import Record
 
 SECONDS = 2.0  # for an answer, unless the question says otherwise
 

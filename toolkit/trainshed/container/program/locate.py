@@ -7,8 +7,8 @@ import re
 import stat
 import sys
 
-from trainshed.contract.errors import ProgramError, did_you_mean, shorten
-from trainshed.contract.record import Record
+from trainshed.base.errors import ProgramError, did_you_mean, shorten
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.contract.errors import ProgramError, shorten
-from trainshed.contract.secrets import mask_text
+from trainshed.base.errors import ProgramError, shorten
+from trainshed.base.secrets import mask_text
+from trainshed.machine.signals import Interrupted
 
-from ..interrupted import Interrupted
 from ..scratch import own_folder
+from ..supervisor.launch_plan import LaunchPlan, ProcessSpec, StartError
 from ..supervisor.loop import run
-from ..supervisor.plan import LaunchPlan, ProcessSpec, StartError
 from ..supervisor.spawn import find_executable
 
 TYPE_CHECKING = False

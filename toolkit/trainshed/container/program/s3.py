@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from trainshed.contract.errors import ProgramError, shorten
-from trainshed.contract.secrets import mask_text
+from trainshed.base.errors import ProgramError, shorten
+from trainshed.base.secrets import mask_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

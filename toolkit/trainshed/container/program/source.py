@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainshed.contract.errors import ProgramError
+from trainshed.base.errors import ProgramError
 
 from ..scratch import own_folder
 
@@ -133,7 +133,7 @@ def _in_folder(code: str, fill: Callable[[str], None]) -> str:
 
 
 def _unpack(source: str, folder: str) -> None:
-    from .archive import unpack
+    from trainshed.machine.archive import unpack
 
     unpack(source, folder)
 

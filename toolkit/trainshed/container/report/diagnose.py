@@ -7,16 +7,9 @@ import os
 import re
 import signal
 
-from trainshed.contract.errors import (
-    EXIT_INTERNAL,
-    EXIT_NOT_FOUND,
-    EXIT_SIGNAL_BASE,
-    EXIT_USER,
-    TrainshedError,
-    shorten,
-)
+from trainshed.base.errors import EXIT_INTERNAL, EXIT_NOT_FOUND, EXIT_SIGNAL_BASE, EXIT_USER, TrainshedError, shorten
+from trainshed.base.secrets import mask_text
 from trainshed.contract.outcome import Failure, clip
-from trainshed.contract.secrets import mask_text
 
 from .exception import AGENT_LINE, Raised, find_exception, root_cause
 from .hints import Context, hint_for
@@ -26,7 +19,7 @@ if TYPE_CHECKING:
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.job import Job
 
-    from ..supervisor.plan import Outcome, ProcessResult, StartError
+    from ..supervisor.launch_plan import Outcome, ProcessResult, StartError
 
 TAIL_LINES = 20
 LONG_LINE = 2000  # characters

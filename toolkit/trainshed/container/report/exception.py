@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from trainshed.contract.record import Record
+from trainshed.base.record import Record
 
 _HEADER = re.compile(r"^(?:Original )?Traceback \(most recent call last\):")  # "Original": torch's data-loader workers
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\):")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.contract.errors import EXIT_SUCCESS
+from trainshed.base.errors import EXIT_SUCCESS
 from trainshed.contract.outcome import read_own_failure, write_failure, write_success
 
 from ..console import say
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from trainshed.contract.paths import Paths
 
     from ..notices import Interruption
-    from ..supervisor.plan import Outcome
-    from .record import RunRecord
+    from ..supervisor.launch_plan import Outcome
+    from .run_record import RunRecord
 
 
 def finish(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 
-from trainshed.contract.errors import did_you_mean
-from trainshed.contract.record import Record
+from trainshed.base.errors import did_you_mean
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ A connection that breaks is made anew; a host is lost only when it stays away (`
 
 from __future__ import annotations
 
-from ..interrupted import Interrupted, stop_raises
+from trainshed.machine.signals import Interrupted, stop_raises
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
-    from ..supervisor.plan import Outcome
+    from ..supervisor.launch_plan import Outcome
     from .leader import Leader
     from .member import Member
 

@@ -6,7 +6,7 @@ import select
 import socket
 import time
 
-from trainshed.contract.errors import ClusterError
+from trainshed.base.errors import ClusterError
 from trainshed.contract.outcome import Failure
 
 from ..cluster.hosts import resolves

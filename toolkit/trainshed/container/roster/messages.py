@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 
-from trainshed.contract.errors import ClusterError
+from trainshed.base.errors import ClusterError
+from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
-from trainshed.contract.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import select
 import signal
 import time
 
-from trainshed.contract.secrets import NAMES_VARIABLE, hidden_bytes
+from trainshed.base.secrets import NAMES_VARIABLE, hidden_bytes
+from trainshed.machine.processes import become_subreaper, catches, descendants
+from trainshed.machine.streams import CONSOLE_BYTES, Console, LogFile, Stream, Terminal, same_file
 
-from .plan import LaunchPlan, Outcome, ProcessResult, ProcessSpec, StartError
+from .launch_plan import LaunchPlan, Outcome, ProcessResult, ProcessSpec, StartError
 from .spawn import PIPE_BYTES, spawn
-from .streams import CONSOLE_BYTES, Console, LogFile, Stream, Terminal, same_file
-from .tree import become_subreaper, catches, descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 
-from .plan import ProcessSpec, StartError
-from .tree import die_with_parent
+from trainshed.machine.processes import die_with_parent
+
+from .launch_plan import ProcessSpec, StartError
 
 PIPE_BYTES = 1 << 20  # fewer wake-ups for chatty scripts; the kernel may grant less
 _F_SETPIPE_SZ = 1031  # <fcntl.h>; `fcntl` of Python 3.10 on Linux has it, but not everywhere

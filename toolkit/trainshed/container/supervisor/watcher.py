@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol
 
-    from .plan import ProcessSpec
+    from .launch_plan import ProcessSpec
 
     class Process(Protocol):
         """A started process, as a watcher or a runtime sees it."""

@@ -13,8 +13,9 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainshed.contract.errors import TrainshedError
-from trainshed.contract.plan_arguments import read_plan_arguments
+from trainshed.base.errors import TrainshedError
+
+from .arguments import read_plan_arguments
 
 PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
 

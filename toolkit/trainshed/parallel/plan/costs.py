@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..frontend.trace import Trace
+from ..record.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import PlanError
-from ..frontend.subject import Subject
-from ..frontend.trace import Trace
+from ..record.subject import Subject
+from ..record.trace import Trace
 from .calltree import Call, CallTree, choose_units
 from .costs import LAST_MESSAGES, OVERHEAD, Costs, Link, StageCosts, costs_of
-from .file import Plan, PlanUnit, model_fingerprint
 from .partition import Request, partition
+from .plan_file import Plan, PlanUnit, model_fingerprint
 from .profile import profile
 from .simulate import ZERO_BUBBLE, most_kept, order, step_seconds
 

@@ -21,10 +21,10 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..frontend import rng
-from ..frontend.record import Recorder
-from ..frontend.subject import Subject
-from ..frontend.trace import Event, Trace
+from ..record.recorder import Recorder
+from ..record.subject import Subject
+from ..record.trace import Event, Trace
+from ..replay import rng
 from ..tree import tensors
 
 SECONDS_PER_OPERATION = 1e-13

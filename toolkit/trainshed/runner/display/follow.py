@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..files.layout import RUNNER_LOG
+from ..run.layout import RUNNER_LOG
 from ..state.stored import Stored, load
 from .metrics import Metrics
 from .screen import Screen, duration

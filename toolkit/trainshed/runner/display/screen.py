@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Callable
 
-from trainshed.container.supervisor.streams import CONSOLE_BYTES, Console
-from trainshed.contract.errors import visible
-from trainshed.contract.secrets import mask_text
+from trainshed.base.errors import visible
+from trainshed.base.secrets import mask_text
+from trainshed.machine.streams import CONSOLE_BYTES, Console
 
 _CLEAR = b"\r\x1b[2K"
 REDRAW_SECONDS = 0.1  # at most one redrawing of the status in this time

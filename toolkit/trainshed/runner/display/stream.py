@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from trainshed.container.supervisor.streams import read_block
-from trainshed.contract.secrets import MASK
+from trainshed.base.secrets import MASK
+from trainshed.machine.streams import read_block
 
 from .metrics import Metrics
 from .screen import Screen

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..files.layout import Run
+from ..run.layout import Run
 from .screen import duration, size
 
 EVERY_SECONDS = 2.0  # between two looks

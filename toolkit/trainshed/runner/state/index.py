@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trainshed.contract.files import remove, write_atomic
+from trainshed.base.files import remove, write_atomic
 
 if TYPE_CHECKING:
-    from ..files.layout import Run
+    from ..run.layout import Run
 
 _ID = re.compile(r"[0-9a-f]{32}")
 LARGEST = 64 << 10  # bytes of one entry

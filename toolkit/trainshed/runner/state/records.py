@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from trainshed.contract.files import read_bytes
+from trainshed.base.files import read_bytes
 from trainshed.contract.outcome import REASON_BYTES, clip
 
-from ..files.layout import Host
+from ..run.layout import Host
 
 _LIMIT = 16 << 20
 

@@ -10,14 +10,14 @@ import math
 import time
 from typing import Any
 
-from trainshed.contract.files import write_atomic
-from trainshed.contract.secrets import MASK, mask_mapping, mask_text
+from trainshed.base.files import write_atomic
+from trainshed.base.secrets import MASK, mask_mapping, mask_text
 
 from ..display.metrics import Metrics
-from ..files.layout import Run
-from ..files.platform_files import input_data_config, shown_hyperparameters
-from ..job import S3
-from ..watch import Ending
+from ..job.job import S3
+from ..run.layout import Run
+from ..run.platform_files import input_data_config, shown_hyperparameters
+from ..run.watch import Ending
 from . import identity
 from .verdict import Verdict
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.contract.errors import JobError, Problem, TrainshedError, did_you_mean
-from trainshed.contract.files import read_bytes
+from trainshed.base.errors import JobError, Problem, TrainshedError, did_you_mean
+from trainshed.base.files import read_bytes
+from trainshed.base.secrets import MASK
 from trainshed.contract.hyperparameters import SpelledFloat
-from trainshed.contract.secrets import MASK
 
-from ..files.layout import RUNS, Run, hosts_of
-from ..job import Channel, Distribution, Job, Reference, Resources, Spot
-from ..jobfile.nodes import RawText
+from ..job.job import Channel, Distribution, Job, Reference, Resources, Spot
+from ..job.nodes import RawText
+from ..run.layout import RUNS, Run, hosts_of
 from . import identity, index
 from .status import ENDED
 

@@ -7,11 +7,11 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.contract.errors import EXIT_USER
+from trainshed.base.errors import EXIT_USER
 
 from ..display.screen import duration
-from ..files.layout import Host, Run
-from ..watch import Ending, HostEnd
+from ..run.layout import Host, Run
+from ..run.watch import Ending, HostEnd
 from .records import failure_of, record_of
 
 EXIT_TIME_OVER = 124  # as timeout(1) says it

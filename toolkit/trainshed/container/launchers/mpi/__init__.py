@@ -17,10 +17,10 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.contract.errors import LaunchError
-from trainshed.contract.record import Record
+from trainshed.base.errors import LaunchError
+from trainshed.base.record import Record
 
-from ...supervisor.plan import LaunchPlan, ProcessSpec
+from ...supervisor.launch_plan import LaunchPlan, ProcessSpec
 from ...supervisor.spawn import find_executable
 from . import options
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from trainshed.contract.errors import LaunchError, shorten
-from trainshed.contract.record import Record
+from trainshed.base.errors import LaunchError, shorten
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

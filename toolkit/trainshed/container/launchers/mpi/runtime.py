@@ -16,8 +16,8 @@ import socket
 import struct
 import time
 
-from trainshed.contract.errors import ClusterError, LaunchError
-from trainshed.contract.record import Record
+from trainshed.base.errors import ClusterError, LaunchError
+from trainshed.base.record import Record
 
 from ...roster.link import Link
 from . import options
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ...roster.leader import Leader
     from ...roster.member import Member
-    from ...supervisor.plan import ProcessSpec
+    from ...supervisor.launch_plan import ProcessSpec
     from ...supervisor.watcher import Process, Supervised
     from . import Runtime
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainshed.contract.pipeline import Settings
-from trainshed.parallel import StepOutput, api
+from trainshed.contract.wire.pipeline import Settings
+from trainshed.parallel import StepOutput, start
 from trainshed.parallel import step as _step
-from trainshed.parallel.api import is_initialized, local_size, num_microbatches, partition, rank, size
 from trainshed.parallel.clip import GradScaler
 from trainshed.parallel.errors import NotServed
-from trainshed.parallel.frontend.subject import recording
-from trainshed.parallel.state import session
+from trainshed.parallel.record.subject import recording
+from trainshed.parallel.session import session
+from trainshed.parallel.start import is_initialized, local_size, num_microbatches, partition, rank, size
 
 from . import model, transformers_support, unserved
 from .checkpoint import load, resume_from_checkpoint, save, save_checkpoint
@@ -73,13 +73,13 @@ state = _State()
 
 def init(config: dict[str, Any] | None = None) -> None:
     """Joins the ranks, with `config` or the job's `mp_parameters`."""
-    api.init(config)
+    start.init(config)
     transformers_support.apply()
 
 
 def shutdown() -> None:
     """Leaves the process group."""
-    api.shutdown()
+    start.shutdown()
 
 
 def step(function: Any = None, **options: Any) -> Any:
@@ -96,27 +96,27 @@ def is_tracing() -> bool:
 def local_rank() -> int:
     """Rank on this host."""
     transformers_support.apply()
-    return api.local_rank()
+    return start.local_rank()
 
 
 def mp_rank() -> int:
     """Rank in this pipeline."""
-    return api.pp_rank()
+    return start.pp_rank()
 
 
 def pp_rank() -> int:
     """Rank in this pipeline."""
-    return api.pp_rank()
+    return start.pp_rank()
 
 
 def dp_rank() -> int:
     """Number of this replica."""
-    return api.dp_rank()
+    return start.dp_rank()
 
 
 def rdp_rank() -> int:
     """Number of this replica."""
-    return api.dp_rank()
+    return start.dp_rank()
 
 
 def tp_rank() -> int:
@@ -126,22 +126,22 @@ def tp_rank() -> int:
 
 def mp_size() -> int:
     """Ranks of a pipeline."""
-    return api.pp_size()
+    return start.pp_size()
 
 
 def pp_size() -> int:
     """Ranks of a pipeline."""
-    return api.pp_size()
+    return start.pp_size()
 
 
 def dp_size() -> int:
     """Number of replicas."""
-    return api.dp_size()
+    return start.dp_size()
 
 
 def rdp_size() -> int:
     """Number of replicas."""
-    return api.dp_size()
+    return start.dp_size()
 
 
 def tp_size() -> int:

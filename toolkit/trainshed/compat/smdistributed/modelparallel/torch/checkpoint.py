@@ -16,7 +16,7 @@ import torch
 from trainshed.parallel import load_checkpoint
 from trainshed.parallel import save_checkpoint as save_shards
 from trainshed.parallel.errors import PipelineError
-from trainshed.parallel.state import grid, session
+from trainshed.parallel.session import grid, session
 
 from .ranks import barrier
 

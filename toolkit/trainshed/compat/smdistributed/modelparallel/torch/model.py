@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainshed.parallel import GradScaler, PipelineModel, PipelineOptimizer, clip_grad_norm_
 from trainshed.parallel.errors import NotServed
-from trainshed.parallel.state import session
+from trainshed.parallel.session import session
 
 from . import transformers_support
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 
 from trainshed.parallel.errors import PipelineError
-from trainshed.parallel.state import grid
+from trainshed.parallel.session import grid
 
 
 class CommGroup(Enum):

@@ -1,0 +1,53 @@
+"""The ready programs as one DDP job on two containers, as `docker run IMAGE train` starts them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.docker_cli import Containers
+
+pytestmark = pytest.mark.docker
+HOSTS = ["algo-1", "algo-2"]
+
+
+@pytest.mark.parametrize(
+    ("program", "hyperparameters", "model"),
+    [
+        ("image_classification.py", {"demo_data": "digits", "epochs": 1}, "config.json"),
+        (
+            "language_model.py",
+            {"demo_data": "topics", "max_steps": 2, "n_layer": 1, "n_embd": 32, "block_size": 32},
+            "config.json",
+        ),
+    ],
+)
+def test_a_ready_program_trains_on_two_containers(
+    container: Containers, network: str, program: str, hyperparameters: dict[str, Any], model: str
+) -> None:
+    running = []
+    for host in HOSTS:
+        job = container.job(host).configure(
+            {
+                "sagemaker_program": f"/opt/trainshed/entrypoints/{program}",
+                "sagemaker_torch_distributed_enabled": True,
+                "trainshed_processes_per_host": 1,
+                **hyperparameters,
+            }
+        )
+        resources = {"current_host": host, "hosts": HOSTS, "network_interface_name": "ethwe"}  # a name no container has
+        job.write({"input/config/resourceconfig.json": json.dumps(resources)})
+        running.append(
+            container.start(
+                job=job, network=network, hostname=host, env={"OMP_NUM_THREADS": "1"}, options=("--shm-size=1g",)
+            )
+        )
+    for host, one in zip(HOSTS, running, strict=True):
+        done = one.wait(timeout=400)
+        assert done.status == 0, f"{host}:\n{done.output}"
+        assert (done.job.folder / "output/success").is_file()
+        record = json.loads(done.job.read(f"output/data/run/{host}.json"))
+        assert record["cluster"]["world_size"] == 2 and record["state"] == "Completed"
+    assert (running[0].job.folder / "model" / model).is_file()

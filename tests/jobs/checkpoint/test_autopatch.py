@@ -1,0 +1,141 @@
+"""transformers' Trainer in a job that asks for `trainshed_checkpoint=auto`: not a line of the script knows of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from support.notice_jobs import TOOLKIT, Train
+from trainshed.checkpoint import hf_trainer
+
+pytestmark = pytest.mark.torch
+
+# The schedule of the learning rate knows nothing of the number of steps, so a run that is to be interrupted has no end that
+# could come before, and what follows decides how long training was meant to be.
+SCRIPT = """\
+import json, os, sys, time
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+class Slow(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        print(f"done {state.global_step}", flush=True)
+        time.sleep(0.02)
+
+torch.set_num_threads(1)
+set_seed(1)
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=32, n_positions=16, loss_type="ForCausalLM"))
+tokens = torch.randint(0, 32, (64, 8), generator=torch.Generator().manual_seed(0))
+trainer = Trainer(
+    model,
+    TrainingArguments(
+        output_dir=os.environ["SM_OUTPUT_DATA_DIR"] + "/trainer", max_steps=int(os.environ["STEPS"]),
+        per_device_train_batch_size=2, lr_scheduler_type="inverse_sqrt", warmup_steps=5, logging_steps=1, report_to=[],
+        disable_tqdm=True, save_strategy="no", use_cpu=True, seed=3,
+    ),
+    train_dataset=[{"input_ids": row, "labels": row} for row in tokens],
+    callbacks=[Slow()],
+)
+trainer.train()
+print("FINAL " + json.dumps([entry["loss"] for entry in trainer.state.log_history if "loss" in entry]), flush=True)
+"""
+
+
+def final_losses(job: Train) -> list[float]:
+    (line,) = {line.partition("FINAL ")[2] for line in job.lines if "FINAL " in line}
+    return json.loads(line)
+
+
+ENDLESS = {"STEPS": "1000000"}
+
+
+def interrupted(folder: Path, after: int, ranks: int) -> tuple[Train, Path, int]:
+    """A run that was stopped once a rank had done the step `after`, its checkpoint, and of which step that is."""
+    with Train(folder, SCRIPT, ranks=ranks, checkpoint="auto", env=ENDLESS) as job:
+        job.until(f"done {after}\n")
+        job.signal(signal.SIGTERM)
+        assert job.end() == 0, job.output
+    assert job.record()["state"] == "Interrupted"
+    assert "Reporting training INTERRUPTED after step" in job.output
+    assert "FINAL" not in job.output
+    step = job.record()["interruption"]["step"]
+    saved = folder / f"checkpoints/checkpoint-{step}"
+    assert step >= after and saved.is_dir()
+    return job, saved, step
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_trainer_interrupted_twice_ends_with_the_losses_of_one_that_never_was(ranks: int, tmp_path: Path) -> None:
+    _, first, step = interrupted(tmp_path / "job", 12, ranks)
+    again, second, step = interrupted(tmp_path / "job", step + 10, ranks)
+    assert f"resuming from {first} (verified)" in again.output
+    steps = {"STEPS": str(step + 10)}
+    with Train(tmp_path / "job", SCRIPT, ranks=ranks, checkpoint="auto", env=steps) as last:
+        assert last.end() == 0, last.output
+    assert f"resuming from {second} (verified)" in last.output
+    with Train(tmp_path / "straight", SCRIPT, ranks=ranks, env=steps) as straight:
+        assert straight.end() == 0, straight.output
+    assert "checkpoint=auto" not in straight.output  # nobody asked
+    assert len(final_losses(straight)) == step + 10
+    assert final_losses(last) == final_losses(straight)
+
+
+def test_a_damaged_or_unfinished_save_is_passed_over(tmp_path: Path) -> None:
+    _, good, step = interrupted(tmp_path, 5, 0)
+    bad = tmp_path / "checkpoints/checkpoint-999999"
+    bad.mkdir()
+    (bad / "model.safetensors").write_bytes(b"half")
+    _, newest, step = interrupted(tmp_path, step + 2, 0)
+    data = bytearray((newest / "optimizer.pt").read_bytes())
+    data[len(data) // 2] ^= 4
+    (newest / "optimizer.pt").write_bytes(data)
+    with Train(tmp_path, SCRIPT, checkpoint="auto", env={"STEPS": str(step + 3)}) as job:
+        assert job.end() == 0, job.output
+    assert "checkpoint-999999 passed over: it was not finished" in job.output
+    assert f"{newest.name} passed over: optimizer.pt is damaged" in job.output
+    assert f"resuming from {good} (verified)" in job.output
+
+
+def start(code: str, *path: object) -> str:
+    """Runs a line of Python with our start-up folder first on its path, as the launcher does."""
+    folders = [TOOLKIT / "trainshed/autopatch/startup", *path, TOOLKIT]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "TRAINSHED_AUTOPATCH": "checkpoint"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_hook_leaves_a_users_own_sitecustomize_in_force(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 'here'\n")
+    code = "import sys, sitecustomize; print(mine, sitecustomize.__file__, type(sys.meta_path[0]).__name__)"
+    assert start(code, tmp_path).split() == ["here", str(tmp_path / "sitecustomize.py"), "_Finder"]
+
+
+def test_the_hook_imports_nothing_heavy() -> None:
+    assert start("import sys; print('torch' in sys.modules, 'trainshed.checkpoint' in sys.modules)").split() == ["False"] * 2
+
+
+def test_a_trainer_that_has_not_what_we_hook_into_is_left_as_it_is() -> None:
+    module = types.ModuleType("transformers.trainer")
+    module.Trainer = type("Trainer", (), {"train": lambda self: "own"})  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="Trainer has no _save_checkpoint"):
+        hf_trainer.install(module)
+    assert module.Trainer().train() == "own"
+
+
+def test_a_trainer_that_keeps_no_optimizer_state_is_left_alone_with_the_reason(tmp_path: Path) -> None:
+    script = SCRIPT.replace("use_cpu=True", "use_cpu=True, save_only_model=True")
+    with Train(tmp_path, script, checkpoint="auto", env={"STEPS": "2"}) as job:
+        assert job.end() == 0, job.output
+    assert "this Trainer is left alone: save_only_model" in job.output
+    assert "FINAL" in job.output

@@ -1,0 +1,106 @@
+"""Lightning's Trainer in a job that asks for `trainshed_checkpoint=auto`: not a line of the script knows of it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("lightning", reason="needs the extra trainshed[lightning]")
+
+from support.notice_jobs import Train
+
+pytestmark = pytest.mark.torch
+
+# The position in the data is the loader's to keep: this one does, as torchdata's StatefulDataLoader does.
+SCRIPT = """\
+import os, time
+import torch
+import lightning.pytorch as pl
+
+ROOT = os.environ["SM_OUTPUT_DATA_DIR"]
+
+class Loader:
+    def __init__(self):
+        self.at = 0
+    def __len__(self):
+        return 10
+    def __iter__(self):
+        self.at %= 10
+        while self.at < 10:
+            self.at += 1
+            yield torch.randn(4, 8, generator=torch.Generator().manual_seed(self.at))
+    def state_dict(self):
+        return {"at": self.at}
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1))
+    def training_step(self, batch, number):
+        loss = (self.layers(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
+        print(f"loss rank={self.global_rank} step={self.global_step + 1} {loss.item()!r}", flush=True)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+    def on_train_batch_end(self, *_):
+        time.sleep(float(os.environ.get("PAUSE", "0")))
+
+torch.set_num_threads(1)
+pl.seed_everything(3)
+world = int(os.environ.get("WORLD_SIZE", "1"))
+trainer = pl.Trainer(
+    accelerator="cpu", devices=world, strategy="ddp" if world > 1 else "auto", max_epochs=int(os.environ["EPOCHS"]),
+    logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=ROOT,
+)
+trainer.fit(Model(), Loader())
+print("DONE", trainer.global_step, flush=True)
+"""
+
+
+def losses(job: Train) -> list[tuple[int, int, str]]:
+    """(rank, step, loss) of every step, sorted."""
+    found = [line[line.index("loss rank=") :].split() for line in job.lines if "loss rank=" in line]
+    return sorted((int(rank[5:]), int(step[5:]), loss) for _, rank, step, loss in found)
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_fit_interrupted_in_mid_epoch_ends_with_the_losses_of_one_that_never_was(ranks: int, tmp_path: Path) -> None:
+    with Train(tmp_path / "job", SCRIPT, ranks=ranks, checkpoint="auto", env={"EPOCHS": "10000", "PAUSE": "0.05"}) as job:
+        job.until(*(f"loss rank={rank} step=13 " for rank in range(ranks or 1)))
+        job.signal(signal.SIGTERM)
+        assert job.end() == 0, job.output
+    assert job.record()["state"] == "Interrupted"
+    assert "DONE" not in job.output
+    step = job.record()["interruption"]["step"]
+    saved = tmp_path / f"job/checkpoints/checkpoint-{step}"
+    assert step >= 13
+    assert any(path.suffix == ".manifest" for path in saved.iterdir())
+    epochs = {"EPOCHS": str(step // 10 + 2)}
+    with Train(tmp_path / "job", SCRIPT, ranks=ranks, checkpoint="auto", env=epochs) as last:
+        assert last.end() == 0, last.output
+    assert f"resuming from {saved} (verified)" in last.output
+    with Train(tmp_path / "straight", SCRIPT, ranks=ranks, env=epochs) as straight:
+        assert straight.end() == 0, straight.output
+    assert "checkpoint=auto" not in straight.output  # nobody asked
+    assert len(losses(straight)) == 10 * (step // 10 + 2) * (ranks or 1)
+    assert sorted(losses(job) + losses(last)) == losses(straight)
+
+
+def test_a_damaged_save_is_passed_over(tmp_path: Path) -> None:
+    with Train(tmp_path, SCRIPT, checkpoint="auto", env={"EPOCHS": "10000", "PAUSE": "0.05"}) as job:
+        job.until("loss rank=0 step=3 ")
+        job.signal(signal.SIGTERM)
+        assert job.end() == 0, job.output
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    data = bytearray((saved / "lightning.ckpt").read_bytes())
+    data[len(data) // 2] ^= 1
+    (saved / "lightning.ckpt").write_bytes(data)
+    with Train(tmp_path, SCRIPT, checkpoint="auto", env={"EPOCHS": "1"}) as again:
+        assert again.end() == 0, again.output
+    assert f"{saved.name} passed over: lightning.ckpt is damaged" in again.output
+    assert losses(again)[0][1] == 1

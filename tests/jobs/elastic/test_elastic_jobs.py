@@ -1,0 +1,99 @@
+"""Jobs of torch's elastic agent on two hosts, each a `train` process on a loopback address: restarts, lost hosts."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.hosts import LIMIT, Hosts, ended
+
+pytestmark = pytest.mark.torch
+BEGIN = """\
+import os, time
+attempt, rank, world = (int(os.environ[n]) for n in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE"))
+print("begin", attempt, "world", world, flush=True)
+"""
+
+
+class ElasticHosts(Hosts):
+    """Two hosts of one elastic job, a rank each, started."""
+
+    def __init__(self, folder: Path, script: str, **settings: object) -> None:
+        given: dict[str, object] = {"distribution": "torchrun", "engine": "torchrun", "processes_per_host": 1, **settings}
+        names = ["127.0.0.1", "127.0.0.2"]
+        super().__init__(folder, names, script, {f"trainshed_{name}": value for name, value in given.items()})
+        self.start(HOME=str(folder))
+
+    def end(self, number: int) -> int:
+        """A host's exit status."""
+        return self.processes[number].wait(LIMIT)
+
+    def restarts(self, number: int) -> list[dict[str, Any]]:
+        """What a host's run record says of restarts."""
+        (record,) = (self.base(number) / "output/data/run").glob("*.json")
+        return json.loads(record.read_text()).get("restarts", [])
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., ElasticHosts]]:
+    """Starts jobs, and ends what they leave."""
+    pytest.importorskip("torch")
+    with ended() as made:
+
+        def start(script: str, **settings: object) -> ElasticHosts:
+            made.append(job := ElasticHosts(tmp_path, script, **settings))
+            return job
+
+        yield start
+
+
+def test_a_rank_that_fails_is_started_again_and_the_reason_is_recorded(start: Callable[..., ElasticHosts]) -> None:
+    # The other rank waits for it, as in a collective: an agent whose ranks have succeeded takes no part in a restart.
+    script = "if rank == 1 and attempt == 0:\n    raise ValueError('bad luck')\n"
+    script += "while world == 2 and not os.path.exists('../../again'):\n    time.sleep(0.05)\n    if rank == 1:\n"
+    job = start(BEGIN + script + "        open('../../again', 'w').close()\nprint('done')\n", max_restarts=2)
+
+    assert [job.end(0), job.end(1)] == [0, 0], job.all_output()
+    (restart,) = [one for number in range(2) for one in job.restarts(number) if "bad luck" in one["reason"]]
+    assert restart["reason"].endswith("exited with 1: ValueError: bad luck") and restart["hosts"] == 2
+    assert "trainshed: restart 1 with 2 host(s) and 2 ranks, from the beginning: rank 1 on " in job.all_output()
+
+
+def test_a_job_goes_on_without_a_host_that_is_lost_while_enough_are_left(start: Callable[..., ElasticHosts]) -> None:
+    # The ranks wait for nothing of each other, so only the hosts' own roster can tell.
+    job = start(BEGIN + "while world > 1:\n    time.sleep(0.05)\nprint('done')\n", min_nodes=1)
+    job.wait_for("begin 0 world 2")
+    job.processes[1].send_signal(signal.SIGKILL)
+
+    assert job.end(0) == 0, job.all_output()
+    assert "world 1\n" in job.output(0) and "127.0.0.2 vanished" in job.output(0)
+    (restart,) = job.restarts(0)
+    assert (restart["reason"], restart["hosts"], restart["ranks"]) == ("127.0.0.2 vanished", 1, 1)
+    assert not job.failure(0)
+    job.wait_until_gone(1)
+
+
+def test_a_job_whose_first_host_is_lost_ends(start: Callable[..., ElasticHosts]) -> None:
+    job = start(BEGIN + "time.sleep(600)\n", min_nodes=1)
+    job.wait_for("begin 0 world 2")
+    job.processes[0].send_signal(signal.SIGKILL)
+
+    assert job.end(1) != 0
+    assert job.failure(1).startswith("ClusterError: 127.0.0.1 (the first host) vanished"), job.all_output()
+    job.wait_until_gone(0)
+
+
+def test_a_job_that_fails_without_progress_ends_before_its_restarts_are_used_up(start: Callable[..., ElasticHosts]) -> None:
+    job = start(BEGIN + "if rank == 1:\n    raise ValueError('bad label 17')\ntime.sleep(600)\n", max_restarts=50)
+
+    assert [job.end(0), job.end(1)] == [1, 1], job.all_output()
+    assert "not restarted: 3 failures in a row without a newer checkpoint" in job.all_output()
+    for number in range(2):
+        first = job.failure(number).splitlines()[0]
+        assert "rank 1 on 127.0.0." in first and "ValueError: bad label 17" in first, job.failure(number)
+    assert sum(len(job.restarts(number)) for number in range(2)) >= 2

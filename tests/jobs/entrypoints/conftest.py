@@ -1,0 +1,51 @@
+"""The programs as modules, and the demo data as channels."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from jobs.entrypoints import programs
+
+
+@pytest.fixture(scope="session")
+def module() -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a program of entrypoints/ by its name; leaves the import path, modules and environment as they were."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")  # language_model sets these two where they are not set
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        patch.syspath_prepend(str(programs.ENTRYPOINTS))
+        yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(programs.ENTRYPOINTS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def program(request: pytest.FixtureRequest, module: Callable[[str], ModuleType]) -> ModuleType:
+    """The program that a test module names as its PROGRAM."""
+    return module(request.module.PROGRAM.removesuffix(".py"))
+
+
+@pytest.fixture
+def outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of a job in this process."""
+    for name in set(os.environ) - set(programs.environment()):
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def job(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Path:
+    """A folder with the channels train and test (digits), text/train and text/validation. Not to be written to."""
+    root = tmp_path_factory.mktemp("channels")
+    demo_data = module("demo_data")
+    demo_data.write_digits(root / "digits", "npz")
+    demo_data.write_text(root / "text")
+    return root

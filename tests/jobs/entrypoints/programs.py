@@ -1,0 +1,136 @@
+"""Starts the programs of entrypoints/ as a launcher does: one process a rank, torchrun's variables, SM_* variables."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.free_ports import free_ports
+from support.paths import ENTRYPOINTS
+
+TOOLKIT = ENTRYPOINTS.with_name("toolkit")
+LIMIT = 600.0  # seconds, after which a run that hangs is killed
+METRIC = re.compile(r"^metric (\w+)=(\S+) epoch=(\S+) step=(\d+)$", re.MULTILINE)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment without any job in it, one thread a process, and `extra`."""
+    job = ("SM_", "SAGEMAKER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI_", "SLURM_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(job)}
+    return {**inherited, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
+
+
+@dataclass
+class Ranks:
+    """The processes of a run. output, errors: what each rank printed, complete after `finish`.
+
+    A pipe takes 4 KiB and is read by the line as it is waited for, so a rank 0 that prints with every step cannot run away
+    from a test that waits for one of the first.
+    """
+
+    processes: list[subprocess.Popen[bytes]]
+    error_files: list[Path]
+    output: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def wait_for(self, pattern: str) -> None:
+        """Reads rank 0's output up to a line that matches."""
+        stream = self.processes[0].stdout
+        assert stream is not None
+        for read in stream:
+            line = read.decode()
+            self.output[0] += line
+            if re.search(pattern, line):
+                return
+        raise AssertionError(f"rank 0 ended without a line like {pattern!r}:\n{self.output[0]}{self._errors()}")
+
+    def finish(self) -> list[int]:
+        """Waits for all ranks and gives their exit statuses."""
+        for rank, process in enumerate(self.processes):
+            assert process.stdout is not None
+            self.output[rank] += process.stdout.read().decode()
+            process.wait()
+        self.errors = [path.read_text() for path in self.error_files]
+        return [process.returncode for process in self.processes]
+
+    def succeed(self) -> str:
+        """Waits for all ranks, which must exit with 0; gives rank 0's output."""
+        statuses = self.finish()
+        assert set(statuses) == {0}, f"exit statuses {statuses}:\n{self.output}\n{self._errors()}"
+        return self.output[0]
+
+    def _errors(self) -> str:
+        return "\n".join(path.read_text() for path in self.error_files)
+
+
+@contextlib.contextmanager
+def started(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: str) -> Iterator[Ranks]:
+    """Starts a program in `cwd`, with variables `extra`; none of its processes outlives the block."""
+    port = str(free_ports())
+    processes, error_files = [], []
+    try:
+        for rank in range(ranks):
+            variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
+            variables |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            error_files.append(cwd / f"stderr-{port}-{rank}")
+            with error_files[-1].open("w") as errors:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, str(ENTRYPOINTS / program), *arguments],
+                        cwd=cwd,
+                        env=environment(**(variables if ranks > 1 else {}), **extra),
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
+                        bufsize=0,
+                        pipesize=4096,
+                    )
+                )
+        watchdog = threading.Timer(LIMIT, lambda: [process.kill() for process in processes])
+        watchdog.start()
+        try:
+            yield Ranks(processes, error_files, output=[""] * ranks)
+        finally:
+            watchdog.cancel()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def run(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: str) -> str:
+    """Runs a program to its successful end; gives rank 0's output."""
+    with started(program, *arguments, cwd=cwd, ranks=ranks, **extra) as job:
+        return job.succeed()
+
+
+def metrics(output: str, name: str) -> list[tuple[float, int]]:
+    """(value, step) of each line about the metric `name`."""
+    return [(float(value), int(step)) for found, value, _, step in METRIC.findall(output) if found == name]
+
+
+def job_folder(root: Path, data: Path, *channels: str) -> dict[str, str]:
+    """Variables of a job below `root`, which is made, with the folders of `data` as its channels."""
+    (root / "input").mkdir(parents=True)
+    (root / "input" / "data").symlink_to(data)
+    (root / "checkpoints").mkdir()
+    return job_variables(root, *channels)
+
+
+def job_variables(root: Path, *channels: str) -> dict[str, str]:
+    """SM_* variables of a job whose folders lie below `root`, as /opt/ml has them."""
+    return {
+        "SM_MODEL_DIR": str(root / "model"),
+        "SM_OUTPUT_DATA_DIR": str(root / "output" / "data"),
+        "SM_CHECKPOINT_DIR": str(root / "checkpoints"),
+        "SM_CHANNELS": str(sorted(channels)).replace("'", '"'),
+        **{f"SM_CHANNEL_{name.upper()}": str(root / "input" / "data" / name) for name in channels},
+    }

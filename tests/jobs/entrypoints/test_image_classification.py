@@ -1,0 +1,351 @@
+"""The image classifier: real jobs as processes, and what a job is made of within this process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jobs.entrypoints import programs
+
+pytestmark = pytest.mark.torch
+numpy: Any = pytest.importorskip("numpy", reason="the programs need torch and numpy")
+torch: Any = pytest.importorskip("torch", reason="the programs need torch and numpy")
+
+PROGRAM = "image_classification.py"
+EPOCHS = 10
+# A SIGTERM that comes between two lines of the program, however slow it and whoever watches it are.
+STOPPED_WHEN_IT_SAYS = """
+import builtins, signal
+own = builtins.print
+def say(*words, **options):
+    own(*words, **options)
+    if {text!r} in str(words[0]):
+        signal.raise_signal(signal.SIGTERM)
+builtins.print = say
+"""
+Module = Callable[[str], ModuleType]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, job: Path) -> tuple[Path, str]:
+    """The folder and the output of a job on two ranks that nothing interrupted."""
+    root = tmp_path_factory.mktemp("job")
+    variables = programs.job_folder(root, job / "digits", "train", "test")
+    return root, programs.run(PROGRAM, "--epochs", str(EPOCHS), cwd=root, ranks=2, **variables)
+
+
+def state(path: Path) -> dict[str, Any]:
+    return torch.load(path, weights_only=True)
+
+
+def test_two_ranks_learn_the_digits(trained: tuple[Path, str]) -> None:
+    root, output = trained
+    [(accuracy, step)] = programs.metrics(output, "test_accuracy")
+    assert accuracy > 0.97
+    assert [step for _, step in programs.metrics(output, "train_loss")] == list(range(21, step + 1, 21))
+    assert len(programs.metrics(output, "validation_accuracy")) == EPOCHS
+    assert all(rate > 0 for rate, _ in programs.metrics(output, "examples_per_second"))
+    summary = json.loads((root / "output" / "data" / "metrics.json").read_text())
+    assert summary["test_accuracy"] == pytest.approx(accuracy, abs=1e-5)
+    assert {name: summary[name] for name in ("epochs", "steps", "finished", "world_size")} == {
+        "epochs": EPOCHS,
+        "steps": step,
+        "finished": True,
+        "world_size": 2,
+    }
+
+
+def test_the_saved_model_predicts_as_well_as_was_measured(trained: tuple[Path, str], job: Path, tmp_path: Path) -> None:
+    root, output = trained
+    test = job / "digits" / "test" / "digits.npz"
+    printed = programs.run(PROGRAM, "--predict", str(test), "--model_dir", str(root / "model"), cwd=tmp_path)
+    answers = [json.loads(line) for line in printed.splitlines()]
+    assert [int(answer["input"]) for answer in answers] == list(range(359))
+    right = numpy.mean([int(answer["class"]) for answer in answers] == numpy.load(test)["y"])
+    [(accuracy, _)] = programs.metrics(output, "test_accuracy")
+    assert right == pytest.approx(accuracy, abs=1e-5)
+
+
+def test_the_loaded_network_takes_raw_pixels_of_any_number_type(
+    program: ModuleType, trained: tuple[Path, str], job: Path
+) -> None:
+    network, architecture = program.load(trained[0] / "model")
+    assert architecture.classes == [str(digit) for digit in range(10)]
+    pixels = torch.from_numpy(numpy.load(job / "digits" / "test" / "digits.npz")["x"]).unsqueeze(1)
+    assert torch.equal(network(pixels), network(pixels.double()))
+    assert not network.training
+
+
+def test_one_sigterm_stops_all_ranks_and_the_next_run_ends_as_if_there_had_been_none(
+    trained: tuple[Path, str], job: Path, tmp_path: Path
+) -> None:
+    variables = programs.job_folder(tmp_path / "job", job / "digits", "train", "test")
+    arguments = ("--epochs", str(EPOCHS), "--log_interval", "1")
+    with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables) as first:
+        first.wait_for("^metric train_loss=.* step=5$")
+        first.processes[1].send_signal(signal.SIGTERM)
+        output = first.succeed()
+    stopped = json.loads((tmp_path / "job" / "output" / "data" / "metrics.json").read_text())
+    step = stopped["steps"]
+    assert not stopped["finished"] and 5 <= step < 21 * EPOCHS
+    name = f"step-{step:012d}"
+    assert f"trainshed: stopping after step {step}: SIGTERM received; saved as {name}\n" in first.errors[0]
+    assert "\nmodel: " in output and not programs.metrics(output, "test_accuracy")
+
+    with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables) as second:
+        output = second.succeed()
+    assert f"trainshed: resumed from {tmp_path}/job/checkpoints/{name} " in second.errors[0]
+    steps = [at for _, at in programs.metrics(output, "train_loss")]
+    assert steps[0] > step and steps[-1] == 21 * EPOCHS
+    through, resumed = state(trained[0] / "model" / "model.pt"), state(tmp_path / "job" / "model" / "model.pt")
+    assert all(torch.equal(through[name], resumed[name]) for name in through)
+
+
+def test_it_runs_plain_with_a_stop_before_the_first_step_ending_well_too(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/sitecustomize.py").write_text(STOPPED_WHEN_IT_SAYS.format(text="using the demo data"))
+    modules = f"{tmp_path / 'modules'}:{programs.TOOLKIT}"
+    with programs.started(PROGRAM, "--epochs", "50", cwd=tmp_path, PYTHONPATH=modules) as plain:
+        plain.succeed()
+    assert plain.errors == [
+        "trainshed: notice: SIGTERM received\ntrainshed: stopping after step 1: SIGTERM received; not saved\n"
+    ]
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"modules", "model", "output"}
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["trained"]["finished"] is False
+
+
+def test_an_error_is_one_line_and_status_1(tmp_path: Path) -> None:
+    variables = programs.job_variables(tmp_path, "validation")
+    with programs.started(PROGRAM, cwd=tmp_path, **variables) as run:
+        assert run.finish() == [1]
+    message = "the job has no channel train; add it, or set the hyperparameter demo_data to digits"
+    assert run.errors == [f"image_classification: error: {message}\n"]
+
+
+def test_an_error_in_a_process_that_reads_data_is_one_line_too(module: Module, tmp_path: Path) -> None:
+    module("demo_data").write_digits(tmp_path / "data", "png")
+    broken = min((tmp_path / "data" / "test" / "7").iterdir())
+    broken.write_bytes(broken.read_bytes()[:60])
+    arguments = ("--train", str(tmp_path / "data" / "test"), "--num_workers", "1", "--validation_fraction", "0")
+    with programs.started(PROGRAM, *arguments, "--image_size", "8", "--channels", "1", cwd=tmp_path) as run:
+        assert run.finish() == [1]
+    [line] = run.errors[0].splitlines()
+    assert line.startswith(f"image_classification: error: {broken} cannot be read as an image: ")
+
+
+def waits_for_it(pid: int, number: int) -> bool:
+    """Whether a signal has been sent to a process, and not been taken (proc(5), ShdPnd)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
+def test_a_process_that_reads_data_ends_at_a_sigterm_of_its_rank_alone(program: ModuleType) -> None:
+    ready, tell = os.pipe()
+    reader = os.fork()
+    if reader == 0:
+        program.leave_stopping_to_the_rank(0)
+        os.write(tell, b".")
+        time.sleep(600)
+        os._exit(1)
+    try:
+        os.read(ready, 1)
+        subprocess.run(["kill", "-TERM", str(reader)], check=True)
+        while waits_for_it(reader, signal.SIGTERM):  # two that wait would be one
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert os.waitpid(reader, os.WNOHANG) == (0, 0)
+        os.kill(reader, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]) == 0
+    finally:
+        os.close(ready)
+        os.close(tell)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(reader, signal.SIGKILL)
+            os.waitpid(reader, 0)
+
+
+# --- within this process ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Callable[..., Namespace]:
+    """Hyperparameters for a job on 60 little images below tmp_path, of two classes that are easily told apart."""
+    draw = numpy.random.default_rng(0)
+    labels = numpy.arange(60) % 2
+    images = draw.normal(labels.reshape(-1, 1, 1) * 3, 1, (60, 6, 6)).astype(numpy.float32)
+    (tmp_path / "train").mkdir()
+    numpy.savez(tmp_path / "train" / "data.npz", x=images, y=labels)
+
+    def read(**changed: object) -> Namespace:
+        given = {
+            "train": tmp_path / "train",
+            "model_dir": tmp_path / "model",
+            "output_data_dir": tmp_path / "output",
+            "epochs": 3,
+            "batch_size": 8,
+            "width": 4,
+            "device": "cpu",
+            **changed,
+        }
+        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
+
+    return read
+
+
+def trained_here(program: ModuleType, hp: Namespace) -> Any:
+    """The job of these hyperparameters, after it has run in this process."""
+    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
+    job.run()
+    return job
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"optimizer": "sgd", "learning_rate": 0.05},
+        {"optimizer": "adam", "lr_schedule": "linear"},
+        {"augment": "shift", "lr_schedule": "constant"},
+        {"augment": "flip", "depth": 2},
+        {"amp": True, "num_workers": 1},
+    ],
+)
+def test_every_way_to_train_learns(
+    program: ModuleType, options: Callable[..., Namespace], changed: dict[str, object]
+) -> None:
+    assert trained_here(program, options(**changed)).results["validation_accuracy"] == 1.0
+
+
+def test_training_ends_when_the_target_is_reached(program: ModuleType, options: Callable[..., Namespace]) -> None:
+    job = trained_here(program, options(target_accuracy=0.9, epochs=50, learning_rate=0.02))
+    assert job.at.epoch < 10 and job.results["validation_accuracy"] >= 0.9
+
+
+def test_a_learning_rate_that_is_too_high_is_named(program: ModuleType, options: Callable[..., Namespace]) -> None:
+    with pytest.raises(
+        program.Problem, match=r"^train_loss is no finite number at step \d+: lower learning_rate \(1e\+30\)$"
+    ):
+        trained_here(program, options(optimizer="sgd", learning_rate=1e30))
+
+
+def test_a_finished_training_is_not_repeated_but_evaluated(program: ModuleType, options: Callable[..., Namespace]) -> None:
+    hp = options(checkpoint_dir=Path(options().model_dir).parent / "checkpoints")
+    first = trained_here(program, hp)
+    again = trained_here(program, hp)
+    assert again.at == first.at
+    assert again.results["validation_loss"] == first.results["validation_loss"]
+    assert "train_loss" not in again.results
+
+
+def test_another_batch_size_goes_on_at_the_same_place_in_the_data(
+    program: ModuleType, options: Callable[..., Namespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(options().model_dir).parent / "checkpoints"
+    with monkeypatch.context() as patch:
+        stop_at(4, program, patch)
+        assert trained_here(program, options(checkpoint_dir=folder, batch_size=8)).at == program.Position(0, 4, 4)
+    job = program.Training(options(checkpoint_dir=folder, batch_size=16), program.World(0, 1, 0, torch.device("cpu")))
+    assert job.at == program.Position(0, 2, 4)
+    job.checkpoints.close()
+
+
+def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
+    """Sends this process SIGTERM during a step; the Checkpointer handles it."""
+    own = program.Training.step
+
+    def interrupted(job: Any, *batch: Any) -> None:
+        own(job, *batch)
+        if job.at.step == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    patch.setattr(program.Training, "step", interrupted)
+
+
+def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, options: Callable[..., Namespace]) -> None:
+    folder = Path(options().model_dir).parent / "checkpoints"
+    trained_here(program, options(checkpoint_dir=folder))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for changed, reason in (
+        ({"width": 8}, r"model/layers\.0\.weight has the shape .*, in the checkpoint .*"),
+        ({"optimizer": "sgd"}, r"it is of another training \(its optimizer differs\)"),
+    ):
+        with pytest.raises(program.Problem, match=rf"^{folder}/step-\d+: {reason}: remove it to train from scratch, or use"):
+            trained_here(program, options(checkpoint_dir=folder, **changed))
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("kept", [0, 100, 5000])
+def test_a_damaged_checkpoint_is_passed_over_and_the_reason_said(
+    program: ModuleType, options: Callable[..., Namespace], capsys: pytest.CaptureFixture[str], kept: int
+) -> None:
+    folder = Path(options().model_dir).parent / "checkpoints"
+    first = trained_here(program, options(checkpoint_dir=folder, epochs=1))
+    (weights,) = folder.rglob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:kept])
+    again = trained_here(program, options(checkpoint_dir=folder, epochs=1))
+    assert f"{weights.parent.name} passed over: {weights.name} has {kept} bytes instead of" in capsys.readouterr().err
+    assert again.results["validation_loss"] == first.results["validation_loss"]
+    assert "train_loss" in again.results
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"optimizer": "adamm"}, "hyperparameter optimizer: invalid choice: 'adamm' (choose from "),
+        ({"demo_data": "digits"}, "demo_data is digits, but there is a training folder too"),
+        ({"validation_fraction": 0, "target_accuracy": 0.9}, "target_accuracy needs validation data"),
+        ({"validation": "/nowhere"}, "the channel validation /nowhere is no folder"),
+        ({"predict": "x.png"}, "holds no model of image_classification: "),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    program: ModuleType, options: Callable[..., Namespace], changed: dict[str, object], message: str
+) -> None:
+    with pytest.raises(program.Problem) as raised:
+        hp = options(**changed)
+        program.predict(hp) if hp.predict else trained_here(program, hp)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_augmentation_does_not_depend_on_the_number_of_ranks(program: ModuleType, options: Callable[..., Namespace]) -> None:
+    images = torch.arange(8 * 2 * 16 * 16, dtype=torch.float32).reshape(8, 2, 16, 16)
+    hp, cpu = options(augment="flip"), torch.device("cpu")
+    alone = program.augmented(images, hp, 5, program.World(0, 1, 0, cpu))
+    for rank in range(2):
+        shared = program.augmented(images[rank::2], hp, 5, program.World(rank, 2, rank, cpu))
+        assert torch.equal(shared, alone[rank::2])
+    assert not torch.equal(program.augmented(images, hp, 6, program.World(0, 1, 0, cpu)), alone)
+
+
+def test_the_ranks_share_each_global_batch(program: ModuleType) -> None:
+    worlds = [program.World(rank, 3, rank, None) for rank in range(3)]
+    alone = program.train_batches(120, 12, program.World(0, 1, 0, None), seed=1, epoch=4)
+    shares = [program.train_batches(120, 4, world, seed=1, epoch=4) for world in worlds]
+    assert [sorted(chain(*parts)) for parts in zip(*shares, strict=True)] == [sorted(batch) for batch in alone]
+    assert sorted(chain(*alone)) == list(range(120))
+    assert alone != program.train_batches(120, 12, program.World(0, 1, 0, None), seed=1, epoch=5)
+
+
+def test_the_learning_rate_rises_and_falls_as_the_schedule_says(
+    program: ModuleType, options: Callable[..., Namespace]
+) -> None:
+    def rates(schedule: str) -> list[float]:
+        hp = options(lr_schedule=schedule, learning_rate=1.0)
+        return [program.learning_rate(hp, step, 4, 12) for step in range(12)]
+
+    for schedule in ("constant", "linear", "cosine"):
+        assert rates(schedule)[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates("constant")[5:] == [1.0] * 7
+    assert rates("linear")[8] == rates("cosine")[8] == pytest.approx(0.5)
+    assert rates("cosine")[11] < rates("linear")[11] < 0.2

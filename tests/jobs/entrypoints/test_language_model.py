@@ -1,0 +1,335 @@
+"""The language model: real jobs as processes, and what a job is made of within this process."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jobs.entrypoints import programs
+from trainshed.checkpoint import guard
+
+pytestmark = pytest.mark.torch
+torch: Any = pytest.importorskip("torch", reason="the program needs torch")
+transformers: Any = pytest.importorskip("transformers", reason="the program needs transformers")
+pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
+
+PROGRAM = "language_model.py"
+TINY = ("--n_embd", "32", "--n_layer", "1", "--block_size", "32")
+Module = Callable[[str], ModuleType]
+AWKWARD = "Größe\t\x00<|endoftext|>\n  naïve — 🚂\r\n"
+NO_NETWORK = """
+import socket
+def refuse(*arguments, **keywords):
+    with open({log!r}, "a") as file:
+        file.write(repr(arguments))
+    raise OSError("no network")
+socket.getaddrinfo = socket.create_connection = socket.socket.connect = refuse
+"""
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, job: Path) -> tuple[Path, dict[str, str], str]:
+    """A job on two ranks, of which one got SIGTERM: its folder, variables and rank 0's stderr. It had no network."""
+    root = tmp_path_factory.mktemp("job")
+    (root / "modules").mkdir()
+    (root / "modules" / "sitecustomize.py").write_text(NO_NETWORK.format(log=str(root / "connections")))
+    variables = {
+        **programs.job_folder(root / "job", job / "text", "train", "validation"),
+        "PYTHONPATH": f"{root / 'modules'}:{programs.TOOLKIT}",
+    }
+    arguments = (*TINY, "--max_steps", "2000", "--log_interval", "10")
+    with programs.started(PROGRAM, *arguments, cwd=root, ranks=2, **variables) as run:
+        run.wait_for("^metric train_loss=.* step=20$")
+        run.processes[1].send_signal(signal.SIGTERM)
+        run.succeed()
+        return root, variables, run.errors[0]
+
+
+def test_one_sigterm_stops_all_ranks_at_a_step_with_a_checkpoint(stopped: tuple[Path, dict[str, str], str]) -> None:
+    root, _, errors = stopped
+    summary = json.loads((root / "job" / "output" / "data" / "metrics.json").read_text())
+    assert not summary["finished"] and 20 <= summary["steps"] < 2000
+    [checkpoint] = (root / "job" / "checkpoints").iterdir()
+    assert checkpoint.name == f"checkpoint-{summary['steps']}"
+    assert f"stopping after step {summary['steps']}: SIGTERM received; saved in {checkpoint}\n" in errors
+    assert "validation_loss" not in summary
+    assert not (root / "connections").exists()
+
+
+def test_a_job_interrupted_twice_ends_with_the_loss_of_one_that_never_was(job: Path, tmp_path: Path) -> None:
+    # Rank 0 prints two lines a step into a pipe of 4 KiB, so it cannot run away from whoever reads them.
+    arguments = (*TINY, "--max_steps", "250", "--log_interval", "1", "--dropout", "0.1")
+
+    def losses(output: str) -> list[tuple[float, int]]:
+        return programs.metrics(output, "train_loss")
+
+    variables = programs.job_folder(tmp_path / "straight", job / "text", "train", "validation")
+    straight = programs.run(PROGRAM, *arguments, cwd=tmp_path, **variables)
+    variables = programs.job_folder(tmp_path / "job", job / "text", "train", "validation")
+    pieces = []
+    stops = [0]
+    for _ in range(2):
+        with programs.started(PROGRAM, *arguments, cwd=tmp_path, **variables) as run:
+            run.wait_for("^metric train_loss=")
+            run.processes[0].send_signal(signal.SIGTERM)
+            pieces += losses(run.succeed())
+        summary = json.loads((tmp_path / "job/output/data/metrics.json").read_text())
+        stops.append(summary["steps"])
+        assert not summary["finished"]
+    assert 0 < stops[1] < stops[2] < 250
+    last = programs.run(PROGRAM, *arguments, cwd=tmp_path, **variables)
+    assert pieces + losses(last) == losses(straight)
+    assert programs.metrics(last, "validation_loss") == programs.metrics(straight, "validation_loss")
+
+
+def test_the_next_run_goes_on_learns_and_its_model_loads_and_measures_the_same(
+    stopped: tuple[Path, dict[str, str], str], program: ModuleType, job: Path
+) -> None:
+    root, variables, _ = stopped
+    step = json.loads((root / "job" / "output" / "data" / "metrics.json").read_text())["steps"]
+    half = root / "job" / "checkpoints" / f"checkpoint-{step + 1}"  # as a run that was killed leaves it
+    shutil.copytree(root / "job" / "checkpoints" / f"checkpoint-{step}", half)
+    (half / "optimizer.pt").write_bytes((half / "optimizer.pt").read_bytes()[:-100])
+    for manifest in half.glob("*.manifest"):  # the last file to be written
+        manifest.unlink()
+    end = step + 150
+    arguments = (*TINY, "--max_steps", str(end), "--log_interval", "10")
+    with programs.started(PROGRAM, *arguments, cwd=root, ranks=2, **variables) as run:
+        output = run.succeed()
+    assert f"{half.name} passed over: it was not finished" in run.errors[0]
+    assert f"resuming from {root}/job/checkpoints/checkpoint-{step} (verified)\n" in run.errors[0]
+    losses = programs.metrics(output, "train_loss")
+    assert losses[0][1] > step and losses[-1][1] == end - end % 10
+    assert losses[-1][0] < 4.5 < math.log(257)
+
+    [(loss, at)] = programs.metrics(output, "validation_loss")
+    [(perplexity, _)] = programs.metrics(output, "validation_perplexity")
+    assert at == end and perplexity == pytest.approx(math.exp(loss), rel=1e-3)
+    model = transformers.AutoModelForCausalLM.from_pretrained(root / "job" / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(root / "job" / "model")
+    texts = program.texts_below(job / "text" / "validation", "validation")
+    blocks = program.Blocks(program.tokens_of(texts, program.encode_with(tokenizer)), 32)
+    batch = torch.stack([blocks[position]["input_ids"] for position in range(len(blocks))])
+    with torch.no_grad():
+        # The Trainer weighs the batches of ranks alike, full or not.
+        assert model(input_ids=batch, labels=batch).loss.item() == pytest.approx(loss, rel=2e-3)
+    assert all((path.stat().st_mode & 0o444) == 0o444 for path in (root / "job" / "model").iterdir())
+
+
+# --- within this process ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Callable[..., Namespace]:
+    """Hyperparameters for a job of a few steps on a text below tmp_path."""
+    (tmp_path / "train" / "deep").mkdir(parents=True)
+    (tmp_path / "train" / "deep" / "a.txt").write_text("the train stands under a roof. " * 200)
+
+    def read(**changed: object) -> Namespace:
+        given = {
+            "train": tmp_path / "train",
+            "model_dir": tmp_path / "model",
+            "output_data_dir": tmp_path / "output",
+            "block_size": 16,
+            "n_layer": 1,
+            "n_embd": 16,
+            "n_head": 2,
+            "batch_size": 4,
+            "max_steps": 6,
+            "log_interval": 2,
+            "device": "cpu",
+            **changed,
+        }
+        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
+
+    return read
+
+
+@pytest.fixture
+def train(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> Callable[[Namespace], str]:
+    """Runs a job in this process; gives what it printed."""
+
+    def run(hp: Namespace) -> str:
+        program.train(hp, program.World(0, 1, 0, torch.device("cpu")))
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_byte_is_a_token_and_every_text_comes_back(program: ModuleType, tmp_path: Path) -> None:
+    tokenizer = program.byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = AWKWARD.replace("<|endoftext|>", "")
+    for either in (tokenizer, loaded):
+        assert len(either) == 257
+        assert either(text)["input_ids"] == list(text.encode())
+        assert either.decode(either(text)["input_ids"]) == text
+        assert either.decode(list(range(128))) == bytes(range(128)).decode()
+        assert either("<|endoftext|>")["input_ids"] == [256]
+
+
+def test_the_fast_way_to_bytes_gives_what_the_tokenizer_gives(program: ModuleType) -> None:
+    texts = [AWKWARD.replace("<|endoftext|>", ""), "", "x" * 70_000 + "\n" + "line\n" * 30_000]
+    fast = program.tokens_of(texts, program.encode_bytes)
+    slow = program.tokens_of(texts, program.encode_with(program.byte_tokenizer()))
+    assert fast.dtype == slow.dtype and fast.tolist() == slow.tolist()
+    assert fast[-1] == 256 and (fast == 256).sum() == 3
+
+
+def test_a_long_text_is_cut_where_lines_end(program: ModuleType) -> None:
+    text = "".join(f"line {number}\n" for number in range(20_000)) + "z" * 100_000
+    pieces = list(program.pieces(text))
+    assert "".join(pieces) == text and max(map(len, pieces)) <= program.PIECE
+    assert all(piece.endswith("\n") for piece in pieces[:3])
+
+
+def test_bytes_that_are_no_utf_8_do_not_stop_a_job(program: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    assert list(program.texts_below(tmp_path, "train")) == ["caf\N{REPLACEMENT CHARACTER}"]
+
+
+def test_without_a_validation_channel_the_end_of_the_text_is_held_out(
+    program: ModuleType, options: Callable[..., Namespace]
+) -> None:
+    every = program.tokens_of(program.texts_below(Path(options().train), "train"), program.encode_bytes)
+    data, held_out = program.load_data(options(validation_fraction=0.25), program.encode_bytes)
+    kept = len(every) - round(len(every) / 4)
+    assert data.tokens.tolist() + held_out.tokens.tolist() == every.tolist()
+    assert (len(data), len(held_out)) == (kept // 16, (len(every) - kept) // 16)
+    assert data[1]["labels"].tolist() == every[16:32].tolist()
+    assert program.load_data(options(validation_fraction=0), program.encode_bytes)[1] is None
+
+
+def test_a_tokenizer_of_ones_own_is_used_and_saved_with_the_model(
+    options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    mine = tokenizers.ByteLevelBPETokenizer()
+    mine.train_from_iterator(["the train stands under a roof. "] * 3, vocab_size=280, min_frequency=1)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=mine._tokenizer).save_pretrained(tmp_path / "tokenizer")
+    output = train(options(tokenizer=tmp_path / "tokenizer"))
+    assert programs.metrics(output, "validation_loss")
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert len(saved) == model.config.vocab_size == mine.get_vocab_size()
+    assert len(saved("the train stands")["input_ids"]) < 10
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"gradient_accumulation_steps": 2, "amp": True, "lr_schedule": "linear"},
+        {"optimizer": "adafactor", "lr_schedule": "constant", "dropout": 0.1},
+        {"optimizer": "sgd", "validation_fraction": 0, "max_grad_norm": 0},
+    ],
+)
+def test_every_way_to_train_comes_to_its_end(
+    options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path, changed: dict[str, object]
+) -> None:
+    output = train(options(**changed))
+    assert [step for _, step in programs.metrics(output, "train_loss")] == [2, 4, 6]
+    assert bool(programs.metrics(output, "validation_loss")) == (changed.get("validation_fraction") != 0)
+    assert json.loads((tmp_path / "output" / "metrics.json").read_text())["finished"] is True
+    assert "{" not in output  # the Trainer's own lines
+
+
+def test_epochs_count_whole_passes_over_the_text(
+    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str]
+) -> None:
+    data, _ = program.load_data(options(), program.encode_bytes)
+    output = train(options(max_steps="", epochs=2, batch_size=64))
+    assert f"for {2 * math.ceil(len(data) / 64)} steps" in output
+    assert [step for _, step in programs.metrics(output, "validation_loss")] == [6, 12]
+
+
+def test_a_finished_training_is_not_repeated_but_evaluated(
+    options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
+) -> None:
+    hp = options(checkpoint_dir=tmp_path / "checkpoints")
+    first, again = train(hp), train(hp)
+    assert not programs.metrics(again, "train_loss")
+    assert programs.metrics(again, "validation_loss") == programs.metrics(first, "validation_loss")
+
+
+def test_a_checkpoint_of_another_model_is_named(
+    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
+) -> None:
+    train(options(checkpoint_dir=tmp_path / "checkpoints"))
+    with pytest.raises(program.Problem, match=r"checkpoint-6 is of another model \(n_embd differ\): remove it, or use"):
+        train(options(checkpoint_dir=tmp_path / "checkpoints", n_embd=32))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"])
+def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
+    options: Callable[..., Namespace],
+    train: Callable[[Namespace], str],
+    tmp_path: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(guard, "say", said.append)
+    hp = options(checkpoint_dir=tmp_path / "checkpoints", max_steps=1)
+    train(hp)
+    file = tmp_path / "checkpoints" / "checkpoint-1" / name
+    file.write_bytes(file.read_bytes()[:-30])
+    train(hp)
+    assert f"checkpoint-1 passed over: {name} has " in "\n".join(said)
+    file.unlink()
+    said.clear()
+    train(hp)
+    assert f"checkpoint-1 passed over: {name} is missing" in "\n".join(said)
+
+
+def test_a_learning_rate_that_is_too_high_is_named(
+    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str]
+) -> None:
+    with pytest.raises(program.Problem, match=r"^train_loss is no finite number at step \d+: lower learning_rate"):
+        train(options(optimizer="sgd", learning_rate=1e30, max_grad_norm=0, lr_schedule="constant", max_steps=20))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"n_head": 3}, "n_embd 16 does not divide by n_head 3"),
+        ({"optimizer": "lion"}, "hyperparameter optimizer: invalid choice: 'lion' (choose from "),
+        ({"demo_data": "topics"}, "demo_data is topics, but there is a training folder too"),
+        ({"train": "/nowhere"}, "the channel train /nowhere is no folder"),
+        ({"train": programs.ENTRYPOINTS}, "entrypoints holds no *.txt files"),
+        ({"tokenizer": programs.ENTRYPOINTS}, "holds no tokenizer that Transformers loads: "),
+        ({"block_size": 6000}, "the training text has 5581 tokens, less than one sequence of 6000 (block_size)"),
+        ({"block_size": 1000}, "the validation text has 620 tokens, less than one sequence of 1000 (block_size)"),
+        (
+            {"batch_size": 4, "gradient_accumulation_steps": 5},
+            "batch_size 4 is smaller than the world size 1 times 5 parts",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    program: ModuleType,
+    options: Callable[..., Namespace],
+    train: Callable[[Namespace], str],
+    changed: dict[str, object],
+    message: str,
+) -> None:
+    with pytest.raises(program.Problem) as raised:
+        train(options(**changed))
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_missing_channel_is_one_line_and_status_1(tmp_path: Path) -> None:
+    variables = programs.job_variables(tmp_path, "validation")
+    with programs.started(PROGRAM, cwd=tmp_path, **variables) as run:
+        assert run.finish() == [1]
+    message = "the job has no channel train; add it, or set the hyperparameter demo_data to topics"
+    assert run.errors == [f"language_model: error: {message}\n"]

@@ -1,0 +1,409 @@
+"""Jobs that hang for real, and jobs that only look like it. Each host is a `train` process on a loopback address."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.hosts import TOOLKIT, Hosts, ended
+from trainshed.container.hangs.activity import activity
+from trainshed.container.hangs.movement import ranks_below
+from trainshed.container.hangs.stacks import ask, main_thread
+from trainshed.container.launchers.flight_recorder import recorder_settings
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="ranks that talk need torch, which is an extra")
+
+# Until the test has seen that every rank is at the place where it will stay, and says so, nothing counts as standing still.
+NOISE = """\
+import os, threading, time
+def noise():
+    while not os.path.exists("../../hush"):
+        print(".", flush=True)
+        time.sleep(0.05)
+    open("../../hushed", "w").close()
+if os.environ.get("RANK", "0") == "0": threading.Thread(target=noise, daemon=True).start()
+"""
+AFTER_NOISE = NOISE.count("\n") + 1  # the next line
+
+# Rank 3 leaves out one all_reduce and goes on to the barrier, where the others will never come.
+SKIPS = f"""\
+{NOISE}
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+value = torch.ones(1)
+dist.all_reduce(value)
+print("ready", flush=True)
+
+
+def reduce():
+    dist.all_reduce(value)
+
+
+if dist.get_rank() != 3:
+    reduce()
+dist.barrier()
+"""
+REDUCE, BARRIER = (f"train.py:{AFTER_NOISE + line}" for line in (11, 16))
+SKIPPED = f"rank 3 on {{host}} waits in barrier at {BARRIER} while ranks 0, 1, 2 wait in all_reduce at {REDUCE}"
+
+
+# A line at which a rank stays until the test lets it go on; the pipes lie two folders above the code.
+STAYS = "open('../../stay' + os.environ.get('RANK', '0')).read()\n"
+
+
+class Stay:
+    """Keeps ranks at the line `STAYS`. Once made, all of them are there; `close` lets them go on."""
+
+    def __init__(self, job: Job, ranks: int) -> None:
+        self.writers: list[int] = []
+        deadline = time.monotonic() + 180
+        for rank in range(ranks):
+            # Opening the writer's end succeeds only once the rank has the reader's end, or waits in opening it.
+            while True:
+                assert time.monotonic() < deadline, job.output()
+                try:
+                    self.writers.append(os.open(job.folder / f"stay{rank}", os.O_WRONLY | os.O_NONBLOCK))
+                    break
+                except OSError as error:
+                    assert error.errno == errno.ENXIO
+                    time.sleep(0.05)
+
+    def close(self) -> None:
+        """The ranks go on."""
+        for writer in self.writers:
+            os.close(writer)
+
+
+class Job(Hosts):
+    """A job of `hosts` hosts, 127.0.0.1 and on. Hosts that are not to be started at once are left to `launch`."""
+
+    def __init__(
+        self, folder: Path, script: str, hosts: int, ranks: int, at_once: int | None = None, **settings: object
+    ) -> None:
+        for rank in range(hosts * max(ranks, 1)):
+            os.mkfifo(folder / f"stay{rank}")
+        given = {"distribution": "torchrun", "processes_per_host": ranks} if ranks else {}
+        names = [f"127.0.0.{number + 1}" for number in range(hosts)]
+        super().__init__(folder, names, script, {f"trainshed_{name}": value for name, value in (given | settings).items()})
+        for _ in range(hosts if at_once is None else at_once):
+            self.launch()
+
+    def launch(self) -> None:
+        """Starts the next host."""
+        self.start(len(self.processes), HOME=str(self.folder))
+
+    def hush(self) -> None:
+        """Ends the noise."""
+        (self.folder / "hush").touch()
+        deadline = time.monotonic() + 180
+        while not (self.folder / "hushed").exists():
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.05)
+
+    def places(self) -> dict[int | None, str]:
+        """What the ranks are doing now, and where, as their stacks tell."""
+        found: dict[int | None, str] = {}
+        for number, process in self.processes.items():
+            for rank in ranks_below(process.pid, None):
+                for asked in ask([rank.pid]):
+                    deadline = time.monotonic() + 180
+                    while not asked.whole():
+                        assert time.monotonic() < deadline, self.output()
+                        time.sleep(0.05)
+                    frames = main_thread(asked.text())
+                    doing = activity(frames, str(self.base(number) / "code")) if frames else None
+                    found[rank.rank] = f"{doing.what} at {doing.place}" if doing else ""
+        return found
+
+    def report(self, number: int = 0, count: int = 1) -> str:
+        """The last of `count` reports that this host has written."""
+        paths = sorted((self.base(number) / "output/data").glob("hang-*.txt"))
+        assert len(paths) == count
+        return paths[-1].read_text()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Starts jobs, and ends what they leave."""
+    with ended() as made:
+
+        def start(script: str, *, hosts: int = 1, ranks: int = 1, **settings: Any) -> Job:
+            made.append(job := Job(tmp_path, script, hosts, ranks, **settings))
+            return job
+
+        yield start
+
+
+@needs_torch
+@pytest.mark.torch
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[..., Job], hosts: int) -> None:
+    job = start(SKIPS, hosts=hosts, ranks=4 // hosts, hang_seconds=4)
+    job.wait_for("ready", 4 // hosts)
+    deadline = time.monotonic() + 180
+    while job.places() != {rank: f"all_reduce at {REDUCE}" for rank in range(3)} | {3: f"barrier at {BARRIER}"}:
+        assert time.monotonic() < deadline, job.output()
+    job.hush()
+    codes = job.exit_codes()
+    sentence = SKIPPED.format(host=job.names[-1])
+
+    assert codes == [124] * hosts
+    for number in range(hosts):
+        assert job.failure(number).startswith(f"Hang: {sentence}\n")
+        assert "different ways through the script" in job.failure(number)
+        assert sentence in job.output(number)
+    report = job.report()
+    assert report.startswith(f"hang report, nothing has moved for 4 s: {sentence}\n")
+    assert all(f"=== rank {rank} on {job.names[rank * hosts // 4]} waits in" in report for rank in range(4))
+    assert report.count(f'code/train.py", line {AFTER_NOISE + 11} in reduce') == 3
+    assert sum(line.startswith("trainshed:   ") for line in job.output().splitlines()) <= 12
+
+
+def test_sigusr1_to_any_host_reports_all_hosts_and_the_job_goes_on(start: Callable[..., Job]) -> None:
+    script = f"import os\nif os.environ['RANK'] == '3':\n    {STAYS}else:\n    {STAYS}"
+    job = start(script, hosts=2, ranks=2)
+    stay = Stay(job, 4)
+    job.processes[1].send_signal(signal.SIGUSR1)
+    job.wait_for("hang report")
+    stay.close()
+
+    assert job.exit_codes() == [0, 0]
+    sentence = "rank 3 on 127.0.0.2 is at train.py:3 while ranks 0, 1, 2 are at train.py:5"
+    assert job.report().startswith(f"hang report, asked for on 127.0.0.2: {sentence}\n")
+    assert "=== rank 3 on 127.0.0.2" in job.report(1) and "=== rank 0" not in job.report(1)
+    assert sentence in job.output(0) and sentence in job.output(1)
+
+
+def test_a_job_that_is_to_go_on_is_reported_once_and_goes_on(start: Callable[..., Job]) -> None:
+    job = start(f"{NOISE}{STAYS}print('done')\n", ranks=2, hang_seconds=3, on_hang="continue")
+    stay = Stay(job, 2)
+    job.hush()
+    job.wait_for("the job goes on")
+    stay.close()
+
+    assert job.exit_codes() == [0]
+    assert f"all ranks are at train.py:{AFTER_NOISE}" in job.report() and "the job goes on" in job.output()
+
+
+def test_a_single_program_that_waits_for_something_is_reported_and_left_alone(start: Callable[..., Job]) -> None:
+    job = start(NOISE + STAYS, ranks=0, hang_seconds=3)
+    stay = Stay(job, 1)
+    job.hush()
+    job.wait_for("the job goes on")
+    stay.close()
+
+    assert job.exit_codes() == [0]
+    assert f"the script on 127.0.0.1 is at train.py:{AFTER_NOISE}" in job.report()
+
+
+def test_ranks_that_print_nothing_but_work_are_not_taken_for_hung(start: Callable[..., Job]) -> None:
+    # Rank 0 computes in one long native call, rank 1 sleeps at changing lines.
+    script = (
+        "import hashlib, os, time\n"
+        "def work(rounds):\n    start = time.process_time()\n    hashlib.pbkdf2_hmac('sha256', b'', b'', rounds)\n"
+        "    return time.process_time() - start\n"
+        "if os.environ['RANK'] == '0':\n    work(int(8 / work(200_000) * 200_000))\n"
+        "else:\n" + "    time.sleep(0.3)\n" * 27
+    )
+    job = start(script, ranks=2, hang_seconds=4)
+
+    assert job.exit_codes() == [0]
+    assert "hang report" not in job.output()
+
+
+def test_a_script_with_a_handler_for_sigusr1_still_gets_it(start: Callable[..., Job]) -> None:
+    script = (
+        "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: (print('handled'), sys.exit(0)))\n"
+        "print('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    job = start(script, ranks=1)
+    job.wait_for("ready")
+    job.processes[0].send_signal(signal.SIGUSR1)
+
+    assert job.exit_codes() == [0]
+    assert "handled" in job.output()
+
+
+def test_stacks_can_be_turned_off(start: Callable[..., Job]) -> None:
+    job = start(f"import os, sys\nprint('ready', *sys.path, flush=True)\n{STAYS}", ranks=2, stacks="off")
+    stay = Stay(job, 2)
+    job.processes[0].send_signal(signal.SIGUSR1)
+    job.wait_for("hang report")
+    stay.close()
+
+    assert job.exit_codes() == [0]
+    # One entry for both ranks, or one for each where the kernel says different things of them.
+    assert re.search(r"shows? no Python stack", job.report()) and "hangs/hook" not in job.output()
+
+
+def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(start: Callable[..., Job]) -> None:
+    script = NOISE + (
+        "if os.environ['RANK'] == '0': time.sleep(600)\n"
+        "open('../../pid.new', 'w').write(str(os.getpid()))\nos.rename('../../pid.new', '../../pid')\n"
+    )
+    job = start(script, hosts=2, ranks=1, hang_seconds=4)
+    deadline = time.monotonic() + 180
+    while not (job.folder / "pid").exists() or Path("/proc", (job.folder / "pid").read_text()).exists():
+        assert time.monotonic() < deadline, job.output(1)
+        time.sleep(0.05)
+    job.hush()
+
+    assert job.exit_codes() == [124, 124]
+    assert "rank 1 on 127.0.0.2 has ended (exit status 0)" in job.output(0)
+    assert job.failure(0).splitlines()[0] == job.failure(1).splitlines()[0]
+
+
+def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) -> None:
+    job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=300, at_once=1)
+    deadline = time.monotonic() + 180
+    while "waiting for" not in job.output(0):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    job.processes[0].send_signal(signal.SIGUSR1)
+    job.launch()
+
+    assert job.exit_codes() == [0, 0]
+    assert "no rank is running on this host now" in job.output(0)
+
+
+def test_a_job_that_runs_well_loads_nothing_that_only_hangs_need(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text("print('ran')")
+    script = (
+        "import os, sys; from trainshed.container.main import train; code = train(os.environ)\n"
+        "loaded = [name.rpartition('.')[2] for name in sys.modules if name.startswith('trainshed.container.hangs.')]\n"
+        "print(code, loaded, 'socket' in sys.modules)"
+    )
+    environment = {
+        "PATH": os.defpath,
+        "SAGEMAKER_BASE_DIR": str(tmp_path),
+        "PYTHONPATH": str(TOOLKIT),
+        "TMPDIR": str(tmp_path),
+    }
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "0 ['watch'] False"
+
+
+def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp_path: Path, job_tree: Any) -> None:
+    # The ranks make and read their pipes as torch's NCCL backend does. A pipe gets its name when it is open.
+    script = (
+        "import os, time\nname = os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE'] + os.environ['RANK'] + '.pipe'\n"
+        "os.mkfifo(name + '.new')\npipe = os.open(name + '.new', os.O_RDONLY | os.O_NONBLOCK)\n"
+        "os.rename(name + '.new', name)\nos.set_blocking(pipe, True)\n"
+        "end = time.monotonic() + 600\nwhile not (byte := os.read(pipe, 1)) and time.monotonic() < end: time.sleep(0.05)\n"
+        "print('asked', byte)\n"
+    )
+    job_tree.code("train.py", script)
+    job_tree.configure(hyperparameters={"trainshed_distribution": "torchrun", "trainshed_processes_per_host": "2"})
+    environment = job_tree.environ(TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{tmp_path}/recorder-")
+    train = subprocess.Popen(
+        [sys.executable, "-m", "trainshed.container.main"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    while not all((tmp_path / f"recorder-{rank}.pipe").exists() for rank in range(2)):
+        assert train.poll() is None
+        time.sleep(0.05)
+    train.send_signal(signal.SIGUSR1)
+    output = train.communicate(timeout=300)[0].decode()
+
+    assert train.returncode == 0
+    assert output.count("asked b'1'") == 2 and "2 rank(s) have written their last collectives" in output
+
+
+def test_ranks_on_gpus_record_their_collectives_unless_the_user_says_otherwise() -> None:
+    given = recorder_settings("/out", "/tmp/x", {})
+
+    assert given["TORCH_FR_DUMP_TEMP_FILE"] == "/out/flight-recorder-rank-" and int(given["TORCH_FR_BUFFER_SIZE"]) > 0
+    own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}
+    assert list(recorder_settings("/out", "/tmp/x", own)) == ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+
+
+# As NCCL's monitor does: reads its pipe, and writes what torch's recorder knows (here of gloo, which has no such monitor).
+# Nothing counts as standing still until it knows all that there is to know.
+RECORDED = """\
+import os, pickle, threading, time
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+
+name = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + os.environ["RANK"] + ".pipe"
+os.mkfifo(name + ".new")
+pipe = os.open(name + ".new", os.O_RDONLY | os.O_NONBLOCK)
+os.set_blocking(pipe, True)
+
+
+def monitor():
+    # What is known is put together before anybody asks, since that may take long on a busy machine.
+    path = os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"]
+    enqueued = 2 if dist.get_rank() == 0 else 1
+    while True:
+        known = _dump_fr_trace()
+        for status in pickle.loads(known)["pg_status"].values():
+            if (status["last_enqueued_collective"], status["last_completed_collective"]) == (enqueued, 1):
+                open(f"known{dist.get_rank()}", "w").close()
+        if os.read(pipe, 1):
+            with open(path + ".new", "wb") as file:
+                file.write(known)
+            os.rename(path + ".new", path)
+        time.sleep(0.05)
+
+
+def noise():
+    while not all(os.path.exists(f"known{rank}") for rank in range(2)):
+        print(".", flush=True)
+        time.sleep(0.05)
+
+
+threading.Thread(target=noise, daemon=True).start()
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(2))
+threading.Thread(target=monitor, daemon=True).start()
+os.rename(name + ".new", name)
+if dist.get_rank() == 1:
+    time.sleep(600)
+dist.all_reduce(torch.ones(3))
+"""
+
+
+@needs_torch
+@pytest.mark.torch
+def test_the_report_says_what_the_flight_recorders_know(job_tree: Any) -> None:
+    settings = {"distribution": "torchrun", "processes_per_host": "2", "hang_seconds": "4"}
+    job_tree.code("train.py", RECORDED)
+    job_tree.configure(hyperparameters={f"trainshed_{name}": value for name, value in settings.items()})
+    done = job_tree.train(
+        TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{job_tree.tmp}/recorder-",
+        TORCH_FR_DUMP_TEMP_FILE=f"{job_tree.tmp}/dump-",
+        TORCH_FR_BUFFER_SIZE="100",
+        OMP_NUM_THREADS="1",
+    )
+
+    assert done.status == 124, done.output
+    (path,) = (job_tree.base / "output/data").glob("hang-*.txt")
+    first, second = [line for line in path.read_text().splitlines() if line.startswith("flight recorder: ")]
+    assert first.startswith("flight recorder: all_reduce number 2 of default_pg, [[3]] Float: ")
+    assert f"not completed; 2 enqueued, 1 completed; called at train.py:{len(RECORDED.splitlines())}" in first
+    assert second.startswith("flight recorder: all_reduce number 1 of default_pg, [[2]] Float: completed; it is in none now")
+
+
+def test_a_file_that_is_no_dump_says_nothing(tmp_path: Path) -> None:
+    import pickle
+
+    from trainshed.container.hangs.recorder import summary
+
+    for content in (b"", b"\x80", pickle.dumps([1]), pickle.dumps({"entries": [os.system]}), pickle.dumps({"entries": []})):
+        (tmp_path / "dump").write_bytes(content)
+        assert summary(str(tmp_path / "dump")) == ""

@@ -1,0 +1,154 @@
+"""Plans: profile, choice of units, file, prediction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from trainshed.parallel.errors import PlanError  # noqa: E402
+from trainshed.parallel.plan.costs import Link  # noqa: E402
+from trainshed.parallel.plan.plan_file import Plan, load_plan, model_fingerprint  # noqa: E402
+from trainshed.parallel.plan.planner import Wish, make_plan  # noqa: E402
+from trainshed.parallel.plan.simulate import order, step_seconds  # noqa: E402
+from trainshed.parallel.record.subject import Subject  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Holder(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.handler = module, None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module(x)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.handler.backward([loss])
+
+
+def step(model: Any, x: torch.Tensor) -> torch.Tensor:
+    loss = model(x).square().mean()
+    model.backward(loss)
+    return loss
+
+
+def subject(module: nn.Module, x: torch.Tensor, device: str = "cpu") -> Subject:
+    holder = Holder(module)
+    return Subject(module, step, lambda h: setattr(holder, "handler", h), (holder, x), {}, torch.device(device))
+
+
+def blocks(count: int = 4, width: int = 32) -> nn.Module:
+    return nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(count)])
+
+
+def test_a_plan_survives_its_file_unchanged(tmp_path: Path) -> None:
+    plan = make_plan(subject(blocks(), torch.randn(8, 32)), Wish(ranks=2, pins={"3": 1}))
+    plan.save(str(tmp_path / "plan.json"))
+    assert load_plan(str(tmp_path / "plan.json")) == Plan(**{**plan.__dict__})
+    assert load_plan(str(tmp_path / "plan.json")).to_json() == plan.to_json()
+
+
+def test_stages_may_be_edited_in_the_file_if_they_still_rise(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    make_plan(subject(blocks(), torch.randn(8, 32)), Wish(ranks=2)).save(str(path))
+    data = json.loads(path.read_text())
+    for number, unit in enumerate(data["units"]):
+        unit["stage"] = int(number > 0)
+    path.write_text(json.dumps(data))
+    assert load_plan(str(path)).starts() == (0, 1)
+    data["units"][-1]["stage"] = 0
+    path.write_text(json.dumps(data))
+    with pytest.raises(PlanError, match="is on stage 0, after stage 1"):
+        load_plan(str(path))
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("{", "is not JSON: line 1"), ('{"version": 99}', "reads version 1"), ('{"version": 1}', "not a plan: 'units'"),
+])  # fmt: skip
+def test_a_broken_plan_file_is_an_error_with_the_place(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(PlanError, match=message):
+        load_plan(str(tmp_path / "plan.json"))
+
+
+def test_the_fingerprint_depends_on_shapes_and_not_on_values() -> None:
+    assert model_fingerprint(nn.Linear(3, 4)) == model_fingerprint(nn.Linear(3, 4))
+    assert model_fingerprint(nn.Linear(3, 4)) != model_fingerprint(nn.Linear(4, 3))
+
+
+def test_a_model_on_the_meta_device_is_planned_by_its_operations() -> None:
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]).to("meta")
+    plan = make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=2))
+    assert plan.starts() == (0, 2)
+    assert plan.to_json() == make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=2)).to_json()
+
+
+def test_a_unit_that_dominates_is_named_with_what_would_help() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8192), nn.Linear(8192, 1)).to("meta")
+    plan = make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=3))
+    assert any(note.startswith("1 alone is") and "no partition can be even" in note for note in plan.notes)
+
+
+def test_shared_parameters_and_boundaries_are_in_the_plan() -> None:
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
+    model[2].weight = model[0].weight
+    plan = make_plan(subject(model, torch.randn(2, 8)), Wish(ranks=2, pins={"1": 0, "2": 1}))
+    assert plan.shared == ({"parameter": "0.weight", "stages": [0, 1]},)
+    assert plan.boundaries[0]["bytes"] == 2 * 8 * 4
+
+
+@pytest.mark.parametrize("virtual", [1, 2, 3])
+@pytest.mark.parametrize("microbatches", [4, 6, 8, 16])
+def test_a_backward_in_two_parts_leaves_the_bubble_of_the_papers_formula(virtual: int, microbatches: int) -> None:
+    ranks, count = 4, 4 * virtual
+    orders = order("interleavedzerobubble", ranks, virtual, microbatches)
+    forward, inputs, weights = 2.0 / virtual, 1.25 / virtual, 0.75 / virtual
+    seconds, busy = step_seconds(orders, [forward] * count, [inputs] * count, [0.0] * count, [weights] * count)
+    assert busy == pytest.approx([4.0 * microbatches] * ranks)
+    assert seconds - busy[0] == pytest.approx((ranks - 1) * (forward + inputs - weights))
+    with pytest.raises(IndexError):
+        step_seconds(orders, [forward] * count, [inputs] * count, [0.0] * count)
+
+
+@pytest.mark.parametrize(("ranks", "virtual", "microbatches"), [(2, 1, 2), (3, 2, 2), (4, 1, 8), (4, 2, 6), (4, 3, 12)])
+def test_the_simulated_work_is_what_torch_does_in_its_order(ranks: int, virtual: int, microbatches: int) -> None:
+    from torch.distributed.pipelining import ScheduleInterleavedZeroBubble
+
+    real = object.__new__(ScheduleInterleavedZeroBubble)
+    real.n_local_stages, real.pp_group_size, real._n_microbatches = virtual, ranks, microbatches
+    real.microbatches_per_round = microbatches // max(1, microbatches // ranks)
+    kinds = {"FORWARD": "forward", "BACKWARD_INPUT": "backward", "BACKWARD_WEIGHT": "weight"}
+    for rank, work in enumerate(order("interleavedzerobubble", ranks, virtual, microbatches)):
+        actions = [action for action in real._calculate_single_rank_operations(rank) if action is not None]
+        assert [tuple(piece) for piece in work] == [(kinds[a[1].name], a[0], a[2]) for a in actions]
+
+
+def test_a_zero_bubble_plan_predicts_a_shorter_step_and_memory_for_what_waits() -> None:
+    model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)]).to("meta")
+    x, link = torch.empty(512, 4096, device="meta"), Link(1e-5, 1e12)
+    wishes = [Wish(2, 2, schedule, 8, link=link) for schedule in ("interleaved1f1b", "interleavedzerobubble")]
+    plain, split = (make_plan(subject(model, x, "meta"), wish) for wish in wishes)
+    assert plain.starts() == split.starts()
+    assert split.predicted["step_ms"] < plain.predicted["step_ms"]
+    assert split.predicted["bubble"] < plain.predicted["bubble"]
+    assert Wish(4, 1, "interleavedzerobubble", 8).in_flight() == (4, 4, 4, 4)
+    assert Wish(4, 1, "1f1b", 8).in_flight() == (4, 3, 2, 1)
+
+
+@pytest.mark.parametrize(("schedule", "virtual"), [("gpipe", 1), ("1f1b", 1), ("interleaved1f1b", 2)])
+@pytest.mark.parametrize("microbatches", [4, 8, 16])
+def test_the_simulated_bubble_is_the_formulas(schedule: str, virtual: int, microbatches: int) -> None:
+    ranks = 4
+    work = [1.0 / virtual] * ranks * virtual
+    seconds, busy = step_seconds(order(schedule, ranks, virtual, microbatches), work, work, [0.0] * len(work))
+    formula = (ranks - 1) / (virtual * microbatches + ranks - 1)
+    assert busy == pytest.approx([2.0 * microbatches] * ranks)
+    assert 1 - busy[0] / seconds == pytest.approx(formula, abs=1e-9)

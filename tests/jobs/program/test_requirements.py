@@ -1,0 +1,396 @@
+"""Installing what the user's code needs: with the real pip, into a throw-away environment, without any index."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.program.packages import Environment, Packages, package_files
+from trainshed.container.program import requirements
+from trainshed.container.program.requirements import _hint, _installer, _reason, _site_packages
+
+SLEEPY = "import time\ntime.sleep(600)\n"
+
+
+def add_sleepy_package(tree: Any) -> None:
+    """A package of the user's whose build never ends."""
+    for path, text in package_files("sleepy", sleepy="").items():
+        tree.code(path, SLEEPY + text if path == "backend.py" else text)
+    tree.code("train.py", "print('ran')")
+
+
+# --- programs of every kind ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["train.py", "run.sh"])
+def test_requirements_are_installed_for_scripts_of_every_kind(
+    name: str, shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    module = f"needed_{name.partition('.')[2]}"
+    packages.wheel(module, "1.5")
+    job_tree.code("requirements.txt", f"# what it needs\n{module}>=1.2\n")
+    job_tree.code("train.py", f"import {module}; print('version', {module}.VERSION)")
+    job_tree.code("run.sh", f"exec '{shared_venv.python}' train.py\n")
+    job_tree.configure(hyperparameters={"sagemaker_program": name})
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ())
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, "version 1.5"), done.output
+    assert "trainshed: installing requirements.txt with pip" in done.stderr
+
+
+def test_a_source_distribution_is_built_and_installed(shared_venv: Environment, packages: Packages, job_tree: Any) -> None:
+    packages.sdist("built", "2.0", built="WHO = 'built here'")
+    job_tree.code("requirements.txt", "built==2.0\n")
+    job_tree.code("train.py", "import built; print(built.WHO)")
+    job_tree.configure(hyperparameters={})
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ())
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, "built here"), done.output
+
+
+@pytest.mark.parametrize("program", ["userpkg.train", "-m userpkg.train"])
+def test_a_package_is_installed_with_its_requirements_and_run_as_a_module(
+    program: str, shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    packages.wheel("helper")
+    text = "import sys, helper; print('module', __package__, helper.VERSION, sys.argv[1:], 'site-packages' in __file__)"
+    for path, content in package_files("userpkg", userpkg____init__="", userpkg__train=text).items():
+        job_tree.code(path, content)
+    job_tree.code("requirements.txt", "helper\n")
+    job_tree.configure(hyperparameters={"sagemaker_program": program, "epochs": "3"})
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ())
+
+    assert done.status == 0, done.output
+    assert done.stdout.splitlines()[-1] == "module userpkg 1.0 ['--epochs', '3'] True"
+    assert "trainshed: installing requirements.txt and the package with pip" in done.stderr
+
+
+def test_a_dry_run_installs_nothing(shared_venv: Environment, packages: Packages, job_tree: Any) -> None:
+    packages.wheel("never_installed")
+    job_tree.code("requirements.txt", "never_installed\n")
+    job_tree.code("train.py")
+
+    done = job_tree.train("--dry-run", python=shared_venv.python, **packages.environ())
+
+    assert done.status == 0 and f"{job_tree.base}/code/requirements.txt" in done.stdout
+    assert not (shared_venv.site_packages / "never_installed.py").exists()
+
+
+def test_packages_that_are_there_already_need_no_index(shared_venv: Environment, job_tree: Any) -> None:
+    job_tree.code("requirements.txt", "pip\n")
+    job_tree.code("train.py", "print('ran')")
+
+    done = job_tree.train(python=shared_venv.python, PIP_CONFIG_FILE="/dev/null", PIP_NO_INDEX="1")
+
+    assert done.status == 0 and done.stdout.splitlines()[-1] == "ran"
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no-such-package-here\n", "satisfies the requirement no-such-package-here"),
+        ("pip>=9999\n", "satisfies the requirement pip>=9999"),
+        ("???\n", "Invalid requirement"),
+        ("-r other.txt\n", "other.txt"),
+        ("./nowhere\n", "nowhere"),
+    ],
+)
+def test_the_failure_says_in_pips_words_why(
+    text: str, reason: str, shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    job_tree.code("requirements.txt", text)
+    job_tree.code("train.py", "print('ran')")
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ())
+
+    first = job_tree.failure.splitlines()[0]
+    assert done.status == 1 and "ran" not in done.stdout
+    assert first.startswith("ProgramError: requirements.txt could not be installed: ") and reason in first, job_tree.failure
+    assert job_tree.success is None and "Traceback" not in job_tree.failure
+
+
+def test_a_package_that_does_not_build_is_told_with_its_own_error(
+    shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    for path, text in package_files("broken", broken="").items():
+        job_tree.code(path, "raise RuntimeError('no compiler here')\n" if path == "backend.py" else text)
+    job_tree.code("train.py")
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ())
+
+    assert done.status == 1
+    assert job_tree.failure.startswith("ProgramError: the package could not be installed: ")
+    assert "RuntimeError: no compiler here" in job_tree.failure
+
+
+def test_a_login_in_the_index_address_is_shown_nowhere(shared_venv: Environment, job_tree: Any) -> None:
+    job_tree.code("requirements.txt", "--index-url https://someone:hunter2hunter2@127.0.0.1:9/simple\nnot-there\n")
+    job_tree.code("train.py")
+
+    done = job_tree.train(python=shared_venv.python, PIP_CONFIG_FILE="/dev/null", PIP_RETRIES="0")
+
+    assert done.status == 1 and "could not be installed" in job_tree.failure
+    assert "hunter2" not in done.output + job_tree.failure
+    for record in job_tree.base.rglob("*.json"):
+        assert "hunter2" not in record.read_text()
+
+
+def test_an_environment_without_pip_is_told(job_tree: Any, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    job_tree.code("requirements.txt", "anything\n")
+    job_tree.code("train.py")
+
+    done = job_tree.train(python=str(tmp_path / "bare/bin/python"))
+
+    assert done.status == 1 and "No module named pip" in job_tree.failure
+
+
+def test_an_installation_that_takes_too_long_is_stopped(shared_venv: Environment, packages: Packages, job_tree: Any) -> None:
+    add_sleepy_package(job_tree)
+    job_tree.configure(hyperparameters={"sagemaker_program": "train.py", "trainshed_install_timeout_seconds": "2"})
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ())
+
+    assert done.status == 1 and "ran" not in done.stdout
+    assert "the package could not be installed within 2 s" in job_tree.failure
+    assert "trainshed_install_timeout_seconds" in job_tree.failure
+
+
+def test_a_stop_signal_ends_an_installation_at_once(shared_venv: Environment, packages: Packages, job_tree: Any) -> None:
+    add_sleepy_package(job_tree)
+    job_tree.configure(hyperparameters={"sagemaker_program": "train.py"})
+    process = subprocess.Popen(
+        [shared_venv.python, "-m", "trainshed.container.main"],
+        env=job_tree.environ(**packages.environ()),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    printed = ""
+    while "Getting requirements" not in printed and "Preparing metadata" not in printed:
+        line = process.stdout.readline()
+        assert line, f"it ended before pip had started to build:\n{printed}"
+        printed += line
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=300)
+
+    assert process.returncode == 128 + signal.SIGTERM, printed + rest
+    assert job_tree.failure.startswith("Interrupted: stopped by SIGTERM while the package was being installed")
+    assert "ran" not in rest
+
+
+# --- an environment that this user may not write ---------------------------------------------------------------------
+
+
+def test_packages_go_elsewhere_where_the_environment_cannot_be_written(
+    read_only_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    packages.wheel("elsewhere", "3.0", text="def main(): print('from its script')", script="elsewhere-tool")
+    job_tree.code("requirements.txt", "elsewhere\n")
+    job_tree.code(
+        "run.sh", f"set -e\n'{read_only_venv.python}' -c 'import elsewhere; print(elsewhere.VERSION)'\nelsewhere-tool\n"
+    )
+    job_tree.configure(hyperparameters={"sagemaker_program": "run.sh"})
+
+    done = job_tree.train(python=read_only_venv.python, powerless=True, PYTHONDONTWRITEBYTECODE="1", **packages.environ())
+
+    assert done.status == 0, done.output
+    assert done.stdout.splitlines()[-2:] == ["3.0", "from its script"]
+    assert not (read_only_venv.site_packages / "elsewhere.py").exists()
+
+
+def test_a_newer_version_goes_beside_one_that_cannot_be_replaced(
+    shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    for version in ("1.0", "2.0"):
+        packages.wheel("replaced", version)
+    packages.wheel("dependent", "1.0", requires="replaced>=1")
+    install = [shared_venv.python, "-m", "pip", "install", "-q", "replaced==1.0"]
+    subprocess.run(install, env={**os.environ, **packages.environ()}, check=True)
+    job_tree.code("requirements.txt", "replaced==2.0\ndependent\n")
+    job_tree.code("train.py", "import replaced, dependent; print(replaced.VERSION, dependent.VERSION)")
+    job_tree.configure(hyperparameters={})
+    folders = [shared_venv.site_packages, *(path for path in shared_venv.site_packages.rglob("*") if path.is_dir())]
+    modes = {folder: folder.stat().st_mode for folder in folders}
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        done = job_tree.train(python=shared_venv.python, powerless=True, **packages.environ())
+    finally:
+        for folder, mode in modes.items():
+            folder.chmod(mode)
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, "2.0 1.0"), done.output
+    assert "cannot replace what the image has" in done.stderr
+    assert shared_venv.run("import replaced; print(replaced.VERSION)") == "1.0"
+
+
+@pytest.mark.parametrize("layout", ["lib/python{v}/site-packages", "lib64/python{v}/site-packages", "nothing"])
+def test_the_folders_below_a_prefix_are_those_that_exist(layout: str, tmp_path: Path) -> None:
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    folder = tmp_path / layout.replace("{v}", version)
+    folder.mkdir(parents=True)
+
+    found = _site_packages(str(tmp_path))
+
+    assert found == ("" if layout == "nothing" or (layout.startswith("lib64") and sys.platlibdir == "lib") else str(folder))
+
+
+# --- hosts that share an environment ---------------------------------------------------------------------------------
+
+
+def test_two_hosts_on_one_machine_install_one_after_the_other(
+    shared_venv: Environment, packages: Packages, tmp_path: Path, job_tree: Any
+) -> None:
+    packages.wheel("shared_by_two")
+    job_tree.code("requirements.txt", "shared_by_two\n")
+    job_tree.code("train.py", "import shared_by_two; print('ran')")
+    job_tree.configure(hyperparameters={})
+    hosts = [
+        subprocess.Popen(
+            [shared_venv.python, "-m", "trainshed.container.main"],
+            env=job_tree.environ(SM_OUTPUT_DIR=str(tmp_path / f"output-{number}"), **packages.environ()),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in (1, 2)
+    ]
+    answers = [host.communicate(timeout=300) for host in hosts]
+
+    assert [host.returncode for host in hosts] == [0, 0], answers
+    assert [out.splitlines()[-1] for out, _ in answers] == ["ran", "ran"]
+
+
+# --- pip or uv -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An executable of that name on PATH, on a machine without any configuration of pip."""
+    path = tmp_path / "bin/uv"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(requirements, "_pip_files", lambda environ: [])
+    return str(path)
+
+
+def test_uv_is_used_where_it_is_installed(uv: str) -> None:
+    environ = {"PATH": f"/nowhere:{os.path.dirname(uv)}", "PIP_NO_CACHE_DIR": "1", "PIP_INDEX_URL": ""}
+
+    assert _installer(environ) == [uv, "pip", "install", "--no-progress", "--python", sys.executable]
+
+
+def test_pip_is_used_without_uv(uv: str) -> None:
+    assert _installer({"PATH": "/nowhere"}) == [sys.executable, "-m", "pip", "install", "--progress-bar", "off"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CERT", "PIP_CONFIG_FILE"),
+        *("PIP_PROXY", "PIP_CONSTRAINT", "PIP_TRUSTED_HOST", "PIP_PRE", "PIP_ONLY_BINARY", "PIP_CLIENT_CERT"),
+    ],
+)
+def test_pip_is_used_where_a_variable_configures_it(name: str, uv: str) -> None:
+    assert "uv" not in os.path.basename(_installer({"PATH": os.path.dirname(uv), name: "x"})[0])
+
+
+@pytest.mark.parametrize("place", ["home/.config/pip", "home/.pip", "xdg/pip", "shared/pip"])
+def test_pip_is_used_where_a_file_configures_it(place: str, tmp_path: Path) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "pip.conf").touch()
+    environ = {"HOME": f"{tmp_path}/home", "XDG_CONFIG_DIRS": f"/nowhere:{tmp_path}/shared"}
+    if place.startswith("xdg"):
+        environ["XDG_CONFIG_HOME"] = f"{tmp_path}/xdg"
+
+    files = requirements._pip_files(environ)
+
+    assert [file for file in files if file.startswith(str(tmp_path)) and os.path.exists(file)] == [
+        f"{tmp_path}/{place}/pip.conf"
+    ]
+    assert "/etc/pip.conf" in files and f"{sys.prefix}/pip.conf" in files
+
+
+# --- the reason ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "reason", "hint"),
+    [
+        (
+            "Collecting x\nERROR: Could not find a version that satisfies x\nERROR: No matching distribution found for x\n",
+            "ERROR: Could not find a version that satisfies x",
+            "check the name and version",
+        ),
+        (
+            "error: subprocess-exited-with-error\n\n× python setup.py egg_info did not run\n",
+            "× python setup.py",
+            "try it in the image",
+        ),
+        (
+            "  × No solution found when resolving dependencies:\n  ╰─▶ no version of x==9",
+            "× No solution found",
+            "check the name",
+        ),
+        ("ERROR: [Errno 28] No space left on device\n", "No space left", "the container's disk is full"),
+        ("ERROR: HTTPSConnectionPool: Connection refused\n", "Connection refused", "is not reachable from this container"),
+        ("something else\nlast words\n", "last words", "try it in the image"),
+        ("", "no reason given", "try it in the image"),
+    ],
+)
+def test_the_line_that_says_why_is_found(output: str, reason: str, hint: str) -> None:
+    assert reason in _reason(output) and hint in _hint(output)
+
+
+def test_waiting_for_another_installation_can_be_interrupted(
+    shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    job_tree.code("requirements.txt", "pip\n")
+    job_tree.code("train.py", "print('ran')")
+    job_tree.configure(hyperparameters={})
+    holder = subprocess.Popen(
+        [
+            shared_venv.python,
+            "-c",
+            "from trainshed.container.program.requirements import _Lock\n"
+            "with _Lock():\n print('held', flush=True)\n input()\n",
+        ],
+        env=job_tree.environ(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    process = subprocess.Popen(
+        [shared_venv.python, "-m", "trainshed.container.main"],
+        env=job_tree.environ(**packages.environ()),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "installing requirements.txt" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(0.3)
+    assert process.poll() is None, "it waits for the other one"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=300)
+    holder.communicate("\n", timeout=300)
+
+    assert process.returncode == 128 + signal.SIGTERM
+    assert job_tree.failure.startswith("Interrupted: stopped by SIGTERM")

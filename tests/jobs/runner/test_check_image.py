@@ -1,0 +1,120 @@
+"""What `trainshed check-image` makes of an image's configuration and of what a look around inside finds."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from support.runner_project import Project
+from trainshed.base.check import Check
+from trainshed.runner.tools.check_image.image_config import check_config
+from trainshed.runner.tools.check_image.image_probe import PROBE, check_probe, parse
+
+GOOD: dict[str, Any] = {"Config": {"Cmd": ["train"], "Env": ["PYTHONUNBUFFERED=1"], "StopSignal": "SIGTERM"}, "Size": 10**9}
+FACTS = {
+    "train": "/usr/bin/train",
+    "bash": "/bin/bash",
+    "python": "/usr/bin/python3",
+    "python3": "/usr/bin/python3",
+    "python_alias": "/usr/bin/python",
+    "version": "3.12.1",
+    "pip": "pip 25.0",
+    "trainshed": "0.1.0",
+    "uid": "1000",
+    "shm": "2097152",
+}
+
+
+def config(**changes: object) -> dict[str, Check]:
+    known = {**GOOD, "Config": {**GOOD["Config"], **changes}}
+    return {check.name: check for check in check_config(known)}
+
+
+def probe(**changes: str) -> dict[str, Check]:
+    return {check.name: check for check in check_probe({**FACTS, **changes}, GOOD)}
+
+
+def test_a_good_image_is_good() -> None:
+    assert {check.level for check in [*config().values(), *probe().values()]} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "part"),
+    [
+        ({"Entrypoint": ["/bin/sh", "-c", "run.sh"]}, "ENTRYPOINT", "shell form"),
+        ({"Entrypoint": ["/usr/bin/tini"]}, "ENTRYPOINT", "may take arguments for its own"),
+        ({"Cmd": ["bash"]}, "CMD", "bash: SDK v3's local mode gives no command"),
+        ({"Cmd": None}, "CMD", "none"),
+        ({"StopSignal": "SIGKILL"}, "STOPSIGNAL", "would not be asked to stop"),
+        ({"Volumes": {"/opt/ml/model": {}}}, "VOLUME", "/opt/ml/model"),
+        ({"Env": ["PATH=/bin"]}, "PYTHONUNBUFFERED", "not set"),
+        ({"Env": ["CUDA_VERSION=12.8", "PYTHONUNBUFFERED=1"]}, "NVIDIA", "NVIDIA_VISIBLE_DEVICES"),
+        (
+            {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility", "PYTHONUNBUFFERED=1"]},
+            "NVIDIA",
+            "no CUDA",
+        ),
+    ],
+)
+def test_a_configuration_that_gets_in_the_way_is_warned_of(changes: dict[str, object], name: str, part: str) -> None:
+    check = config(**changes)[name]
+    assert check.level == "warn"
+    assert part in check.message
+    assert check.fix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Entrypoint": ["tini", "--"]},
+        {"Entrypoint": ["train"], "Cmd": None},
+        {"StopSignal": "15"},
+        {"StopSignal": ""},
+        {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "PYTHONUNBUFFERED=1"]},
+    ],
+)
+def test_a_configuration_that_is_unusual_and_good_is_not(changes: dict[str, object]) -> None:
+    assert {check.level for check in config(**changes).values()} == {"ok"}
+
+
+def test_a_very_large_image_is_warned_of() -> None:
+    assert [check.level for check in check_config({**GOOD, "Size": 20 * 10**9}) if check.name == "size"] == ["warn"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "level"),
+    [
+        ({"train": ""}, "train", "fail"),
+        ({"python": ""}, "python", "fail"),
+        ({"version": "3.9.2"}, "python", "fail"),
+        ({"python_alias": ""}, "python", "warn"),
+        ({"pip": ""}, "pip", "warn"),
+        ({"bash": ""}, "bash", "warn"),
+        ({"trainshed": ""}, "trainshed", "warn"),
+        ({"trainshed": "", "train": ""}, "trainshed", "fail"),
+        ({"baked": "/opt/ml/model/x.bin"}, "/opt/ml", "warn"),
+        ({"shm": "65536"}, "shm", "warn"),
+        ({"shm": ""}, "shm", "warn"),
+    ],
+)
+def test_what_is_missing_inside_is_said_with_its_fix(changes: dict[str, str], name: str, level: str) -> None:
+    check = probe(**changes)[name]
+    assert check.level == level
+    assert check.fix
+
+
+def test_the_probe_runs_in_any_shell_and_prints_facts() -> None:
+    done = subprocess.run(["/bin/sh", "-c", PROBE], capture_output=True, text=True, timeout=60, check=True)
+    facts = parse(done.stdout)
+    assert facts["done"] == "yes"
+    assert facts["bash"]
+    assert facts["uid"].isdigit()
+
+
+def test_one_image_has_to_be_named(project: Project) -> None:
+    for arguments in ([], ["a", "b"], ["a", "--jsn"]):
+        done = project.trainshed("check-image", *arguments)
+        assert done.status == 2
+        assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,115 @@
+"""Fixtures for tests of the runner: a project folder, and `trainshed` as a person would start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from support.paths import TOOLKIT as TOOLKIT_FOLDER
+from trainshed.runner.places.leftovers import end_leftovers
+from trainshed.runner.state import identity
+
+TOOLKIT = str(TOOLKIT_FOLDER)
+LIMIT = 300.0  # seconds after which something hangs
+
+
+@dataclass(frozen=True)
+class Done:
+    """A `trainshed` that has ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """Both streams, for messages."""
+        return self.stdout + self.stderr
+
+
+@dataclass
+class Project:
+    """A folder with code and data; `trainshed` runs in it."""
+
+    folder: Path
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def write(self, files: dict[str, str]) -> Project:
+        """Files by their path below the folder."""
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return self
+
+    def trainshed(self, *arguments: str, **environment: str) -> Done:
+        """Runs `trainshed` to its end."""
+        process = self.start(*arguments, **environment)
+        stdout, stderr = process.communicate(timeout=LIMIT)
+        return Done(process.returncode, stdout, stderr)
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Starts `trainshed` in the background."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_"))}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainshed.cli", *arguments],
+            cwd=self.folder,
+            env={**inherited, "PYTHONPATH": TOOLKIT, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    @property
+    def run(self) -> Path:
+        """The folder of the only run there is."""
+        (found,) = (self.folder / "runs").iterdir()
+        return found
+
+    def end(self) -> None:
+        """Ends what a failed test has left running."""
+        for process in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(LIMIT)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+        for path in self.folder.glob("runs/*/status.json"):  # those that run in the background
+            told = json.loads(path.read_text())["Trainshed"]
+            if identity.is_alive(told["Runner"]):
+                os.kill(told["Runner"]["Pid"], signal.SIGKILL)
+            end_leftovers(told["RunId"], LIMIT)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """An empty project."""
+    made = Project(tmp_path / "project")
+    made.folder.mkdir()
+    yield made
+    made.end()
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 180.0) -> None:
+    """Waits for something to become true. Raises AssertionError after `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not in {seconds:g} s"
+        time.sleep(0.05)

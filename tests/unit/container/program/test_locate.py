@@ -1,0 +1,298 @@
+"""Finding the program that the job names, and how it is run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainshed.base.errors import ProgramError
+from trainshed.container.program.locate import Program, locate
+
+SHOW = "import sys, os\nprint('ran', os.path.basename(__file__), sys.argv[1:], os.getcwd())\n"
+
+
+def located(tree: Any, name: str = "", environ: dict[str, str] | None = None) -> Program:
+    """The program that a job with this `sagemaker_program` runs, from the tree's code folder."""
+    tree.configure(hyperparameters={"sagemaker_program": name} if name else {})
+    folder = f"{tree.base}/code"
+    return locate(tree.read(), folder if os.path.isdir(folder) else "", environ or {})
+
+
+def error_of(tree: Any, name: str = "", environ: dict[str, str] | None = None) -> str:
+    """Why there is no such program: message and hint."""
+    with pytest.raises(ProgramError) as raised:
+        located(tree, name, environ)
+    assert "\n" not in raised.value.message
+    return f"{raised.value.message} ({raised.value.hint})"
+
+
+# --- Python files ----------------------------------------------------------------------------------------------------
+
+NAMES = {
+    "train.py": "train.py",
+    "./train.py": "train.py",
+    "sub/train.py": "sub/train.py",
+    "sub/../train.py": "train.py",
+    "my script.py": "my script.py",
+    "train@v2.py": "train@v2.py",
+    "a'b\"c$d;e.py": "a'b\"c$d;e.py",
+    "größe.py": "größe.py",
+    "列車.py": "列車.py",
+    "-u.py": "./-u.py",
+    "--help.py": "./--help.py",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_python_file_of_any_name_is_run_by_our_interpreter_in_its_folder(name: str, job_tree: Any) -> None:
+    job_tree.code("sub/other.py")
+    job_tree.code(os.path.normpath(name), SHOW)
+
+    program = located(job_tree, name)
+
+    assert program.kind == "python" and program.is_python and program.name == name
+    assert program.command == (sys.executable, NAMES[name])
+    assert program.folder == f"{job_tree.base}/code" and program.requirements == ""
+    done = job_tree.train()
+    assert done.status == 0 and done.stdout == f"ran {os.path.basename(name)} [] {job_tree.base}/code\n"
+
+
+def test_the_ending_may_be_left_out(job_tree: Any) -> None:
+    job_tree.code("train.py")
+
+    assert located(job_tree, "train").command == (sys.executable, "train.py")
+
+
+def test_an_absolute_path_needs_no_code_folder(job_tree: Any, tmp_path: Path) -> None:
+    script = tmp_path / "elsewhere" / "train.py"
+    script.parent.mkdir()
+    script.write_text(SHOW)
+
+    program = located(job_tree, str(script))
+
+    assert program.command == (sys.executable, "train.py") and program.folder == str(script.parent)
+    job_tree.code("other.py")
+    program = located(job_tree, str(script))
+    assert program.command == (sys.executable, str(script)) and program.folder == f"{job_tree.base}/code"
+
+
+def test_programs_that_come_with_the_image_are_found_after_the_users_own(job_tree: Any, tmp_path: Path) -> None:
+    image = tmp_path / "entrypoints"
+    image.mkdir()
+    for name in ("image_classification.py", "train.py"):
+        (image / name).write_text(SHOW)
+    environ = {"TRAINSHED_ENTRYPOINTS": str(image)}
+
+    program = located(job_tree, "image_classification", environ)
+    assert program.command == (sys.executable, "image_classification.py") and program.folder == str(image)
+    job_tree.code("train.py", "print('own')")
+    assert located(job_tree, "train.py", environ).command == (sys.executable, "train.py")
+    assert located(job_tree, "train.py", environ).folder == f"{job_tree.base}/code"
+    assert job_tree.train(TRAINSHED_ENTRYPOINTS=str(image)).stdout == "own\n", "the variable is no unknown setting"
+
+
+@pytest.mark.parametrize(
+    "names", [["train.py", "a.py"], ["train.sh", "b.sh"], ["train", "x.py", "y.py"], ["main.py", "lib.py"]]
+)
+def test_a_job_that_names_none_runs_the_usual_one(names: list[str], job_tree: Any) -> None:
+    for name in names:
+        job_tree.code(name, "#!/bin/sh\n", 0o755)
+
+    assert located(job_tree).name == names[0]
+
+
+def test_the_only_script_there_is_needs_no_name(job_tree: Any) -> None:
+    job_tree.code("whatever.py")
+    job_tree.code("setup.py")
+    job_tree.code("notes.txt")
+
+    assert located(job_tree).name == "whatever.py"
+
+
+def test_of_several_scripts_one_must_be_named(job_tree: Any) -> None:
+    job_tree.code("a.py")
+    job_tree.code("b.py")
+
+    message = error_of(job_tree)
+    assert "the job names no program" in message and "holds a.py, b.py" in message
+    assert '{"sagemaker_program": "train.py"}' in message
+
+
+def test_a_folder_without_scripts_and_no_folder_at_all(job_tree: Any) -> None:
+    assert "the code folder holds no script" in error_of(job_tree)
+    job_tree.code("notes.txt")
+    assert "code holds no script" in error_of(job_tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("trian.py", "did you mean 'train.py'?"),
+        ("Train.py", "did you mean 'train.py'?"),
+        ("src/train.py", "did you mean 'train.py'?"),
+        ("evaluate.py", "did you mean 'tools/evaluate.py'?"),
+        ("tools/evalute.py", "did you mean 'tools/evaluate.py'?"),
+        ("q.py", "()"),
+    ],
+)
+def test_a_program_that_is_not_there_is_told_with_the_nearest_one(name: str, hint: str, job_tree: Any) -> None:
+    for path in ("train.py", "tools/evaluate.py", ".git/hooks/x.py", "__pycache__/y.py"):
+        job_tree.code(path)
+
+    message = error_of(job_tree, name)
+
+    assert f"there is no program {name!r}" in message and "holds train.py, tools/evaluate.py" in message
+    assert hint in message and ".git" not in message and "__pycache__" not in message
+
+
+def test_a_folder_is_no_program(job_tree: Any) -> None:
+    job_tree.code("src/train.py")
+
+    assert "there is no program 'src'" in error_of(job_tree, "src")
+
+
+def test_a_code_folder_that_may_not_be_read_is_named(job_tree: Any) -> None:
+    job_tree.configure(hyperparameters={}).code("train.py")
+    (job_tree.base / "code").chmod(0)
+    done = job_tree.train(powerless=True)
+    (job_tree.base / "code").chmod(0o755)
+
+    assert done.status == 1 and "/code cannot be read: Permission denied" in job_tree.failure
+
+
+# --- modules and packages --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["-m json.tool", "-m  json.tool ", "-m\tjson.tool"])
+def test_a_module_is_run_with_dash_m(name: str, job_tree: Any) -> None:
+    program = located(job_tree, name)
+
+    assert program.kind == "module" and program.is_python
+    assert program.command == (sys.executable, "-m", "json.tool")
+
+
+def test_a_module_of_the_users_code_is_found(job_tree: Any) -> None:
+    job_tree.code("pkg/__init__.py")
+    job_tree.code("pkg/train.py", "print('module', __name__, __package__)")
+    job_tree.configure(hyperparameters={"sagemaker_program": "-m pkg.train"})
+
+    assert job_tree.train().stdout == "module __main__ pkg\n"
+
+
+@pytest.mark.parametrize("name", ["-m a b", "-m 1a", "-m a/b", "-m a..b", "-m .a"])
+def test_what_is_no_modules_name_is_refused(name: str, job_tree: Any) -> None:
+    assert "names no Python module" in error_of(job_tree, name)
+
+
+@pytest.mark.parametrize("name", ["setup.py", "pyproject.toml"])
+def test_code_that_can_be_built_is_a_package(name: str, job_tree: Any) -> None:
+    job_tree.code(name, "[project]\nname = 'x'\n\n [build-system]\nrequires = []\n")
+    job_tree.code("train.py")
+    job_tree.code("requirements.txt")
+    job_tree.code("sub/train.py")
+
+    program = located(job_tree, "train.py")
+    assert program.kind == "package" and program.command == (sys.executable, "-m", "train") and program.is_python
+    assert program.requirements == f"{job_tree.base}/code/requirements.txt"
+    assert located(job_tree, "./train.py").command == (sys.executable, "-m", "train")
+    assert located(job_tree, "sub/train.py").command == (sys.executable, "sub/train.py")
+    assert located(job_tree, "inner.module").command == (sys.executable, "-m", "inner.module")
+    assert located(job_tree, "inner").kind == "package"
+    assert located(job_tree, "-m inner.train").kind == "package"
+    assert "there is no program 'no/such.py'" in error_of(job_tree, "no/such.py")
+
+
+@pytest.mark.parametrize(
+    "text", ["[tool.ruff]\nline-length = 100\n", "# [build-system]\n", "[tool.x]\ny = '[build-system]'\n", ""]
+)
+def test_a_pyproject_with_a_linters_settings_makes_no_package(text: str, job_tree: Any) -> None:
+    job_tree.code("pyproject.toml", text)
+    job_tree.code("train.py")
+
+    assert located(job_tree, "train.py").kind == "python"
+
+
+# --- shells and executables ------------------------------------------------------------------------------------------
+
+SH = 'echo ran "$@" in "$PWD"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "mode", "kind", "command"),
+    [
+        ("run.sh", SH, 0o644, "shell", ("/bin/sh", "{path}")),
+        ("run.sh", SH, 0o755, "shell", ("/bin/sh", "{path}")),
+        ("run.sh", "#!/bin/sh\n" + SH, 0o755, "shell", ("{path}",)),
+        ("run.sh", "#!/bin/sh\n" + SH, 0o644, "shell", ("/bin/sh", "{path}")),
+        ("run.sh", "#! /bin/sh -e\n" + SH, 0o644, "shell", ("/bin/sh", "-e", "{path}")),
+        ("run.sh", "#!/usr/bin/env sh\n" + SH, 0o644, "shell", ("/usr/bin/env", "sh", "{path}")),
+        ("my run.sh", "#!/bin/sh\n" + SH, 0o755, "shell", ("{path}",)),
+        ("tools/run", "#!/bin/sh\n" + SH, 0o755, "shell", ("{path}",)),
+        ("-run.sh", SH, 0o644, "shell", ("/bin/sh", "{path}")),
+    ],
+)
+def test_shell_programs_run_with_or_without_an_execute_bit(
+    name: str, text: str, mode: int, kind: str, command: tuple[str, ...], job_tree: Any
+) -> None:
+    path = job_tree.code(name, text, mode)
+
+    program = located(job_tree, name)
+
+    assert (program.kind, program.is_python) == (kind, False)
+    assert program.command == tuple(part.replace("{path}", str(path)) for part in command)
+    job_tree.configure(hyperparameters={"sagemaker_program": name, "a b": "c d"})
+    done = job_tree.train()
+    assert (done.status, done.stdout) == (0, f"ran --a b c d in {job_tree.base}/code\n")
+
+
+def test_a_script_in_another_language_is_run_by_its_first_line(job_tree: Any) -> None:
+    job_tree.code("train", f"#!{sys.executable} -B\nimport sys; print(sys.flags.dont_write_bytecode)\n")
+
+    program = located(job_tree, "train")
+    assert program.kind == "shell" and program.command == (sys.executable, "-B", f"{job_tree.base}/code/train")
+    assert job_tree.train().stdout == "1\n"
+
+
+def test_a_compiled_program_is_run_as_it_is(job_tree: Any) -> None:
+    path = job_tree.code("tool", Path("/bin/echo").read_bytes(), 0o755)
+
+    program = located(job_tree, "tool")
+    assert program.kind == "executable" and program.command == (str(path),) and not program.is_python
+    job_tree.configure(hyperparameters={"sagemaker_program": "tool", "epochs": "3"})
+    assert job_tree.train().stdout == "--epochs 3\n"
+
+
+def test_a_program_that_is_none_is_told_how_to_become_one(job_tree: Any) -> None:
+    job_tree.code("tool", Path("/bin/true").read_bytes(), 0o644)
+
+    message = error_of(job_tree, "tool")
+    assert "tool is no program: it does not end in .py or .sh and is not executable" in message
+    assert "chmod +x tool" in message
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+def test_windows_line_ends_are_told_and_not_run_into(mode: int, job_tree: Any) -> None:
+    job_tree.code("run.sh", b"#!/bin/bash\r\necho hi\r\n", mode)
+
+    message = error_of(job_tree, "run.sh")
+    assert "Windows line ends" in message and "'/bin/bash' plus a carriage return" in message and "sed -i" in message
+
+
+def test_a_name_that_is_no_utf8_does_not_stop_the_report(job_tree: Any) -> None:
+    name = os.fsdecode(b"tr\xffain")
+    job_tree.configure(hyperparameters={}).code(name, b"\x7fELF")
+
+    done = job_tree.train(SAGEMAKER_PROGRAM=name)
+
+    assert done.status == 1 and "is no program" in job_tree.failure and "Traceback" not in done.output
+
+
+def test_a_fifo_in_the_place_of_pyproject_is_not_waited_for(job_tree: Any) -> None:
+    job_tree.code("train.py")
+    os.mkfifo(job_tree.base / "code/pyproject.toml")
+
+    assert located(job_tree, "train.py").kind == "python"

@@ -1,0 +1,202 @@
+"""From a pipe to the console and the log: lines stay whole, bytes stay bytes, memory stays bounded."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainshed.machine.streams import LONGEST_LINE, READ_BYTES, TAIL_BYTES, Console, LogFile, Stream
+
+# Bytes as scripts print them: text of all widths, line ends, and now and then something that is no UTF-8.
+OUTPUT = st.lists(
+    st.one_of(
+        st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=20).map(str.encode),
+        st.binary(max_size=4),
+        st.just(b"\n"),
+    ),
+    max_size=30,
+).map(lambda parts: b"".join(parts).replace(b"\r", b""))
+
+
+class Screen(Console):
+    """A console that only remembers."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.seen = bytearray()
+
+    def put(self, data: bytes) -> None:
+        self.seen += data
+
+
+class Pipe:
+    """A stream with its writing end in our hands, its console in memory and its log in a pipe of its own."""
+
+    def __init__(self, label: str = "", masked: bool = False, log: str = "") -> None:
+        read, self.write_fd = os.pipe()
+        os.set_blocking(read, False)
+        self.screen, self.log = Screen(), LogFile(log)
+        self.stream = Stream(read, self.screen, self.log, label, masked=masked)
+
+    def print(self, *blocks: bytes, now: float = 0.0) -> None:
+        """Writes each block and lets the stream read it."""
+        for block in blocks:
+            rest = memoryview(block)
+            while rest:
+                rest = rest[os.write(self.write_fd, rest[:4096]) :]
+                self.stream.read(now)
+
+    def end(self) -> bytes:
+        """Closes both ends; what the console has got."""
+        os.close(self.write_fd)
+        while self.stream.read(0.0):
+            pass
+        self.stream.close()
+        self.log.close()
+        return bytes(self.screen.seen)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "logs/rank0.log"
+
+
+@given(OUTPUT, st.lists(st.integers(0, 200), max_size=8))
+def test_wherever_the_reads_fall_the_console_shows_the_same_valid_lines(output: bytes, cuts: list[int]) -> None:
+    edges = sorted({0, len(output), *(cut for cut in cuts if cut < len(output))})
+    pipe = Pipe("algo-1:3")
+    pipe.print(*(output[start:end] for start, end in itertools.pairwise(edges)))
+    shown = pipe.end().decode()  # valid UTF-8, whatever came
+    lines = output.split(b"\n")
+    lines = lines[:-1] if lines[-1] == b"" else lines
+    assert shown == "".join(f"[algo-1:3] {line.decode('utf-8', 'backslashreplace')}\n" for line in lines)
+
+
+def test_the_log_holds_every_byte_in_its_order(log: Path) -> None:
+    blocks = [b"caf\xe9 \xc3", b"\xa9\n", b"10%\r20%\r", b"30%\r", b"done\nno end"]
+    pipe = Pipe("algo-1:0", log=str(log))
+    pipe.print(*blocks)
+    pipe.end()
+    assert log.read_bytes() == b"".join(blocks)
+
+
+def test_a_line_is_shown_only_when_it_is_whole() -> None:
+    pipe = Pipe()
+    pipe.print(b"loss=0.", b"25")
+    assert pipe.screen.seen == b""
+    pipe.print(b"3\nloss")
+    assert pipe.screen.seen == b"loss=0.253\n"
+    assert pipe.end() == b"loss=0.253\nloss\n"
+
+
+def test_indentation_empty_lines_and_windows_line_ends_survive() -> None:
+    pipe = Pipe()
+    pipe.print(b"  two\n\n\tone\r\nlast\r\n\n")
+    assert pipe.end() == b"  two\n\n\tone\nlast\n\n"
+
+
+def test_a_line_longer_than_the_limit_comes_in_pieces_of_whole_characters(log: Path) -> None:
+    text = "a" + "\u00e9\u20ac\U0001f600" * (LONGEST_LINE // 4)
+    pipe = Pipe(log=str(log))
+    pipe.print(text.encode() + b"\n")
+    pieces = pipe.end().decode().split("\n")
+    assert "".join(pieces) == text
+    assert len(pieces) > 2
+    assert max(len(piece.encode()) for piece in pieces) <= LONGEST_LINE + READ_BYTES
+    assert log.read_bytes() == text.encode() + b"\n"
+
+
+def test_endless_bytes_that_are_no_text_and_no_line_are_passed_on_too() -> None:
+    pipe = Pipe()
+    pipe.print(b"\xbf" * (LONGEST_LINE + READ_BYTES))
+    assert pipe.end().replace(b"\n", b"") == rb"\xbf" * (LONGEST_LINE + READ_BYTES)
+
+
+@pytest.mark.parametrize("before", [b"", b"x" * 50, b"x" * (TAIL_BYTES + 7)])
+def test_only_the_end_of_what_was_printed_is_kept_in_memory(before: bytes) -> None:
+    pipe = Pipe()
+    pipe.print(before, *(b"%06d" % n * 1000 for n in range(100)))
+    everything = before + b"".join(b"%06d" % n * 1000 for n in range(100))
+    assert pipe.stream.last_bytes() == everything[-TAIL_BYTES:]
+    assert len(pipe.stream.tail) <= 4 * TAIL_BYTES + READ_BYTES
+    pipe.end()
+
+
+def test_of_a_progress_bar_one_frame_a_second_is_shown() -> None:
+    pipe = Pipe("algo-1:0")
+    for step in range(100):
+        pipe.print(b"\r%d/100 |##  |" % step, now=10.0 + step / 20)
+    pipe.print(b"\r100/100 |####|\n", now=15.0)
+    shown = pipe.end().decode().splitlines()
+    assert 4 <= len(shown) <= 7
+    assert shown[-1] == "[algo-1:0] 100/100 |####|"
+    assert all(line.endswith("|") for line in shown)
+
+
+def test_a_line_printed_into_a_progress_bar_is_shown_as_a_line() -> None:
+    pipe = Pipe()
+    pipe.print(b"\r10% |#   |", b"\r20% |##  |\nloss=0.5\n\r30% |### |")
+    assert pipe.end() == b"20% |##  |\nloss=0.5\n30% |### |\n"
+
+
+def test_a_progress_bar_that_wipes_itself_out_leaves_no_text_behind() -> None:
+    pipe = Pipe()
+    pipe.print(b"\r 99% |####|\r              \rsaved\n")
+    assert pipe.end() == b"saved\n"
+
+
+@pytest.mark.parametrize("cut", range(1, 33))
+def test_a_traceback_is_noticed_wherever_the_reads_fall(cut: int) -> None:
+    header = b"Traceback (most recent call last):"
+    pipe = Pipe()
+    pipe.print(b"step 1\n", now=1.0)
+    pipe.print(header[:cut], now=2.0)
+    pipe.print(header[cut:] + b"\n", now=3.0)
+    assert pipe.stream.traceback_at == 3.0
+    pipe.end()
+
+
+def test_the_last_traceback_counts() -> None:
+    pipe = Pipe()
+    pipe.print(b"Traceback (most recent call last):\n", now=1.0)
+    pipe.print(b"more\n", now=2.0)
+    pipe.print(b"Traceback (most recent call last):\n", now=5.0)
+    assert pipe.stream.traceback_at == 5.0
+    pipe.end()
+
+
+def test_logins_in_the_lines_of_a_tool_are_blanked_and_those_of_a_script_are_its_own_business() -> None:
+    line = b"Looking in indexes: https://aws:s3cr3t@host/simple\n"
+    tool, script = Pipe("install", masked=True), Pipe()
+    tool.print(line[:40], line[40:])
+    script.print(line)
+    assert tool.end() == b"[install] Looking in indexes: https://******@host/simple\n"
+    assert script.end() == line
+
+
+def test_a_log_in_a_place_that_does_not_exist_and_cannot_be_made_is_reported_not_raised(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    log = LogFile(f"{tmp_path}/file/logs/rank0.log")
+    log.write(b"lost")
+    assert "no log file" in log.problem and "rank0.log" in log.problem
+
+
+def test_a_log_on_a_full_disk_is_given_up_and_reported() -> None:
+    log = LogFile("/dev/full")
+    log.write(b"lost")
+    log.write(b"lost again")
+    assert log.problem == "log file /dev/full ends early: No space left on device"
+    log.close()
+
+
+def test_a_stream_that_is_closed_reads_nothing_and_closes_once() -> None:
+    pipe = Pipe()
+    pipe.end()
+    assert pipe.stream.read(0.0) == 0
+    pipe.stream.close()

@@ -1,0 +1,167 @@
+"""Channels that are more than a folder: globs, shards, Pipe mode. Those on S3 are in `test_s3`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.runner_project import Project
+from trainshed.runner.job.job import Channel, Job
+from trainshed.runner.run import layout, pipes, staging
+from trainshed.runner.run.layout import Run
+
+SHOW = """\
+import json, os
+folder = os.environ["SM_CHANNEL_TRAIN"]
+print(json.dumps([os.environ["SM_CURRENT_HOST"], {
+    os.path.relpath(f"{at}/{name}", folder): open(f"{at}/{name}").read()
+    for at, _, names in os.walk(folder) for name in names
+}]))
+"""
+READ_EPOCHS = """\
+import os, time
+def epoch(number):
+    path = os.environ["SM_CHANNEL_TRAIN"] + f"_{number}"
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return open(path, "rb")
+for number in range(3):
+    with epoch(number) as pipe:
+        print(number, pipe.read(2 if number == 1 else -1), flush=True)
+"""
+
+
+@pytest.fixture
+def files(project: Project) -> Project:
+    """A project with seven small files."""
+    names = [f"data/{number}.csv" for number in range(5)] + ["data/deep/5.csv", "data/notes.txt"]
+    return project.write({"show.py": SHOW, "epochs.py": READ_EPOCHS, **{name: Path(name).stem for name in names}})
+
+
+def shown(done: Any) -> dict[str, dict[str, str]]:
+    """Host -> what it saw in the channel."""
+    assert done.status == 0, done.output
+    return dict(json.loads(line[line.index('["') :]) for line in done.stdout.splitlines() if '["algo-' in line)
+
+
+def test_a_glob_is_a_channel_of_the_files_it_finds(files: Project) -> None:
+    done = files.trainshed("run", "show.py", "--channel", "train=data/**/*.csv")
+    assert shown(done) == {"algo-1": {**{f"{n}.csv": str(n) for n in range(5)}, "deep/5.csv": "5"}}
+    assert os.path.islink(files.run / "staged/train/all/0.csv"), "nothing was copied"
+
+
+def test_shards_are_disjoint_and_together_everything(files: Project) -> None:
+    files.write(
+        {"job.yaml": "program: show.py\ninstances: 2\nchannels: {train: {path: data, distribution: ShardedByS3Key}}\n"}
+    )
+    seen = shown(files.trainshed("run", "job.yaml"))
+    assert set(seen["algo-1"]) | set(seen["algo-2"]) == {*(f"{n}.csv" for n in range(5)), "deep/5.csv", "notes.txt"}
+    assert not set(seen["algo-1"]) & set(seen["algo-2"])
+    assert abs(len(seen["algo-1"]) - len(seen["algo-2"])) <= 1
+    config = json.loads((files.run / "algo-2/input/config/inputdataconfig.json").read_text())
+    assert config["train"]["S3DistributionType"] == "ShardedByS3Key"
+
+
+def test_containers_get_files_instead_of_links_that_lead_out_of_what_they_see(files: Project) -> None:
+    channel = Channel("train", f"{files.folder}/data/*.csv", files=(f"{files.folder}/data/0.csv",))
+    job = Job(name="x", image="i", channels=(channel,), output=f"{files.folder}/out")
+    run = layout.claim(layout.plan(job, in_containers=True, now=0))
+    staging.stage(run, {}, print)
+    staged = Path(staging.staged_folder(run, run.hosts[0], channel))
+    assert (staged / "0.csv").read_text() == "0"
+    assert not (staged / "0.csv").is_symlink()
+
+
+# --- Pipe mode -------------------------------------------------------------------------------------------------------
+
+
+def test_each_epoch_comes_through_a_pipe_of_its_own(files: Project) -> None:
+    files.write({"job.yaml": "program: epochs.py\nchannels: {train: {path: 'data/?.csv', input_mode: Pipe}}\n"})
+    done = files.trainshed("run", "job.yaml")
+    assert done.status == 0, done.output
+    assert done.stdout.splitlines() == ["0 b'01234'", "1 b'01'", "2 b'01234'"]
+    assert not list(files.run.glob("algo-1/input/data/*"))
+
+
+def fed(tmp_path: Path, channel: Channel) -> tuple[Run, pipes.Feeders]:
+    job = Job(name="x", channels=(channel,), output=str(tmp_path / "run"))
+    run = layout.claim(layout.plan(job, in_containers=False, now=0))
+    layout.place(run, interface="lo")
+    return run, pipes.Feeders(run)
+
+
+def epoch(run: Run, number: int) -> bytes:
+    with open(f"{run.hosts[0].folder}/input/data/train_{number}", "rb") as pipe:
+        return pipe.read()
+
+
+def test_the_next_pipe_is_there_before_the_last_one_goes(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a").write_bytes(random.Random(0).randbytes(3_000_000))
+    run, feeders = fed(tmp_path, Channel("train", str(tmp_path / "data"), "Pipe"))
+    try:
+        for number in range(4):
+            path = f"{run.hosts[0].folder}/input/data/train_{number}"
+            with open(path, "rb") as pipe:
+                first = pipe.read(1)
+                assert os.path.exists(f"{run.hosts[0].folder}/input/data/train_{number + 1}")
+                assert first + pipe.read() == (tmp_path / "data/a").read_bytes()
+    finally:
+        feeders.close()
+    assert os.listdir(f"{run.hosts[0].folder}/input/data") == []
+    assert feeders.problem == ""
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pipe-algo")]
+
+
+def test_files_are_shuffled_anew_in_each_epoch_and_alike_in_each_run(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(9):
+        (tmp_path / f"data/{number}").write_text(str(number))
+    channel = Channel("train", str(tmp_path / "data"), "Pipe", shuffle_seed=7)
+    files = [str(tmp_path / f"data/{number}") for number in range(9)]
+    epochs = [b"".join(pipes.content(files, channel, number)) for number in range(3)]
+    assert len(set(epochs)) == 3
+    assert {bytes(sorted(one)) for one in epochs} == {b"012345678"}
+    assert epochs == [b"".join(pipes.content(files, channel, number)) for number in range(3)]
+
+
+def test_records_are_framed_and_compressed_files_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.gz").write_bytes(gzip.compress(b"hello"))
+    (tmp_path / "data/b.gz").write_bytes(gzip.compress(b""))
+    channel = Channel("train", str(tmp_path / "data"), "Pipe", compression="Gzip", record_wrapper="RecordIO")
+    run, feeders = fed(tmp_path, channel)
+    try:
+        data = epoch(run, 0)
+    finally:
+        feeders.close()
+    assert data == struct.pack("<II", 0xCED7230A, 5) + b"hello\0\0\0" + struct.pack("<II", 0xCED7230A, 0)
+
+
+def test_a_long_record_comes_in_parts_that_say_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes, "LONGEST_PART", 4)
+    flags = [struct.unpack("<II", frame[:8])[1] >> 29 for frame in pipes.frames(b"0123456789")]
+    assert flags == [1, 2, 3]
+    assert (
+        b"".join(frame[8 : 8 + (struct.unpack("<II", frame[:8])[1] & 0x1FFFFFFF)] for frame in pipes.frames(b"0123456789"))
+        == b"0123456789"
+    )
+
+
+def test_data_that_cannot_be_read_ends_the_job_with_the_reason(files: Project) -> None:
+    files.write(
+        {"job.yaml": "program: epochs.py\nchannels: {train: {path: data/notes.txt, input_mode: Pipe, compression: Gzip}}\n"}
+    )
+    done = files.trainshed("run", "job.yaml")
+    assert done.status == 1, done.output
+    assert "the channel train cannot be fed: Not a gzipped file" in done.stderr
+    found = json.loads((files.run / "status.json").read_text())
+    assert "cannot be fed" in found["FailureReason"]

@@ -1,0 +1,217 @@
+"""A CreateTrainingJob request in, DescribeTrainingJob's answer out: both judged by botocore's model of the API."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.runner_project import Project
+from trainshed.base.errors import JobError
+from trainshed.runner.job.flags import job_of
+from trainshed.runner.job.request import FIELDS
+
+botocore_session = pytest.importorskip("botocore.session", reason="needs botocore: pip install 'trainshed[dev]'")
+
+
+def request(folder: Path, **fields: Any) -> dict[str, Any]:
+    """A request as an SDK would send it."""
+    return {
+        "TrainingJobName": "digits-of-today",
+        "RoleArn": "arn:aws:iam::123456789012:role/training-role",
+        "HyperParameters": {"epochs": "3", "lr": "1.10", "name": '"a b"', "sagemaker_program": '"train.py"'},
+        "AlgorithmSpecification": {
+            "TrainingImage": "registry.example.com/team/image:1.2",
+            "TrainingInputMode": "File",
+            "MetricDefinitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+        },
+        "InputDataConfig": [
+            {
+                "ChannelName": "train",
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataType": "S3Prefix",
+                        "S3Uri": f"file://{folder}/data",
+                        "S3DataDistributionType": "FullyReplicated",
+                    }
+                },
+                "ContentType": "text/csv",
+            },
+            {
+                "ChannelName": "code",
+                "DataSource": {
+                    "FileSystemDataSource": {
+                        "FileSystemId": "fs-0123456789",
+                        "FileSystemAccessMode": "ro",
+                        "FileSystemType": "EFS",
+                        "DirectoryPath": f"{folder}/src",
+                    }
+                },
+            },
+        ],
+        "OutputDataConfig": {"S3OutputPath": f"file://{folder}/out"},
+        "ResourceConfig": {"InstanceType": "ml.c5.xlarge", "InstanceCount": 2, "VolumeSizeInGB": 30},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200},
+        "EnableManagedSpotTraining": True,
+        "CheckpointConfig": {"S3Uri": f"file://{folder}/saved", "LocalPath": "/opt/ml/checkpoints"},
+        "Environment": {"DEBUG": "on"},
+        "RetryStrategy": {"MaximumRetryAttempts": 2},
+        "TensorBoardOutputConfig": {"S3OutputPath": "s3://bucket/tensorboard"},
+        "Tags": [{"Key": "team", "Value": "ada"}],
+        **fields,
+    }
+
+
+@pytest.fixture(scope="session")
+def model() -> Any:
+    """botocore's model of SageMaker."""
+    return botocore_session.get_session().get_service_model("sagemaker")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    project = tmp_path / "project"
+    for name in ("src", "data"):
+        (project / name).mkdir(parents=True)
+    (project / "src/train.py").write_text("print('metric loss=0.5 step=1')\nopen('/dev/null')\n")
+    (project / "data/a.csv").write_text("1\n")
+    monkeypatch.chdir(project)
+    return project
+
+
+def problems_with(value: Any, shape: Any) -> str:
+    """What botocore's validator says: missing and unknown fields, types, bounds."""
+    from botocore.validate import ParamValidator
+
+    return str(ParamValidator().validate(value, shape).generate_report())
+
+
+def written(folder: Path, value: dict[str, Any]) -> str:
+    (folder / "request.json").write_text(json.dumps(value, indent=2))
+    return str(folder / "request.json")
+
+
+def test_the_request_of_these_tests_is_one_that_the_api_takes(folder: Path, model: Any) -> None:
+    assert problems_with(request(folder), model.operation_model("CreateTrainingJob").input_shape) == ""
+
+
+def test_we_know_every_field_of_the_api(model: Any) -> None:
+    assert set(model.operation_model("CreateTrainingJob").input_shape.members) <= set(FIELDS)
+
+
+def test_a_request_becomes_a_job(folder: Path) -> None:
+    job = job_of([written(folder, request(folder))], {}).job
+    assert (job.full_name, job.name, job.image) == (
+        "digits-of-today",
+        "digits-of-today",
+        "registry.example.com/team/image:1.2",
+    )
+    assert {name: str(value) for name, value in job.hyperparameters.items()} == request(folder)["HyperParameters"]
+    assert [(one.name, one.path, one.content_type) for one in job.channels] == [
+        ("code", f"{folder}/src", ""),
+        ("train", f"{folder}/data", "text/csv"),
+    ]
+    assert (job.instances, job.instance_type, job.max_runtime_seconds) == (2, "ml.c5.xlarge", 3600)
+    assert job.spot is not None and job.spot.max_wait_seconds == 7200
+    assert (job.output, job.checkpoints, job.retries) == (f"{folder}/out", f"{folder}/saved", 2)
+    assert (job.environment, job.metric_definitions) == ({"DEBUG": "on"}, (("loss", "loss=([0-9.]+)"),))
+    assert job.config["tensorboardoutputconfig.json"]["LocalPath"] == "/opt/ml/output/tensorboard"
+    assert job.notes == ("RoleArn, Tags: without meaning on this machine, left aside",)
+
+
+def test_flags_win_over_a_request(folder: Path) -> None:
+    flags = ["--no-image", "--instances", "1", "--hp", "epochs=9", "--name", "mine", "--output", "elsewhere"]
+    job = job_of([written(folder, request(folder)), *flags], {}).job
+    assert (job.image, job.instances, job.name, job.full_name) == ("", 1, "mine", "")
+    assert (job.hyperparameters["epochs"], str(job.hyperparameters["lr"])) == (9, "1.10")
+    assert job.output == f"{folder}/elsewhere"
+
+
+def at(value: dict[str, Any], path: str, new: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(value)
+    *parents, last = path.split(".")
+    place: Any = changed
+    for name in parents:
+        place = place[int(name)] if name.isdigit() else place[name]
+    if new is None:
+        del place[last]
+    else:
+        place[last] = new
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("HyperParametrs", {}, "is no field of CreateTrainingJob (did you mean 'HyperParameters'?)"),
+        ("TrainingJobName", "my_job", "must be 1 to 63 letters, digits and hyphens"),
+        ("TrainingJobName", "../../escape", "must be 1 to 63 letters, digits and hyphens"),
+        ("AlgorithmSpecification.AlgorithmName", "xgboost", "algorithms of the service cannot be run here"),
+        ("AlgorithmSpecification.TrainingImage", None, "names no TrainingImage"),
+        ("AlgorithmSpecification.TrainingInputMode", "Stream", "must be one of File, FastFile, Pipe"),
+        ("HyperParameters.epochs", 3, "must be a string"),
+        (
+            "InputDataConfig.0.DataSource.S3DataSource.S3DataType",
+            "AugmentedManifestFile",
+            "only S3Prefix and ManifestFile can",
+        ),
+        ("InputDataConfig.0.DataSource.S3DataSource.S3Uri", "file:///nowhere/at/all", "there is no /nowhere/at/all"),
+        ("InputDataConfig.0.ChannelName", "../up", "is no channel name"),
+        ("InputDataConfig.1.ChannelName", "train", "channel 'train' is there twice"),
+        ("ResourceConfig.InstanceGroups", [], "hosts of one machine are all alike"),
+        ("ResourceConfig.InstanceCount", 0, "must be a whole number from 1 to 512"),
+        ("StoppingCondition.MaxWaitTimeInSeconds", 60, "must not be less than max_runtime_seconds, 3600"),
+        ("EnableManagedSpotTraining", False, "is for spot jobs (set EnableManagedSpotTraining to true)"),
+        ("CheckpointConfig.LocalPath", "/etc", "must be a folder of its own below /opt/ml"),
+        ("ServerlessJobConfig", {}, "a serverless job has no image"),
+        ("RetryStrategy.MaximumRetryAttempts", 31, "must be a whole number from 0 to 30"),
+    ],
+)
+def test_what_is_wrong_in_a_request_is_said_with_its_line(folder: Path, path: str, value: Any, problem: str) -> None:
+    with pytest.raises(JobError) as caught:
+        job_of([written(folder, at(request(folder), path, value))], {})
+    lines = [one.line() for one in caught.value.problems]
+    assert [line for line in lines if problem in line and line.startswith("request.json:")], lines
+
+
+def test_the_status_of_a_run_is_what_describe_training_job_answers(project: Project, folder: Path, model: Any) -> None:
+    from botocore.parsers import create_parser
+
+    path = written(folder, request(folder))
+    project.folder = folder
+    done = project.trainshed("run", path, "--no-image", "--grace", "5")
+    assert done.status == 0, done.output
+    answer = project.trainshed("status", f"{folder}/out", "--json")
+    shape = model.operation_model("DescribeTrainingJob").output_shape
+    response = {"body": answer.stdout.encode(), "status_code": 200, "headers": {}}
+    parsed = create_parser("json").parse(response, shape)
+    del parsed["ResponseMetadata"]
+    assert problems_with(parsed, shape) == ""
+    own = {key: value for key, value in json.loads(answer.stdout).items() if key not in shape.members}
+    assert own.keys() == {"Trainshed"}, "one field of ours, and no other"
+    assert set(shape.required_members) <= parsed.keys()
+    assert parsed["TrainingJobName"] == "digits-of-today"
+    assert parsed["TrainingJobStatus"] == "Completed"
+    assert parsed["HyperParameters"] == request(folder)["HyperParameters"]
+    assert parsed["ResourceConfig"] == {"InstanceType": "ml.c5.xlarge", "InstanceCount": 2}
+    assert parsed["EnableManagedSpotTraining"] is True
+    assert parsed["StoppingCondition"] == {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200}
+    assert [one["Status"] for one in parsed["SecondaryStatusTransitions"]][-1] == "Completed"
+    assert parsed["CreationTime"] <= parsed["TrainingStartTime"] <= parsed["TrainingEndTime"]
+    for field in ("TrainingJobStatus", "SecondaryStatus"):
+        assert parsed[field] in shape.members[field].enum
+    assert {one["Status"] for one in parsed["SecondaryStatusTransitions"]} <= set(shape.members["SecondaryStatus"].enum)
+
+
+def test_a_request_that_is_run_twice_has_two_runs(project: Project, folder: Path) -> None:
+    path = written(folder, at(request(folder), "OutputDataConfig.S3OutputPath", f"file://{folder}/out"))
+    project.folder = folder
+    for _ in range(2):
+        done = project.trainshed("run", path, "--no-image", "--instances", "1", "--output", "")
+        assert done.status == 0, done.output
+    names = sorted(entry.name for entry in (folder / "runs").iterdir())
+    assert len(names) == 2
+    assert "digits-of-today" in names

@@ -1,0 +1,28 @@
+"""Hosts on one machine share its GPUs without sharing any."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainshed.runner.job.job import ALL_GPUS
+from trainshed.runner.places.gpus import share
+
+EIGHT = tuple("01234567")
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted", "hosts", "expected"),
+    [
+        (EIGHT, None, 1, ["01234567"]),
+        (EIGHT, ALL_GPUS, 2, ["0123", "4567"]),
+        (EIGHT, 2, 3, ["01", "23", "45"]),
+        (EIGHT, 0, 2, ["", ""]),
+        (EIGHT, 16, 1, ["01234567"]),
+        (("0", "1"), None, 3, ["0", "1", "0"]),
+        (("0",), 1, 2, ["0", "0"]),
+        ((), None, 2, ["", ""]),
+        ((), ALL_GPUS, 1, [""]),
+    ],
+)
+def test_shares(devices: tuple[str, ...], wanted: int | None, hosts: int, expected: list[str]) -> None:
+    assert ["".join(share(devices, wanted, hosts, index)) for index in range(hosts)] == expected

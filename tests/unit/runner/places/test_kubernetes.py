@@ -1,0 +1,190 @@
+"""`trainshed export kubernetes`: judged by Kubernetes' own schemas, and by our reader of what pods are told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.paths import TOOLKIT
+from trainshed.base.errors import JobError
+from trainshed.container.cluster import resolve
+from trainshed.contract.job import read_job
+from trainshed.runner.job.job import Channel, Job, Resources
+from trainshed.runner.places.kubernetes import manifests, merged
+
+VERSION = "1.34"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    (folder / "package").mkdir(parents=True)
+    (folder / "train.py").write_text("import package\n")
+    (folder / "package/__init__.py").write_bytes(b"NAME = '\xc3\xa9'\n")
+    return folder
+
+
+def job(source: Path, **fields: Any) -> Job:
+    given: dict[str, Any] = {
+        "name": "digits",
+        "image": "registry.example/train:1",
+        "program": "train.py",
+        "source_dir": str(source),
+        "instances": 3,
+        "hyperparameters": {"epochs": 3},
+        "channels": (Channel("train", "/data/train"),),
+        "environment": {"NCCL_DEBUG": "WARN", "HF_TOKEN": "hf_of_mine"},
+        "resources": Resources(cpus=8, memory=32 << 30, gpus=4, shm_size=8 << 30),
+        "max_runtime_seconds": 3600.0,
+        "places": {"kubernetes": {"volumes": {"train": "data"}, "output": "results", "namespace": "vision"}},
+    }
+    return Job(**{**given, **fields})
+
+
+def check(objects: list[dict[str, Any]]) -> None:
+    """By the schemas of Kubernetes; of a JobSet, whose schema is not among them, the Job that it holds."""
+    judge = pytest.importorskip("kubernetes_validate", reason="the schemas of Kubernetes are an extra package")
+    for made in objects:
+        if made["kind"] == "JobSet":
+            (inner,) = made["spec"]["replicatedJobs"]
+            made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": inner["template"]["spec"]}
+        judge.validate(made, VERSION, strict=True)
+
+
+def pod_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = objects[-1]["spec"]
+    if "replicatedJobs" in spec:
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    return dict(spec["template"]["spec"])
+
+
+@pytest.mark.parametrize("jobset", [False, True])
+@pytest.mark.parametrize("instances", [1, 3])
+def test_manifests_are_valid(source: Path, instances: int, jobset: bool) -> None:
+    objects, _ = manifests(job(source, instances=instances), jobset=jobset)
+
+    check(objects)
+    kinds = [made["kind"] for made in objects]
+    service = ["Service"] if instances > 1 and not jobset else []
+    assert kinds == ["ConfigMap", "ConfigMap", *service, "JobSet" if jobset else "Job"]
+    assert all(made["metadata"]["namespace"] == "vision" for made in objects)
+    assert yaml.safe_load(json.dumps(objects)) == objects
+
+
+@pytest.mark.parametrize("jobset", [False, True])
+def test_every_pod_finds_its_place_and_the_first_one(source: Path, tmp_path: Path, jobset: bool) -> None:
+    objects, _ = manifests(job(source), jobset=jobset)
+    container = pod_of(objects)["containers"][0]
+    told = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    (tmp_path / "ml/input/config").mkdir(parents=True)
+    for name, text in objects[0]["data"].items():
+        (tmp_path / "ml/input/config" / name).write_text(text)
+    for index in range(3):
+        # The rest of what the system itself puts into a pod of such a job.
+        system = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": str(index)}
+        environ = {**told, **system, "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")}
+        cluster = resolve(read_job(environ), environ)
+        assert (cluster.scheduler, cluster.rank, len(cluster.hosts)) == ("kubernetes", index, 3)
+        assert cluster.address == ("digits-node-0-0.digits" if jobset else "digits-0.digits") and cluster.port == 7777
+    job_spec = objects[-1]["spec"]
+    if jobset:
+        assert job_spec["network"]["subdomain"] == "digits" and job_spec["replicatedJobs"][0]["name"] == "node"
+    else:
+        (service,) = [made for made in objects if made["kind"] == "Service"]
+        assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+        assert pod_of(objects)["subdomain"] == service["metadata"]["name"]
+        assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": objects[-1]["metadata"]["name"]}
+
+
+def test_what_the_job_is_reaches_the_pod(source: Path) -> None:
+    objects, _ = manifests(job(source))
+    pod, container = pod_of(objects), pod_of(objects)["containers"][0]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+
+    assert json.loads(objects[0]["data"]["hyperparameters.json"])["epochs"] == "3"
+    assert "resourceconfig.json" not in objects[0]["data"]
+    code = {
+        item["path"]: base64.b64decode(objects[1]["binaryData"][item["key"]])
+        for item in volumes["code"]["configMap"]["items"]
+    }
+    assert code == {"train.py": b"import package\n", "package/__init__.py": b"NAME = '\xc3\xa9'\n"}
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8192Mi"} and "/dev/shm" in mounts
+    assert volumes[mounts["/opt/ml/input/data/train"]["name"]]["persistentVolumeClaim"] == {"claimName": "data"}
+    assert mounts["/opt/ml/input/data/train"]["readOnly"] and mounts["/opt/ml/model"]["subPath"] == "digits/model"
+    assert mounts["/opt/ml/checkpoints"]["subPath"] == "digits/checkpoints"
+    assert pod["terminationGracePeriodSeconds"] == 130 and objects[-1]["spec"]["activeDeadlineSeconds"] == 3600
+    assert container["resources"]["limits"] == {"cpu": "8", "memory": "32768Mi", "nvidia.com/gpu": 4}
+    assert container["args"] == ["train"] and container["readinessProbe"]["exec"] and "livenessProbe" not in container
+
+
+def test_secrets_go_by_reference(source: Path) -> None:
+    place = {"volumes": {"train": "data"}, "secrets": {"WANDB_API_KEY": {"name": "wandb", "key": "token"}}}
+    objects, notes = manifests(job(source, places={"kubernetes": place}))
+    variables = {entry["name"]: entry for entry in pod_of(objects)["containers"][0]["env"]}
+
+    assert variables["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "digits-secrets", "key": "HF_TOKEN"}}
+    assert variables["WANDB_API_KEY"]["valueFrom"] == {"secretKeyRef": {"name": "wandb", "key": "token"}}
+    assert "hf_of_mine" not in json.dumps(objects) and "hf_of_mine" not in "".join(notes)
+    assert any('create secret generic digits-secrets --from-literal=HF_TOKEN="$HF_TOKEN"' in note for note in notes)
+    with pytest.raises(JobError, match="looks like a secret"):
+        manifests(job(source, hyperparameters={"api_token": "x"}))
+
+
+def test_what_pods_cannot_have_is_told_all_at_once(source: Path) -> None:
+    (source / "weights").write_bytes(b"x" * 1_000_000)
+    place = {"volume": {}, "volumes": {"test": "data"}, "retries": "many"}
+    with pytest.raises(JobError) as caught:
+        manifests(job(source, name="9-Digits", image="", resources=Resources(gpus=-1), places={"kubernetes": place}))
+    told = str(caught.value) + caught.value.details
+    for text in (
+        "name: must be a DNS label",
+        "image: is not given",
+        "kubernetes.volume: is no field of it",
+        "kubernetes.volumes.test: is no channel",
+        "kubernetes.retries: must be a whole number",
+        "channels.train: is not where pods can see it",
+        "source_dir: is 1.0 MB",
+        "resources.gpus: must be a number",
+    ):
+        assert text in told, told
+
+
+def test_the_users_part_of_a_pod_is_merged_into_ours(source: Path) -> None:
+    extra = {
+        "nodeSelector": {"gpu": "h200"},
+        "containers": [
+            {"name": "train", "env": [{"name": "EXTRA", "value": "1"}], "securityContext": {"privileged": False}}
+        ],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+    }
+    objects, _ = manifests(job(source, places={"kubernetes": {"volumes": {"train": "data"}, "pod": extra}}))
+    check(objects)
+    pod = pod_of(objects)
+
+    assert pod["nodeSelector"] == {"gpu": "h200"} and {"scratch", "shm"} <= {volume["name"] for volume in pod["volumes"]}
+    assert pod["containers"][0]["image"] and {"EXTRA", "NNODES"} <= {entry["name"] for entry in pod["containers"][0]["env"]}
+    assert merged({"a": [1]}, {"a": [2]}) == {"a": [2]}
+
+
+def test_the_command_prints_yaml_that_reads_back(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "name: digits\nimage: a/b:1\nprogram: src/train.py\ninstances: 2\ndistribution: torchrun\n"
+        "kubernetes: {output: results, retries: 5}\n"
+    )
+    command = [sys.executable, "-m", "trainshed.cli", "export", "kubernetes", "job.yaml", "--hp", "lr=1.10"]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(TOOLKIT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    objects = list(yaml.safe_load_all(done.stdout))
+    check(objects)
+    assert json.loads(objects[0]["data"]["hyperparameters.json"])["lr"] == "1.10"
+    assert objects[-1]["spec"]["backoffLimit"] == 10 and "&id" not in done.stdout

@@ -1,0 +1,242 @@
+"""The arrows of the house: which part may know which other, and what a start of `train` may load."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.paths import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it along
+
+SOURCE = ROOT / "toolkit"
+PACKAGE = SOURCE / "trainshed"
+
+# Inside the user's process: each wing knows itself and the ground floor.
+WINGS = ("checkpoint", "parallel", "compiler", "autopatch", "compat")
+GROUND = {"base", "contract"}
+MAY_KNOW: dict[str, set[str]] = {
+    "base": set(),
+    "contract": {"base"},
+    "machine": GROUND,
+    "container": {"base", "contract", "machine"},
+    "runner": {"base", "contract", "machine", "container"},
+    # Each command loads its own part.
+    "cli": {"base", "contract", "machine", "runner", "container", "checkpoint", "parallel"},
+    "__main__": {"cli"},
+    **{wing: GROUND for wing in WINGS},
+    "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
+}
+# The supervising side: light, and started once for every job on every node.
+LIGHT = ("base", "contract", "machine", "container", "runner", "cli")
+CORE_PACKAGES = {"psutil", "yaml"}  # what installing trainshed brings along
+NEVER_AT_START = {
+    *("torch", "numpy", "boto3", "botocore", "transformers", "accelerate", "yaml", "psutil"),
+    *("dataclasses", "argparse", "logging", "subprocess", "asyncio", "socket"),
+}
+
+
+def module_files() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def part_of(path: Path) -> str:
+    """The part of the house that a file belongs to: the package's folder, or a module of its own."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path), feature_version=(3, 10))
+
+
+def imported(path: Path, tree: ast.AST) -> Iterator[str]:
+    """Full names of everything that the nodes below `tree` import, relative imports resolved."""
+    package = path.relative_to(SOURCE).parent.parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            base += (node.module or "").split(".") if node.module else []
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Statements that run when the module is imported: not in functions, not for type checkers only."""
+    pending: list[ast.stmt] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            pending += node.orelse
+            continue
+        blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(node, "handlers", [])]
+        if any(blocks):
+            for block in blocks:
+                pending += block
+        else:
+            yield node
+
+
+def parts_known_to(path: Path) -> set[str]:
+    """Other parts of the house that a file imports from, in whatever place."""
+    names = (name.split(".") for name in imported(path, tree_of(path)) if name.split(".")[0] == "trainshed")
+    known = {name[1] for name in names if len(name) > 1 and name[1] != "__version__"}
+    return known - {part_of(path)}
+
+
+# --- arrows ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_scan_sees_every_way_to_import() -> None:
+    path = PACKAGE / "container/cluster/hosts.py"
+    text = (
+        "import os, trainshed\nimport trainshed.runner.x as y\nfrom ...machine.hardware import probe\nfrom . import single\n"
+        "from trainshed import checkpoint\nfrom ...base.errors import A\nif TYPE_CHECKING:\n    import torch\n"
+        "try:\n    import numpy\nexcept ImportError:\n    import boto3\ndef f():\n    import yaml\n"
+    )
+    tree = ast.parse(text)
+
+    assert set(imported(path, tree)) == {
+        *(
+            "os",
+            "trainshed",
+            "trainshed.runner.x",
+            "trainshed.machine.hardware.probe",
+            "trainshed.container.cluster.single",
+        ),
+        *("trainshed.checkpoint", "trainshed.base.errors.A", "torch", "numpy", "boto3", "yaml"),
+    }
+    level = {name for node in at_module_level(tree) for name in imported(path, node)}
+    assert {"numpy", "boto3", "os"} <= level and not {"torch", "yaml"} & level
+
+
+def test_every_part_of_the_house_has_its_place() -> None:
+    parts = {part_of(path) for path in module_files()} - {"__init__"}
+
+    assert parts <= MAY_KNOW.keys(), "a new part needs its arrows here and in the design"
+    assert {"contract", "container"} <= parts
+
+
+@pytest.mark.parametrize("path", module_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows_point_down_only(path: Path) -> None:
+    part = part_of(path)
+    known = parts_known_to(path)
+
+    assert known <= MAY_KNOW.get(part, set()), f"{part} must not import {sorted(known - MAY_KNOW.get(part, set()))}"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in module_files() if part_of(p) in LIGHT], ids=lambda p: str(p.relative_to(PACKAGE))
+)
+def test_the_supervising_side_needs_nothing_heavy_at_import(path: Path) -> None:
+    names = {name.split(".")[0] for node in at_module_level(tree_of(path)) for name in imported(path, node)}
+    foreign = names - sys.stdlib_module_names - {"trainshed", "__future__"}
+
+    allowed = CORE_PACKAGES if part_of(path) in ("runner", "cli") else set()
+    assert foreign <= allowed, f"{sorted(foreign - allowed)} must be imported where it is needed, or not at all"
+
+
+# --- what a start loads ----------------------------------------------------------------------------------------------
+
+LOADED = """
+import json, os, sys
+before = set(sys.modules)
+{statement}
+print("LOADED" + json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def loaded_by(statement: str, environ: dict[str, str]) -> set[str]:
+    """Top-level names of the modules that a statement loads in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(statement=statement)], env=environ, capture_output=True, text=True
+    )
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("LOADED")] or [f"no answer: {done.stderr}"]
+    return {name.split(".")[0] for name in json.loads(line.removeprefix("LOADED"))}
+
+
+def test_importing_trainshed_loads_nothing_else(job_tree: Any) -> None:
+    assert loaded_by("import trainshed", job_tree.environ()) == {"trainshed"}
+
+
+@pytest.mark.parametrize("distribution", ["script", "torchrun"])
+def test_a_job_on_one_host_loads_nothing_that_is_slow(distribution: str, job_tree: Any) -> None:
+    job_tree.code("train.sh", "exit 0\n")
+    job_tree.configure(
+        hyperparameters={
+            "sagemaker_program": "train.sh",
+            "trainshed_distribution": distribution,
+            "trainshed_processes_per_host": "1",
+            "epochs": "3",
+        },
+        resources=job_tree.hosts(1),
+        channels={},
+    )
+    environ = job_tree.environ(MASTER_PORT="7777")  # else torchrun's launcher looks for a free port, with a socket
+    loaded = loaded_by("from trainshed.container.main import train; assert train(os.environ) == 0", environ)
+
+    assert loaded & NEVER_AT_START == set()
+    assert job_tree.success == ""
+
+
+def test_a_failing_job_loads_no_framework_either(job_tree: Any) -> None:
+    job_tree.code("train.py", "raise ValueError('no')")
+    job_tree.configure(hyperparameters={})
+    loaded = loaded_by("from trainshed.container.main import train; assert train(os.environ) == 1", job_tree.environ())
+
+    assert loaded & {"torch", "numpy", "boto3", "botocore", "transformers", "yaml", "psutil", "asyncio"} == set()
+
+
+# --- words and metadata ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", module_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_public_name_says_what_it_is(path: Path) -> None:
+    tree = tree_of(path)
+    silent = [] if ast.get_docstring(tree) else ["the module"]
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            silent += [] if ast.get_docstring(node) else [f"{node.name} in line {node.lineno}"]
+
+    assert silent == []
+
+
+def metadata() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_installing_trainshed_brings_psutil_and_pyyaml_and_nothing_else() -> None:
+    names = {"".join(letter for letter in text if letter.isalpha()) for text in metadata()["project"]["dependencies"]}
+
+    assert names == {"psutil", "pyyaml"}
+
+
+def test_the_console_scripts_lead_somewhere() -> None:
+    for target in metadata()["project"]["scripts"].values():
+        module, _, function = target.partition(":")
+        path = SOURCE / f"{module.replace('.', '/')}.py"
+        path = path if path.is_file() else path.with_suffix("") / "__init__.py"
+        assert path.is_file(), target
+        assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree_of(path).body), target
+
+
+def test_the_version_is_in_one_place() -> None:
+    project = metadata()
+
+    assert "version" in project["project"]["dynamic"] and "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "trainshed.__version__"}

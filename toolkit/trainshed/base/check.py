@@ -1,0 +1,63 @@
+"""One check's result, and how all of them are shown."""
+
+from __future__ import annotations
+
+import json
+
+from .record import Record
+from .secrets import mask_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Check(Record):
+    """One result.
+
+    name: what was looked at. level: `ok`, `warn` or `fail`. message: what was found. fix: what to do, "" where all is well.
+    """
+
+    name: str
+    level: str
+    message: str
+    fix: str = ""
+
+
+def ok(name: str, message: str) -> Check:
+    """All is well."""
+    return Check(name=name, level="ok", message=message)
+
+
+def warn(name: str, message: str, fix: str = "") -> Check:
+    """A job may suffer from it."""
+    return Check(name=name, level="warn", message=message, fix=fix)
+
+
+def fail(name: str, message: str, fix: str = "") -> Check:
+    """A job will fail of it."""
+    return Check(name=name, level="fail", message=message, fix=fix)
+
+
+def as_lines(checks: Iterable[Check]) -> str:
+    """A line a check, and a last one that counts them."""
+    checks = list(checks)
+    width = max((len(check.name) for check in checks), default=0)
+    lines = [
+        f"{check.level:<5} {check.name:<{width}}  {_one_line(check.message)}" + (f"; fix: {check.fix}" if check.fix else "")
+        for check in checks
+    ]
+    counts = {level: sum(check.level == level for check in checks) for level in ("fail", "warn", "ok")}
+    lines.append(f"{counts['ok']} ok, {counts['warn']} to be warned of, {counts['fail']} failed")
+    return mask_text("\n".join(lines))
+
+
+def as_json(checks: Iterable[Check]) -> str:
+    """`{"ok": no check failed, "checks": [{"name", "level", "message", "fix"}]}`."""
+    checks = list(checks)
+    value = {"ok": all(check.level != "fail" for check in checks), "checks": [check.plain() for check in checks]}
+    return mask_text(json.dumps(value, indent=2))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,112 @@
+"""Snapshots: the state copied into kept memory in one go, and handed to the writing thread."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import time
+
+import torch
+
+from .blocks import padded
+from .buffers import Snapshot
+from .manifest import Manifest
+from .save import Content, Retention, write_part
+from .shardfile import Layout
+from .write_plan import Planner, tensor_of
+from .writer import Writer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from .ranks import Ranks
+    from .remote import Remote
+
+
+class Shots:
+    """Takes one snapshot at a time. Collective: all ranks call `prepare` and `start` together."""
+
+    def __init__(
+        self, folder: str, ranks: Ranks, states: Sequence[Any], keep: Retention, remote: Remote | None = None
+    ) -> None:
+        self.writer = Writer()
+        self._folder, self._ranks, self._states, self._keep, self._remote = folder, ranks, states, keep, remote
+        self._planner = Planner(ranks)
+        self._layout = Layout([])
+        self._views: list[torch.Tensor] = []
+        self._snapshot = Snapshot()
+        self._count = 0
+
+    def prepare(self) -> None:
+        """After the first step, when the optimizer has its state: gets the memory for it while training goes on."""
+        if self._snapshot.buffer is None:
+            self._lay_out(self._capture()[0])
+
+    def start(self, step: int, reason: str, run: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """Copies the state and starts writing it; nothing else may be being written.
+
+        Args:
+            run: the manifest's `run`.
+        """
+        ranks = self._ranks
+        tensors, tree = self._capture()
+        self._lay_out(tensors)
+        layout, buffer = self._layout, self._snapshot.buffer
+        assert buffer is not None
+        buffer.ready()
+        buffer.view[: len(layout.header)] = layout.header
+        self._snapshot.copy([tensor_of(piece, tensors) for piece in layout.pieces], self._views)
+        blob = io.BytesIO()
+        torch.save(tree, blob)
+        objects = blob.getbuffer()
+        prefix = f"{ranks.host}.rank{ranks.rank}"
+        contents = [
+            Content(name=f"{prefix}.safetensors", data=buffer.view, size=layout.size),
+            Content(name=f"{prefix}.objects", data=_page_aligned(objects), size=objects.nbytes),
+        ]
+        self._count += 1
+        manifest = Manifest(
+            step=step,
+            save=f"{ranks.token}{self._count:x}",
+            part=ranks.part,
+            parts=ranks.parts,
+            complete=self._planner.complete,
+            world_size=ranks.world_size,
+            ranks=ranks.peers,
+            host=ranks.host,
+            created=time.time(),
+            files=(),
+            reason=reason,
+            run=dict(run),
+            metrics={name: float(value) for name, value in metrics.items()},
+        )
+        needed = self._planner.bytes_on_storage + len(ranks.peers) * (len(layout.header) + objects.nbytes)
+
+        def write() -> None:
+            self._snapshot.wait()
+            write_part(self._folder, ranks, contents, manifest, needed, self._keep, self._remote)
+
+        self.writer.start(write)
+
+    def _capture(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The state's tensors by name, and everything else."""
+        tensors: dict[str, torch.Tensor] = {}
+        tree = {state.name: state.capture(tensors) for state in self._states}
+        return tensors, tree
+
+    def _lay_out(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Divides the state among the ranks and has memory for this rank's share, anew where the state has changed."""
+        if self._planner.update(tensors):
+            self._layout = Layout(self._planner.share)
+            device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
+            buffer = self._snapshot.reserve(self._layout.memory, device)
+            self._views = self._layout.views(buffer.bytes_)
+
+
+def _page_aligned(data: memoryview) -> memoryview:
+    """A copy of a small file's bytes in page-aligned memory."""
+    memory = mmap.mmap(-1, padded(max(data.nbytes, 1)))
+    memory[: data.nbytes] = data
+    return memoryview(memory)

@@ -1,0 +1,92 @@
+"""One look at all ranks of this host: asked for without waiting, read when the answers are there."""
+
+from __future__ import annotations
+
+import time
+
+from trainshed.base.record import Record
+
+from .activity import COLLECTIVE, ENDED, UNKNOWN, Activity, activity
+from .movement import Rank, Reading, describe, moved, ranks_below, read
+from .stacks import WAIT, Asked, ask, main_thread, same_place
+from .stragglers import Where
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..supervisor.watcher import Process
+
+
+class Sample(Record):
+    """What one look found of one rank.
+
+    text: the stacks of all its processes, for the report.
+    place: the same without what differs between two looks at a process that stands still.
+    reading: what it had used by then, None once it has ended.
+    """
+
+    where: Where
+    text: str
+    place: str
+    reading: Reading | None = None
+
+
+class Look:
+    """Asks all ranks for their stacks; `done` tells when there is no more to come."""
+
+    def __init__(self, ranks: Sequence[Process], host: str, code_folder: str) -> None:
+        self.host, self.code_folder = host, code_folder
+        self.until = time.monotonic() + WAIT
+        self.ended = [rank for rank in ranks if not rank.alive]
+        self.asked: list[tuple[Rank, Reading, list[Asked]]] = []
+        for process in ranks:
+            if process.alive:
+                for rank in ranks_below(process.pid, process.spec.rank):
+                    self.asked.append((rank, read(rank, time.monotonic()), ask(list(rank.pids))))
+
+    def done(self) -> bool:
+        """Whether everyone has answered, or had the time to."""
+        # All of them are looked at every time: each notes by that when its answer stopped growing.
+        return all([asked.whole() for _, _, answers in self.asked for asked in answers]) or time.monotonic() > self.until
+
+    def samples(self) -> list[Sample]:
+        """What was found, a rank each."""
+        found = [
+            Sample(Where(rank.spec.rank, self.host, Activity(ENDED, f"exit status {rank.returncode}")), "", "")
+            for rank in self.ended
+        ]
+        return found + [self._sample(rank, reading, answers) for rank, reading, answers in self.asked]
+
+    def _sample(self, rank: Rank, reading: Reading, answers: list[Asked]) -> Sample:
+        texts = {asked.pid: asked.text() for asked in answers}
+        # A shell script has no stack; its first Python process has.
+        frames = next((frames for text in texts.values() if (frames := main_thread(text))), ())
+        doing = activity(frames, self.code_folder) if frames else Activity(UNKNOWN, describe(rank.pid))
+        parts = []
+        for pid, text in texts.items():
+            name = f"process {pid}" if pid == rank.pid else f"process {pid}, started by process {rank.pid}"
+            parts.append(f"{name}:\n{text.rstrip() or describe(pid)}\n")
+        return Sample(
+            where=Where(rank.rank, self.host, doing),
+            text="\n".join(parts) or f"process {rank.pid}: {describe(rank.pid)}\n",
+            place="\n".join(same_place(text) for text in texts.values()),
+            reading=reading,
+        )
+
+
+def anything_moved(before: list[Sample], after: list[Sample]) -> bool:
+    """Whether any rank of this host did anything between two looks."""
+    earlier = {(sample.where.rank, sample.reading.pids[0] if sample.reading else 0): sample for sample in before}
+    for sample in after:
+        old = earlier.get((sample.where.rank, sample.reading.pids[0] if sample.reading else 0))
+        if old is None or old.place != sample.place:
+            return True
+        waiting = old.where.activity.kind == sample.where.activity.kind == COLLECTIVE
+        if (
+            old.reading is not None
+            and sample.reading is not None
+            and moved(old.reading, sample.reading, in_place=bool(sample.place), waiting=waiting)
+        ):
+            return True
+    return False

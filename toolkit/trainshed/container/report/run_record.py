@@ -1,0 +1,180 @@
+"""The run record: one JSON file a host that says what ran, on what, for how long, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import trainshed
+from trainshed.base.files import write_atomic
+from trainshed.base.secrets import mask_arguments, mask_mapping, mask_text, secret_values
+
+from .disk_reserve import Room
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainshed.contract.cluster import Cluster
+    from trainshed.contract.job import Job
+    from trainshed.contract.outcome import Failure
+
+    from ..notices import Interruption
+    from ..program import Program
+    from ..supervisor.launch_plan import LaunchPlan, Outcome
+
+FORMAT = 1
+PACKAGES = ("torch", "transformers", "accelerate", "lightning", "numpy", "torch_xla")
+
+
+class RunRecord:
+    """Collects what is known as the job goes on; `write` puts the present state on disk.
+
+    The file is `output/data/run/<host>.json`; times are seconds since the epoch, phases have their own seconds.
+    """
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self._phase_start = self.started
+        self.path = ""
+        self.room: Room | None = None
+        self.data: dict[str, Any] = {
+            "format": FORMAT,
+            "state": "Starting",
+            "started": self.started,
+            "phases": [],
+            "versions": {"trainshed": trainshed.__version__, "python": sys.version.split()[0]},
+        }
+
+    def phase(self, name: str) -> None:
+        """Closes the phase that has been going on since the last call (or the start), under this name."""
+        now = time.time()
+        self.data["phases"].append(
+            {"name": name, "started": self._phase_start, "seconds": round(now - self._phase_start, 6)}
+        )
+        self._phase_start = now
+
+    def job(self, job: Job) -> None:
+        """The job as it was read; values that look secret are masked."""
+        self.path = f"{job.paths.output_data}/run/{job.resources.current_host}.json"
+        self.data["job"] = {
+            "name": job.name,
+            "hyperparameters": mask_mapping(job.hyperparameters.user),
+            "settings": job.settings.plain(),
+            "distribution": job.distribution.plain(),
+            "channels": [channel.plain() for channel in job.channels],
+            "resources": job.resources.raw,
+            "program": mask_text(job.program),
+            "source": mask_text(job.source),
+            "warnings": list(job.warnings),
+        }
+        self.data["paths"] = job.paths.plain()
+
+    def cluster(self, cluster: Cluster) -> None:
+        """Who is in the job, and what this host has."""
+        self.path = f"{os.path.dirname(self.path)}/{cluster.current_host}.json"
+        self.data["cluster"] = {**cluster.plain(), "world_size": cluster.world_size}
+
+    def plan(self, program: Program, plan: LaunchPlan) -> None:
+        """What is started on this host."""
+        self.data["program"] = program.plain()
+        self.data["plan"] = {
+            "launcher": plan.launcher,
+            "processes": [
+                {"rank": spec.rank, "argv": shown_arguments(spec.argv, spec.env), "cwd": spec.cwd, "log": spec.log}
+                for spec in plan.shown
+            ],
+            "grace_seconds": plan.grace_seconds,
+        }
+        if plan.compiler:
+            self.data["compiler"] = {"choice": plan.compiler}
+
+    def running(self) -> None:
+        """The script has been started; from here on the disk may fill up."""
+        self.room = Room(self.data["paths"]["output"])
+        self.phase("preparing")
+        self.data["versions"].update(installed_versions())
+        self.data["state"] = "Training"
+        self.write()
+
+    def compiled(self, backend: str, reports: dict[str, Any]) -> None:
+        """What the training compiler did in this host's ranks."""
+        self.data["compiler"] = {**self.data.get("compiler", {}), "backend": backend, "ranks": reports}
+
+    def restarted(self, failure: Failure) -> None:
+        """The script failed and is started again."""
+        self.phase("training")
+        reason = {"at": time.time(), "reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
+        self.data.setdefault("restarts", []).append(reason)
+
+    def restarted_by_agent(self, events: str) -> None:
+        """The restarts that torch's elastic agent has noted in this file."""
+        try:
+            with open(events) as file:
+                restarts = [json.loads(line) for line in file]
+        except (OSError, ValueError):
+            return
+        self.data["restarts"] = restarts
+
+    def ended(
+        self,
+        outcome: Outcome | None,
+        failure: Failure | None,
+        exit_code: int,
+        interruption: Interruption | None = None,
+    ) -> None:
+        """How it ended."""
+        stopped = bool(outcome and (outcome.stop_signal or (outcome.stopped_by and not failure)))
+        stopped = stopped or bool(failure and failure.kind == "Interrupted")
+        interrupted = interruption is not None and not interruption.plain_stop and failure is None
+        state = "Interrupted" if interrupted else "Stopped" if stopped else "Failed" if failure else "Completed"
+        self.data.update(state=state, ended=time.time(), seconds=round(time.time() - self.started, 6), exit_code=exit_code)
+        if outcome is not None:
+            self.data["outcome"] = {
+                "stop_signal": outcome.stop_signal,
+                "stopped_by": outcome.stopped_by,
+                "killed": outcome.killed,
+                "left_behind": outcome.left_behind,
+                "timed_out": outcome.timed_out,
+                "ranks": [
+                    {"rank": r.spec.rank, "returncode": r.returncode, "seconds": round(r.ended, 6)} for r in outcome.results
+                ],
+            }
+        if interruption is not None:
+            self.data["interruption"] = interruption.plain()
+        if failure is not None:
+            self.data["failure"] = {**failure.plain(), "details": "", "tail": ""}
+        self.write()
+
+    def write(self) -> None:
+        """Puts the record on disk; a full or read-only disk costs the record, never the job."""
+        if not self.path:
+            return
+        # One line a key: readable enough, and several times faster than the indenting encoder, which is pure Python.
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, default=str)}" for key, value in self.data.items())
+        try:
+            write_atomic(self.path, f"{{\n{lines}\n}}\n")
+        except OSError:
+            pass
+
+
+def shown_arguments(argv: tuple[str, ...], env: dict[str, str]) -> list[str]:
+    """A command line for showing, secrets masked."""
+    return mask_arguments(list(argv), secret_values(env))
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of the packages that matter, from the names of their metadata folders (importlib.metadata is slow)."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder) if folder.endswith("-packages") else []
+        except OSError:
+            continue
+        for name in names:
+            package, _, version = name.removesuffix(".dist-info").partition("-")
+            if name.endswith(".dist-info") and package.lower() in PACKAGES:
+                found.setdefault(package.lower(), version)
+    return found

@@ -1,0 +1,112 @@
+"""The training compiler as data: what a job asks for, and what `train` tells the ranks about it."""
+
+from __future__ import annotations
+
+import json
+
+from trainshed.base.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..hyperparameters import Hyperparameters
+    from ..settings import Settings
+
+BACKENDS = ("auto", "inductor", "xla", "neuron", "off")
+# torch.compile's own.
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+SWITCHES = ("auto", "on", "off")
+
+# The platform's names (SageMaker Training Compiler, ended 2023): sent by `TrainingCompilerConfig(enabled, debug)`.
+ENABLED = "sagemaker_training_compiler_enabled"
+DEBUG = "sagemaker_training_compiler_debug_mode"
+
+# Carries a `CompilePlan` to the ranks.
+PLAN_VARIABLE = "TRAINSHED_COMPILE_PLAN"
+# Names of the hooks that the ranks' start-up folder is to install, separated by commas (`autopatch`).
+HOOKS_VARIABLE = "TRAINSHED_AUTOPATCH"
+
+
+class CompilerRequest(Record):
+    """What the job asks of the compiler.
+
+    backend: one of `BACKENDS`, "" where nobody asks.
+    asked_by: the hyperparameter or variable that says so.
+    debug: whether the compiler is to write down what it does.
+    mode, regional, dynamic: `settings.Settings` explains them.
+    """
+
+    backend: str = ""
+    asked_by: str = ""
+    debug: bool = False
+    mode: str = "default"
+    regional: str = "auto"
+    dynamic: str = "auto"
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is to be compiled."""
+        return self.backend not in ("", "off")
+
+
+class CompilePlan(Record):
+    """What the ranks are told, in `PLAN_VARIABLE`.
+
+    backend: `inductor` or `xla`.
+    host: this host's name, for reports.
+    report: folder for the ranks' reports, `<host>.rank<rank>.json`.
+    live: folder of the compile cache on local disk, "" where there is none.
+    store: file that keeps the cache between runs, "" for none.
+    keeper: whether this host writes `store` (otherwise only where it is missing).
+    """
+
+    backend: str
+    mode: str = "default"
+    regional: str = "auto"
+    dynamic: str = "auto"
+    debug: bool = False
+    host: str = ""
+    report: str = ""
+    live: str = ""
+    store: str = ""
+    keeper: bool = True
+
+    def to_text(self) -> str:
+        """The variable's value."""
+        return json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
+
+
+def plan_of(environ: Mapping[str, str]) -> CompilePlan | None:
+    """The plan that a rank was given, None where there is none, or none that can be read."""
+    try:
+        value = json.loads(environ.get(PLAN_VARIABLE) or "null")
+        return CompilePlan(**value) if isinstance(value, dict) else None
+    except (ValueError, TypeError):
+        return None
+
+
+def request_of(hps: Hyperparameters, settings: Settings, distribution: tuple[str, str]) -> CompilerRequest:
+    """What the job asks for; trainshed's own setting wins over the platform's flags.
+
+    Args:
+        distribution: its kind, and what asked for it; `pytorchxla` is a way to ask for the compiler.
+    """
+    from ..job import truthy
+
+    kind, kind_asked_by = distribution
+    backend, asked_by = settings.compiler, "trainshed_compiler"
+    if not backend and hps.get(ENABLED) is not None:
+        backend, asked_by = "auto" if truthy(hps.get(ENABLED)) else "off", ENABLED
+    if not backend and kind == "xla":
+        backend, asked_by = "xla" if kind_asked_by == "trainshed_distribution" else "auto", kind_asked_by
+    if not backend:
+        return CompilerRequest()
+    return CompilerRequest(
+        backend=backend,
+        asked_by=asked_by,
+        debug=truthy(hps.get(DEBUG)),
+        mode=settings.compiler_mode,
+        regional=settings.compiler_regional,
+        dynamic=settings.compiler_dynamic,
+    )

@@ -1,0 +1,245 @@
+"""What a pipeline can be told: our own names, and those of Amazon's `mp_parameters`.
+
+Here because both wings read it: `train` and the runner check a job's parameters before anything starts, and hand them to
+the ranks as the variable `TRAINSHED_PIPELINE`, where `trainshed.parallel` takes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from trainshed.base.errors import TrainshedError, did_you_mean
+from trainshed.base.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+# JSON object: the settings of a job's pipeline, for its ranks.
+VARIABLE = "TRAINSHED_PIPELINE"
+SCHEDULES = {
+    "simple": "gpipe",
+    "gpipe": "gpipe",
+    "interleaved": "1f1b",
+    "1f1b": "1f1b",
+    "interleaved1f1b": "interleaved1f1b",
+    "interleavedzerobubble": "interleavedzerobubble",
+}
+_SEVERAL_STAGES = ("interleaved1f1b", "interleavedzerobubble")
+_V_SHAPED = ("zbvzerobubble", "dualpipev")
+
+
+class PipelineError(TrainshedError):
+    """A pipeline cannot be built or cannot go on. It is raised in the user's process: its traceback has to hold the hint."""
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class NotServed(PipelineError):
+    """A part of Amazon's API that this library does not serve."""
+
+
+class Settings(Record):
+    """A pipeline's settings.
+
+    pipeline_parallel_degree: ranks of one pipeline; the other ranks are replicas (data parallel).
+    microbatches: parts that a step's batch is split into.
+    pipeline: "simple" (GPipe), "interleaved" (1F1B, Amazon's name), "interleaved1f1b" (several stages a rank) or
+        "interleavedzerobubble" (that with a backward in two parts).
+    virtual_stages: stages a rank, for the last two.
+    optimize: "speed" or "memory"; sets memory_weight's default to 0 or 0.8.
+    memory_limit: MiB a stage may take; 0 is no limit.
+    placement_strategy: "cluster" (neighbouring ranks form a pipeline), "spread", or a permutation of "DPT".
+    partition_file: a plan to use; if it does not exist, the plan that is made is written there.
+    atomic: modules that are not opened.
+    optimizer_states: tensors of a parameter's size that the optimizer keeps (Adam: 2), for the plan's memory.
+    fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
+    shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
+    sharded_data_parallel_degree: ranks that a model without stages is sharded over (FSDP2; HSDP where there are more).
+    """
+
+    pipeline_parallel_degree: int = 1
+    microbatches: int = 1
+    pipeline: str = "interleaved"
+    virtual_stages: int = 1
+    optimize: str = "speed"
+    memory_weight: float | None = None
+    memory_limit: int = 0
+    auto_partition: bool = True
+    default_partition: int | None = None
+    placement_strategy: str = "cluster"
+    partition_file: str = ""
+    atomic: tuple[str, ...] = ()
+    optimizer_states: int = 2
+    ddp: bool = True
+    fp16: bool = False
+    bf16: bool = False
+    shard_optimizer_state: bool = False
+    prescaled_batch: bool = False
+    sharded_data_parallel_degree: int = 1
+    tensor_parallel_degree: int = 1
+    timeout_seconds: int = 1800
+
+    @property
+    def schedule(self) -> str:
+        """The schedule's name as the planner knows it."""
+        return SCHEDULES[self.pipeline.lower()]
+
+    @property
+    def weight(self) -> float:
+        """Weight of memory against time in the partition, 0 to 1."""
+        if self.memory_weight is not None:
+            return self.memory_weight
+        return 0.0 if self.optimize == "speed" else 0.8
+
+
+# Keys of Amazon's library that change nothing here, with the reason.
+_WITHOUT_EFFECT = {
+    "active_microbatches": "the schedule bounds the microbatches in flight",
+    "deterministic_server": "every schedule here is deterministic",
+    "horovod": "TensorFlow only",
+    "contiguous": "TensorFlow only",
+    "skip_tracing": "a plan file does that: set partition_file",
+    "sdp_reduce_bucket_size": "",
+    "sdp_param_persistence_threshold": "",
+    "sdp_max_live_parameters": "",
+    "sdp_hierarchical_allgather": "",
+    "sdp_gradient_clipping": "",
+    "activation_loading_horizon": "",
+    "fp16_params": "",
+}
+_REFUSED = {
+    "tensor_parallel_degree": "use torch.distributed.tensor.parallel on the modules, or more pipeline stages",
+    "offload_activations": "use torch.autograd.graph.save_on_cpu, or activation checkpoints",
+    "delayed_parameter_initialization": "build the model on the CPU of every rank; each keeps only its own stage",
+}
+_KINDS: dict[str, type] = {"memory_weight": float, "default_partition": int, "atomic": tuple}
+
+
+def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Settings:
+    """Settings from a mapping.
+
+    Raises:
+        PipelineError: an unknown key or a wrong value, with its name.
+        NotServed: a feature of Amazon's library that is not served, with the alternative.
+    """
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        name = "pipeline_parallel_degree" if key == "partitions" else key
+        if key in _REFUSED and value not in (1, False, None):
+            raise NotServed(f"{where}: {key} = {value!r} is not served", hint=_REFUSED[key])
+        if name in _WITHOUT_EFFECT or (key in _REFUSED and name not in Settings._fields):
+            continue
+        if name not in Settings._fields:
+            raise PipelineError(
+                f"{where}: {key}: no such setting", hint=did_you_mean(key, [*Settings._fields, "partitions"])
+            )
+        values[name] = _convert(name, value, where)
+    settings = Settings(**values)
+    _check(settings, where)
+    return settings
+
+
+def _convert(name: str, value: Any, where: str) -> Any:
+    default = getattr(Settings, name)
+    kind: Any = _KINDS.get(name, type(default))
+    try:
+        if kind is bool:
+            if isinstance(value, str):
+                return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
+            return bool(value)
+        if value is None:
+            return default
+        if kind is tuple:
+            return (value,) if isinstance(value, str) else tuple(value)
+        if kind is int and (isinstance(value, bool) or (isinstance(value, float) and value != int(value))):
+            raise ValueError
+        return kind(value)
+    except (KeyError, ValueError, TypeError):
+        raise PipelineError(f"{where}: {name} = {value!r}: not {kind.__name__}") from None
+
+
+def _check(settings: Settings, where: str) -> None:
+    def wrong(name: str, why: str) -> PipelineError:
+        return PipelineError(f"{where}: {name} = {getattr(settings, name)!r}: {why}")
+
+    for name in ("pipeline_parallel_degree", "microbatches", "virtual_stages", "sharded_data_parallel_degree"):
+        if getattr(settings, name) < 1:
+            raise wrong(name, "must be 1 or more")
+    if settings.pipeline.lower() in _V_SHAPED:
+        raise NotServed(
+            f"{where}: pipeline = {settings.pipeline!r} is not served: it puts the first and the last stage on one rank",
+            hint="use interleavedzerobubble, whose stages go round the ranks",
+        )
+    if settings.pipeline.lower() not in SCHEDULES:
+        raise wrong("pipeline", f"not one of {', '.join(SCHEDULES)}")
+    if settings.optimize not in ("speed", "memory"):
+        raise wrong("optimize", "not speed or memory")
+    if not 0 <= settings.weight <= 1:
+        raise wrong("memory_weight", "must be from 0 to 1")
+    if settings.virtual_stages > 1 and settings.schedule not in _SEVERAL_STAGES:
+        raise wrong("virtual_stages", f"needs pipeline = {' or '.join(_SEVERAL_STAGES)}")
+    if not settings.auto_partition and settings.default_partition is None:
+        raise wrong("auto_partition", "needs default_partition")
+    if settings.fp16 and settings.bf16:
+        raise wrong("fp16", "and bf16 exclude each other")
+    if settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree > 1:
+        raise NotServed(
+            f"{where}: sharded_data_parallel_degree together with a pipeline is not served",
+            hint="use partitions = 1 with it, or shard_optimizer_state",
+        )
+
+
+def settings_from_environment(environ: Mapping[str, str] | None = None) -> Settings:
+    """Settings of a job: `TRAINSHED_PIPELINE`, else `SM_HP_MP_PARAMETERS` (both JSON); else the defaults.
+
+    Raises:
+        PipelineError: a variable is not a JSON object.
+    """
+    environ = os.environ if environ is None else environ
+    for name in (VARIABLE, "SM_HP_MP_PARAMETERS"):
+        if text := environ.get(name):
+            try:
+                given = json.loads(text)
+            except json.JSONDecodeError as error:
+                raise PipelineError(f"{name} is not JSON: {error.msg}") from None
+            if not isinstance(given, dict):
+                raise PipelineError(f"{name} is not a JSON object")
+            return read_settings(given, name)
+    return Settings()
+
+
+def parameters_of(mp_parameters: Any, own: str) -> tuple[dict[str, Any], tuple[tuple[str, str, str], ...]]:
+    """The parameters of a job's pipeline, and what is wrong with them.
+
+    Args:
+        mp_parameters: Amazon's hyperparameter, decoded; None where the job has none.
+        own: the setting `trainshed_pipeline`, a JSON object; its entries win.
+
+    Returns:
+        The parameters by name; and for each problem the hyperparameter, what is wrong, and what to do.
+    """
+    found: dict[str, Any] = {}
+    for name, value in (("mp_parameters", mp_parameters), ("trainshed_pipeline", own or None)):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                pass
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            return {}, ((name, "must be a JSON object of pipeline settings", '{"partitions": 2, "microbatches": 4}'),)
+        try:
+            read_settings(value, name)
+        except PipelineError as error:
+            return {}, ((name, error.message.removeprefix(f"{name}: "), error.hint),)
+        found.update(value)
+    try:
+        read_settings(found, "the pipeline")
+    except PipelineError as error:
+        return {}, (("trainshed_pipeline", error.message.removeprefix("the pipeline: "), error.hint),)
+    return found, ()

@@ -1,0 +1,170 @@
+"""Unpacks archives that may be hostile: nothing leaves the folder, nothing but files, folders and inner links appears."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+import zipfile
+
+from trainshed.base.errors import ProgramError, shorten
+
+MOST_MEMBERS = 1_000_000
+MOST_LINKS = 40  # on the way to one file, as in the kernel
+MOST_AFTER_END = 64 << 20  # bytes behind the last member; tar pads with a few thousand
+
+
+def unpack(archive: str, folder: str) -> None:
+    """Unpacks a .tar (plain, gz, bz2, xz) or .zip into an empty folder. The kind is told by content, not by name.
+
+    Raises:
+        ProgramError: it is no archive, is damaged, holds members that point outside, devices or other special files,
+            or is larger than the free space.
+        OSError: reading or writing failed.
+    """
+    with open(archive, "rb") as file:  # a tar that ends with a zip would pass for a zip, too
+        is_zip = file.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
+    try:
+        if is_zip:
+            _unpack_zip(archive, folder)
+        else:
+            _unpack_tar(archive, folder)
+    except ProgramError:
+        raise
+    except Exception as error:  # hostile data makes these libraries raise nearly anything
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = "it is no .tar, .tar.gz, .tar.bz2, .tar.xz or .zip" if _is_unknown(error) else shorten(str(error), 200)
+        raise ProgramError(
+            f"{archive} cannot be unpacked: {reason or type(error).__name__}",
+            hint="make it with `tar czf sourcedir.tar.gz -C SOURCE_DIR .` or `zip -r`",
+        ) from error
+
+
+def _is_unknown(error: Exception) -> bool:
+    return isinstance(error, tarfile.ReadError) and "could not be opened" in str(error)
+
+
+def _unpack_tar(archive: str, folder: str) -> None:
+    available = _free_bytes(folder)
+    with tarfile.open(archive) as tar:
+        members, size = [], 0
+        for member in tar:
+            members.append(member)
+            size += max(0, member.size)
+            if len(members) > MOST_MEMBERS:
+                raise ProgramError(f"{archive} has more than {MOST_MEMBERS:,} members")
+            if size > available:  # told while reading: a bomb takes hours to read to its end
+                raise _too_large(archive, folder, size, available)
+            _check_name(archive, member.name)
+            if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+                raise ProgramError(f"{archive} holds {shorten(member.name)!r}, a device or other special file: refused")
+            member.mode = 0o755 if member.isdir() else (member.mode | 0o600) & 0o755
+            member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+        _read_to_the_end(archive, tar)
+        _check_links(archive, members)
+        # Checked above, also against the traps that Python's own "data" filter would catch in newer versions.
+        options = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+        tar.extractall(folder, members=members, **options)  # type: ignore[arg-type]
+
+
+def _read_to_the_end(archive: str, tar: tarfile.TarFile) -> None:
+    """Compressed data ends with a checksum, which nobody compares who stops at the last member."""
+    assert tar.fileobj is not None
+    tar.fileobj.seek(tar.offset)  # type: ignore[attr-defined]
+    after = 0
+    while data := tar.fileobj.read(1 << 20):
+        after += len(data)
+        if after > MOST_AFTER_END:
+            raise ProgramError(f"{archive} goes on after the end of its last member: refused")
+
+
+def _unpack_zip(archive: str, folder: str) -> None:
+    with zipfile.ZipFile(archive) as zipped:
+        members = zipped.infolist()
+        if len(members) > MOST_MEMBERS:
+            raise ProgramError(f"{archive} has more than {MOST_MEMBERS:,} members")
+        for member in members:
+            _check_name(archive, member.filename)
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise ProgramError(f"{archive} holds {shorten(member.filename)!r}, a link or special file: refused")
+        size, available = sum(member.file_size for member in members), _free_bytes(folder)
+        if size > available:
+            raise _too_large(archive, folder, size, available)
+        for member in members:
+            path = zipped.extract(member, folder)
+            if member.external_attr >> 16 & 0o111 and not member.is_dir():
+                os.chmod(path, 0o755)
+
+
+def _check_name(archive: str, name: str) -> None:
+    if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or "\0" in name:
+        raise ProgramError(f"{archive} holds {shorten(name)!r}, which points outside the code folder: refused")
+
+
+def _check_links(archive: str, members: list[tarfile.TarInfo]) -> None:
+    """Links may only lead to places inside, however many of them are chained, and nothing may be written through one."""
+    names = [os.path.normpath(member.name) for member in members]
+    links = {name: member.linkname for name, member in zip(names, members, strict=True) if member.issym()}
+    files = {name for name, member in zip(names, members, strict=True) if member.isfile()}
+    for name, member in zip(names, members, strict=True):
+        parent = os.path.dirname(name)
+        while parent:
+            if parent in links:
+                raise ProgramError(f"{archive} holds {shorten(name)!r} below a link: refused")
+            parent = os.path.dirname(parent)
+        if member.issym() and not _leads_inside(name, links):
+            raise ProgramError(
+                f"{archive} holds the link {shorten(name)!r} to {shorten(member.linkname)!r}, which points outside: refused"
+            )
+        if member.islnk() and (os.path.normpath(member.linkname) not in files or ".." in member.linkname.split("/")):
+            raise ProgramError(
+                f"{archive} holds the hard link {shorten(name)!r} to {shorten(member.linkname)!r}, "
+                "which is no file of the archive: refused"
+            )
+    if links:
+        seen: set[str] = set()
+        for name in names:
+            if name in seen and name in links:  # the second one could be written to where the first one leads
+                raise ProgramError(f"{archive} holds the link {shorten(name)!r} more than once: refused")
+            seen.add(name)
+
+
+def _leads_inside(link: str, links: dict[str, str]) -> bool:
+    """Whether a link ends inside the folder, followed as the kernel does: part by part, through links on the way."""
+    place: list[str] = os.path.dirname(link).split("/") if os.path.dirname(link) else []
+    rest = links[link].split("/")
+    followed = 1
+    if links[link].startswith("/"):
+        return False
+    while rest:
+        part = rest.pop(0)
+        if part in ("", "."):
+            continue
+        if part == "..":
+            if not place:
+                return False
+            place.pop()
+            continue
+        place.append(part)
+        target = links.get("/".join(place))
+        if target is not None:
+            followed += 1
+            if target.startswith("/") or followed > MOST_LINKS:
+                return False
+            place.pop()
+            rest = target.split("/") + rest
+    return True
+
+
+def _free_bytes(folder: str) -> int:
+    free = os.statvfs(folder)
+    return free.f_bavail * free.f_frsize
+
+
+def _too_large(archive: str, folder: str, size: int, available: int) -> ProgramError:
+    return ProgramError(
+        f"{archive} unpacks to at least {size / 1e6:,.0f} MB, but {folder} has {available / 1e6:,.0f} MB free",
+        hint="leave data out of the source archive; give it as a channel",
+    )

@@ -1,0 +1,283 @@
+"""From a rank's pipe to the console and its log file: whole lines, tagged, valid UTF-8, nothing kept without bound.
+
+All work is done on blocks of lines, never line by line, so that a chatty script costs the supervisor next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+
+READ_BYTES = 1 << 18
+LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces of this size
+TAIL_BYTES = 1 << 16  # of each stream, kept for the failure report
+FRAME_SECONDS = 1.0  # at most one frame of a progress bar in this time
+CONSOLE_BYTES = 1 << 22  # waiting for a slow console; beyond this the ranks have to wait, too
+_TRACEBACK = b"Traceback (most recent call last)"
+
+
+class Console:
+    """Writes to one of our own descriptors without ever blocking the supervisor.
+
+    A pipe that `poll` calls writable takes at least PIPE_BUF bytes, so writes of that size cannot block; setting
+    O_NONBLOCK instead would change the descriptor for everyone who shares it, the user's shell included.
+    """
+
+    PIECE = 4096  # PIPE_BUF on Linux
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.waiting: list[bytes] = []
+        self.size = 0
+        self.closed = False
+        try:
+            self.blocks = not stat.S_ISREG(os.fstat(fd).st_mode)
+        except OSError:
+            self.closed = True
+
+    def put(self, data: bytes) -> None:
+        """Queues data; `flush` writes it."""
+        if data and not self.closed:
+            self.waiting.append(data)
+            self.size += len(data)
+
+    def flush(self, writable: bool) -> None:
+        """Writes what can be written now. `writable`: whether a poll has just said so."""
+        if self.closed or not self.waiting:
+            return
+        data = memoryview(b"".join(self.waiting) if len(self.waiting) > 1 else self.waiting[0])
+        try:
+            while data and (writable or self.takes()):
+                data = data[os.write(self.fd, data[: self.PIECE] if self.blocks else data) :]
+                writable = False
+        except BlockingIOError:  # somebody else made it non-blocking
+            pass
+        except OSError:  # nobody reads any more (EPIPE) or the disk is full: the job goes on, the log files stay
+            self.closed = True
+            data = memoryview(b"")
+        self.size = len(data)
+        self.waiting = [bytes(data)] if data else []
+
+    def takes(self) -> bool:
+        """Whether a write of up to PIECE bytes would not have to wait."""
+        if not self.blocks:
+            return True
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        return bool(poll.poll(0))
+
+    def drain(self, seconds: float) -> float:
+        """Writes everything, waiting at most `seconds` for a reader that does not read; how many of them are left.
+
+        What this process sleeps through itself, on a machine that stalls, does not count: the reader slept, too.
+        """
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        now = time.monotonic()
+        while self.waiting and not self.closed and seconds > 0:
+            size = self.size
+            self.flush(bool(poll.poll(min(0.5, seconds) * 1000)))
+            if self.size == size:  # a terminal may be called writable, and take nothing
+                time.sleep(0.01)
+            before, now = now, time.monotonic()
+            seconds -= min(0.6, now - before)
+        return seconds
+
+    def give_up(self) -> None:
+        """Drops what waits, and leads the descriptor to /dev/null for everyone in this process who still writes to it."""
+        self.waiting, self.size, self.closed = [], 0, True
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, self.fd)
+        os.close(null)
+
+
+class Terminal:
+    """One of our descriptors that is a terminal, opened a second time for this process alone and without blocking.
+
+    A terminal that nobody reads (a suspended `docker run -t`) is called writable by `poll` as long as it takes one byte.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.shared = fd, -1
+        try:
+            own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:  # it belongs to another user
+            return
+        self.shared = os.dup(fd)
+        os.dup2(own, fd, inheritable=False)
+        os.close(own)
+
+    def close(self, given_up: bool) -> None:
+        """Puts the shared descriptor back, unless nobody reads it."""
+        if self.shared >= 0 and not given_up:
+            os.dup2(self.shared, self.fd)
+        if self.shared >= 0:
+            os.close(self.shared)
+            self.shared = -1
+
+
+def same_file(one: int, other: int) -> bool:
+    """Whether two descriptors lead to one and the same pipe, terminal or file."""
+    try:
+        return os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:
+        return False
+
+
+class LogFile:
+    """A rank's log file: every byte, in order of arrival. A full disk costs the log, never the job."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.fd, self.problem = path, -1, ""
+        if not path:
+            return
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            self.problem = f"no log file {path}: {error.strerror}"
+
+    def write(self, data: bytes) -> None:
+        """Appends data, or gives up the file."""
+        if self.fd < 0:
+            return
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self.fd, view) :]
+        except OSError as error:
+            self.problem = f"log file {self.path} ends early: {error.strerror}"
+            self.close()
+
+    def close(self) -> None:
+        """Closes the file; safe to call again."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def read_block(fd: int) -> bytes | None:
+    """What a non-blocking pipe holds, one block at most; None where that is nothing now, b"" where nothing will come."""
+    try:
+        return os.read(fd, READ_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+class Stream:
+    """One pipe of one rank."""
+
+    def __init__(
+        self, fd: int, console: Console, log: LogFile, label: str, masked: bool = False, hidden: tuple[bytes, ...] = ()
+    ) -> None:
+        self.fd, self.console, self.log, self.masked, self.hidden = fd, console, log, masked, hidden
+        self.prefix = f"[{label}] ".encode() if label else b""
+        self.pending = b""
+        self.tail = bytearray()
+        self.traceback_at: float | None = None
+        self.open = True
+        self.last_frame = 0.0
+        self.heard = 0.0  # when anything last came
+
+    def read(self, now: float) -> int:
+        """Takes what the pipe holds, one block at most; how many bytes, 0 when there are none now or ever again."""
+        if not self.open:
+            return 0
+        block = read_block(self.fd)
+        if not block:
+            if block is not None:
+                self.close()
+            return 0
+        self.heard = now
+        self._take(block, now)
+        return len(block)
+
+    def _take(self, block: bytes, now: float) -> None:
+        if _TRACEBACK in block or _TRACEBACK in self.tail[1 - len(_TRACEBACK) :] + block[: len(_TRACEBACK)]:
+            self.traceback_at = now
+        self.tail += block[-TAIL_BYTES:]
+        if len(self.tail) > 4 * TAIL_BYTES:
+            del self.tail[:-TAIL_BYTES]
+        data = self.pending + block if self.pending else block
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) < LONGEST_LINE:
+            if b"\r" in block:
+                data = self._thin_open_line(data, now)
+            self.pending = data
+            return
+        if not cut:
+            whole = _whole_characters(data)
+            self.pending = data[whole:]
+            self._emit(data[:whole] + b"\n", data[:whole])
+            return
+        self.pending = data[cut:]
+        self._emit(data[:cut], data[:cut])
+
+    def _thin_open_line(self, data: bytes, now: float) -> bytes:
+        """A progress bar at work: shows its latest finished frame now and then, keeps only the frame being drawn."""
+        done, _, rest = data.rpartition(b"\r")
+        for secret in self.hidden:
+            done = done.replace(secret, b"******")
+        self.log.write(done + b"\r")
+        if now - self.last_frame >= FRAME_SECONDS:
+            frame = done.rpartition(b"\r")[2]
+            if frame.strip():
+                self.last_frame = now
+                self._show(frame + b"\n")
+        return rest
+
+    def _emit(self, lines: bytes, raw: bytes) -> None:
+        for secret in self.hidden:
+            lines, raw = lines.replace(secret, b"******"), raw.replace(secret, b"******")
+        self.log.write(raw)
+        if b"\r" in lines:
+            lines = b"\n".join(_last_frame(line) for line in lines.split(b"\n"))
+        self._show(lines)
+
+    def _show(self, lines: bytes) -> None:
+        try:
+            lines.decode()
+        except UnicodeDecodeError:
+            lines = lines.decode("utf-8", "backslashreplace").encode()
+        if self.masked:
+            from trainshed.base.secrets import mask_text  # regular expressions that most jobs never need
+
+            lines = mask_text(lines.decode()).encode()
+        if self.prefix:
+            lines = self.prefix + lines[:-1].replace(b"\n", b"\n" + self.prefix) + b"\n"
+        self.console.put(lines)
+
+    def close(self) -> None:
+        """Passes on an unfinished last line and closes the pipe."""
+        if not self.open:
+            return
+        if self.pending:
+            self._emit(self.pending + b"\n", self.pending)
+            self.pending = b""
+        self.open = False
+        os.close(self.fd)
+
+    def last_bytes(self) -> bytes:
+        """The end of what came through."""
+        return bytes(self.tail[-TAIL_BYTES:])
+
+
+def _whole_characters(data: bytes) -> int:
+    """How many bytes of `data` there are up to a character of UTF-8 that its end cuts in two."""
+    for back in range(1, min(4, len(data) + 1)):
+        byte = data[-back]
+        if byte >= 0xC0:
+            return len(data) - back if back < (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4) else len(data)
+        if byte < 0x80:
+            break
+    return len(data)
+
+
+def _last_frame(line: bytes) -> bytes:
+    """What a terminal would show of a line with carriage returns: the last frame that has any text."""
+    frames = [frame for frame in line.split(b"\r") if frame.strip()]
+    return frames[-1] if frames else b""

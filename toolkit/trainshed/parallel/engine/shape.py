@@ -1,0 +1,81 @@
+"""A recorded forward cut into stages, for inputs of one shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import PlanError
+from ..plan.plan_file import Plan
+from ..record.trace import Trace
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A trace with the position at which each stage starts."""
+
+    trace: Trace
+    starts: tuple[int, ...]
+
+    def range_of(self, stage: int) -> tuple[int, int]:
+        """First position of a stage, and the first after it."""
+        ends = (*self.starts[1:], self.trace.positions)
+        return self.starts[stage], ends[stage]
+
+    def incoming(self, stage: int) -> tuple[int, ...]:
+        """Numbers of the values that a stage receives."""
+        return self.trace.boundary(self.starts[stage]) if stage else ()
+
+    def outgoing(self, stage: int) -> tuple[int, ...]:
+        """Numbers of the values that a stage sends."""
+        return self.trace.boundary(self.starts[stage + 1]) if stage + 1 < len(self.starts) else ()
+
+    def stage_at(self, position: int) -> int:
+        """The stage that runs a position."""
+        return max(stage for stage, start in enumerate(self.starts) if start <= position)
+
+    def users(self) -> dict[str, frozenset[int]]:
+        """Parameter -> stages that read it."""
+        users: dict[str, set[int]] = {}
+        for event in self.trace.events:
+            for name in event.parameters:
+                users.setdefault(name, set()).add(self.stage_at(event.position))
+        return {name: frozenset(stages) for name, stages in users.items()}
+
+
+def cut(trace: Trace, plan: Plan, *, exact: bool) -> Cut:
+    """Cuts a trace as the plan says.
+
+    Args:
+        exact: the trace must have exactly the plan's unit calls (the step that the plan was made for). Otherwise
+            (evaluation, another step function) a call goes where the plan has it, and no earlier than what ran before.
+
+    Raises:
+        PlanError: the plan does not fit what was recorded.
+    """
+    planned = [(unit.unit, unit.call) for unit in plan.units]
+    stage_of = {(unit.unit, unit.call): unit.stage for unit in plan.units}
+    seen: dict[str, int] = {}
+    calls = []
+    for name in trace.calls:
+        seen[name] = seen.get(name, -1) + 1
+        calls.append((name, seen[name]))
+    if exact and calls != planned:
+        at = next((i for i, (a, b) in enumerate(zip(calls, planned, strict=False)) if a != b), min(len(calls), len(planned)))
+        have = calls[at][0] if at < len(calls) else "the end"
+        want = planned[at][0] if at < len(planned) else "the end"
+        raise PlanError(
+            f"the plan does not fit this model's forward: call {at} is {have!r}, the plan has {want!r}",
+            hint="make the plan again",
+        )
+    stages, current = [], 0
+    for name, call in calls:
+        current = max(current, stage_of.get((name, call), current))
+        stages.append(current)
+    starts = []
+    for stage in range(plan.stages):
+        starts.append(next((i for i, s in enumerate(stages) if s >= stage), len(stages)))
+    starts[0] = 0
+    for start in starts[1:]:
+        if start in trace.no_cut and 0 < start < len(stages):
+            raise PlanError(f"no stage can start at {calls[start][0]!r}: {trace.no_cut[start]}")
+    return Cut(trace, tuple(starts))

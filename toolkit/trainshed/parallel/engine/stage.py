@@ -1,0 +1,288 @@
+"""One pipeline stage for torch's schedules: the user's step function, replayed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+
+from ..errors import PipelineError, TraceMismatch
+from ..record.subject import Backward
+from ..replay import rng
+from ..replay.gates import UnitGates
+from ..replay.replay import StageForward
+from ..tree import map_leaves
+from .shape import Cut
+from .zero_bubble import Inseparable, SplitBackward
+
+
+@dataclass
+class Step:
+    """What all stages of a rank share during one step.
+
+    microbatches: (args, kwargs) of the step function.
+    states: random state that each microbatch starts from; empty if the forward draws no random numbers.
+    results: what the step function returned, by microbatch (last stage only).
+    scale: factor of each microbatch's loss.
+    seconds: stage -> [forward, backward] seconds, summed over microbatches.
+    """
+
+    function: Callable[..., Any]
+    microbatches: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    training: bool
+    scale: float
+    states: list[torch.Tensor] = field(default_factory=list)
+    results: dict[int, Any] = field(default_factory=dict)
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+    failure: Exception | None = None
+
+
+@dataclass
+class Frame:
+    """What a stage needs of its surroundings.
+
+    gates: of the model's units.
+    attach: tells the user's model where its `backward` goes.
+    local_units: units that this rank runs, as names.
+    """
+
+    gates: UnitGates
+    attach: Callable[[Backward | None], None]
+    device: torch.device
+    local_units: frozenset[str] = frozenset()
+    step: Step | None = None
+
+
+class StageModule(nn.Module):
+    """The computation of one stage, from received tensors to tensors to send."""
+
+    def __init__(self, cut: Cut, index: int, frame: Frame) -> None:
+        super().__init__()
+        self.cut, self.index, self.frame = cut, index, frame
+        self.numbers_in, self.numbers_out = cut.incoming(index), cut.outgoing(index)
+        metas = {number: value.meta for number, value in cut.trace.values.items()}
+        self.orders_in = [metas[number].memory_order() for number in self.numbers_in]
+        self.orders_out = [metas[number].memory_order() for number in self.numbers_out]
+        self.is_last = index == len(cut.starts) - 1
+        self.range = cut.range_of(index)
+        self.microbatch = 0
+
+    def forward(self, *received: torch.Tensor) -> Any:
+        """Runs the current microbatch.
+
+        Args:
+            received: values from the previous stage, in the order of `numbers_in`; then the random state, if any is
+                drawn. The first stage gets a number that it does not need.
+        Returns:
+            The scaled loss on the last stage, shape (), else the tensors to send.
+        """
+        step = self.frame.step
+        if step is None:
+            raise PipelineError("a stage was run outside a step")
+        started = time.perf_counter()
+        try:
+            return self._forward(step, received)
+        except Exception as error:
+            step.failure = step.failure or error
+            raise
+        finally:
+            step.seconds.setdefault(self.index, [0.0, 0.0])[0] += time.perf_counter() - started
+
+    def _forward(self, step: Step, received: tuple[torch.Tensor, ...]) -> Any:
+        trace, device = self.cut.trace, self.frame.device
+        values = {}
+        if self.index:
+            for number, order, tensor in zip(self.numbers_in, self.orders_in, received, strict=False):
+                # What is changed in place must be a copy, for the received tensor is where this stage's backward ends.
+                own = tensor.clone() if number in trace.mutated_values else tensor
+                values[number] = own.permute([order.index(dim) for dim in range(len(order))])
+        if trace.random:
+            rng.set_state(step.states[self.microbatch] if self.index == 0 else received[-1], device)
+        args, kwargs = step.microbatches[self.microbatch]
+        if trace.mutates_inputs:
+            args, kwargs = map_leaves(_copy, args), map_leaves(_copy, kwargs)
+        forward = StageForward(trace, self.frame.gates, device, *self.range, values, self.numbers_out)
+        forward.is_last = self.is_last
+        self.frame.attach(forward)
+        try:
+            result = forward.run(step.function, args, kwargs)
+        finally:
+            self.frame.attach(None)
+        if not self.is_last:
+            return self._outgoing(forward, step)
+        step.results[self.microbatch] = map_leaves(_detached, result)
+        return self._loss(forward, step)
+
+    def _outgoing(self, forward: StageForward, step: Step) -> tuple[torch.Tensor, ...]:
+        trace, outgoing = self.cut.trace, []
+        for number, order in zip(self.numbers_out, self.orders_out, strict=True):
+            tensor, meta = forward.values.get(number), trace.values[number].meta
+            if tensor is None:
+                raise TraceMismatch(f"stage {self.index} did not make value {number} that stage {self.index + 1} needs")
+            facts = (tuple(tensor.shape), tensor.dtype)
+            expects_gradient = meta.requires_grad and step.training
+            if facts != (meta.shape, meta.dtype) or (step.training and tensor.requires_grad != expects_gradient):
+                raise TraceMismatch(
+                    f"value {number} after stage {self.index} is {list(tensor.shape)} {tensor.dtype} (gradient: "
+                    f"{tensor.requires_grad}), recorded was {list(meta.shape)} {meta.dtype} ({meta.requires_grad})",
+                    hint="shapes between stages must not depend on values: name the module around in `atomic`",
+                )
+            outgoing.append(tensor.permute(order).contiguous())
+        if trace.random:
+            outgoing.append(rng.get_state(self.frame.device).to(self.frame.device))
+        return tuple(outgoing) or (torch.zeros(1, device=self.frame.device),)
+
+    def _loss(self, forward: StageForward, step: Step) -> torch.Tensor:
+        if not step.training:
+            return torch.zeros((), device=self.frame.device)
+        if not forward.losses:
+            raise TraceMismatch("the step function did not call model.backward(loss) as it did when it was recorded")
+        loss = torch.stack([loss.float() if loss.dtype.itemsize < 4 else loss for loss in forward.losses]).sum()
+        if not loss.requires_grad:
+            raise PipelineError("the loss given to model.backward does not depend on any parameter")
+        return loss * step.scale
+
+    def examples(self) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        """Inputs and outputs without values, for torch's schedules."""
+        trace = self.cut.trace
+        state = []
+        if trace.random:
+            state = [torch.empty(rng.state_size(self.frame.device), dtype=torch.uint8, device="meta")]
+
+        def likeness(numbers: tuple[int, ...], orders: list[tuple[int, ...]]) -> tuple[torch.Tensor, ...]:
+            made = []
+            for number, order in zip(numbers, orders, strict=True):
+                meta = trace.values[number].meta
+                sent = torch.empty([meta.shape[dim] for dim in order], dtype=meta.dtype, device="meta")
+                made.append(sent.requires_grad_(meta.requires_grad))
+            return (*made, *state) or (torch.empty(1, device="meta"),)
+
+        inputs: tuple[torch.Tensor, ...] = (torch.empty(1, dtype=torch.int64, device="meta"),)
+        if self.index:
+            inputs = likeness(self.numbers_in, self.orders_in)
+        outputs: tuple[torch.Tensor, ...] = (torch.empty((), device="meta", requires_grad=True),)
+        if not self.is_last:
+            outputs = likeness(self.numbers_out, self.orders_out)
+        return inputs, outputs
+
+
+class ReplayStage(PipelineStage):
+    """torch's stage around a `StageModule`.
+
+    inseparable: why the backward is not split although the schedule asks for that; None while it is.
+    """
+
+    def __init__(self, module: StageModule, stages: int, group: dist.ProcessGroup) -> None:
+        inputs, outputs = module.examples()
+        self.module = module
+        self.inseparable: Inseparable | None = None
+        self._later: dict[int, Callable[[], None]] = {}
+        device = module.frame.device
+        super().__init__(module, module.index, stages, device, input_args=inputs, output_args=outputs, group=group)
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Tells the module which microbatch it is."""
+        self.module.microbatch = fwd_chunk_id
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def clear_runtime_states(self) -> None:
+        """Before a step: also drops what a failed one has left."""
+        super().clear_runtime_states()
+        self._later.clear()
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> None:
+        """Watches re-computed modules; gradients are sent in one piece of memory, which gloo and NCCL want.
+
+        With `full_backward=False` the parameters' gradients are left to `backward_weight_one_chunk`, if they can be.
+        """
+        step = self.module.frame.step
+        if step is None or not self.has_backward:
+            return
+        started = time.perf_counter()
+        if not self.is_last and not any(tensor.requires_grad for tensor in self.fwd_cache[bwd_chunk_id][0]):
+            _, inputs = self.fwd_cache.pop(bwd_chunk_id)  # nothing here is trained
+            self.bwd_cache[bwd_chunk_id] = tuple(None for _ in inputs)
+            return
+        try:
+            with self.module.frame.gates.kept(self):
+                if full_backward or not self._backward_inputs(bwd_chunk_id, loss):
+                    super().backward_one_chunk(bwd_chunk_id, loss=loss, last_backward=last_backward)
+        except Exception as error:
+            step.failure = step.failure or _root(error)
+            raise
+        gradients = self.bwd_cache[bwd_chunk_id]
+        self.bwd_cache[bwd_chunk_id] = tuple(None if g is None else g.contiguous() for g in gradients)
+        step.seconds.setdefault(self.stage_index, [0.0, 0.0])[1] += time.perf_counter() - started
+
+    def _backward_inputs(self, number: int, loss: Any) -> bool:
+        """The first part of a microbatch's backward; False if it has to run as a whole."""
+        outputs, inputs = self.fwd_cache[number]
+        wanted = [tensor for tensor in inputs if tensor.requires_grad]
+        made = [loss] if self.is_last else [tensor for tensor in outputs if tensor.requires_grad]
+        try:
+            if self.inseparable is not None:
+                return False
+            split = SplitBackward(made, wanted) if wanted else None
+        except Inseparable as reason:
+            self.inseparable = reason
+            return False
+        del self.fwd_cache[number]
+        if self.is_last:
+            given = [torch.ones_like(loss)]
+        else:
+            given = [g for tensor, g in zip(outputs, self._retrieve_recv_grads(number), strict=True) if tensor.requires_grad]
+        if split is None:  # nobody waits for this stage: all of its backward can be later
+            self.bwd_cache[number] = tuple(None for _ in inputs)
+            self._later[number] = lambda: torch.autograd.backward(made, given)
+            return True
+        found = iter(split.run_inputs(given))
+        self.bwd_cache[number] = tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
+        self._later[number] = split.run_parameters
+        if self.is_last:
+            loss.detach_()  # the schedule keeps the losses to the end of the step; without their graphs
+        return True
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """The second part of a microbatch's backward, if its first part has left one."""
+        step, later = self.module.frame.step, self._later.pop(bwd_chunk_id, None)
+        if step is None or later is None:
+            return
+        started = time.perf_counter()
+        try:
+            with self.module.frame.gates.kept(self):
+                later()
+        except Exception as error:
+            step.failure = step.failure or _root(error)
+            raise
+        step.seconds.setdefault(self.stage_index, [0.0, 0.0])[1] += time.perf_counter() - started
+
+    def unit_call(self, name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A unit that is called in the backward: re-computation, which must not need another stage's parameters."""
+        if name not in self.module.frame.local_units:
+            raise PipelineError(
+                f"an activation checkpoint re-runs {name!r}, which is on another stage",
+                hint="name the checkpointed module in `atomic`",
+            )
+        return native(*args, **kwargs)
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _root(error: BaseException) -> Exception:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error if isinstance(error, Exception) else RuntimeError(str(error))

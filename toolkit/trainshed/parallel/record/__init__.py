@@ -1,0 +1,1 @@
+"""Records one forward of the model: units, operations and the values that pass between them."""

@@ -1,0 +1,273 @@
+"""Records what one forward does, with the real tensors of one microbatch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import PipelineError
+from ..replay import rng
+from ..tree import leaves, map_leaves, tensors
+from .graph import nodes_of, parameters_reached
+from .intercept import Interception, call_natively
+from .operations import reads_values
+from .trace import Event, Meta, Slot, Trace, Value
+
+_CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+class Recorder:
+    """Handler of an interception that records; see `record`."""
+
+    def __init__(self, root: nn.Module, units: Iterable[str], device: torch.device) -> None:
+        self.trace = Trace(units=tuple(sorted(units)))
+        self.device = device
+        self.interception = Interception(self)
+        self._modules = {id(module): name for name, module in reversed(list(root.named_modules()))}
+        self._parameters = {id(value): name for name, value in reversed(list(root.named_parameters()))}
+        self._buffers = {id(value): name for name, value in root.named_buffers()}
+        self._units = frozenset(self.trace.units)
+        self._containers: list[str] = []
+        self._opaque: list[set[str]] = []
+        self._token = object()
+        self._storages: dict[int, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
+        self._mutations: list[tuple[int, int, list[int]]] = []
+        self._regions: dict[int, list[int]] = {}
+        self._region_keep: list[Any] = []
+        self._inputs: set[int] = set()
+        self._free_marks: list[tuple[int, int, str]] = []
+        self._backward: list[torch.Tensor] = []
+
+    # What the interception calls -------------------------------------------------------------------------------------
+
+    def device_of(self, tensor: torch.Tensor) -> torch.device | None:
+        """All tensors are real here."""
+        return None
+
+    def module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records a unit, walks into anything else."""
+        name = self._modules.get(id(module))
+        if self._opaque:
+            if name is not None:
+                self._opaque[-1].update(self._names_of(module))
+                if self._containers:
+                    self._refuse(f"{name} runs inside an autograd function")
+            return call_natively(module, args, kwargs)
+        if name is not None and name in self._units:
+            with self.interception.lifted():
+                return self._event(name, module, module, args, kwargs)
+        if name is None:
+            return call_natively(module, args, kwargs)
+        self._containers.append(name)
+        try:
+            return call_natively(module, args, kwargs)
+        finally:
+            self._containers.pop()
+
+    def operation(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records an operation between units."""
+        if self._opaque:
+            return function(*args, **kwargs)
+        return self._event(name, None, function, args, kwargs)
+
+    # Events ----------------------------------------------------------------------------------------------------------
+
+    def _event(
+        self, name: str, unit: nn.Module | None, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        given = leaves((args, kwargs))
+        inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+        history = nodes_of(inputs)
+        versions = [_version(tensor) for tensor in inputs]
+        buffers = [(buffer, _version(buffer)) for buffer in unit.buffers()] if unit is not None else []
+        random_before = rng.get_state(self.device)
+        numbers = tuple(tag[1] for tensor in inputs if (tag := self._tag(tensor)) is not None)
+        replicated_inputs = all(self.trace.values[number].replicated for number in numbers)
+        if unit is None and not replicated_inputs and reads_values(name, args, kwargs):
+            self._value_read(name)
+        event = Event(name, unit is not None, 0, False, numbers)
+        names = self._names_of(unit) if unit is not None else set()
+        names |= {self._parameters[id(tensor)] for tensor in inputs if id(tensor) in self._parameters}
+        self._opaque.append(set())
+        try:
+            result = self._run(event, function, args, kwargs)
+        finally:
+            names |= self._opaque.pop()
+        made = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+        mutated = [index for index, tensor in enumerate(inputs) if _version(tensor) != versions[index]]
+        if not made and not mutated and unit is None:
+            return result
+        names |= {self._parameters[key] for key in parameters_reached(made, history) if key in self._parameters}
+        event.random = not torch.equal(random_before, rng.get_state(self.device))
+        changes_buffer = any(_version(buffer) != version for buffer, version in buffers)
+        changes_state = any(id(inputs[index]) in self._buffers or id(inputs[index]) in self._parameters for index in mutated)
+        event.replicated = replicated_inputs and not (names or event.random or changes_buffer or changes_state)
+        event.position = self._place(event)
+        event.parameters = tuple(sorted(names))
+        if unit is None and changes_state:
+            self._value_read(f"{name} on a buffer")
+        self.trace.mutates_inputs |= any(id(inputs[index]) in self._inputs for index in mutated)
+        index = len(self.trace.events)
+        self.trace.events.append(event)
+        event.mutated = tuple((at, self._mutate(inputs[at], event, index)) for at in mutated)
+        event.result = map_leaves(lambda leaf: self._slot(leaf, event, given, inputs), result)
+        self._note_region(event)
+        return result
+
+    def _run(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
+
+    def _place(self, event: Event) -> int:
+        if event.is_unit and not event.replicated:
+            self.trace.calls.append(event.name)
+        return max(0, len(self.trace.calls) - 1)
+
+    def _names_of(self, module: nn.Module) -> set[str]:
+        return {self._parameters[id(value)] for value in module.parameters() if id(value) in self._parameters}
+
+    def _slot(self, leaf: Any, event: Event, given: list[Any], inputs: list[torch.Tensor]) -> Slot:
+        if isinstance(leaf, torch.Tensor):
+            for index, tensor in enumerate(inputs):
+                if tensor is leaf:
+                    return Slot("argument", index)
+            return Slot("value", self._new_value(leaf, event))
+        if isinstance(leaf, _CONSTANTS):
+            return Slot("constant", leaf)
+        for index, other in enumerate(given):
+            if other is leaf:
+                return Slot("leaf", index)
+        return Slot("opaque", type(leaf).__name__)
+
+    # Values ----------------------------------------------------------------------------------------------------------
+
+    def _tag(self, tensor: torch.Tensor) -> tuple[object, int] | None:
+        tag = getattr(tensor, "_trainshed", None)
+        return tag if tag is not None and tag[0] is self._token else None
+
+    def _new_value(self, tensor: torch.Tensor, event: Event) -> int:
+        number = len(self.trace.values)
+        self.trace.values[number] = Value(event.position, event.replicated, Meta.of(tensor))
+        if id(tensor) not in self._parameters and id(tensor) not in self._buffers:
+            tensor._trainshed = (self._token, number)  # type: ignore[attr-defined]
+        if not event.replicated:
+            known = self._storages.setdefault(_storage(tensor), [])
+            known.append((weakref.ref(tensor), number))
+        return number
+
+    def _mutate(self, tensor: torch.Tensor, event: Event, index: int) -> int:
+        """A changed tensor is a new value; other names for its memory must live on the same stage (see `finish`)."""
+        old = self._tag(tensor)
+        others = []
+        for reference, _ in self._storages.get(_storage(tensor), []):
+            other = reference()
+            tag = self._tag(other) if other is not None else None
+            if other is not None and other is not tensor and tag is not None:
+                others.append(tag[1])
+        if old is not None:
+            self.trace.mutated_values.add(old[1])
+        self.trace.mutated_values.update(others)
+        self._mutations.append((index, event.position, others + ([old[1]] if old is not None else [])))
+        return self._new_value(tensor, event)
+
+    def _value_read(self, what: str) -> None:
+        """Values decide what happens next: the module around becomes one unit, or no stage may start later on."""
+        if self._containers and self._containers[-1]:
+            self._refuse(f"{what} decides by a tensor's values")
+        else:
+            self._free_marks.append((len(self.trace.events), max(0, len(self.trace.calls) - 1), what))
+
+    def _refuse(self, reason: str) -> None:
+        name = self._containers[-1]
+        if name:
+            self.trace.atomic.setdefault(name, reason)
+        else:
+            raise PipelineError(
+                f"the model's own forward cannot be cut: {reason}", hint="move that part into a module of its own"
+            )
+
+    def _note_region(self, event: Event) -> None:
+        """Events under one activation checkpoint are re-run together and so belong to one stage."""
+        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _flag: None)(False)
+        if top is None or event.replicated or top[0] is _forget:
+            return
+        self._region_keep.append(top)
+        self._regions.setdefault(id(top[0]), []).append(event.position)
+
+    # The whole forward -----------------------------------------------------------------------------------------------
+
+    def backward(self, losses: list[torch.Tensor]) -> None:
+        """`model.backward(...)` in the step function."""
+        self.trace.has_backward = True
+        self._backward.extend(losses)
+
+    def record(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
+        """Runs the step function on one microbatch."""
+        self._inputs = {id(tensor) for tensor in tensors((args, kwargs))}
+        # The graph is walked, never run: what it would save for a backward need not be kept.
+        with torch.autograd.graph.saved_tensors_hooks(_forget, _forgotten), self.interception.active():
+            result = function(*args, **kwargs)
+            return self._finish(result)
+
+    def _finish(self, result: Any) -> Trace:
+        trace = self.trace
+        end = max(0, trace.positions - 1)
+        uses: dict[int, int] = {}  # value -> last event that reads it
+        for index, event in enumerate(trace.events):
+            for number in event.inputs:
+                uses[number] = index
+                if not event.replicated:
+                    trace.last_use[number] = max(trace.last_use.get(number, -1), event.position)
+        for tensor in [*tensors(result), *self._backward]:
+            tag = self._tag(tensor)
+            if tag is not None:
+                uses[tag[1]] = len(trace.events)
+                trace.last_use[tag[1]] = end
+        trace.output = map_leaves(lambda leaf: Slot("value") if isinstance(leaf, torch.Tensor) else Slot("other"), result)
+        self._forbid_cuts(uses, end)
+        units = [index for index, event in enumerate(trace.events) if event.is_unit and not event.replicated]
+        after_units = units[-1] + 1 if units else 0
+        trace.free_from = min([index for index, position, _ in self._free_marks if position < end] + [after_units])
+        reached = parameters_reached(self._backward, set())
+        trace.reached = frozenset(self._parameters[key] for key in reached if key in self._parameters)
+        return trace
+
+    def _forbid_cuts(self, uses: dict[int, int], end: int) -> None:
+        trace = self.trace
+        for index, position, group in self._mutations:
+            later = [number for number in group[:] if uses.get(number, -1) > index]
+            if later:
+                first = min(trace.values[number].position for number in group)
+                for cut in range(first + 1, position + 1):
+                    trace.no_cut.setdefault(cut, "a value is changed in place through another view of it")
+        for positions in self._regions.values():
+            for cut in range(min(positions) + 1, max(positions) + 1):
+                trace.no_cut.setdefault(cut, "it would split an activation checkpoint")
+        for _, position, what in self._free_marks:
+            for cut in range(position + 1, end + 1):
+                trace.no_cut.setdefault(cut, f"{what} decides by a tensor's values before it")
+
+
+def _forget(_tensor: torch.Tensor) -> None:
+    return None
+
+
+def _forgotten(_nothing: None) -> torch.Tensor:
+    raise PipelineError("a backward ran inside the step function's forward", hint="use model.backward(loss)")
+
+
+def _version(tensor: torch.Tensor) -> int:
+    try:
+        return tensor._version
+    except RuntimeError:  # inference tensors do not count their versions
+        return 0
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):  # inside vmap there is no storage to speak of
+        return id(tensor)

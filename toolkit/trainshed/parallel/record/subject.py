@@ -1,0 +1,120 @@
+"""A step function with one microbatch of inputs: what is recorded, without leaving a trace in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ..replay import rng
+from ..tree import map_leaves
+from .recorder import Recorder
+from .trace import Trace
+
+_recording = False
+
+
+def recording() -> bool:
+    """Whether a forward is being recorded now."""
+    return _recording
+
+
+class Backward(Protocol):
+    """Takes what the step function gives to `model.backward`."""
+
+    def backward(self, losses: list[torch.Tensor]) -> None:
+        """`losses` are multiplied with their gradients already."""
+
+
+@dataclass
+class Subject:
+    """The user's step function and one microbatch.
+
+    attach: tells the model that the user sees where its `backward` goes.
+    """
+
+    root: nn.Module
+    function: Callable[..., Any]
+    attach: Callable[[Backward | None], None]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def record(self, units: Iterable[str]) -> Trace:
+        """Records the forward with these units."""
+        return self.passes(units, Recorder, 1)[0]
+
+    def passes(self, units: Iterable[str], kind: type[Recorder], count: int) -> list[Trace]:
+        """Records the forward `count` times with a kind of recorder; once alone if parts of it must not be opened.
+
+        It runs once before, and that does not count: what a forward makes once and keeps (a mask, a table of angles) would
+        not happen again in the real forwards.
+        """
+        units = frozenset(units)
+        with self.untouched():
+            trace = self._record_once(Recorder(self.root, units, self.device))
+            if trace.atomic:
+                return [trace]
+            traces = []
+            for _ in range(count):
+                with self.untouched():
+                    traces.append(self._record_once(kind(self.root, units, self.device)))
+            return traces
+
+    def _record_once(self, recorder: Recorder) -> Trace:
+        with self._attached(recorder):
+            return recorder.record(self.function, *self.inputs())
+
+    def exercise(self) -> None:
+        """One forward and backward whose results nobody sees."""
+        with self.untouched(), self._attached(_Discarding(self.root)):
+            args, kwargs = self.inputs()
+            self.function(*args, **kwargs)
+
+    @contextmanager
+    def _attached(self, handler: Backward) -> Iterator[None]:
+        """Within the block a forward is no training step, and its `backward` goes to the handler."""
+        global _recording
+        self.attach(handler)
+        _recording = True
+        try:
+            yield
+        finally:
+            _recording = False
+            self.attach(None)
+
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A copy of the microbatch, which the step function may change."""
+
+        def copy(leaf: Any) -> Any:
+            return leaf.detach().clone() if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter) else leaf
+
+        return map_leaves(copy, self.args), map_leaves(copy, self.kwargs)
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Buffers and random numbers are afterwards as they were before."""
+        state = rng.get_state(self.device)
+        buffers = [(buffer, buffer.clone()) for buffer in self.root.buffers()]
+        try:
+            yield
+        finally:
+            rng.set_state(state, self.device)
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    if buffer.shape == before.shape:
+                        buffer.copy_(before)
+
+
+class _Discarding:
+    """A backward that leaves no gradients."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._parameters = [parameter for parameter in root.parameters() if parameter.requires_grad]
+
+    def backward(self, losses: list[torch.Tensor]) -> None:
+        torch.autograd.grad(losses, self._parameters, allow_unused=True)

@@ -1,0 +1,1 @@
+"""Replays a part of a recorded forward on one stage."""

@@ -1,0 +1,280 @@
+"""One stage's forward of one microbatch: the user's own step function, computing only this stage's positions.
+
+Events of earlier stages give what was received from them, or else stand-ins on the meta device (which are exchanged for
+the real tensor where they come to be one by a change in place); the first event of a later stage ends the forward. Every
+event is compared with the record, by name and by the values that it reads: a forward that goes another way stops with the
+place, and never gives a wrong gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import _get_current_function_mode
+
+from ..errors import TraceMismatch
+from ..record.intercept import OperationMode, patch_functions, restore
+from ..record.trace import Event, Slot, Trace
+from ..tree import leaves, map_leaves
+from .gates import UnitGates
+
+
+class _Finished(BaseException):
+    """The first event of a later stage; no Exception, so that the user's `except Exception` lets it pass."""
+
+
+class Unavailable:
+    """In place of an object (no tensor, no plain value) that another stage made."""
+
+    def __init__(self, where: str, kind: str) -> None:
+        object.__setattr__(self, "_where", where)
+        object.__setattr__(self, "_kind", kind)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        where, kind = object.__getattribute__(self, "_where"), object.__getattribute__(self, "_kind")
+        raise TraceMismatch(
+            f"{where} returned a {kind}, which cannot travel between stages, and {name!r} of it is used on another one",
+            hint="return tensors, or keep both modules in one stage",
+        )
+
+
+class StageForward:
+    """Runs positions `first` to `last - 1` of a trace.
+
+    Args:
+        gates: of the trace's units.
+        received: numbers of values from the previous stage -> tensors, shapes as recorded.
+        wanted: numbers of the values to hand on.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        gates: UnitGates,
+        device: torch.device,
+        first: int,
+        last: int,
+        received: dict[int, torch.Tensor],
+        wanted: tuple[int, ...],
+    ) -> None:
+        self.trace = trace
+        self.first, self.last = first, last
+        self.is_last = last >= trace.positions
+        self.values = dict(received)
+        self.wanted = frozenset(wanted)
+        self.losses: list[torch.Tensor] = []
+        self._gates = gates
+        self._mode = OperationMode(self)
+        self._device = device
+        self._token = object()
+        self._next = 0  # index of the next recorded event
+        self._depth = 0
+        self._ghosts: set[int] = set()
+        for number, tensor in received.items():
+            self._tag(tensor, number)
+        self._keep: list[torch.Tensor] = []  # ids of stand-ins must not be given to other tensors
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the step function returns on the last stage; None on the others.
+
+        Raises:
+            TraceMismatch: the forward differs from the record.
+        """
+        if self.trace.uses_functions:
+            patch_functions(self._mode)
+        try:
+            with self._gates.kept(self), self._mode:
+                result = function(*args, **kwargs)
+                if not self.is_last or self._next < self.trace.free_from:
+                    raise self._differs("the step function ended", "before its last recorded event")
+                return map_leaves(self._bind, result)
+        except _Finished:
+            return None
+        finally:
+            restore()
+
+    # What the interception calls -------------------------------------------------------------------------------------
+
+    def device_of(self, tensor: torch.Tensor) -> torch.device | None:
+        """Stand-ins claim the stage's own device."""
+        return self._device if id(tensor) in self._ghosts else None
+
+    def unit_call(self, name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A unit is an event; PyTorch is itself while it runs."""
+        if self._depth:
+            return native(*args, **kwargs)
+        mode = self._mode
+        on_top = _get_current_function_mode() is mode
+        self._gates.keeper, mode.enabled = None, False
+        if on_top:
+            mode.__exit__(None, None, None)
+        try:
+            return self._event(name, True, native, args, kwargs)
+        finally:
+            if on_top:
+                mode.__enter__()
+            self._gates.keeper, mode.enabled = self, True
+
+    def operation(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation between units."""
+        if self._depth:
+            return function(*args, **kwargs)
+        return self._event(name, False, function, args, kwargs)
+
+    def backward(self, losses: list[torch.Tensor]) -> None:
+        """`model.backward(...)` in the step function: only the last stage comes that far."""
+        self.losses.extend(self._bind(loss) for loss in losses)
+
+    # Events ----------------------------------------------------------------------------------------------------------
+
+    def _compute(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        args, kwargs = map_leaves(self._bind, args), map_leaves(self._bind, kwargs)
+        self._depth += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def _event(self, name: str, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._next >= self.trace.free_from and self.is_last:
+            return self._compute(function, args, kwargs)  # nothing comes after this stage: it may do as it likes
+        given = leaves((args, kwargs))
+        inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+        numbers = tuple(number for tensor in inputs if (number := self._number(tensor, name)) is not None)
+        event = self.trace.events[self._next] if self._next < len(self.trace.events) else None
+        if event is None or event.name != name or event.inputs != numbers:
+            if is_unit:
+                raise self._differs(f"module {name!r}", self._expected(event, numbers))
+            return self._untracked(name, function, args, kwargs, event, numbers)
+        if not event.replicated and event.position >= self.last:
+            raise _Finished
+        self._next += 1
+        if event.replicated or event.position >= self.first:
+            result = self._compute(function, args, kwargs)
+            self._mark(event, result, given, inputs)
+            return result
+        return self._stand_in(event, given, inputs)
+
+    def _untracked(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, event: Event | None, numbers: tuple[int, ...]
+    ) -> Any:
+        """An operation that is not in the record is a question about a tensor if it gives none back, else an error."""
+        ghosts = any(id(leaf) in self._ghosts for leaf in leaves((args, kwargs)))
+        try:
+            result = self._compute_loose(function, args, kwargs) if ghosts else self._compute(function, args, kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if ghosts:
+                raise self._differs(f"operation {name!r}", self._expected(event, numbers)) from error
+            raise
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves(result)):
+            raise self._differs(f"operation {name!r}", self._expected(event, numbers))
+        return result
+
+    def _compute_loose(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Questions about a stand-in's shape and type are answered by the stand-in itself."""
+        self._depth += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def _mark(self, event: Event, result: Any, given: list[Any], inputs: list[torch.Tensor]) -> None:
+        for index, number in event.mutated:
+            real = self._bind(inputs[index])
+            self._tag(inputs[index], number)
+            self._tag(real, number)
+            self.values[number] = real  # the user may go on with the stand-in that this is the value of
+        slots, made = leaves(event.result), leaves(result)
+        if len(slots) != len(made):
+            raise self._differs(f"the result of {event.name!r}", f"{len(slots)} values, now {len(made)}")
+        for slot, leaf in zip(slots, made, strict=True):
+            if slot.kind == "value" and isinstance(leaf, torch.Tensor):
+                self._tag(leaf, slot.value)
+                if slot.value in self.wanted:
+                    self.values[slot.value] = leaf
+            elif slot.kind == "argument":
+                if not isinstance(leaf, torch.Tensor):
+                    raise self._differs(f"the result of {event.name!r}", "an argument handed back")
+                tag = getattr(inputs[slot.value], "_trainshed", None)
+                if tag is not None and tag[0] is self._token:
+                    self._tag(leaf, tag[1])
+            elif slot.kind == "constant" and slot.value != leaf:
+                raise self._differs(f"the result of {event.name!r}", f"{slot.value!r}, now {leaf!r}")
+            elif slot.kind == "value":
+                raise self._differs(f"the result of {event.name!r}", f"a tensor, now {type(leaf).__name__}")
+
+    def _stand_in(self, event: Event, given: list[Any], inputs: list[torch.Tensor]) -> Any:
+        for index, number in event.mutated:
+            self._tag(inputs[index], number)
+
+        def make(slot: Slot) -> Any:
+            if slot.kind == "value":
+                if slot.value in self.values:  # received: an activation checkpoint around its next use must see it
+                    return self.values[slot.value]
+                ghost = self.trace.values[slot.value].meta.empty()
+                self._ghosts.add(id(ghost))
+                self._keep.append(ghost)
+                self._tag(ghost, slot.value)
+                return ghost
+            if slot.kind == "argument":
+                return inputs[slot.value]
+            if slot.kind == "leaf":
+                return given[slot.value]
+            return slot.value if slot.kind == "constant" else Unavailable(event.name, slot.value)
+
+        return map_leaves(make, event.result)
+
+    # Values ----------------------------------------------------------------------------------------------------------
+
+    def _tag(self, tensor: torch.Tensor, number: int) -> None:
+        if not isinstance(tensor, nn.Parameter):
+            tensor._trainshed = (self._token, number)  # type: ignore[attr-defined]
+
+    def _number(self, tensor: torch.Tensor, name: str) -> int | None:
+        tag = getattr(tensor, "_trainshed", None)
+        if tag is None:
+            return None
+        if tag[0] is self._token:
+            return tag[1]
+        if tensor.device.type == "meta" and self._device.type != "meta":
+            raise TraceMismatch(f"{name} reads a value that an earlier microbatch left on another stage")
+        return None
+
+    def _bind(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or id(leaf) not in self._ghosts:
+            return leaf
+        number = leaf._trainshed[1]  # type: ignore[attr-defined]
+        real = self.values.get(number)
+        if real is None:
+            raise TraceMismatch(
+                f"value {number}, made by {self._maker(number)}, is needed here but was not sent to this stage",
+                hint="the forward took another way than the recorded one",
+            )
+        return real
+
+    def _maker(self, number: int) -> str:
+        for event in self.trace.events:
+            if any(slot.kind == "value" and slot.value == number for slot in leaves(event.result)):
+                return event.name
+        return "an earlier operation"
+
+    def _expected(self, event: Event | None, numbers: tuple[int, ...]) -> str:
+        if event is None:
+            return "the end of the forward"
+        kind = "module" if event.is_unit else "operation"
+        if event.inputs != numbers:
+            return f"{kind} {event.name!r} on values {event.inputs}, now on {numbers}"
+        return f"{kind} {event.name!r}"
+
+    def _differs(self, what: str, expected: str) -> TraceMismatch:
+        around = [event.name for event in self.trace.events[max(0, self._next - 1) : self._next]]
+        after = f" after {around[-1]!r}" if around else ""
+        return TraceMismatch(
+            f"the forward differs from the recorded one: {what}{after} where the record has {expected}",
+            hint="control flow that depends on values must be inside one module: name it in `atomic`",
+        )

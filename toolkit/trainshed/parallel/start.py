@@ -1,0 +1,126 @@
+"""Starting, and the ranks and groups that a script asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainshed.contract.wire.pipeline import Settings, read_settings, settings_from_environment
+
+from .grid import Grid, make_grid
+from .plan.command import PLAN_ONLY
+from .session import grid, session
+
+
+def init(config: Mapping[str, Any] | Settings | None = None, *, device: torch.device | str | None = None) -> Grid:
+    """Joins the ranks and lays the grid out. Collective; a second call does nothing.
+
+    Args:
+        config: settings; None takes the job's (`TRAINSHED_PIPELINE` or `SM_HP_MP_PARAMETERS`).
+        device: this rank's device; None is its GPU, or the CPU where there is none.
+    """
+    if session.grid is not None:
+        return session.grid
+    if os.environ.get(PLAN_ONLY):
+        session.planned = settings_from_environment()
+        settings = Settings(microbatches=session.planned.microbatches)
+    elif config is None:
+        settings = settings_from_environment()
+    else:
+        settings = config if isinstance(config, Settings) else read_settings(config, "init()")
+    session.grid = make_grid(settings, torch.device(device) if device is not None else None)
+    return session.grid
+
+
+def shutdown() -> None:
+    """Leaves the process group, if `init` made it."""
+    if session.grid is not None and session.grid.owns_process_group and dist.is_initialized():
+        dist.destroy_process_group()
+    session.grid = None
+    session.model = None
+    session.optimizer = None
+    session.planned = None
+
+
+def is_initialized() -> bool:
+    """Whether `init` was called."""
+    return session.grid is not None
+
+
+@contextmanager
+def partition(stage: int) -> Iterator[None]:
+    """Modules built inside belong to `stage` where auto_partition is off; the innermost wins."""
+    native = nn.Module.__init__
+
+    def remembering(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        native(module, *args, **kwargs)
+        session.built_in[id(module)] = (module, session.partition_stack[-1])
+
+    session.partition_stack.append(stage)
+    nn.Module.__init__ = remembering  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        session.partition_stack.pop()
+        nn.Module.__init__ = native  # type: ignore[method-assign]
+
+
+def rank() -> int:
+    """Global rank."""
+    return grid().rank
+
+
+def size() -> int:
+    """Number of ranks."""
+    return grid().world
+
+
+def local_rank() -> int:
+    """Rank on this host."""
+    return grid().local_rank
+
+
+def local_size() -> int:
+    """Ranks on this host."""
+    return grid().local_world
+
+
+def pp_rank() -> int:
+    """Rank in this pipeline."""
+    return grid().place.pipeline
+
+
+def pp_size() -> int:
+    """Ranks of a pipeline."""
+    return len(grid().pipeline_ranks)
+
+
+def dp_rank() -> int:
+    """Number of this replica: what to split data by."""
+    return grid().place.replica
+
+
+def dp_size() -> int:
+    """Number of replicas."""
+    return len(grid().replica_ranks)
+
+
+def pp_group() -> dist.ProcessGroup:
+    """Process group of this pipeline."""
+    return grid().pipeline_group
+
+
+def dp_group() -> dist.ProcessGroup:
+    """Process group of the ranks that hold the same stages."""
+    return grid().replica_group
+
+
+def num_microbatches() -> int:
+    """Parts that a batch is split into."""
+    return grid().settings.microbatches

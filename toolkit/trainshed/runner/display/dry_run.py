@@ -1,0 +1,44 @@
+"""`trainshed run --dry-run`: what would be made and started, printed; secrets masked."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from trainshed.base.secrets import mask_mapping, mask_text
+
+from ..places import Backend
+from ..run.code import survey
+from ..run.layout import Run
+from ..run.platform_files import config_files
+from .screen import duration, size
+from .summary import shown
+
+
+def describe(run: Run, backend: Backend) -> str:
+    """The run, its files and each host's command line."""
+    job = run.job
+    rows = [
+        ("job", run.name),
+        ("folder", shown(run.folder)),
+        ("hosts", f"{', '.join(job.hosts)}, {'containers of ' + job.image if job.image else 'processes of this machine'}"),
+        ("program", job.program or "the first that `train` finds"),
+    ]
+    if job.source_dir:
+        source = survey(job.source_dir, [*(channel.path for channel in job.channels), job.output, job.checkpoints])
+        what = f"{len(source.files)} file(s), {size(source.size)}, copied for each host"
+        rows.append(("code", f"{shown(job.source_dir)}, {what}"))
+        rows += [("warning", note) for note in source.notes]
+    else:
+        rows.append(("code", "what the image holds"))
+    rows += [("channel", f"{item.name}: {item.input_mode}, {shown(item.path)}") for item in job.channels]
+    rows.append(("checkpoints", shown(run.checkpoints) + ("" if job.checkpoints else " (of this run alone)")))
+    limit = duration(job.max_runtime_seconds) if job.max_runtime_seconds else "none"
+    rows.append(("limits", f"time {limit}, grace after a stop signal {duration(job.grace_seconds)}"))
+    rows += [("variable", f"{name}={value}") for name, value in sorted(mask_mapping(job.environment).items())]
+    host = run.hosts[0]
+    for name, value in config_files(job, run.name, host.name, host.base, backend.interface).items():
+        shown_value = mask_mapping(value) if isinstance(value, dict) else value
+        rows.append(("file", f"{os.path.join('input/config', name)} {json.dumps(shown_value)}"))
+    rows += [("start", f"{name}: {command}") for name, command in backend.describe(run)]
+    return "".join(f"{name:<12}{mask_text(text)}\n" for name, text in rows)

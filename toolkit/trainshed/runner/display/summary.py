@@ -1,0 +1,110 @@
+"""The closing card: how it ended, how long what took, what came out, where it lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from trainshed.base.secrets import mask_text
+
+from ..run.collect import Archive
+from ..run.layout import Run
+from ..state.status import savings
+from ..state.verdict import Verdict
+from .metrics import Metrics
+from .screen import duration, size
+
+MOST_METRICS = 12
+
+
+def render(
+    run: Run,
+    verdict: Verdict,
+    seconds: dict[str, float],
+    metrics: Metrics,
+    archives: tuple[Archive, Archive] | None,
+    total: float,
+    about: Mapping[str, Any] | None = None,
+) -> str:
+    """The card's text.
+
+    Args:
+        seconds: phase -> seconds, in order.
+        archives: (model, output), None where nothing was collected.
+        total: seconds from the start to now.
+        about: what `status.json` holds: attempts, and what spot saved.
+    """
+    phases = " · ".join(f"{name} {duration(value)}" for name, value in seconds.items())
+    rows = [(verdict.status.lower(), f"{run.name} in {duration(total)}" + (f"  ({phases})" if phases else ""))]
+    if verdict.exit_code:
+        where = f" on {verdict.failed_host}" if verdict.failed_host and len(run.hosts) > 1 else ""
+        why = f": {verdict.reason}" if verdict.status == "Stopped" else ""
+        rows.append(("exit", f"{verdict.exit_code}{where}{why}"))
+    rows += _attempts(about or {})
+    rows += _metrics(metrics)
+    if archives:
+        model, output = archives
+        rows.append(("model", _archive(model, "the script wrote nothing to SM_MODEL_DIR")))
+        rows.append(("output", _archive(output, "nothing")))
+        rows += [("warning", archive.problem) for archive in archives if archive.problem]
+    logs = [run.log(host.name) for host in run.hosts]
+    rows.append(("logs", shown(logs[0] if len(logs) == 1 else os.path.dirname(logs[0]))))
+    records = [host.record for host in run.hosts if os.path.isfile(host.record)]
+    if records:
+        rows.append(("record", shown(records[0]) + (f" and {len(records) - 1} more" if len(records) > 1 else "")))
+    rows.append(("folder", shown(run.folder)))
+    lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
+    if verdict.status == "Failed" and verdict.reason:
+        lines += ["", *(f"  {line}".rstrip() for line in verdict.reason.splitlines())]
+    return mask_text("\n".join(lines)) + "\n"
+
+
+def _attempts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    attempts = (about.get("Trainshed") or {}).get("Attempts") or []
+    rows = []
+    if len(attempts) > 1:
+        rows.append(
+            ("attempts", ", ".join(f"{one['Outcome'].lower()} after {duration(one['Seconds'])}" for one in attempts))
+        )
+    saved = savings(dict(about))
+    if saved is not None:
+        training, billable = about["TrainingTimeInSeconds"], about["BillableTimeInSeconds"]
+        rows.append(("spot", f"training seconds {training}, billable seconds {billable}, savings {saved:.1f} %"))
+    return rows
+
+
+def _metrics(metrics: Metrics) -> list[tuple[str, str]]:
+    names = list(metrics.series)
+    rows = []
+    for number, name in enumerate(names[:MOST_METRICS]):
+        series = metrics.series[name]
+        text = f"{name} {series.first:.6g}" + (f" -> {series.last:.6g}" if series.count > 1 else "")
+        rows.append(("" if number else "metrics", text))
+    if len(names) > MOST_METRICS:
+        rows.append(("", f"and {len(names) - MOST_METRICS} more in status.json"))
+    for name, text in metrics.unreadable.items():
+        rows.append(("warning", f"metric {name!r}: its regular expression found {text!r}, which is no number"))
+    for name in metrics.slow:
+        rows.append(("warning", f"metric {name!r}: its regular expression took seconds on one line, and was given up"))
+    for name, _ in metrics.definitions:
+        if name not in metrics.series and name not in metrics.unreadable:
+            rows.append(("warning", f"metric {name!r}: its regular expression matched no line"))
+    return rows
+
+
+def _archive(archive: Archive, empty: str) -> str:
+    if not archive.files:
+        return empty
+    files = "1 file" if archive.files == 1 else f"{archive.files} files"
+    try:
+        packed = f", packed {size(os.path.getsize(archive.path))}"
+    except OSError:
+        packed = ""
+    return f"{shown(archive.path)}  ({files}, {size(archive.size)}{packed})"
+
+
+def shown(path: str) -> str:
+    """A path relative to the working directory where that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if len(relative) < len(path) else path

@@ -1,0 +1,197 @@
+"""Takes values out of nodes, one field at a time, and collects every problem instead of stopping at the first."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from trainshed.base.errors import Problem, did_you_mean
+from trainshed.base.reader import ascii_safe, printable
+from trainshed.base.secrets import MASK, is_secret_name
+
+from .nodes import Node
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)(s|m|min|h|)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+MOST_DURATIONS = 100
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+class Checker:
+    """One mapping being read. Each method takes a field, or its default, with a problem noted where it is wrong."""
+
+    def __init__(self, values: dict[str, Node], problems: list[Problem], prefix: str = "", origin: str = "") -> None:
+        self.values, self.problems, self.prefix, self.origin = values, problems, prefix, origin
+
+    def missing(self, name: str, message: str, suggestion: str = "") -> None:
+        """Notes a problem with a field that is not there."""
+        self.problems.append(Problem(self.origin, message, f"{self.prefix}{name}", suggestion=suggestion))
+
+    def problem(self, name: str, message: str, suggestion: str = "", value: str | None = None) -> None:
+        """Notes a problem with a field, with its place and (unless it looks secret) its value."""
+        node = self.values[name]
+        shown = node.text if value is None else value
+        if shown and is_secret_name(name):
+            shown = MASK
+        field = "" if node.where.startswith("--") else f"{self.prefix}{name}"
+        self.problems.append(Problem(node.where, message, ascii_safe(field), ascii_safe(shown), suggestion))
+
+    def unknown(self, known: Iterable[str]) -> None:
+        """Notes every field whose name is none of those known."""
+        known = list(known)
+        for name in self.values:
+            if name not in known:
+                near = did_you_mean(name.lower().replace("-", "_"), known) or f"known: {', '.join(known)}"
+                self.problem(name, "is no field of a job file" if not self.prefix else "is not known here", near)
+
+    def node(self, name: str) -> Node | None:
+        """The field as it is; None where it is absent or null."""
+        node = self.values.get(name)
+        return None if node is None or node.value is None else node
+
+    def text(self, name: str, default: str = "") -> str:
+        """Text; numbers and the like as they were written."""
+        node = self.node(name)
+        if node is None:
+            return default
+        if isinstance(node.value, (dict, list)):
+            self.problem(name, "must be text", value="")
+            return default
+        if not printable(node.text):
+            self.problem(name, "holds characters that are no text")
+            return default
+        return node.text
+
+    def choice(self, name: str, choices: Iterable[str], default: str) -> str:
+        """One of a few words; the nearest one is suggested."""
+        choices = list(choices)
+        value = self.text(name, default)
+        if value in choices or value == default:
+            return value
+        self.problem(name, f"must be one of {', '.join(choices)}", did_you_mean(value.lower(), choices))
+        return default
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        """A finite number from low to high."""
+        node = self.node(name)
+        if node is None:
+            return default
+        good = isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
+        if not good or not math.isfinite(node.value) or not low <= node.value <= high:
+            self.problem(name, f"must be a number from {low:.12g} to {high:.12g}")
+            return default
+        return float(node.value)
+
+    def whole(self, name: str, default: int, low: int, high: int) -> int:
+        """A whole number from low to high."""
+        node = self.node(name)
+        if node is None:
+            return default
+        if type(node.value) is not int or not low <= node.value <= high:
+            self.problem(name, f"must be a whole number from {low} to {high}")
+            return default
+        return node.value
+
+    def size(self, name: str) -> int | None:
+        """Bytes: `2g`, `512m`, `1.5 GiB` or a plain number; units are powers of 1024, as Docker reads them."""
+        node = self.node(name)
+        if node is None:
+            return None
+        match = _SIZE.fullmatch(node.text.strip())
+        size = int(float(match[1]) * (1 << _UNITS[match[2].lower()])) if match else 0
+        if size <= 0:
+            self.problem(name, "must be a size like 2g or 512m")
+            return None
+        return size
+
+    def flag(self, name: str) -> bool:
+        """true or false; false where it is absent."""
+        node = self.node(name)
+        if node is None:
+            return False
+        if not isinstance(node.value, bool):
+            self.problem(name, "must be true or false")
+            return False
+        return node.value
+
+    def durations(self, name: str) -> tuple[float, ...]:
+        """Seconds: one or a list of `20`, `20s`, `1.5m`, `2h`, in text separated by commas."""
+        node = self.node(name)
+        if node is None:
+            return ()
+        texts = [item.text for item in node.value] if isinstance(node.value, list) else node.text.split(",")
+        seconds = []
+        for text in texts:
+            match = _DURATION.fullmatch(text.strip())
+            if match is None or float(match[1]) * _SECONDS[match[2]] <= 0 or len(texts) > MOST_DURATIONS:
+                self.problem(name, f"must be at most {MOST_DURATIONS} durations like 20s,1.5m", value=", ".join(texts)[:60])
+                return ()
+            seconds.append(float(match[1]) * _SECONDS[match[2]])
+        return tuple(seconds)
+
+    def mapping(self, name: str) -> dict[str, Node]:
+        """Names and values."""
+        node = self.node(name)
+        if node is None:
+            return {}
+        if not isinstance(node.value, dict):
+            self.problem(name, "must be names and values")
+            return {}
+        return node.value
+
+    def path(self, name: str, kind: str) -> str:
+        """An absolute path, "" where the field is absent. kind: `folder`, `file or folder` (it must exist) or `new`."""
+        text = self.text(name)
+        if not text:
+            return ""
+        node = self.values[name]
+        path = resolve(text, node.folder)
+        if kind == "new":
+            if os.path.exists(path) and not os.path.isdir(path):
+                self.problem(name, "is not a folder")
+        elif "://" in text and not text.startswith("file://"):
+            self.problem(name, f"must be a {kind} on this machine; fetch it first")
+        elif not os.path.exists(path):
+            self.problem(name, f"there is no {path}", near_path(path))
+        elif kind == "folder" and not os.path.isdir(path):
+            self.problem(name, "is not a folder")
+        return path
+
+
+def resolve(text: str, folder: str) -> str:
+    """A path as people write it (`~`, `file://`, relative to `folder`) as an absolute one."""
+    return os.path.normpath(os.path.join(folder, os.path.expanduser(text.removeprefix("file://"))))
+
+
+def near_path(path: str) -> str:
+    """`did you mean ...?` for a path that does not exist: its first missing part against what is there."""
+    parent, name = path, ""
+    while parent != os.path.dirname(parent) and not os.path.exists(parent):
+        parent, name = os.path.dirname(parent), os.path.basename(parent)
+    try:
+        return did_you_mean(name, sorted(os.listdir(parent)))
+    except OSError:
+        return ""
+
+
+def scalar_texts(values: dict[str, Node], checker: Checker) -> dict[str, str]:
+    """Names with the text of their values; lists and mappings are problems."""
+    texts = {}
+    for name, node in values.items():
+        if isinstance(node.value, (dict, list)) or not printable(node.text):
+            checker.problem(name, "must be text")
+            continue
+        texts[name] = node.text
+    return texts
+
+
+def entries(node: Node) -> list[Any]:
+    """The items of a list node, else nothing."""
+    return node.value if isinstance(node.value, list) else []

@@ -1,0 +1,76 @@
+"""Secrets by reference: a job names where a variable's value is; it is looked up when hosts start, and kept nowhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from trainshed.base.errors import TrainshedError, did_you_mean
+from trainshed.base.files import read_bytes
+from trainshed.base.secrets import NAMES_VARIABLE, secret_values
+
+from .checker import Checker, resolve
+from .job import Job, Reference
+from .nodes import Node
+
+KINDS = ("env", "file", "secret")
+SECRETS_FOLDER = "/run/secrets"  # where Docker, Podman and Compose put a container's secrets
+LARGEST = 64 << 10  # bytes
+
+
+def read_reference(name: str, node: Node, fields: Checker) -> Reference | None:
+    """`{env: NAME}`, `{file: PATH}` or `{secret: NAME}`; None, with the problem noted, where it is none of these."""
+    inner = Checker(node.value, fields.problems, f"environment.{name}.")
+    if len(node.value) != 1:
+        fields.problem(name, "must be text, or one of {env: NAME}, {file: PATH}, {secret: NAME}", value="")
+        return None
+    (kind,) = node.value
+    inner.unknown(KINDS)
+    if kind not in KINDS:
+        return None
+    text = inner.text(kind)
+    if not text:
+        inner.problem(kind, "names nothing")
+        return None
+    if kind == "secret" and ("/" in text or text in (".", "..")):
+        inner.problem(kind, f"is no name of a secret: a file's name in {SECRETS_FOLDER}")
+        return None
+    return Reference(kind, resolve(text, node.value[kind].folder or os.getcwd()) if kind == "file" else text)
+
+
+def look_up(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """The values of the job's references, and the variable that tells `train` to blank them out.
+
+    Raises:
+        TrainshedError: one leads nowhere.
+    """
+    values = {name: _value(name, reference, environ) for name, reference in job.references.items()}
+    return {**values, NAMES_VARIABLE: ",".join(values)} if values else {}
+
+
+def secrets_of(job: Job, looked_up: Mapping[str, str]) -> tuple[str, ...]:
+    """Everything that must never be shown: values of references, and of names that say so. Longest first."""
+    named = secret_values({**job.environment, **job.hyperparameters})
+    referred = secret_values(looked_up)
+    return tuple(sorted({*named, *referred}, key=lambda value: (-len(value), value)))
+
+
+def _value(name: str, reference: Reference, environ: Mapping[str, str]) -> str:
+    if reference.kind == "env":
+        if reference.name not in environ:
+            near = did_you_mean(reference.name, environ)
+            raise TrainshedError(f"environment.{name}: there is no variable {reference.name} here", hint=near)
+        return environ[reference.name]
+    path = reference.name if reference.kind == "file" else f"{SECRETS_FOLDER}/{reference.name}"
+    try:
+        data = read_bytes(path, LARGEST)
+        if data is None:
+            raise TrainshedError(f"environment.{name}: there is no {path}")
+        text = data.decode()
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no text, or too long for a variable"
+        raise TrainshedError(f"environment.{name}: {path} cannot be read: {said}") from None
+    text = text.removesuffix("\n").removesuffix("\r")
+    if "\0" in text:
+        raise TrainshedError(f"environment.{name}: {path} holds a NUL character, which no variable can")
+    return text

@@ -1,0 +1,76 @@
+"""What every backend offers."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..run.layout import Run
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a host ended: its exit status (128 + n for signal n) and what the backend knows beside it."""
+
+    code: int
+    note: str = ""
+
+
+class RunningHost(Protocol):
+    """A host: a child of ours whose pipes carry what it prints, and whose end is the host's."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+    def stop(self, grace: float) -> None:
+        """Asks it to end within `grace` seconds; returns at once."""
+
+    def hurry(self) -> None:
+        """Ends its grace: `train` takes SIGINT after a stop signal so, kills the script and reports. Returns at once."""
+
+    def kill(self) -> None:
+        """Ends it without any report; returns at once."""
+
+    def exit(self) -> Exit:
+        """How it ended; only when `process` has."""
+
+
+class Backend(Protocol):
+    """One way of running hosts.
+
+    in_containers: whether the hosts see their tree as /opt/ml.
+    interface: network interface that hosts reach each other by.
+    secrets: variables that were looked up by `prepare`, with their values.
+    """
+
+    in_containers: bool
+    interface: str
+    secrets: dict[str, str]
+
+    @property
+    def place(self) -> str:
+        """Where the container engine is that has the hosts, "" for none."""
+
+    def prepare(self) -> None:
+        """Finds out whether hosts can be started at all. Raises TrainshedError."""
+
+    def start(self, run: Run) -> list[RunningHost]:
+        """Starts all hosts, or none; again after `clear`, for another attempt. Raises TrainshedError."""
+
+    def roots(self) -> list[int]:
+        """PIDs below which the hosts' processes are, as far as this machine sees them."""
+
+    def fetch(self, run: Run) -> None:
+        """Brings home what hosts that have ended left elsewhere; before `clear`. Raises TrainshedError."""
+
+    def clear(self) -> None:
+        """Removes everything that `start` made but the run's folder; hosts that still run are killed. Never raises."""
+
+    def describe(self, run: Run) -> list[tuple[str, str]]:
+        """For `--dry-run`: each host's command line, secrets masked."""
+
+
+def exit_status(returncode: int) -> int:
+    """A process's return code as an exit status: itself, or 128 + n for signal n."""
+    return 128 - returncode if returncode < 0 else returncode

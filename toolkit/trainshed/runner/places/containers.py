@@ -1,0 +1,248 @@
+"""Hosts as containers of Docker or Podman on this machine."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from trainshed.base.secrets import MASK, is_secret_name
+from trainshed.machine.hardware import probe
+from trainshed.machine.processes import die_with_parent
+
+from ..job.job import Job
+from ..job.references import look_up
+from ..run.layout import Run
+from ..run.owner import caller, hand_over
+from . import gpus
+from .base import Exit, RunningHost, exit_status
+from .cleanup import remove_all
+from .container_command import Machine, container_name, create, create_network, mounts, network_name
+from .container_engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason, sees_nothing
+from .copying import copy_in, copy_out
+from .leftovers import CLIENT_VARIABLE
+from .names import host_addresses
+
+REPORT_SECONDS = 10.0  # beyond the script's grace, for `train` to write its report
+
+
+class ContainerHost:
+    """A container, attached to by a client process of ours."""
+
+    def __init__(self, name: str, container: str, machine: Machine) -> None:
+        self.name, self.container, self.machine = name, container, machine
+        self.process = self._client("start", "--attach", container, pipes=True)
+        self.helpers: list[subprocess.Popen[bytes]] = []
+
+    def stop(self, grace: float) -> None:
+        """`docker stop`: SIGTERM, and SIGKILL when the grace and the time for the report are over."""
+        self.helpers.append(self._client("stop", "-t", str(int(grace + REPORT_SECONDS)), self.container))
+
+    def hurry(self) -> None:
+        """SIGINT, after the SIGTERM."""
+        self.helpers.append(self._client("kill", "--signal", "SIGINT", self.container))
+
+    def kill(self) -> None:
+        """`docker kill`."""
+        self.helpers.append(self._client("kill", self.container))
+
+    def exit(self) -> Exit:
+        """The container's own exit status, which the client's need not be."""
+        done = self.machine.engine.run("inspect", "--format", "{{json .State}}", self.container)
+        try:
+            state = json.loads(done.stdout)
+            code, error = int(state["ExitCode"]), str(state.get("Error") or "")
+        except (ValueError, KeyError):
+            return Exit(exit_status(self.process.returncode) or 1, "its container is gone")
+        if state.get("OOMKilled"):
+            return Exit(code or 137, "its memory limit was reached (--memory)")
+        if error:
+            hint = hint_for(error)
+            return Exit(code or 1, reason(error) + (f"; {hint}" if hint else ""))
+        return Exit(code)
+
+    def close(self) -> None:
+        """Waits for the client processes."""
+        for process in (self.process, *self.helpers):
+            try:
+                process.wait(ANSWER_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _client(self, *arguments: str, pipes: bool = False) -> subprocess.Popen[bytes]:
+        target = subprocess.PIPE if pipes else subprocess.DEVNULL
+        return subprocess.Popen(
+            [*self.machine.engine.command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=target,
+            stderr=target,
+            start_new_session=True,  # the terminal's Ctrl-C is for the runner alone
+        )
+
+
+class Containers:
+    """The backend."""
+
+    in_containers = True
+    interface = "eth0"
+
+    def __init__(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self.job, self.environ, self.say = job, environ, say
+        self.hosts: list[ContainerHost] = []
+        self.secrets: dict[str, str] = {}
+        self.pids: list[int] | None = None
+        self.created: list[str] = []
+        self.run: Run | None = None
+        self._machine: Machine | None = None
+
+    @property
+    def machine(self) -> Machine:
+        """The engine and this machine, found at the first use."""
+        if self._machine is None:
+            engine = find_engine(self.environ)
+            uid, gid = caller(self.environ)
+            copies = engine.elsewhere
+            memory = (engine.memory if copies else 0) or probe(self.environ).memory_bytes
+            devices = gpus.present(self.environ) if engine.gpus and not copies else ()
+            self._machine = Machine(engine, uid, gid, _user_name(uid), memory, devices, self.secrets, copies)
+        return self._machine
+
+    @property
+    def place(self) -> str:
+        """Where the engine is."""
+        return self.machine.engine.place
+
+    def prepare(self) -> None:
+        """Finds the engine; pulls the image if it is not here."""
+        self.secrets = look_up(self.job, self.environ)
+        engine, image = self.machine.engine, self.job.image
+        if self.machine.copies:
+            self._copy(f"the container engine is on another machine ({engine.place})")
+        if engine.inspect_image(image) is not None:
+            return
+        self.say(f"the image {image} is not here: pulling it")
+        # Its progress goes to the terminal, its errors to us.
+        done = subprocess.run(
+            [*engine.command, "pull", image],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=_end_with_runner,
+        )
+        if done.returncode != 0:
+            hint = near_image(image, engine) or hint_for(done.stderr)
+            raise EngineError(f"there is no image {image} here, and it cannot be pulled: {reason(done.stderr)}", hint=hint)
+
+    def _copy(self, why: str) -> None:
+        self.say(f"{why}: files are copied there and back")
+        if any(channel.input_mode == "Pipe" for channel in self.job.channels):
+            raise EngineError(f"Pipe mode does not work here: {why}", hint="use File mode")
+
+    def start(self, run: Run) -> list[RunningHost]:
+        """Creates all containers, then starts them, so that an error of one leaves none running."""
+        self.run, self.hosts, self.created, self.pids = run, [], [], None
+        engine = self.machine.engine
+        hand_over(run, self.environ)  # before the containers, which run as that person, want to write
+        try:
+            if network_name(run):
+                engine.checked(*create_network(run), variables={CLIENT_VARIABLE: run.id})
+            addresses = host_addresses(engine, run)
+            for index, host in enumerate(run.hosts):
+                self._create(run, index, addresses)
+                self.created.append(container_name(run, host))
+                if self.machine.copies:
+                    copy_in(engine, run, host)
+            for host in run.hosts:
+                self.hosts.append(ContainerHost(host.name, container_name(run, host), self.machine))
+        except BaseException:
+            self.clear()
+            raise
+        return list(self.hosts)
+
+    def _create(self, run: Run, index: int, addresses: Mapping[str, str]) -> None:
+        arguments, variables = create(run, index, self.machine, addresses)
+        engine = self.machine.engine
+        done = subprocess.run(
+            [*engine.command, *arguments],
+            env={**os.environ, **variables, CLIENT_VARIABLE: run.id},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        if done.returncode != 0 and self._is_blind(run, index, done.stderr):
+            self._machine = replace(self.machine, copies=True)
+            self._copy("the container engine does not see this machine's folders")
+            self._create(run, index, addresses)
+        elif done.returncode != 0:
+            what = f"the container of {run.hosts[index].name} cannot be made: {reason(done.stderr)}"
+            raise EngineError(what, hint=hint_for(done.stderr))
+
+    def _is_blind(self, run: Run, index: int, stderr: str) -> bool:
+        """Whether a container could not be made because the engine does not see what is here to be mounted."""
+        here = all(os.path.exists(source) for source, _, _ in mounts(run, run.hosts[index]))
+        return index == 0 and here and not self.machine.copies and sees_nothing(stderr)
+
+    def roots(self) -> list[int]:
+        """The containers' first processes, where the engine shares this machine's kernel."""
+        if self.machine.copies or self.run is None:
+            return []
+        if self.pids is None:
+            done = self.machine.engine.run("inspect", "--format", "{{.State.Pid}}", *self.created)
+            found = [int(text) for text in done.stdout.split() if text.isdigit() and int(text) > 0]
+            self.pids = [pid for pid in found if os.path.exists(f"/proc/{pid}")]
+        return self.pids
+
+    def fetch(self, run: Run) -> None:
+        """Copies the results out of containers that could not be given this machine's folders."""
+        if self.machine.copies:
+            for host in run.hosts:
+                copy_out(self.machine.engine, run, host)
+
+    def clear(self) -> None:
+        """Removes the containers and the network."""
+        if self.run is None:
+            return
+        for problem in remove_all(self.machine.engine, self.run.id):
+            self.say(f"warning: {problem}; `trainshed rm` tries again")
+        for host in self.hosts:
+            host.close()
+
+    def describe(self, run: Run) -> list[tuple[str, str]]:
+        """The engine's command lines."""
+        rows = [("network", shlex.join([*self.machine.engine.command, *create_network(run)]))] if network_name(run) else []
+        for index, host in enumerate(run.hosts):
+            arguments, variables = create(run, index, self.machine)
+            shown = [
+                f"{part}={MASK if is_secret_name(part) else variables[part]}" if part in variables else _masked(part)
+                for part in arguments
+            ]
+            rows.append((host.name, shlex.join([*self.machine.engine.command, *shown])))
+        return rows
+
+
+def _end_with_runner() -> None:
+    die_with_parent(signal.SIGTERM)
+
+
+def _masked(part: str) -> str:
+    name, equals, _ = part.partition("=")
+    return f"{name}={MASK}" if equals and name.isidentifier() and is_secret_name(name) else part
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return getpass.getuser() if os.environ.get("USER") else f"uid-{uid}"

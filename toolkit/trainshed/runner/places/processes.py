@@ -1,0 +1,188 @@
+"""Hosts as processes of this machine: one `train` a host, each with a tree of its own. Needs nothing but Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import trainshed
+from trainshed.base.errors import LaunchError
+from trainshed.base.secrets import MASK, is_secret_name
+from trainshed.machine.cgroup import cpus
+from trainshed.machine.network import free_port
+from trainshed.machine.processes import die_with_parent
+
+from ..job.job import Job
+from ..job.references import look_up
+from ..run.layout import Host, Run
+from . import gpus
+from .base import Exit, RunningHost, exit_status
+from .leftovers import end_leftovers, remove_scratch
+
+# Variables of the caller that would speak of another job: of an outer launcher, or of a container this runs in.
+_FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", "TRAINSHED_", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_", "PET_")
+_FOREIGN = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
+     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "JOB_COMPLETION_INDEX",
+     "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "CURRENT_HOST",
+     "CHECKPOINT_CONFIG_FILE_PATH", "TENSORBOARD_CONFIG_FILE_PATH", "SMDEBUG_CONFIG_FILE_PATH"}
+)  # fmt: skip
+_KEPT = frozenset({"TRAINSHED_ENTRYPOINTS", "TRAINSHED_LOG_LEVEL"})
+
+
+class ProcessHost:
+    """A `train` of ours."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        self.name, self.process = name, process
+
+    def stop(self, grace: float) -> None:
+        """SIGTERM to `train`, which keeps to its own grace."""
+        self._send(signal.SIGTERM)
+
+    def hurry(self) -> None:
+        """SIGINT, after the SIGTERM."""
+        self._send(signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL; its ranks die with it."""
+        self._send(signal.SIGKILL)
+
+    def exit(self) -> Exit:
+        """Its own exit status."""
+        code = self.process.returncode
+        return Exit(exit_status(code), f"killed by {signal.Signals(-code).name}" if code < 0 else "")
+
+    def _send(self, number: int) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+
+class Processes:
+    """The backend."""
+
+    in_containers = False
+    interface = "lo"
+    place = ""
+
+    def __init__(self, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self.job, self.environ, self.say = job, environ, say
+        self.run_id = ""
+        self.secrets: dict[str, str] = {}
+        self.hosts: list[ProcessHost] = []
+
+    def prepare(self) -> None:
+        """Nothing is needed; limits that only containers can hold are named."""
+        self.secrets = look_up(self.job, self.environ)
+        limits = self.job.resources
+        given = [name for name in ("cpus", "memory", "shm_size") if getattr(limits, name) is not None]
+        if given:
+            self.say(f"warning: resources.{', resources.'.join(given)}: only containers are limited; give an image")
+
+    def start(self, run: Run) -> list[RunningHost]:
+        """One child a host; a child whose runner dies is asked to end by the kernel."""
+        self.run_id = run.id
+        self.hosts = []
+        ports = _two_free_ports() if len(run.hosts) > 1 else ("", "")
+        for index, host in enumerate(run.hosts):
+            environment = {**inherited(self.environ), **_own(run, index, host, self.environ, ports), **self.secrets}
+            try:
+                process = subprocess.Popen(
+                    _command(),
+                    env=environment,
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,  # the terminal's Ctrl-C is for the runner alone
+                    preexec_fn=partial(_end_with_runner, os.getpid()),
+                )
+            except OSError as error:
+                self.clear()
+                raise LaunchError(f"{host.name} cannot be started: {error.strerror}") from error
+            self.hosts.append(ProcessHost(host.name, process))
+        return list(self.hosts)
+
+    def clear(self) -> None:
+        """Ends what is left of the hosts, and whatever a killed one left behind."""
+        for host in self.hosts:
+            host.kill()
+            host.process.wait()
+        if self.run_id:
+            end_leftovers(self.run_id)
+        for host in self.hosts:
+            remove_scratch(host.process.pid)
+
+    def roots(self) -> list[int]:
+        """The hosts' processes."""
+        return [host.process.pid for host in self.hosts if host.process.returncode is None]
+
+    def fetch(self, run: Run) -> None:
+        """Everything is here already."""
+
+    def describe(self, run: Run) -> list[tuple[str, str]]:
+        """The variables that make the host what it is, and the command."""
+        rows = []
+        for index, host in enumerate(run.hosts):
+            own = _own(run, index, host, self.environ, ("(a free one)", "(another)"))
+            shown = [f"{name}={MASK if is_secret_name(name) else value}" for name, value in sorted(own.items())]
+            rows.append((host.name, " ".join([*shown, "train"])))
+        return rows
+
+
+def _two_free_ports() -> tuple[str, str]:
+    first = second = free_port(0)
+    while second == first:
+        second = free_port(0)
+    return str(first), str(second)
+
+
+def _command() -> list[str]:
+    return [sys.executable, "-m", "trainshed.container.main"]
+
+
+def _end_with_runner(runner: int) -> None:
+    die_with_parent(signal.SIGTERM)
+    if os.getppid() != runner:  # it died before the line above took effect
+        os._exit(1)
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment without what describes other jobs; PYTHONPATH holds for any working directory."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in _KEPT or (name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES))
+    }
+    paths = [os.path.abspath(path) for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    root = os.path.dirname(os.path.dirname(os.path.abspath(trainshed.__file__)))
+    if root not in [os.path.abspath(path) for path in sys.path[1:]] and root not in paths:
+        paths.append(root)  # found through the working directory or the script's own folder
+    if paths:
+        kept["PYTHONPATH"] = os.pathsep.join(paths)
+    return kept
+
+
+def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tuple[str, str]) -> dict[str, str]:
+    """What makes a process this host: its tree, where ranks meet, its part of the machine; the job's own words win.
+
+    ports: of rank 0, and of host 0's `train`.
+    """
+    job = run.job
+    own = {"SAGEMAKER_BASE_DIR": host.base, "TRAINING_JOB_NAME": run.name, "TRAINSHED_RUN_ID": run.id}
+    if len(run.hosts) > 1:
+        ranks = max(1, job.distribution.processes_per_host) * len(run.hosts)
+        own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], "TRAINSHED_ROSTER_PORT": ports[1]}
+        own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        if "OMP_NUM_THREADS" not in environ:
+            own["OMP_NUM_THREADS"] = str(max(1, cpus() // ranks))
+    wanted, devices = job.resources.gpus, gpus.present(environ)
+    if len(run.hosts) > 1 and not devices and not job.distribution.processes_per_host:
+        own["TRAINSHED_PROCESSES_PER_HOST"] = str(max(1, cpus() // len(run.hosts)))  # else each would take all CPUs
+    if wanted == 0 or (devices and (wanted is not None or len(run.hosts) > 1)):
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.share(devices, wanted, len(run.hosts), index))
+    return {**own, **job.environment}

@@ -1,0 +1,174 @@
+"""A job as a CreateTrainingJob request of Amazon SageMaker (API of 2017-07-24, as botocore's model of `sagemaker` has it).
+
+The platform brings data, code and results by S3, so what lies on this machine must have an address there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from trainshed.base.secrets import is_secret_name
+from trainshed.contract.paths import DEFAULT_BASE
+
+from ..job.job import Job
+from ..run.platform_files import hyperparameters
+from .target import Place
+
+FIELDS = (
+    "role", "instance_type", "output", "code", "channels", "checkpoints", "volume_gb", "spot", "max_wait_seconds", "subnets",
+    "security_groups", "tags", "keep_alive_seconds", "encrypt_traffic", "network_isolation",
+)  # fmt: skip
+DEFAULT_RUNTIME = 86_400
+DEFAULT_VOLUME = 30  # GB
+# The service's own limits.
+LONGEST_VALUE, LONGEST_VARIABLE, MOST_HYPERPARAMETERS, MOST_VARIABLES = 2500, 512, 100, 100
+_ROLE = re.compile(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
+
+
+def request(job: Job) -> tuple[dict[str, Any], list[str]]:
+    """(the request, what the user should know).
+
+    Raises:
+        JobError: the job lacks something that the platform needs; holds every problem.
+    """
+    place = Place(job, "sagemaker", FIELDS)
+    notes: list[str] = []
+    uri = _uris(place)
+    code, output = uri("code"), uri("output")
+    role = place.get("role", str, "")
+    if not _ROLE.fullmatch(role):
+        place.problem("role", "must be the ARN of the role that the job is run with")
+    if not job.image:
+        place.problem("job.image", "is not given: name the image's address in ECR")
+    if not output:
+        place.problem("output", "must be an s3:// address for the model")
+    if job.source_dir and not code:
+        hint = "`trainshed export sagemaker --code code.tar.gz` packs it; copy it to S3 and name it there"
+        place.problem("code", "must be the s3:// address of the packed code", hint)
+    spot = place.get("spot", bool, False)
+    runtime = math.ceil(job.max_runtime_seconds) or DEFAULT_RUNTIME
+    made: dict[str, Any] = {
+        "TrainingJobName": job.name,
+        "AlgorithmSpecification": {"TrainingImage": job.image, "TrainingInputMode": "File"},
+        "RoleArn": role,
+        "HyperParameters": _hyperparameters(job, place, code),
+        "OutputDataConfig": {"S3OutputPath": output},
+        "ResourceConfig": {
+            "InstanceType": place.get("instance_type", str, "") or _missing(place, "instance_type", "like ml.g5.2xlarge"),
+            "InstanceCount": job.instances,
+            "VolumeSizeInGB": place.get("volume_gb", int, DEFAULT_VOLUME),
+        },
+        "StoppingCondition": {"MaxRuntimeInSeconds": runtime},
+    }
+    if job.metric_definitions:
+        definitions = [{"Name": name, "Regex": regex} for name, regex in job.metric_definitions]
+        made["AlgorithmSpecification"]["MetricDefinitions"] = definitions
+    channels = _channels(job, place)
+    if channels:
+        made["InputDataConfig"] = channels
+    variables = _environment(job, place, notes)
+    if variables:
+        made["Environment"] = variables
+    checkpoints = uri("checkpoints")
+    if checkpoints:
+        made["CheckpointConfig"] = {"S3Uri": checkpoints, "LocalPath": f"{DEFAULT_BASE}/checkpoints"}
+    if spot:
+        made["EnableManagedSpotTraining"] = True
+        wait = place.get("max_wait_seconds", int, 2 * runtime)
+        made["StoppingCondition"]["MaxWaitTimeInSeconds"] = wait
+        if wait < runtime:
+            place.problem("max_wait_seconds", f"must be at least the job's own time, {runtime}")
+        if not checkpoints:
+            notes.append("sagemaker.checkpoints names no address: after an interruption the job starts from the beginning")
+    if place.get("keep_alive_seconds", int, 0):
+        made["ResourceConfig"]["KeepAlivePeriodInSeconds"] = place.get("keep_alive_seconds", int, 0)
+    subnets, groups = place.get("subnets", list, []), place.get("security_groups", list, [])
+    if bool(subnets) != bool(groups):
+        place.problem("subnets", "and security_groups belong together")
+    elif subnets:
+        made["VpcConfig"] = {"Subnets": subnets, "SecurityGroupIds": groups}
+    tags = place.get("tags", dict, {})
+    if tags:
+        made["Tags"] = [{"Key": key, "Value": str(value)} for key, value in tags.items()]
+    for field, name in (
+        ("encrypt_traffic", "EnableInterContainerTrafficEncryption"),
+        ("network_isolation", "EnableNetworkIsolation"),
+    ):
+        if place.get(field, bool, False):
+            made[name] = True
+    if job.grace_seconds > 110:
+        notes.append("grace_seconds: the platform itself kills after 120 s")
+    place.done()
+    return made, notes
+
+
+def _missing(place: Place, field: str, what: str) -> str:
+    place.problem(field, f"is not given: {what}")
+    return ""
+
+
+def _uris(place: Place) -> Any:
+    def uri(field: str) -> str:
+        value: str = place.get(field, str, "")
+        if value and not value.startswith("s3://"):
+            place.problem(field, "must be an s3:// address")
+            return ""
+        return value
+
+    return uri
+
+
+def _hyperparameters(job: Job, place: Place, code: str) -> dict[str, str]:
+    values = hyperparameters(job, job.name, DEFAULT_BASE)
+    values.pop("sagemaker_job_name", None)  # the platform's own
+    if job.source_dir:
+        values["sagemaker_submit_directory"] = f'"{code}"'
+    for name, value in values.items():
+        if is_secret_name(name):
+            place.problem(f"job.hyperparameters.{name}", "looks like a secret, and everybody may read hyperparameters")
+        if len(value) > LONGEST_VALUE:
+            place.problem(f"job.hyperparameters.{name}", f"has {len(value)} characters; {LONGEST_VALUE} are allowed")
+    if len(values) > MOST_HYPERPARAMETERS:
+        place.problem("job.hyperparameters", f"are {len(values)} with ours; {MOST_HYPERPARAMETERS} are allowed")
+    return values
+
+
+def _environment(job: Job, place: Place, notes: list[str]) -> dict[str, str]:
+    secrets = [name for name in job.environment if is_secret_name(name)]
+    if secrets:
+        notes.append(
+            f"left out, since a request is no place for secrets: {', '.join(secrets)}; "
+            "let the script read them from Secrets Manager"
+        )
+    kept = {name: value for name, value in job.environment.items() if name not in secrets}
+    for name, value in kept.items():
+        if len(value) > LONGEST_VARIABLE:
+            place.problem(f"job.environment.{name}", f"has {len(value)} characters; {LONGEST_VARIABLE} are allowed")
+    if len(kept) > MOST_VARIABLES:
+        place.problem("job.environment", f"are {len(kept)} variables; {MOST_VARIABLES} are allowed")
+    return kept
+
+
+def _channels(job: Job, place: Place) -> list[dict[str, Any]]:
+    given = place.get("channels", dict, {})
+    for name in given:
+        if name not in [channel.name for channel in job.channels]:
+            place.problem(f"channels.{name}", "is no channel of the job")
+    made = []
+    for channel in job.channels:
+        address = given.get(channel.name) or (channel.path if channel.path.startswith("s3://") else "")
+        if not isinstance(address, str) or not address.startswith("s3://"):
+            place.problem(f"channels.{channel.name}", "must be the s3:// address of the channel's data")
+            continue
+        source = {"S3DataType": "S3Prefix", "S3Uri": address, "S3DataDistributionType": "FullyReplicated"}
+        entry: dict[str, Any] = {
+            "ChannelName": channel.name,
+            "DataSource": {"S3DataSource": source},
+            "InputMode": channel.input_mode,
+        }
+        if channel.content_type:
+            entry["ContentType"] = channel.content_type
+        made.append(entry)
+    return made

@@ -1,0 +1,329 @@
+"""One run from start to end: plan, place, start, watch, judge, collect, report; again where spot or retries ask for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError
+from trainshed.base.files import write_atomic
+from trainshed.base.secrets import mask_mapping, mask_text
+from trainshed.container.supervisor.loop import SignalPipe
+from trainshed.machine.signals import Interrupted, stop_raises
+
+from ..display.metrics import Metrics
+from ..display.screen import Screen
+from ..display.summary import render, shown
+from ..display.usage import Gauge
+from ..job.job import Job
+from ..job.references import secrets_of
+from ..places import Backend, choose
+from ..state import index
+from ..state.records import phases_of
+from ..state.status import StatusFile, iso
+from ..state.verdict import Verdict, judge
+from . import layout
+from .collect import Archive, collect
+from .layout import Run
+from .owner import hand_over
+from .pipes import Feeders
+from .platform_files import shown_hyperparameters
+from .staging import stage
+from .watch import Ending, Watch
+
+FORMAT = 1  # of job.json
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is over, with everything that is known of it."""
+
+    run: Run
+    verdict: Verdict
+    metrics: Metrics
+    archives: tuple[Archive, Archive] | None = None
+
+
+def run_job(
+    job: Job,
+    environ: Mapping[str, str],
+    *,
+    dry_run: bool = False,
+    again: Run | None = None,
+    started: Callable[[Run], None] = lambda _: None,
+) -> int:
+    """Runs a job to its end and returns its exit status; everything is reported on standard error and in the run's folder.
+
+    Args:
+        again: a run that is over and is taken up again, in its own folder, with its checkpoints.
+        started: called when the run has its folder.
+
+    Raises:
+        TrainshedError: the job could not be started at all.
+    """
+    screen = Screen()
+    try:
+        for note in job.notes:
+            screen.say(f"note: {note}")
+        backend = choose(job, environ, screen.say)
+        if dry_run:
+            from ..display.dry_run import describe
+
+            run = layout.plan(job, in_containers=backend.in_containers, now=time.time())
+            print(describe(run, backend), end="")
+            return 0
+        return Execution(job, backend, screen, environ, again, started).run_to_the_end().verdict.exit_code
+    except Interrupted as error:
+        screen.say(str(error))
+        return EXIT_SIGNAL_BASE + error.number
+    finally:
+        screen.close()
+
+
+def execute(job: Job, backend: Backend, screen: Screen, environ: Mapping[str, str]) -> Finished:
+    """Runs a job to its end, whatever that is. Raises TrainshedError and Interrupted where nothing was started."""
+    return Execution(job, backend, screen, environ).run_to_the_end()
+
+
+class Execution:
+    """One job being run. Raises TrainshedError and Interrupted where nothing was started."""
+
+    def __init__(
+        self,
+        job: Job,
+        backend: Backend,
+        screen: Screen,
+        environ: Mapping[str, str],
+        again: Run | None = None,
+        started: Callable[[Run], None] = lambda _: None,
+    ) -> None:
+        self.job, self.backend, self.screen, self.environ = job, backend, screen, environ
+        self.again, self.started = again, started
+        self.metrics = Metrics.of(job.metric_definitions)
+        self.attempt = 0
+        self.retries = job.retries
+        self.interruptions = list(job.spot.interrupt_after) if job.spot else []
+        self.used = 0.0  # seconds that hosts have run in earlier attempts
+        self.training_since: float | None = None
+
+    def run_to_the_end(self) -> Finished:
+        """Until the job is over, whatever that takes."""
+        self.signals = SignalPipe()  # a signal stops the hosts, and nothing is left half done
+        try:
+            with stop_raises("before the job was started"):
+                self.backend.prepare()
+                self.screen.secrets = secrets_of(self.job, self.backend.secrets)
+                self._claim()
+            try:
+                with stop_raises("before the job was started"):
+                    self._place()
+                ending = self._attempts()
+                return self._finish(ending)
+            except Interrupted as error:
+                reason = Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error))
+                self.status.ended(reason, None, self.metrics, "")
+                raise
+            except Exception as error:
+                self.status.ended(_could_not_run(error), None, self.metrics, "")
+                raise
+            finally:
+                hand_over(self.run, self.environ)
+        finally:
+            self.signals.close()
+
+    def _claim(self) -> None:
+        """From here on the run can be found, whatever happens to us."""
+        now = time.time()
+        if self.again is not None:
+            self.run = self.again
+            before = _read(f"{self.run.folder}/status.json")
+            self.attempt = layout.attempts(self.run.folder)
+            self.status = StatusFile(self.run, before=before)
+        else:
+            self.run = layout.claim(layout.plan(self.job, in_containers=self.backend.in_containers, now=now))
+            self.status = StatusFile(self.run)
+        self.status.secrets = self.screen.secrets
+        self.placing = now
+        write_atomic(f"{self.run.folder}/job.json", json.dumps(described(self.run, self.backend.place), indent=2) + "\n")
+        index.note(self.run, self.environ)
+        self.started(self.run)
+
+    def _place(self) -> None:
+        try:
+            if self.again is not None:
+                self._put_aside()
+            notes = layout.place(self.run, interface=self.backend.interface)
+            self.screen.keep(self.run.words)
+            for note in notes:
+                self.screen.say(f"warning: {note}")
+            self.screen.say(f"{self.run.name}: {_where(self.job)}, in {shown(self.run.folder)}")
+            if any(channel.remote for channel in self.job.channels):
+                self.status.to("Downloading")
+            self._stage()
+        except BaseException:
+            if self.again is None:
+                self._discard()
+            raise
+
+    def _stage(self) -> None:
+        if not any(channel.staged for channel in self.job.channels):
+            return
+        folder = f"{self.run.folder}/staged"
+        if not os.path.exists(f"{folder}/.whole"):  # an earlier runner may have been killed while it was at this
+            shutil.rmtree(folder, ignore_errors=True)
+            stage(self.run, self.environ, self.screen.say)
+            write_atomic(f"{folder}/.whole", "")
+
+    def _discard(self) -> None:
+        """Takes away a run that was never started: its folder was empty or absent before."""
+        self.status.ended = lambda *_: None  # type: ignore[method-assign]
+        for name in os.listdir(self.run.folder):
+            path = f"{self.run.folder}/{name}"
+            shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        if not self.job.output:
+            os.rmdir(self.run.folder)
+            parent = os.path.dirname(self.run.folder)
+            if not os.listdir(parent):
+                os.rmdir(parent)
+        index.forget(self.run.id, self.environ)
+
+    def _put_aside(self) -> None:
+        self.attempt += 1
+        layout.put_aside(self.run, self.attempt)
+
+    def _attempts(self) -> Ending:
+        """Starts the hosts until an attempt's ending is the job's."""
+        self.placed = time.time() - self.placing
+        while True:
+            ending = self._one_attempt()
+            self.used += ending.seconds
+            verdict = judge(self.run, ending)
+            again = ""
+            if ending.interrupted and not ending.stop_signal:
+                again = "Starting"
+            elif verdict.status == "Failed" and self.retries > 0 and not ending.trouble:
+                self.retries -= 1
+                again = "Restarting"
+            self.status.attempt(ending, "Interrupted" if again == "Starting" else verdict.status)
+            if not again:
+                return ending
+            if again == "Restarting":
+                left = f"{self.retries} more {'retry' if self.retries == 1 else 'retries'} after this one"
+                self.screen.say(f"failed: {verdict.reason.splitlines()[0]}: trying again, {left}")
+                self.status.to(
+                    "Restarting",
+                    mask_text(f"Attempt {self.attempt + 1} failed: {verdict.reason.splitlines()[0]}", self.status.secrets),
+                )
+            with stop_raises("before the job was started again"):
+                self._put_aside()
+                layout.place(self.run, interface=self.backend.interface)
+            self.status.to("Starting", f"Attempt {self.attempt + 1}, with the checkpoints of those before")
+            self.screen.say(f"attempt {self.attempt + 1}, with the checkpoints of those before")
+
+    def _one_attempt(self) -> Ending:
+        job, spot = self.job, self.job.spot
+        watch = Watch(self.run, [], self.screen, self.metrics, self.signals, secrets=self.screen.secrets)
+        feeders = None
+        try:
+            feeders = Feeders(self.run)
+            watch.hosts = self.backend.start(self.run)
+            now = time.time()
+            if self.training_since is None:
+                self.training_since = now
+            self.status.to("Training")
+            watch.stopping = lambda reason: self.status.to("Stopping", f"Stopping: {reason}")
+            watch.interrupting = lambda reason: self.status.to("Interrupted", reason)
+            watch.gauge = Gauge(self.run, self.backend.roots)
+            watch.trouble = lambda: feeders.problem if feeders is not None else ""
+            if job.max_runtime_seconds:
+                watch.runtime = max(0.001, job.max_runtime_seconds - self.used)
+            if spot is not None and spot.max_wait_seconds:
+                watch.wait_limit = max(0.001, spot.max_wait_seconds - (now - self.training_since))
+            watch.interrupt_after = self.interruptions.pop(0) if self.interruptions else None
+            ending = watch.to_the_end()
+            self.backend.fetch(self.run)
+            return ending
+        finally:
+            self.backend.clear()
+            if feeders is not None:
+                feeders.close()
+
+    def _finish(self, ending: Ending) -> Finished:
+        """Collects, writes the last status, shows the card."""
+        run, metrics, screen = self.run, self.metrics, self.screen
+        verdict = judge(run, ending)
+        self.status.to("Uploading")
+        screen.status("collecting model and output")
+        began = time.monotonic()
+        archives = None
+        model = ""
+        try:
+            with stop_raises("while the results were collected"):
+                archives = collect(run, verdict)
+                model = archives[0].path
+                if self.job.upload:
+                    model = self._upload(archives) or model
+        except Interrupted as error:
+            if verdict.status == "Completed":
+                verdict = Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error))
+        except TrainshedError as error:
+            if verdict.status == "Completed":
+                verdict = _could_not_run(error)
+        seconds = {"placing": self.placed, **phases_of(run.hosts), "collecting": time.monotonic() - began}
+        self.status.ended(verdict, ending, metrics, model)
+        screen.card(render(run, verdict, seconds, metrics, archives, time.time() - self.placing, self.status.data))
+        return Finished(run, verdict, metrics, archives)
+
+    def _upload(self, archives: tuple[Archive, Archive]) -> str:
+        from .s3 import archives_to
+
+        self.screen.say(f"uploading to {self.job.upload}")
+        paths = [archive.path for archive in archives if archive.path]
+        return archives_to(self.job.upload, self.run.name, paths, self.environ)[0]
+
+
+def _read(path: str) -> dict[str, Any]:
+    from ..state.stored import read_json
+
+    return read_json(path)
+
+
+def _could_not_run(error: Exception) -> Verdict:
+    if not isinstance(error, TrainshedError):
+        return Verdict("Failed", "Failed", EXIT_INTERNAL, reason=f"trainshed itself failed: {type(error).__name__}: {error}")
+    reason = "\n".join(part for part in (error.message, error.hint and f"hint: {error.hint}") if part)
+    return Verdict("Failed", "Failed", error.exit_code, reason=reason)
+
+
+def _where(job: Job) -> str:
+    if job.image:
+        return f"{'1 container' if job.instances == 1 else f'{job.instances} containers'} of {job.image}"
+    return f"{'1 process' if job.instances == 1 else f'{job.instances} processes'} of this machine"
+
+
+def described(run: Run, engine: str = "") -> dict[str, object]:
+    """`job.json`: the job as it was understood, secrets masked, and where and when it was started.
+
+    Args:
+        engine: where the container engine is that has the hosts.
+    """
+    job = asdict(run.job)
+    job["hyperparameters"] = shown_hyperparameters(run.job)
+    job["environment"] = mask_mapping(run.job.environment)
+    host = run.hosts[0]
+    return {
+        "format": FORMAT,
+        "run": run.name,
+        "id": run.id,
+        "started": iso(run.started),
+        "started_seconds": run.started,
+        "containers": host.base != host.folder,
+        "engine": engine,
+        "directory": os.getcwd(),
+        "job": job,
+    }

@@ -1,0 +1,241 @@
+"""Where a run lies on this machine: one /opt/ml a host, and beside them what the hosts share.
+
+runs/digits-2026-11-21-10-15-30-123/
+    job.json status.json          what was asked for, how it went
+    algo-1/ algo-2/               /opt/ml of each host: input/, code/, output/
+    model/ checkpoints/           one for all hosts
+    logs/algo-1.log               everything the host printed
+    runner.log                    the runner's own words
+    staged/                       channels that were fetched or put together for the run
+    attempts/1/                   what an attempt left that was followed by another one: hosts' trees, model
+    output/                       model.tar.gz, output.tar.gz when it is over
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from dataclasses import dataclass, replace
+
+from trainshed.base.errors import TrainshedError
+from trainshed.base.files import write_atomic
+from trainshed.base.secrets import is_secret_name
+from trainshed.contract.paths import DEFAULT_BASE
+from trainshed.machine.archive import unpack
+
+from ..job.job import Channel, Job
+from . import code
+from .platform_files import config_files, to_json
+from .staging import staged_folder
+
+RUNS = "runs"
+RUNNER_LOG = "runner.log"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host's tree. `base` is what the host itself calls `folder`."""
+
+    name: str
+    folder: str
+    base: str
+
+    @property
+    def output(self) -> str:
+        """/opt/ml/output of this host."""
+        return f"{self.folder}/output"
+
+    @property
+    def record(self) -> str:
+        """The run record that `train` keeps."""
+        return f"{self.output}/data/run/{self.name}.json"
+
+    @property
+    def failure(self) -> str:
+        """The failure file."""
+        return f"{self.output}/failure"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of a job. `id` is unique, and in the environment of every process of the run."""
+
+    job: Job
+    name: str
+    id: str
+    folder: str
+    started: float
+    hosts: tuple[Host, ...]
+
+    @property
+    def model(self) -> str:
+        """/opt/ml/model of all hosts."""
+        return f"{self.folder}/model"
+
+    @property
+    def checkpoints(self) -> str:
+        """/opt/ml/checkpoints of all hosts; outlives the run where the job says so."""
+        return self.job.checkpoints or f"{self.folder}/checkpoints"
+
+    @property
+    def artifacts(self) -> str:
+        """Where the archives go."""
+        return f"{self.folder}/output"
+
+    def log(self, host: str) -> str:
+        """Everything that a host printed."""
+        return f"{self.folder}/logs/{host}.log"
+
+    @property
+    def words(self) -> str:
+        """What the runner itself said."""
+        return f"{self.folder}/{RUNNER_LOG}"
+
+    def data(self, host: Host, channel: Channel) -> str:
+        """The file or folder that a channel is for a host."""
+        return staged_folder(self, host, channel) if channel.staged else channel.path
+
+
+def plan(job: Job, *, in_containers: bool, now: float) -> Run:
+    """The run that a start at this moment (seconds since the epoch) would be; nothing is made."""
+    while True:
+        stamp = time.strftime("%Y-%m-%d-%H-%M-%S", time.gmtime(now)) + f"-{int(now * 1000) % 1000:03d}"
+        name = job.full_name or f"{job.name}-{stamp}"
+        folder = job.output or os.path.join(os.getcwd(), RUNS, name)
+        if job.output or not os.path.lexists(folder):
+            break
+        if job.full_name:  # a request that is run again
+            job = replace(job, full_name="")
+            continue
+        now += 0.001  # another run of this name started in the same millisecond
+    return Run(job, name, uuid.uuid4().hex, folder, now, hosts_of(job, folder, in_containers=in_containers))
+
+
+def hosts_of(job: Job, folder: str, *, in_containers: bool) -> tuple[Host, ...]:
+    """The hosts' trees in a run's folder."""
+    return tuple(Host(host, f"{folder}/{host}", DEFAULT_BASE if in_containers else f"{folder}/{host}") for host in job.hosts)
+
+
+def claim(run: Run) -> Run:
+    """Makes the run's folder, which nobody else has then; the run, under its next name if another was first.
+
+    Raises:
+        TrainshedError: it cannot be made, or holds something.
+    """
+    while True:
+        try:
+            os.makedirs(os.path.dirname(run.folder), exist_ok=True)
+            os.mkdir(run.folder)
+            return run
+        except FileExistsError:
+            if run.job.output:
+                _check_empty(run.folder)
+                return run
+            run = plan(run.job, in_containers=run.hosts[0].base == DEFAULT_BASE, now=run.started + 0.001)
+        except OSError as error:
+            raise _unusable(error) from error
+
+
+def place(run: Run, *, interface: str) -> tuple[str, ...]:
+    """Fills a claimed folder with the run's folders, configuration and code; returns what the user should know about it.
+
+    Raises:
+        ProgramError: the code cannot be copied.
+        TrainshedError: a folder cannot be made.
+    """
+    job = run.job
+    leave_out = [channel.path for channel in job.channels] + [job.output, job.checkpoints, run.folder]
+    source = code.survey(job.source_dir, leave_out) if os.path.isdir(job.source_dir) else code.Source("")
+    try:
+        for folder in (run.model, run.checkpoints, run.artifacts, f"{run.folder}/logs"):
+            os.makedirs(folder, exist_ok=True)
+        for host in run.hosts:
+            _place_host(run, host, interface)
+            if os.path.isfile(job.source_dir):
+                _unpack(job.source_dir, f"{host.folder}/code")
+            elif source.folder:
+                code.copy(source, f"{host.folder}/code")
+    except OSError as error:
+        raise _unusable(error) from error
+    return source.notes
+
+
+def put_aside(run: Run, attempt: int) -> None:
+    """Moves what an attempt left out of the way of the next one, which finds checkpoints and nothing else.
+
+    Raises:
+        TrainshedError: it cannot be moved.
+    """
+    aside = f"{run.folder}/attempts/{attempt}"
+    try:
+        os.makedirs(aside)
+        for path in (run.model, *(host.folder for host in run.hosts)):
+            if os.path.lexists(path):
+                os.rename(path, f"{aside}/{os.path.basename(path)}")
+    except OSError as error:
+        raise TrainshedError(f"attempt {attempt} cannot be put aside: {error.filename}: {error.strerror}") from error
+
+
+def attempts(folder: str) -> int:
+    """How many attempts have been put aside."""
+    try:
+        return max((int(name) for name in os.listdir(f"{folder}/attempts") if name.isdigit()), default=0)
+    except OSError:
+        return 0
+
+
+def _unpack(archive: str, folder: str) -> None:
+    os.makedirs(folder)
+    unpack(archive, folder)
+
+
+def _unusable(error: OSError) -> TrainshedError:
+    return TrainshedError(
+        f"the run's folder cannot be made: {error.filename}: {error.strerror}", hint="name another place with --output"
+    )
+
+
+def _check_empty(folder: str) -> None:
+    try:
+        held = os.listdir(folder)
+    except OSError as error:
+        raise _unusable(error) from error
+    if held:
+        what = "an earlier run" if "status.json" in held else f"{len(held)} other things ({', '.join(sorted(held)[:3])})"
+        raise TrainshedError(f"{folder} holds {what}", hint="name a new folder with --output, or move the old one away")
+
+
+def _place_host(run: Run, host: Host, interface: str) -> None:
+    for part in ("input/config", "input/data", "output/data"):
+        os.makedirs(f"{host.folder}/{part}", exist_ok=True)
+    for name, value in config_files(run.job, run.name, host.name, host.base, interface).items():
+        # Hyperparameters that look secret are for this user alone.
+        private = name == "hyperparameters.json" and any(map(is_secret_name, run.job.hyperparameters))
+        write_atomic(f"{host.folder}/input/config/{name}", to_json(value), mode=0o600 if private else 0o644)
+    if host.base != host.folder:
+        # Mount points: were Docker to make them, they would belong to root.
+        for channel in _shown(run):
+            point = f"{host.folder}/input/data/{channel.name}"
+            os.makedirs(point, exist_ok=True)
+            if not channel.staged and os.path.isfile(channel.path):
+                open(f"{point}/{os.path.basename(channel.path)}", "w").close()
+        return
+    os.symlink(os.path.relpath(run.model, host.folder), f"{host.folder}/model")
+    checkpoints = run.checkpoints
+    if not run.job.checkpoints:
+        checkpoints = os.path.relpath(checkpoints, host.folder)
+    link = f"{host.folder}/{run.job.checkpoint_path}"
+    os.makedirs(os.path.dirname(link), exist_ok=True)
+    os.symlink(run.checkpoints if "/" in run.job.checkpoint_path else checkpoints, link)
+    for channel in _shown(run):
+        link = f"{host.folder}/input/data/{channel.name}"
+        if not channel.staged and os.path.isfile(channel.path):  # a channel is a folder, if only of one file
+            os.makedirs(link)
+            link = f"{link}/{os.path.basename(channel.path)}"
+        os.symlink(run.data(host, channel), link)
+
+
+def _shown(run: Run) -> list[Channel]:
+    """The channels that are folders: those of Pipe mode are FIFOs, made when the hosts start."""
+    return [channel for channel in run.job.channels if channel.input_mode != "Pipe"]

@@ -1,0 +1,144 @@
+"""The files of `input/config` as the platform writes them: pure functions from a job to JSON values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from trainshed.base.secrets import MASK, mask_mapping, mask_text, secret_values
+from trainshed.contract.config import DEFAULT_GROUP
+from trainshed.contract.hyperparameters import SpelledFloat
+
+from ..job.job import DEFAULT_GRACE, S3, Distribution, Job
+from ..job.nodes import RawText
+
+
+def encode(value: Any) -> str:
+    """A hyperparameter's value as the platform hands it over: a string that holds JSON, numbers as they were spelled."""
+    if isinstance(value, RawText):
+        return str(value)
+    if isinstance(value, SpelledFloat):
+        # `.5` and `5.` are no JSON; as text they reach the script just as they were written.
+        return value.text if _is_json_number(value.text) else json.dumps(value.text)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(encode, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(name))}: {encode(item)}" for name, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+def shown_hyperparameters(job: Job) -> dict[str, str]:
+    """The job's own hyperparameters as the platform holds them, secrets masked."""
+    masked = mask_mapping(job.hyperparameters)
+    secrets = secret_values(job.hyperparameters)
+    return {
+        name: MASK if masked[name] == MASK else mask_text(encode(value), secrets)
+        for name, value in job.hyperparameters.items()
+    }
+
+
+def _is_json_number(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), (int, float))
+    except ValueError:
+        return False
+
+
+def config_files(job: Job, run_name: str, host: str, base: str, interface: str) -> dict[str, Any]:
+    """File name -> JSON value for one host.
+
+    Args:
+        base: what /opt/ml is for this host.
+        interface: network interface that leads to the other hosts.
+    """
+    files: dict[str, Any] = {
+        "hyperparameters.json": hyperparameters(job, run_name, base),
+        "inputdataconfig.json": input_data_config(job),
+        "resourceconfig.json": resource_config(job, host, interface),
+    }
+    if job.checkpoints or job.checkpoint_path != "checkpoints":
+        files["checkpointconfig.json"] = {"LocalPath": f"{base}/{job.checkpoint_path}"}
+    if job.metric_definitions:
+        files["metric-definition-regex.json"] = [{"Name": name, "Regex": regex} for name, regex in job.metric_definitions]
+    return {**files, **job.config}
+
+
+def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
+    """What the platform and `train` need to know, then the user's, who may say otherwise."""
+    distribution = job.distribution
+    reserved: dict[str, Any] = {
+        "sagemaker_program": job.program,
+        "sagemaker_submit_directory": code_for(job, base),
+        "sagemaker_container_log_level": 20,
+        "sagemaker_job_name": run_name,
+        **_distribution(distribution),
+        **job.compiler,
+        "trainshed_processes_per_host": distribution.processes_per_host or "",
+        "trainshed_engine": distribution.engine,
+        "trainshed_max_restarts": distribution.max_restarts or "",
+        "trainshed_argv": job.argv,
+        "trainshed_checkpoint": "auto" if job.checkpoint_auto else "",
+        "trainshed_checkpoint_copy_to": job.checkpoint_copy_to,
+        "trainshed_grace_seconds": _seconds(job.grace_seconds) if job.grace_seconds != DEFAULT_GRACE else "",
+    }
+    given = {name: value for name, value in reserved.items() if value != ""}
+    return {name: encode(value) for name, value in {**given, **job.hyperparameters}.items()}
+
+
+def _distribution(distribution: Distribution) -> dict[str, Any]:
+    """Which distribution, with its parameters; Amazon's library is asked for as the SDK does it."""
+    if distribution.mpi:
+        return {
+            "sagemaker_mpi_enabled": True,
+            "sagemaker_mpi_custom_mpi_options": distribution.mpi_options,
+            "mp_parameters": distribution.parameters,
+        }
+    if distribution.kind == "pytorchxla":
+        return {"sagemaker_pytorch_xla_multi_worker_enabled": True}
+    name = "mp_parameters" if distribution.for_amazons_library else "trainshed_pipeline"
+    return {
+        "trainshed_distribution": distribution.kind if distribution.kind != "script" else "",
+        name: distribution.parameters or "",
+    }
+
+
+def code_for(job: Job, base: str) -> str:
+    """Where `train` finds the code: copied to /opt/ml/code, or on S3, which it fetches itself."""
+    return job.source_dir if job.source_dir.startswith(S3) else f"{base}/code" if job.source_dir else ""
+
+
+def _seconds(value: float) -> float:
+    return int(value) if value.is_integer() else value
+
+
+def input_data_config(job: Job) -> dict[str, dict[str, str]]:
+    """One object a channel."""
+    return {
+        channel.name: {
+            **({"ContentType": channel.content_type} if channel.content_type else {}),
+            "TrainingInputMode": channel.input_mode,
+            "S3DistributionType": channel.distribution,
+            "RecordWrapperType": channel.record_wrapper,
+            **({"CompressionType": channel.compression} if channel.compression != "None" else {}),
+        }
+        for channel in job.channels
+    }
+
+
+def resource_config(job: Job, host: str, interface: str) -> dict[str, Any]:
+    """Who is in the job, as one host is told."""
+    hosts = list(job.hosts)
+    group = {"instance_group_name": DEFAULT_GROUP, "instance_type": job.instance_type, "hosts": hosts}
+    return {
+        "current_host": host,
+        "current_instance_type": job.instance_type,
+        "current_group_name": DEFAULT_GROUP,
+        "hosts": hosts,
+        "instance_groups": [group],
+        "network_interface_name": interface,
+    }
+
+
+def to_json(value: Any) -> str:
+    """The text of a config file."""
+    return json.dumps(value, indent=2) + "\n"

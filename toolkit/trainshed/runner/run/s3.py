@@ -1,0 +1,112 @@
+"""Channels and results on S3, through boto3: the extra's or the user's, never the core's."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainshed.base.errors import TrainshedError, shorten
+from trainshed.base.secrets import mask_text
+
+LARGEST_MANIFEST = 64 << 20  # bytes
+
+
+class Bucket:
+    """One `s3://bucket/key` URI.
+
+    The endpoint is S3_ENDPOINT_URL's or AWS_ENDPOINT_URL_S3's, credentials and region those that boto3 finds.
+
+    Raises:
+        TrainshedError: boto3 is missing.
+    """
+
+    def __init__(self, uri: str, environ: Mapping[str, str]) -> None:
+        self.uri = uri
+        self.bucket, _, self.key = uri.removeprefix("s3://").partition("/")
+        try:
+            import boto3
+        except ImportError:
+            raise TrainshedError(f"{uri}: boto3 is not installed", hint="pip install 'trainshed[s3]'") from None
+        with _Errors(uri):
+            self.client: Any = boto3.client(
+                "s3",
+                endpoint_url=environ.get("S3_ENDPOINT_URL") or environ.get("AWS_ENDPOINT_URL_S3") or None,
+                region_name=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or None,
+            )
+
+    def objects(self, kind: str) -> list[tuple[str, tuple[str, str]]]:
+        """(file name, (bucket, key)) of what the URI means, sorted by name.
+
+        `S3Prefix`: every object whose key starts with it; names start behind the prefix's last slash, as the platform's do.
+        `ManifestFile`: `[{"prefix": "s3://..."}, "key", ...]`; names are the keys as listed.
+
+        Raises:
+            TrainshedError: S3 refuses, there is nothing, or the manifest is none.
+        """
+        found = self._manifest() if kind == "ManifestFile" else self._below()
+        if not found:
+            raise TrainshedError(f"{self.uri}: there is nothing below this prefix")
+        return sorted(found)
+
+    def fetching(self, place: tuple[str, str]) -> Callable[[str], None]:
+        """A function that downloads an object to a path."""
+
+        def fetch(target: str) -> None:
+            with _Errors(f"s3://{place[0]}/{place[1]}"):
+                self.client.download_file(*place, target)
+
+        return fetch
+
+    def upload(self, path: str, name: str) -> str:
+        """Copies a file below the URI; returns the object's URI. Raises TrainshedError."""
+        key = f"{self.key}/{name}".lstrip("/")
+        with _Errors(f"s3://{self.bucket}/{key}"):
+            self.client.upload_file(path, self.bucket, key)
+        return f"s3://{self.bucket}/{key}"
+
+    def _below(self) -> list[tuple[str, tuple[str, str]]]:
+        start = self.key.rfind("/") + 1
+        with _Errors(self.uri):
+            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.key)
+            keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        return [(key[start:], (self.bucket, key)) for key in keys if not key.endswith("/")]
+
+    def _manifest(self) -> list[tuple[str, tuple[str, str]]]:
+        with _Errors(self.uri):
+            body = self.client.get_object(Bucket=self.bucket, Key=self.key)["Body"].read(LARGEST_MANIFEST + 1)
+        try:
+            first, *names = json.loads(body)
+            prefix = first["prefix"]
+            if not prefix.startswith("s3://") or not all(isinstance(name, str) for name in names):
+                raise ValueError
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise TrainshedError(
+                f"{self.uri} is no manifest", hint='it must be JSON like [{"prefix": "s3://bucket/folder/"}, "a", "b"]'
+            ) from None
+        bucket, _, start = prefix.removeprefix("s3://").partition("/")
+        return [(name, (bucket, f"{start}{name}")) for name in names]
+
+
+class _Errors:
+    """Errors of S3 as ours; botocore's have no common base worth naming."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (TrainshedError, OSError)):
+            raise TrainshedError(
+                f"{self.uri}: {mask_text(shorten(str(error), 300))}",
+                hint="check the URI, the credentials and region, and the endpoint (AWS_ENDPOINT_URL_S3)",
+            ) from None
+
+
+def archives_to(prefix: str, run_name: str, paths: list[str], environ: Mapping[str, str]) -> list[str]:
+    """Uploads archives to `<prefix>/<run>/output/`, as the platform does; returns their URIs. Raises TrainshedError."""
+    bucket = Bucket(f"{prefix}/{run_name}/output", environ)
+    return [bucket.upload(path, os.path.basename(path)) for path in paths]

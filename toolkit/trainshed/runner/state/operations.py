@@ -1,0 +1,368 @@
+"""What is done with runs that were started: list, describe, stop, resume, clone, remove. For commands and Python alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from trainshed.base.errors import TrainshedError
+from trainshed.base.secrets import MASK
+from trainshed.contract.hyperparameters import SpelledFloat
+
+from ..display.screen import duration
+from ..display.summary import shown
+from ..job.job import ALL_GPUS, DEFAULT_GRACE, Job, Spot
+from ..job.nodes import RawText
+from ..places.container_engine import EngineError
+from ..run.layout import RUNNER_LOG, RUNS, Run
+from . import index
+from .recover import remove_leftovers, settle, still_running
+from .status import savings
+from .stored import Stored, load, plain_hyperparameters, refuse_masked
+
+PAUSE = 0.1  # seconds between two looks at a run that ends
+Say = Callable[[str], None]
+
+
+def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
+    """(status, what more there is to say): how a run stands, the truth where its files are behind it."""
+    status, phase = (
+        str(run.status.get("TrainingJobStatus", "InProgress")),
+        str(run.status.get("SecondaryStatus", "Starting")),
+    )
+    if run.ended:
+        return status, phase if phase != status else ""
+    if run.elsewhere:
+        return status, f"{phase}, on {run.elsewhere}"
+    if run.runner:
+        return status, phase
+    if run.submitted:
+        return status, f"{phase}, {run.submitted}"
+    try:
+        left = still_running(run, environ)
+    except EngineError as error:
+        return "Lost", f"runner killed while {phase}; {error.message}"
+    return "Lost", f"runner killed while {phase}" + (f"; {', '.join(left)} still run" if left else "")
+
+
+def table(runs: list[Stored], environ: Mapping[str, str], *, everything: bool) -> str:
+    """`trainshed ps`: one line a run; those that are over only where everything is asked for."""
+    rows = [("NAME", "STATUS", "PHASE", "STARTED", "HOSTS", "FOLDER")]
+    for run in runs:
+        status, more = state_of(run, environ)
+        if run.ended and not everything:
+            continue
+        resources = run.status.get("ResourceConfig") or {}
+        image = (run.status.get("AlgorithmSpecification") or {}).get("TrainingImage", "")
+        hosts = f"{resources.get('InstanceCount', '?')} {'of ' + image if image else 'processes'}"
+        rows.append((run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+    )
+
+
+def ago(stamp: Any) -> str:
+    """`12 s ago` for an ISO time."""
+    seconds = _seconds(stamp)
+    return f"{duration(max(0.0, time.time() - seconds))} ago" if seconds else "?"
+
+
+def _seconds(stamp: Any) -> float:
+    try:
+        return datetime.fromisoformat(str(stamp)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def public_status(run: Stored, environ: Mapping[str, str]) -> dict[str, Any]:
+    """`status.json` as it is true now: a run whose runner was killed is Failed, and says so."""
+    data = json.loads(json.dumps(run.status))
+    if run.lost:
+        _, more = state_of(run, environ)
+        data |= {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": more}
+        data.setdefault("Trainshed", {})["Lost"] = True
+    return dict(data)
+
+
+def describe(run: Stored, environ: Mapping[str, str]) -> str:
+    """`trainshed status`: how a run stands, for a person."""
+    status, more = state_of(run, environ)
+    data = run.status
+    rows = [(status.lower(), run.name + (f": {more}" if more else ""))]
+    rows.append(("started", f"{data.get('CreationTime', '?')}, {ago(data.get('CreationTime'))}"))
+    phases = []
+    for one in data.get("SecondaryStatusTransitions") or []:
+        start, end = _seconds(one.get("StartTime")), _seconds(one.get("EndTime"))
+        end = end or (time.time() if run.runner else start)
+        phases.append(str(one.get("Status")) + (f" {duration(end - start)}" if end > start else ""))
+    rows.append(("phases", " -> ".join(phases)))
+    if "TrainingTimeInSeconds" in data:
+        text = f"training {data['TrainingTimeInSeconds']}, billable {data['BillableTimeInSeconds']}"
+        saved = savings(data)
+        rows.append(("seconds", text + (f", savings {saved:.1f} %" if saved is not None else "")))
+    if "ExitCode" in run.ours:
+        rows.append(("exit", str(run.ours["ExitCode"])))
+    for number, one in enumerate(data.get("FinalMetricDataList") or []):
+        value = one.get("Value")
+        text = f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+        rows.append(("" if number else "metrics", f"{one.get('MetricName')} {text}"))
+    for name, path in (
+        ("model", f"{run.folder}/output/model.tar.gz"),
+        ("logs", f"{run.folder}/logs"),
+        ("folder", run.folder),
+    ):
+        if os.path.exists(path):
+            rows.append((name, shown(path)))
+    lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
+    if data.get("FailureReason"):
+        lines += ["", *(f"  {line}" for line in str(data["FailureReason"]).splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = False) -> Stored:
+    """Asks a run to end (SIGTERM, its grace, SIGKILL) and waits until it has; what a dead runner left is ended and kept.
+
+    Args:
+        kill: do not wait for the script.
+
+    Raises:
+        TrainshedError: it runs on another machine, or as somebody else.
+    """
+    if run.elsewhere:
+        raise TrainshedError(f"{run.name} runs on {run.elsewhere}", hint="stop it there")
+    if run.submitted and not run.ended and not run.runner:
+        raise TrainshedError(f"{run.name} is {run.submitted}", hint=f"scancel {run.ours['SlurmJobId']}")
+    if run.ended:
+        say(f"{run.name} is over: {state_of(run, environ)[0]}")
+        return run
+    if pid := run.runner:
+        _signal(run, pid, signal.SIGTERM)
+        hurried = False
+        while run.runner:
+            if kill and not hurried and run.status.get("SecondaryStatus") == "Stopping":
+                _signal(run, pid, signal.SIGINT)  # after a stop signal: kill
+                hurried = True
+            time.sleep(PAUSE)
+            run = load(run.folder)
+        while run.finishing:
+            time.sleep(PAUSE)
+    run = load(run.folder)
+    if run.status and not run.ended:
+        say(f"{run.name}: its runner is gone; ending and collecting what it left")
+        if run.about:
+            settle(run, environ, say, grace=0 if kill else None)
+        run = load(run.folder)
+    return run
+
+
+def _signal(run: Stored, pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise TrainshedError(f"{run.name} belongs to another user", hint="stop it as that user, or with sudo") from None
+
+
+def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = False) -> None:
+    """Removes a run that is over with all that it left: folder, index entry, containers, networks, processes.
+
+    Checkpoints and results that the job keeps elsewhere stay.
+
+    Raises:
+        TrainshedError: it runs and `force` is not given, or something cannot be removed.
+    """
+    if run.elsewhere:
+        raise TrainshedError(f"{run.name} runs on {run.elsewhere}", hint="remove it there")
+    if run.submitted and not run.ended and not force:
+        raise TrainshedError(f"{run.name} is {run.submitted}", hint="scancel it first, or rm --force")
+    if run.runner:
+        if not force:
+            raise TrainshedError(f"{run.name} is running", hint=f"trainshed stop {run.name}, or rm --force")
+        run = stop(run, environ, say, kill=True)
+    while run.finishing:  # it is over, and its runner has a last word to say
+        time.sleep(PAUSE)
+    remove_leftovers(run, environ)
+    own = {RUNNER_LOG, "slurm", "job.json", "status.json", "output", "logs", "model", "checkpoints", "staged", "attempts"}
+    job = run.about.get("job") or {}
+    hosts = {f"algo-{number}" for number in range(1, 513)}
+    try:
+        for name in os.listdir(run.folder):
+            # Only what a runner makes: a folder that `--output` named may have got other things since.
+            if name not in own | hosts and not (name.startswith(".") and name.endswith(".tmp")):
+                say(f"{run.folder}/{name} is not the run's, and stays")
+                continue
+            path = f"{run.folder}/{name}"
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+        if not os.listdir(run.folder):
+            os.rmdir(run.folder)
+            parent = os.path.dirname(run.folder)
+            if os.path.basename(parent) == RUNS and not os.listdir(parent):
+                os.rmdir(parent)
+    except OSError as error:
+        raise TrainshedError(f"{error.filename} cannot be removed: {error.strerror}") from error
+    index.forget(run.id, environ)
+    if isinstance(job, dict) and job.get("checkpoints"):
+        say(f"checkpoints stay in {job['checkpoints']}")
+
+
+def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callable[[Job], Job] = lambda job: job) -> Run:
+    """The run, ready to be taken up again in its own folder: same job, same checkpoints; what a dead runner left is settled.
+
+    Args:
+        change: what is to be different in the job.
+
+    Raises:
+        TrainshedError: it runs, or its code or data are gone.
+        JobError: a secret was not kept, and is not given again.
+    """
+    if run.runner or run.elsewhere or run.submitted:
+        if run.submitted:
+            raise TrainshedError(f"{run.name} is {run.submitted}", hint="Slurm queues it again by itself; or run it anew")
+        raise TrainshedError(f"{run.name} is running", hint=f"trainshed attach {run.name} shows it")
+    if not run.about:
+        raise TrainshedError(f"{run.folder} holds no job.json: there is nothing to resume", hint="trainshed rm removes it")
+    made = run.run()
+    job = change(made.job)
+    refuse_masked(job, f"{run.name}")
+    if not run.ended:
+        settle(run, environ, say)
+    if job.source_dir and "://" not in job.source_dir and not os.path.exists(job.source_dir):
+        raise TrainshedError(f"the code is gone: there is no {job.source_dir}")
+    for channel in job.channels:
+        if not channel.staged and not os.path.exists(channel.path):
+            raise TrainshedError(f"the channel {channel.name} is gone: there is no {channel.path}")
+    spot = replace(job.spot, interrupt_after=()) if job.spot else None
+    return replace(made, job=replace(job, spot=spot))
+
+
+def clone(run: Stored) -> str:
+    """A job file that makes the run again. Secrets that were given as plain text are not in it, and it says so."""
+    if not run.about:
+        raise TrainshedError(f"{run.folder} holds no job.json: there is nothing to clone")
+    job = run.run().job
+    lines = [f"# The job of {run.name}, started {run.about.get('started')}."]
+    for name, value in _fields(job).items():
+        if isinstance(value, dict) and value:
+            lines.append(f"{name}:")
+            for key, item in value.items():
+                if MASK in _text(item):
+                    lines.append(
+                        f"  # {key}: was a secret, which was not kept; give it by reference: {{env: NAME}}, {{file: PATH}}"
+                    )
+                else:
+                    lines.append(f"  {_text(key)}: {_text(item)}")
+        else:
+            lines.append(f"{name}: {_text(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    """The job in the names of the job file; what is as by default is left out."""
+    spot = job.spot
+    distribution: dict[str, Any] = {
+        "kind": job.distribution.kind,
+        "processes_per_host": job.distribution.processes_per_host,
+        "engine": job.distribution.engine,
+        "max_restarts": job.distribution.max_restarts,
+        "parameters": job.distribution.parameters,
+    }
+    if job.distribution.for_amazons_library:
+        library = {"modelparallel": {"enabled": True, "parameters": job.distribution.parameters}}
+        mpi = {
+            "enabled": job.distribution.mpi,
+            "processes_per_host": job.distribution.processes_per_host,
+            "custom_mpi_options": job.distribution.mpi_options,
+        }
+        distribution = {"smdistributed": library, "mpi": _without(mpi)}
+    resources = {
+        "cpus": job.resources.cpus,
+        "memory": job.resources.memory,
+        "gpus": "all" if job.resources.gpus == ALL_GPUS else job.resources.gpus,
+        "shm_size": job.resources.shm_size,
+    }
+    checkpoints: Any = job.checkpoints
+    if job.checkpoint_path != "checkpoints" or job.checkpoint_auto or job.checkpoint_copy_to:
+        checkpoints = {
+            "folder": job.checkpoints,
+            "local_path": f"/opt/ml/{job.checkpoint_path}",
+            "auto": job.checkpoint_auto,
+            "copy_to": job.checkpoint_copy_to,
+        }
+    fields = {
+        "name": job.name,
+        "image": job.image,
+        "program": job.program,
+        "source_dir": job.source_dir,
+        "hyperparameters": plain_hyperparameters(job),
+        "channels": {one.name: _without(_channel(one)) for one in job.channels},
+        "instances": job.instances if job.instances != 1 else None,
+        "distribution": _without(distribution) if job.distribution.kind != "script" else None,
+        "environment": {**job.environment, **{name: {one.kind: one.name} for name, one in job.references.items()}},
+        "output": job.upload,
+        "max_runtime_seconds": job.max_runtime_seconds,
+        "grace_seconds": job.grace_seconds if job.grace_seconds != DEFAULT_GRACE else None,
+        "metric_definitions": dict(job.metric_definitions),
+        "resources": {name: value for name, value in resources.items() if value is not None},
+        "checkpoints": _without(checkpoints) if isinstance(checkpoints, dict) else checkpoints,
+        "spot": _without(_spot(spot)) or True if spot else None,
+        "retries": job.retries,
+        "entrypoint": list(job.entrypoint),
+        "arguments": list(job.arguments),
+        "network_isolation": job.network_isolation,
+        "argv": job.argv,
+        "compiler": {
+            name.removeprefix("trainshed_compiler").lstrip("_") or "backend": value for name, value in job.compiler.items()
+        },
+        **job.places,
+    }
+    return _without(fields)
+
+
+def _channel(channel: Any) -> dict[str, Any]:
+    return {
+        "path": channel.path,
+        "input_mode": channel.input_mode if channel.input_mode != "File" else "",
+        "content_type": channel.content_type,
+        "s3_type": channel.s3_type if channel.s3_type != "S3Prefix" else "",
+        "distribution": channel.distribution if channel.distribution != "FullyReplicated" else "",
+        "compression": channel.compression if channel.compression != "None" else "",
+        "record_wrapper": channel.record_wrapper if channel.record_wrapper != "None" else "",
+        **({"shuffle_seed": channel.shuffle_seed} if channel.shuffle_seed is not None else {}),
+    }
+
+
+def _spot(spot: Spot) -> dict[str, Any]:
+    return {
+        "interrupt_after": list(spot.interrupt_after),
+        "max_wait_seconds": spot.max_wait_seconds,
+        "price": spot.price if spot.price != 1 else None,
+    }
+
+
+def _without(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without what is empty; a shuffle seed of 0 is none of that."""
+    return {name: value for name, value in fields.items() if value or (name == "shuffle_seed" and value is not None)}
+
+
+def _text(value: Any) -> str:
+    """A value as YAML's flow style, which JSON is; numbers as they were spelled."""
+    if isinstance(value, SpelledFloat):
+        return {"NaN": ".nan", "Infinity": ".inf", "-Infinity": "-.inf"}.get(value.text, value.text)
+    if isinstance(value, RawText):
+        return json.dumps(str(value))
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(key))}: {_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return json.dumps(value)

@@ -1,0 +1,157 @@
+"""Runs whose runner died: what still runs of them is ended, what they made is collected, and how they ended is written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError
+
+from ..display.metrics import Metrics
+from ..places.base import Exit
+from ..places.cleanup import Found, containers, remove_all
+from ..places.container_engine import Engine, EngineError, find_engine
+from ..places.copying import copy_out
+from ..places.leftovers import await_clients, end_leftovers, processes_of
+from ..run.collect import collect
+from ..run.layout import Run
+from ..run.owner import hand_over
+from ..run.watch import REPORT_SECONDS, Ending, HostEnd
+from .records import record_of
+from .status import StatusFile
+from .stored import Stored
+from .verdict import Verdict, judge
+
+PAUSE = 0.1  # seconds between two looks
+EXIT_LOST = EXIT_SIGNAL_BASE + signal.SIGKILL  # what a killed runner would have exited with
+
+
+def engine_of(run: Stored, environ: Mapping[str, str]) -> Engine | None:
+    """The engine that has a run's containers; None where the run has none.
+
+    Raises:
+        EngineError: it does not answer, or is another one than the run was started with.
+    """
+    if not run.in_containers:
+        return None
+    engine = find_engine(environ)
+    if run.engine and run.engine != engine.place:
+        place = run.engine if run.engine == "podman" else f"the engine at {run.engine}"
+        raise EngineError(
+            f"{run.name} has its containers with {place}, and this command would ask {engine.place}",
+            hint="set DOCKER=podman" if run.engine == "podman" else f"set DOCKER_HOST={run.engine}",
+        )
+    return engine
+
+
+def still_running(run: Stored, environ: Mapping[str, str]) -> list[str]:
+    """What of a run goes on although its runner is dead: hosts' names, and processes. Raises EngineError as `engine_of`."""
+    if not run.id:
+        return []
+    engine = engine_of(run, environ)
+    if engine is not None:
+        return [one.host for one in containers(engine, run.id) if one.running]
+    return [f"process {pid}" for pid in processes_of(run.id)]
+
+
+def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], *, grace: float | None = None) -> Verdict:
+    """Ends what a dead runner left (SIGTERM, then SIGKILL after the grace), collects it, writes the last status.
+
+    Args:
+        grace: seconds; the job's own if None.
+
+    Raises:
+        TrainshedError: the run's files are none, or the engine that has its containers cannot be asked.
+    """
+    made = run.run()
+    grace = made.job.grace_seconds if grace is None else grace
+    engine = engine_of(run, environ)
+    if engine is not None:
+        await_clients(run.id)
+    hosts = len(made.hosts)
+    ends = _end_containers(engine, run.id, grace, hosts) if engine is not None else _end_processes(run.id, grace)
+    if engine is not None:
+        _bring_home(engine, made, say)
+    status = StatusFile(made, before=run.status, first="Uploading")
+    verdict = _verdict(run, ends, judge(made, Ending(tuple(ends))) if ends else None)
+    model = ""
+    try:
+        if os.path.isdir(made.artifacts):
+            model = collect(made, verdict)[0].path
+    finally:
+        status.ended(verdict, Ending(tuple(ends)), Metrics(), model)
+        hand_over(made, environ)
+    if engine is not None:
+        for problem in remove_all(engine, run.id):
+            say(f"warning: {problem}")
+    return verdict
+
+
+def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdict:
+    lost = f"its runner was killed while the job was {str(run.status.get('SecondaryStatus') or 'Starting').lower()}"
+    if judged is None:
+        states = {str(record_of(host).get("state")) for host in run.run().hosts}
+        if states == {"Completed"}:
+            return Verdict("Completed", "Completed", 0)
+        return Verdict("Failed", "Failed", EXIT_LOST, reason=lost)
+    if judged.status == "Completed" and any(end.asked for end in ends):
+        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason=f"stopped; {lost}")
+    return judged
+
+
+def _bring_home(engine: Engine, run: Run, say: Callable[[str], None]) -> None:
+    """Copies out of ended containers what could not be mounted into them."""
+    copying = {one.host for one in containers(engine, run.id) if one.copies}
+    for host in run.hosts:
+        if host.name in copying:
+            try:
+                copy_out(engine, run, host)
+            except TrainshedError as error:
+                say(f"warning: what {host.name} made cannot be fetched: {error.message}")
+
+
+def _end_containers(engine: Engine, run_id: str, grace: float, hosts: int) -> list[HostEnd]:
+    """How all hosts ended; nothing where some of them have never run."""
+    found = containers(engine, run_id)
+    asked = {one.id for one in found if one.running}
+    if asked:
+        engine.run("stop", "-t", str(int(grace + REPORT_SECONDS) if grace else 0), *asked, timeout=None)
+        found = containers(engine, run_id)
+    if len(found) < hosts or not all(one.started for one in found):
+        return []
+    return [HostEnd(one.host, *_exit(one), one.id in asked) for one in found]
+
+
+def _exit(one: Found) -> tuple[int, str]:
+    note = Exit(one.code or 137, "its memory limit was reached (--memory)") if one.out_of_memory else Exit(one.code)
+    return note.code, note.note
+
+
+def _end_processes(run_id: str, grace: float) -> list[HostEnd]:
+    """The kernel has asked them to end when the runner died; they get their grace, as far as it is not over."""
+    if not run_id:
+        return []
+    deadline = time.monotonic() + (grace + REPORT_SECONDS if grace else 0)
+    while processes_of(run_id) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    end_leftovers(run_id)
+    return []
+
+
+def remove_leftovers(run: Stored, environ: Mapping[str, str]) -> None:
+    """Kills and removes whatever there is of a run beside its folder. Raises TrainshedError where that fails."""
+    if not run.id:
+        return
+    try:
+        engine = engine_of(run, environ)
+    except EngineError:
+        if not run.ended:  # its runner could not remove them, so they may still be there
+            raise
+        engine = None
+    if engine is not None:
+        await_clients(run.id)
+    if engine is not None and (problems := remove_all(engine, run.id)):
+        raise TrainshedError(problems[0])
+    end_leftovers(run.id)

@@ -1,0 +1,143 @@
+"""`trainshed run JOB --find-batch-size NAME`: short runs tell how large the batch can be, then the job is run with that.
+
+A probe is the job itself with another value of one hyperparameter, which ends after a few steps and tells how much memory
+they took. One that runs out of memory fails, and that is an answer too.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trainshed.base.errors import TrainshedError
+from trainshed.contract.hyperparameters import SpelledFloat
+from trainshed.contract.wire.batch_probe import VARIABLE
+from trainshed.contract.wire.batch_search import BatchSize, largest_batch, scaled_learning_rate
+
+from ..display.screen import Screen
+from ..job.job import Job
+from ..places import choose
+from ..run.execution import execute
+
+STEPS = 3  # of a probe: the first allocates the optimizer's state, the second is compiled, the third is as all others
+TRIES = 8
+RESERVE = 0.1  # of the memory stays free
+
+
+def fitted(job: Job, name: str, rate: str, environ: Mapping[str, str]) -> Job:
+    """The job with the largest batch that fits, and, where asked, with the learning rate that goes with it.
+
+    Args:
+        name: the hyperparameter that is the batch size; its present value is the first to be tried.
+        rate: the hyperparameter that is the learning rate, "" to leave it alone.
+
+    Raises:
+        TrainshedError: the job has no such hyperparameter, not even its first batch fits, or it fails for another reason.
+    """
+    batch = job.hyperparameters.get(name)
+    if type(batch) is not int or batch < 1:
+        raise TrainshedError(
+            f"--find-batch-size {name}: the job has no such hyperparameter that is a whole number",
+            hint=f"give it its present value: --hp {name}=8",
+        )
+    if rate and not isinstance(job.hyperparameters.get(rate), (int, float)):
+        raise TrainshedError(f"--scale-lr {rate}: the job has no such hyperparameter that is a number")
+    screen = Screen()
+    try:
+        found = _search(job, name, batch, screen, environ)
+        if not found.batch:
+            raise TrainshedError(f"{name} = {found.tries[-1].batch} does not fit into {_size(found.limit_bytes)} of memory")
+        used = f"{_size(found.peak_bytes)} of {_size(found.limit_bytes)}, {len(found.tries)} probes"
+        screen.say(f"{name}: {batch} -> {found.batch} ({used})")
+        changed = {**job.hyperparameters, name: found.batch}
+        if rate:
+            before = float(job.hyperparameters[rate])
+            changed[rate] = SpelledFloat(f"{scaled_learning_rate(before, batch, found.batch):.6g}")
+            screen.say(f"{rate}: {before:g} -> {changed[rate]} (linear in the batch)")
+        return replace(job, hyperparameters=changed)
+    finally:
+        screen.close()
+
+
+def _search(job: Job, name: str, batch: int, screen: Screen, environ: Mapping[str, str]) -> BatchSize:
+    limits: list[int] = []
+
+    def peak_of(size: int) -> int | None:
+        screen.say(f"probe: {name} = {size}")
+        folder = tempfile.mkdtemp(prefix="trainshed-probe-")
+        try:
+            probe = replace(
+                job,
+                hyperparameters={**job.hyperparameters, name: size},
+                environment={**job.environment, VARIABLE: str(STEPS)},
+                output=f"{folder}/run",
+                checkpoints="",
+            )
+            finished = execute(probe, choose(probe, environ, screen.say), screen, environ)  # a backend is for one run
+            answers = _answers(f"{folder}/run")
+            if answers:
+                limits.append(min(answer["limit_bytes"] for answer in answers))
+                return max(answer["peak_bytes"] for answer in answers)
+            if finished.verdict.exit_code == 0:
+                raise TrainshedError(
+                    f"the job ended before {STEPS} optimizer steps, so nothing is known of its memory",
+                    hint="let it train for longer, or use trainshed.compiler.find_batch_size in the script",
+                )
+            if _out_of_memory(finished.verdict.reason, finished.verdict.exit_code):
+                return None
+            raise TrainshedError(f"the probe with {name} = {size} failed: {finished.verdict.reason.splitlines()[0]}")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return largest_batch(peak_of, lambda: min(limits, default=0), start=batch, tries=TRIES, reserve=RESERVE)
+
+
+def _answers(folder: str) -> list[dict[str, int]]:
+    answers = []
+    for path in glob.glob(f"{glob.escape(folder)}/*/output/data/probe/*.json"):
+        with open(path, encoding="utf-8") as file:
+            answers.append(json.load(file))
+    return answers
+
+
+def _out_of_memory(reason: str, exit_code: int) -> bool:
+    text = reason.lower()
+    return exit_code == 137 or "out of memory" in text or "outofmemory" in text or "can't allocate memory" in text
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def flags_of(arguments: list[str]) -> tuple[str, str, list[str]]:
+    """(the batch size's hyperparameter, the learning rate's, all other words) of a command line.
+
+    Raises:
+        TrainshedError: a flag has no value.
+    """
+    values = {"--find-batch-size": "", "--scale-lr": ""}
+    rest, words = [], list(arguments)
+    while words:
+        word, equals, value = words.pop(0).partition("=")
+        if word not in values:
+            rest.append(word + equals + value)
+            continue
+        value = value if equals else words.pop(0) if words else ""
+        if not value or value.startswith("-"):
+            raise TrainshedError(f"{word} needs the name of a hyperparameter", hint=f"{word} NAME")
+        values[word] = value
+    if values["--scale-lr"] and not values["--find-batch-size"]:
+        raise TrainshedError("--scale-lr goes with --find-batch-size")
+    return values["--find-batch-size"], values["--scale-lr"], rest
+
+
+def run_fitted(job: Job, name: str, rate: str, environ: Mapping[str, str] = os.environ) -> int:
+    """Finds the batch, then runs the job; the job's exit status."""
+    from ..run.execution import run_job
+
+    return run_job(fitted(job, name, rate, environ), environ)

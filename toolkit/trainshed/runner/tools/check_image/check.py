@@ -1,0 +1,110 @@
+"""`trainshed check-image IMAGE`: is this a training image? Asked from outside, through the container engine.
+
+First what the image says of itself, then three short containers: one that echoes, one that looks around, and, where
+trainshed is inside, its doctor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from trainshed.base.check import Check, as_json, as_lines, fail, ok, warn
+from trainshed.base.errors import EXIT_JOB, EXIT_SUCCESS, EXIT_USER
+
+from ...places.container_engine import Engine, EngineError, find_engine, hint_for, near_image, reason
+from .image_config import check_config
+from .image_probe import PROBE, check_probe, parse
+
+USAGE = """\
+usage: trainshed check-image IMAGE [--json]
+
+Checks whether a container image can train: its configuration, `train`, Python, and with `trainshed doctor` inside it.
+
+  --json    print the checks as JSON
+  --help    print this and exit
+
+Exit status: 0, or 1 if a check failed; 69 if Docker (or Podman) cannot be used. DOCKER names another command.
+"""
+SECONDS = 300.0  # for each container
+
+
+def main(arguments: list[str]) -> int:
+    """The `trainshed check-image` command; returns its exit status."""
+    if "--help" in arguments or "-h" in arguments:
+        print(USAGE, end="")
+        return EXIT_SUCCESS
+    names = [argument for argument in arguments if not argument.startswith("-")]
+    unknown = [argument for argument in arguments if argument.startswith("-") and argument != "--json"]
+    if unknown or len(names) != 1:
+        wrong = f"does not take {unknown[0]!r}" if unknown else "takes one image"
+        print(f"trainshed check-image {wrong}; see `trainshed check-image --help`", file=sys.stderr)
+        return EXIT_JOB
+    checks = examine(names[0], find_engine(os.environ))
+    print(as_json(checks) if "--json" in arguments else as_lines(checks))
+    return EXIT_USER if any(check.level == "fail" for check in checks) else EXIT_SUCCESS
+
+
+def examine(image: str, engine: Engine) -> list[Check]:
+    """All checks of an image. Raises EngineError if there is no such image."""
+    known = engine.inspect_image(image)
+    if known is None:
+        raise EngineError(f"there is no image {image} here", hint=near_image(image, engine) or f"{engine.kind} pull {image}")
+    found = check_config(known)
+    found.append(check_entrypoint(image, engine))
+    done = engine.run("run", "--rm", "--entrypoint", "/bin/sh", image, "-c", PROBE, timeout=SECONDS)
+    if done.returncode != 0 and not done.stdout:
+        return [*found, fail("shell", f"/bin/sh cannot be run: {reason(done.stderr)}", "use a base image with a shell")]
+    facts = parse(done.stdout)
+    found += check_probe(facts, known)
+    if facts.get("python"):
+        found.append(check_other_user(image, engine, facts))
+    if facts.get("trainshed"):
+        found += check_inside(image, engine)
+    return found
+
+
+def check_entrypoint(image: str, engine: Engine) -> Check:
+    """Whether a command given to the image is what runs; the SDKs run `chmod` this way, users `bash`."""
+    done = engine.run("run", "--rm", image, "echo", "trainshed-asks", timeout=SECONDS)
+    if done.stdout.strip().endswith("trainshed-asks") and done.returncode == 0:
+        return ok("commands", "run as they are given")
+    said = reason(done.stderr) if done.stderr.strip() else f"it printed {done.stdout.strip()[:80]!r}"
+    fix = 'remove ENTRYPOINT, or let it end in `exec "$@"`'
+    return fail("commands", f"`{engine.kind} run {image} echo ok` does not echo: {said}", hint_for(done.stderr) or fix)
+
+
+def check_other_user(image: str, engine: Engine, facts: dict[str, str]) -> Check:
+    """Whether it runs as a user that the image does not know, as `trainshed run` does for callers who are not root."""
+    command = ["train", "--version"] if facts.get("trainshed") else [facts["python"], "-c", "pass"]
+    done = engine.run(
+        "run", "--rm", "--user", "12345:12345", "--entrypoint", command[0], image, *command[1:], timeout=SECONDS
+    )
+    if done.returncode == 0:
+        return ok("any user", f"`{' '.join(command)}` runs as uid 12345")
+    return warn(
+        "any user",
+        f"`{' '.join(command)}` fails as uid 12345: {reason(done.stderr)}",
+        "make what it needs readable: RUN chmod -R a+rX the folder",
+    )
+
+
+def check_inside(image: str, engine: Engine) -> list[Check]:
+    """What `trainshed doctor` says in the image; the names get `inside: ` before them."""
+    done = engine.run(
+        "run", "--rm", "--entrypoint", "trainshed", "--shm-size", "2g", image, "doctor", "--json", timeout=SECONDS
+    )
+    try:
+        checks: list[dict[str, Any]] = json.loads(done.stdout)["checks"]
+        return [
+            Check(name=f"inside: {item['name']}", level=item["level"], message=item["message"], fix=item["fix"])
+            for item in checks
+            if item["name"] != "shm"  # the probe has looked at that without --shm-size
+        ]
+    except (ValueError, KeyError, TypeError):
+        said = reason(done.stderr)
+        return [
+            fail("inside", f"`trainshed doctor` gives no answer: {said}", "install the same trainshed inside as outside")
+        ]
