@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from clients import compose, venvs
@@ -87,8 +89,7 @@ def _python(request: pytest.FixtureRequest, name: str) -> Path:
 @pytest.fixture(scope="session")
 def moto(request: pytest.FixtureRequest, docker: str) -> Iterator[str]:  # noqa: F811
     """URL of a server that answers as S3 and STS, at an address that this machine and containers share."""
-    form = "{{(index .IPAM.Config 0).Gateway}}"
-    address = docker_cli("network", "inspect", "bridge", "--format", form).stdout.strip()
+    address = _bridge_address()
     port = free_ports()
     command = [str(_python(request, "moto")), "-m", "moto.server", "-H", address, "-p", str(port)]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -102,6 +103,16 @@ def moto(request: pytest.FixtureRequest, docker: str) -> Iterator[str]:  # noqa:
     finally:
         server.terminate()
         server.wait()
+
+
+def _bridge_address() -> str:
+    """This machine's address on Docker's default network. Some daemons name no gateway; then the interface tells."""
+    form = "{{(index .IPAM.Config 0).Gateway}}"
+    gateway = docker_cli("network", "inspect", "bridge", "--format", form).stdout.strip()
+    addresses = psutil.net_if_addrs().get("docker0", [])
+    found = [gateway] if gateway else [one.address for one in addresses if one.family == socket.AF_INET]
+    assert found, "Docker's network `bridge` names no gateway, and there is no interface docker0 with an IPv4 address"
+    return found[0]
 
 
 def without_proxy() -> urllib.request.OpenerDirector:
