@@ -438,6 +438,59 @@ def test_our_own_name_for_the_distribution_wins(job_tree: Any) -> None:
     assert job_tree.read().distribution.kind == "torchrun"
 
 
+@pytest.mark.parametrize(
+    ("hyperparameters", "variable", "seen"),
+    [
+        ({"sagemaker_mpi_num_of_processes_per_host": "2"}, "TRAINSHED_PROCESSES_PER_HOST=1", ("script", 2, "")),
+        ({"sagemaker_mpi_enabled": "true"}, "TRAINSHED_DISTRIBUTION=torchrun", ("mpi", 0, "")),
+        ({"sagemaker_training_compiler_enabled": "false"}, "TRAINSHED_COMPILER=inductor", ("script", 0, "off")),
+    ],
+)
+def test_a_hyperparameter_of_the_job_overrides_a_variable_that_decides_the_same_and_says_so(
+    hyperparameters: dict[str, str], variable: str, seen: tuple[str, int, str], job_tree: Any
+) -> None:
+    name, _, value = variable.partition("=")
+    job = job_tree.configure(hyperparameters=hyperparameters).read(**{name: value})
+
+    assert (job.distribution.kind, job.distribution.processes_per_host, job.compiler.backend) == seen
+    (warning,) = job.warnings
+    assert warning.startswith(
+        f"ignoring variable {name} = {value}: the job's hyperparameter {next(iter(hyperparameters))} = "
+    )
+
+
+def test_our_own_hyperparameter_overrides_the_platforms_whatever_the_variable_says(job_tree: Any) -> None:
+    both = {"sagemaker_mpi_num_of_processes_per_host": "2", "trainshed_processes_per_host": "3"}
+    job = job_tree.configure(hyperparameters=both).read(TRAINSHED_PROCESSES_PER_HOST="4")
+
+    assert job.distribution.processes_per_host == 3 and not job.warnings
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "variable"),
+    [
+        ({}, "TRAINSHED_PROCESSES_PER_HOST=4"),
+        ({"sagemaker_mpi_num_of_processes_per_host": "4"}, "TRAINSHED_PROCESSES_PER_HOST=4"),
+    ],
+)
+def test_a_variable_that_contradicts_no_hyperparameter_counts_silently(
+    hyperparameters: dict[str, str], variable: str, job_tree: Any
+) -> None:
+    name, _, value = variable.partition("=")
+    job = job_tree.configure(hyperparameters=hyperparameters).read(**{name: value})
+
+    assert job.distribution.processes_per_host == 4 and not job.warnings
+
+
+@pytest.mark.parametrize(("variable", "warnings"), [("other.py", 1), ("./train.py", 0), ("train.py", 0)])
+def test_a_variable_that_overrides_the_jobs_program_is_named(variable: str, warnings: int, job_tree: Any) -> None:
+    job = job_tree.configure(hyperparameters={"sagemaker_program": "train.py"}).read(SAGEMAKER_PROGRAM=variable)
+
+    assert job.program == variable
+    assert [line for line in job.warnings if "SAGEMAKER_PROGRAM overrides" in line] == list(job.warnings)
+    assert len(job.warnings) == warnings
+
+
 def test_the_first_flag_wins_as_with_the_peer(job_tree: Any) -> None:
     flags = {"sagemaker_torch_distributed_enabled": "true", "sagemaker_mpi_enabled": "true"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from trainshed.base.errors import JobError, NoJobError, Problem, did_you_mean, near_name
+from trainshed.base.errors import JobError, NoJobError, Problem, did_you_mean, near_name, shorten
 from trainshed.base.reader import parse_json, read_json
 from trainshed.base.record import Record
 
@@ -34,6 +34,7 @@ DISTRIBUTION_FLAGS = (
     ("sagemaker_distributed_dataparallel_enabled", "torchrun"),
     ("sagemaker_pytorch_xla_multi_worker_enabled", "xla"),
 )
+PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 FOREIGN_FLAGS = ("sagemaker_parameter_server_enabled", "sagemaker_multi_worker_mirrored_strategy_enabled")
 KNOWN_RESERVED = frozenset(
     {name for name, _ in DISTRIBUTION_FLAGS}
@@ -44,7 +45,7 @@ KNOWN_RESERVED = frozenset(
         "sagemaker_region",
         "sagemaker_container_log_level",
         "sagemaker_s3_output",
-        "sagemaker_mpi_num_of_processes_per_host",
+        PROCESSES_PER_HOST,
         "sagemaker_mpi_custom_mpi_options",
         "sagemaker_mpi_num_processes",
         "sagemaker_instance_type",
@@ -137,7 +138,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
         raw = {}
     problems += hyperparameters.check(raw, hps_file)
     hps = hyperparameters.decode(raw)
-    settings = read_settings(hps.reserved, hps_file, environ, problems)
+    settings = _overridden_variables(read_settings(hps.reserved, hps_file, environ, problems), hps, warnings)
 
     input_file = f"{paths.config}/inputdataconfig.json"
     input_config, input_file = _file_or_variable(input_file, "SM_INPUT_DATA_CONFIG", environ, problems)
@@ -178,7 +179,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
         settings=settings,
         distribution=distribution,
         compiler=compiler.request_of(hps, settings, (distribution.kind, distribution.asked_by)),
-        program=_program(hps, settings, environ, hps_file, problems),
+        program=_program(hps, settings, environ, hps_file, problems, warnings),
         source=_text(hps, "sagemaker_submit_directory", hps_file, problems) or settings.source or _source_folder(environ),
         training_module=_training_module(environ, problems, warnings),
         region=environ.get("AWS_REGION")
@@ -295,12 +296,23 @@ def _text(hps: Hyperparameters, name: str, file: str, problems: list[Problem]) -
 
 
 def _program(
-    hps: Hyperparameters, settings: Settings, environ: Mapping[str, str], file: str, problems: list[Problem]
+    hps: Hyperparameters,
+    settings: Settings,
+    environ: Mapping[str, str],
+    file: str,
+    problems: list[Problem],
+    warnings: list[str],
 ) -> str:
     """The variable wins over the hyperparameter, as with the peers; then our own name, then what v3 and the peer export."""
     named = _text(hps, "sagemaker_program", file, problems)
+    variable = environ.get("SAGEMAKER_PROGRAM") or ""
+    if variable and named and os.path.normpath(variable) != os.path.normpath(named):
+        warnings.append(
+            f"running {shorten(variable)!r}: variable SAGEMAKER_PROGRAM overrides the hyperparameter "
+            f"sagemaker_program = {shorten(named)!r}; unset the variable to run that"
+        )
     exported = environ.get("SM_ENTRY_SCRIPT") or environ.get("SM_USER_ENTRY_POINT") or ""
-    return environ.get("SAGEMAKER_PROGRAM") or named or settings.program or exported
+    return variable or named or settings.program or exported
 
 
 def _training_module(environ: Mapping[str, str], problems: list[Problem], warnings: list[str]) -> str:
@@ -337,6 +349,27 @@ def truthy(value: Any) -> bool:
     return value is True or str(value).strip().lower() in ("true", "1", "yes", "on")
 
 
+def _overridden_variables(settings: Settings, hps: Hyperparameters, warnings: list[str]) -> Settings:
+    """The settings without those from variables (the image's, perhaps) that a platform hyperparameter of the job decides."""
+    flag, kind = next(((flag, kind) for flag, kind in DISTRIBUTION_FLAGS if truthy(hps.get(flag))), ("", ""))
+    count = hps.get(PROCESSES_PER_HOST)
+    for name, winner, decided in (
+        ("distribution", flag, kind),
+        ("processes_per_host", PROCESSES_PER_HOST, count),
+        ("compiler", compiler.ENABLED, None),
+    ):
+        value = getattr(settings, name)
+        if not value or hps.get(winner) in (None, "") or hps.get(f"trainshed_{name}") not in (None, ""):
+            continue
+        settings = settings.replace(**{name: getattr(Settings, name)})
+        if value != decided:
+            warnings.append(
+                f"ignoring variable TRAINSHED_{name.upper()} = {value}: "
+                f"the job's hyperparameter {winner} = {hps.get(winner)} overrides it"
+            )
+    return settings
+
+
 def _distribution(
     hps: Hyperparameters, settings: Settings, resources: ResourceConfig, file: str, problems: list[Problem]
 ) -> Distribution:
@@ -351,14 +384,12 @@ def _distribution(
         kind, asked_by = settings.distribution, "trainshed_distribution"
     pipeline = _pipeline(hps, settings, file, problems) if kind == "pipeline" else {}
     processes = settings.processes_per_host
-    number = hps.get("sagemaker_mpi_num_of_processes_per_host")
+    number = hps.get(PROCESSES_PER_HOST)
     if not processes and number not in (None, ""):
         if isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= 4096:
             processes = number
         else:
-            problems.append(
-                Problem(file, "must be a whole number of at least 1", "sagemaker_mpi_num_of_processes_per_host", str(number))
-            )
+            problems.append(Problem(file, "must be a whole number of at least 1", PROCESSES_PER_HOST, str(number)))
     groups = hps.get("sagemaker_distribution_instance_groups") or []
     names = [group.name for group in resources.instance_groups]
     if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):

@@ -1,6 +1,7 @@
 """What a job may ask of trainshed itself: hyperparameters `trainshed_<name>` or variables `TRAINSHED_<NAME>`.
 
-The hyperparameter wins: it belongs to the job, while the variable may come with the image.
+The hyperparameter wins: it belongs to the job, while the variable may come with the image. So do the platform's own
+hyperparameters where they decide the same (`sagemaker_mpi_num_of_processes_per_host` over TRAINSHED_PROCESSES_PER_HOST).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Settings(Record):
     """The settings of one job, each with its default.
 
     distribution: how ranks are started; "" lets the platform's flags decide (`sagemaker_mpi_enabled` ...).
-    processes_per_host: ranks on each host; 0 means GPUs, else Neuron cores, else 1 on CPU hosts.
+    processes_per_host: ranks on each host; 0 means GPUs, else Neuron cores, else CPUs (1 if a flag of the platform asks).
     engine: who starts ranks: our own supervisor, torch's elastic agent (torchrun and pipeline jobs), or mpirun (pipeline).
     pipeline: what the `pipeline` distribution is told, a JSON object (contract/wire/pipeline.py); over `mp_parameters`.
     max_restarts: how often failed ranks are started again, to resume from their newest checkpoint; on several hosts

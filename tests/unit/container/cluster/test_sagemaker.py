@@ -103,20 +103,36 @@ def test_the_job_may_move_the_port(job_tree: Any) -> None:
     assert seen_by(job_tree, "b", {"hosts": ["a", "b"]}, {**DDP, "trainshed_master_port": "29600"}).port == 29600
 
 
-@pytest.mark.parametrize(
-    ("hardware", "processes"),
-    [(Hardware(cpus=8, gpus=4, neurons=2), 4), (Hardware(cpus=8, neurons=2), 2), (Hardware(cpus=8), 8), (Hardware(), 1)],
-)
-def test_there_is_a_rank_for_each_gpu_else_neuron_core_else_cpu(
-    hardware: Hardware, processes: int, job_tree: Any, monkeypatch: pytest.MonkeyPatch
+DEVICES = [
+    (Hardware(cpus=8, gpus=4, neurons=2), 4, 4),
+    (Hardware(cpus=8, neurons=2), 2, 2),
+    (Hardware(cpus=8), 1, 8),
+    (Hardware(), 1, 1),
+]
+
+
+@pytest.mark.parametrize(("hardware", "by_flag", "by_setting"), DEVICES)
+@pytest.mark.parametrize("flag", ["sagemaker_torch_distributed_enabled", "sagemaker_mpi_enabled"])
+def test_there_is_a_rank_for_each_gpu_else_neuron_core_and_on_cpus_one_if_the_platforms_flag_asks(
+    flag: str, hardware: Hardware, by_flag: int, by_setting: int, job_tree: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "probe", lambda environ: hardware)
-    flag = {"sagemaker_torch_distributed_enabled": "true"}
+    hosts = {"hosts": ["a", "b"]}
 
-    seen = seen_by(job_tree, "a", {"hosts": ["a", "b"]}, flag)
-    assert (seen.processes_per_host, seen.world_size, seen.hardware) == (processes, 2 * processes, hardware)
-    assert seen_by(job_tree, "a", {"hosts": ["a", "b"]}, {}).processes_per_host == 1
-    assert seen_by(job_tree, "a", {"hosts": ["a", "b"]}, DDP).processes_per_host == 2
+    seen = seen_by(job_tree, "a", hosts, {flag: "true"})
+    assert (seen.processes_per_host, seen.world_size, seen.hardware) == (by_flag, 2 * by_flag, hardware)
+    assert seen_by(job_tree, "a", hosts, {"trainshed_distribution": "torchrun"}).processes_per_host == by_setting
+    assert seen_by(job_tree, "a", hosts, {}).processes_per_host == 1
+    assert seen_by(job_tree, "a", hosts, DDP).processes_per_host == 2
+
+
+def test_a_pipeline_that_the_platforms_flag_asks_for_has_a_rank_for_each_cpu(
+    job_tree: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "probe", lambda environ: Hardware(cpus=4))
+    flags = {"sagemaker_mpi_enabled": "true", "mp_parameters": '{"partitions": 2}'}
+
+    assert seen_by(job_tree, "a", {"hosts": ["a"]}, flags).processes_per_host == 4
 
 
 def test_hosts_whose_names_never_resolve_are_named_within_the_bound_that_the_job_sets(job_tree: Any) -> None:

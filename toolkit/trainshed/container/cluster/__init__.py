@@ -46,14 +46,18 @@ def resolve(job: Job, environ: Mapping[str, str]) -> Cluster:
 
 
 def _processes_per_host(job: Job, hardware: Hardware, participates: bool) -> int:
-    """The job's word, else one for each GPU, else for each Neuron core, else for each CPU.
+    """What the job asks for, else one for each GPU, else one for each Neuron core, else as follows.
 
-    torch_xla starts its processes itself on a TPU, and must be alone on a CPU.
+    On CPUs the platform's flags mean one process a host, as they do in Amazon's images; our own settings mean one for each
+    CPU, and so do the flags of a pipeline, which one process cannot form. torch_xla starts its processes itself on a TPU,
+    and works on a CPU with one process only.
     """
-    if job.distribution.kind == "script" or not participates:
+    distribution = job.distribution
+    if distribution.kind == "script" or not participates:
         return 1
-    cpus = 1 if job.distribution.kind == "xla" else hardware.cpus
-    return job.distribution.processes_per_host or hardware.gpus or hardware.neurons or cpus
+    flagged = distribution.asked_by.startswith("sagemaker_") and distribution.kind != "pipeline"
+    on_cpus = 1 if flagged or distribution.kind == "xla" else hardware.cpus
+    return distribution.processes_per_host or hardware.gpus or hardware.neurons or on_cpus
 
 
 def _is_port(text: str) -> bool:
