@@ -38,6 +38,8 @@ MAY_KNOW: dict[str, set[str]] = {
     **{wing: GROUND for wing in WINGS},
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
 }
+# The runner's rooms, each of which knows those before it.
+RUNNER = ("job", "run", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
 LIGHT = ("base", "contract", "machine", "container", "runner", "cli")
 CORE_PACKAGES = {"psutil", "yaml"}  # what installing trainshed brings along
@@ -138,6 +140,20 @@ def test_arrows_point_down_only(path: Path) -> None:
     known = parts_known_to(path)
 
     assert known <= MAY_KNOW.get(part, set()), f"{part} must not import {sorted(known - MAY_KNOW.get(part, set()))}"
+
+
+NOT_YET = {"flags.py", "read.py"}  # of runner/job: the commands in them are moving to cli
+RUNNERS_ROOMS = [path for room in RUNNER for path in sorted((PACKAGE / "runner" / room).rglob("*.py"))]
+RUNNERS_ROOMS = [path for path in RUNNERS_ROOMS if path.name not in NOT_YET]
+
+
+@pytest.mark.parametrize("path", RUNNERS_ROOMS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_room_of_the_runner_knows_only_those_below_it(path: Path) -> None:
+    room = path.relative_to(PACKAGE / "runner").parts[0]
+    names = (name.split(".") for name in imported(path, tree_of(path)) if name.startswith("trainshed.runner."))
+    above = RUNNER[RUNNER.index(room) + 1 :]
+
+    assert {name[2] for name in names} & set(above) == set()
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,16 @@ EXIT_USER = 1
 EXIT_JOB = 2
 EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits(3)
 EXIT_INTERNAL = 70  # EX_SOFTWARE
+EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: what schedulers are to make `train` exit with when it was interrupted
 EXIT_HANG = 124
 EXIT_CANNOT_EXECUTE = 126  # as POSIX shells say it
 EXIT_NOT_FOUND = 127
 EXIT_SIGNAL_BASE = 128
+
+
+def exit_status(returncode: int) -> int:
+    """A process's return code as an exit status: itself, or 128 + n for signal n."""
+    return EXIT_SIGNAL_BASE - returncode if returncode < 0 else returncode
 
 
 class Problem(Record):

@@ -54,10 +54,11 @@ def ps(arguments: list[str]) -> int:
     )
     parser.add_argument("--all", "-a", action="store_true", help="those that are over, too")
     options = parser.parse(arguments)
-    from trainshed.runner.state.operations import table
+    from trainshed.runner.control.operations import state_of
+    from trainshed.runner.display.runs import table
     from trainshed.runner.state.stored import every
 
-    print(visible(table(every(os.environ), os.environ, everything=options.all)), end="")
+    print(visible(table([(run, state_of(run, os.environ)) for run in every(os.environ)], everything=options.all)), end="")
     return EXIT_SUCCESS
 
 
@@ -68,14 +69,15 @@ def status(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="in the shape of DescribeTrainingJob, and `Trainshed` beside it")
     options = parser.parse(arguments)
-    from trainshed.runner.state.operations import describe, public_status
+    from trainshed.runner.control.operations import public_status, state_of
+    from trainshed.runner.display.runs import describe
     from trainshed.runner.state.stored import find
 
     run = find(options.run, os.environ)
     if options.json:
         print(json.dumps(public_status(run, os.environ), indent=2))
     else:
-        print(visible(describe(run, os.environ)), end="")
+        print(visible(describe(run, state_of(run, os.environ))), end="")
     return EXIT_SUCCESS
 
 
@@ -107,12 +109,13 @@ def stop(arguments: list[str]) -> int:
     )
     parser.add_argument("--kill", action="store_true", help="do not wait for the script")
     options = parser.parse(arguments)
-    from trainshed.runner.state.operations import describe
-    from trainshed.runner.state.operations import stop as stop_run
+    from trainshed.runner.control.operations import state_of
+    from trainshed.runner.control.operations import stop as stop_run
+    from trainshed.runner.display.runs import describe
     from trainshed.runner.state.stored import find
 
     run = stop_run(find(options.run, os.environ), os.environ, _say, kill=options.kill)
-    print(visible(describe(run, os.environ)), end="")
+    print(visible(describe(run, state_of(run, os.environ))), end="")
     return EXIT_SUCCESS
 
 
@@ -154,8 +157,8 @@ def resume(arguments: list[str]) -> int:
     )
     parser.add_argument("--detach", action="store_true", help="go on in the background")
     options = parser.parse(arguments)
+    from trainshed.runner.control.operations import to_resume
     from trainshed.runner.job.flags import hyperparameter_of
-    from trainshed.runner.state.operations import to_resume
     from trainshed.runner.state.stored import find
 
     given: dict[str, dict[str, Any]] = {"hyperparameter": {}, "env": {}}
@@ -178,11 +181,11 @@ def resume(arguments: list[str]) -> int:
 
     run = to_resume(find(options.run, os.environ), os.environ, _say, change)
     if options.detach:
-        from trainshed.runner.run.detached import start
+        from trainshed.runner.control.detached import start
 
         print(start(run.job, os.environ, again=run).name)
         return EXIT_SUCCESS
-    from trainshed.runner.run.execution import run_job
+    from trainshed.runner.control.execution import run_job
 
     return run_job(run.job, os.environ, again=run)
 
@@ -190,7 +193,7 @@ def resume(arguments: list[str]) -> int:
 def clone(arguments: list[str]) -> int:
     """`trainshed clone`."""
     options = _parser("clone", "Prints a job file that makes a run again: trainshed clone RUN > job.yaml").parse(arguments)
-    from trainshed.runner.state.operations import clone as cloned
+    from trainshed.runner.control.operations import clone as cloned
     from trainshed.runner.state.stored import find
 
     print(cloned(find(options.run, os.environ)), end="")
@@ -203,7 +206,7 @@ def rm(arguments: list[str]) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="names, beginnings of names, or folders")
     parser.add_argument("--force", "-f", action="store_true", help="kill what is running")
     options = parser.parse(arguments)
-    from trainshed.runner.state.operations import remove
+    from trainshed.runner.control.operations import remove
     from trainshed.runner.state.stored import find
 
     for text in options.runs:

@@ -18,12 +18,12 @@ from typing import Any
 from trainshed.base.errors import JobError, Problem, TrainshedError
 from trainshed.contract.hyperparameters import SpelledFloat
 
+from .control.detached import start
+from .control.operations import clone, public_status, remove, state_of, stop, to_resume
 from .display.follow import follow, logs_of, tagged
 from .job import read
 from .job.job import Job
 from .job.nodes import Node
-from .run.detached import start
-from .state.operations import clone, public_status, remove, state_of, stop, to_resume
 from .state.stored import Stored, every, load
 from .state.stored import find as find_stored
 

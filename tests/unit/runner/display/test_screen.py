@@ -15,7 +15,7 @@ import time
 import pytest
 
 from support.runner_project import LIMIT, TOOLKIT, Project
-from trainshed.runner.display.screen import duration, size
+from trainshed.base.units import duration, size
 
 
 @pytest.mark.parametrize(

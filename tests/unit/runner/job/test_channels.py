@@ -16,7 +16,7 @@ import pytest
 from support.runner_project import Project
 from trainshed.runner.job.job import Channel, Job
 from trainshed.runner.run import layout, pipes, staging
-from trainshed.runner.run.layout import Run
+from trainshed.runner.run.run import Run
 
 SHOW = """\
 import json, os
@@ -75,7 +75,7 @@ def test_containers_get_files_instead_of_links_that_lead_out_of_what_they_see(fi
     job = Job(name="x", image="i", channels=(channel,), output=f"{files.folder}/out")
     run = layout.claim(layout.plan(job, in_containers=True, now=0))
     staging.stage(run, {}, print)
-    staged = Path(staging.staged_folder(run, run.hosts[0], channel))
+    staged = Path(run.staged(run.hosts[0], channel))
     assert (staged / "0.csv").read_text() == "0"
     assert not (staged / "0.csv").is_symlink()
 

@@ -10,8 +10,8 @@ import pytest
 
 from trainshed.runner.job.job import Job
 from trainshed.runner.run import layout
-from trainshed.runner.run.layout import Run
-from trainshed.runner.run.watch import Ending, HostEnd
+from trainshed.runner.run.ending import Ending, HostEnd
+from trainshed.runner.run.run import Run
 from trainshed.runner.state.verdict import judge
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 
-from trainshed.base.errors import EXIT_INTERNAL, EXIT_NOT_FOUND, EXIT_SIGNAL_BASE, EXIT_USER, TrainshedError, shorten
+from trainshed.base.errors import EXIT_INTERNAL, EXIT_NOT_FOUND, EXIT_USER, TrainshedError, exit_status, shorten
 from trainshed.base.secrets import mask_text
 from trainshed.contract.outcome import Failure, clip
 
@@ -44,11 +44,6 @@ _SIGNALS = {
     "SIGHUP": "hung up",
     "SIGPIPE": "nobody read its output",
 }
-
-
-def exit_code_of(returncode: int) -> int:
-    """A process's return code as an exit status: itself, or 128 + n for signal n."""
-    return EXIT_SIGNAL_BASE - returncode if returncode < 0 else returncode
 
 
 def signal_name(number: int) -> str:
@@ -106,7 +101,7 @@ def diagnose(
         summary=mask_text(
             f"{who} {'failed' if cut_off else _how(result, context)}{_what(raised, text, bool(result.spec.helper))}", secrets
         ),
-        exit_code=exit_code_of(result.returncode),
+        exit_code=exit_status(result.returncode),
         place=raised.place if raised else "",
         hint=mask_text(hint_for(context), secrets),
         details=mask_text(clip(raised.traceback, 16_000), secrets) if raised else "",

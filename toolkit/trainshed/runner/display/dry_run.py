@@ -6,17 +6,21 @@ import json
 import os
 
 from trainshed.base.secrets import mask_mapping, mask_text
+from trainshed.base.units import duration, size
 
-from ..places import Backend
 from ..run.code import survey
-from ..run.layout import Run
 from ..run.platform_files import config_files
-from .screen import duration, size
+from ..run.run import Run
 from .summary import shown
 
 
-def describe(run: Run, backend: Backend) -> str:
-    """The run, its files and each host's command line."""
+def describe(run: Run, interface: str, commands: list[tuple[str, str]]) -> str:
+    """The run, its files and each host's command line.
+
+    Args:
+        interface: network interface that hosts reach each other by.
+        commands: (host, command line), secrets masked.
+    """
     job = run.job
     rows = [
         ("job", run.name),
@@ -37,8 +41,8 @@ def describe(run: Run, backend: Backend) -> str:
     rows.append(("limits", f"time {limit}, grace after a stop signal {duration(job.grace_seconds)}"))
     rows += [("variable", f"{name}={value}") for name, value in sorted(mask_mapping(job.environment).items())]
     host = run.hosts[0]
-    for name, value in config_files(job, run.name, host.name, host.base, backend.interface).items():
+    for name, value in config_files(job, run.name, host.name, host.base, interface).items():
         shown_value = mask_mapping(value) if isinstance(value, dict) else value
         rows.append(("file", f"{os.path.join('input/config', name)} {json.dumps(shown_value)}"))
-    rows += [("start", f"{name}: {command}") for name, command in backend.describe(run)]
+    rows += [("start", f"{name}: {command}") for name, command in commands]
     return "".join(f"{name:<12}{mask_text(text)}\n" for name, text in rows)

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..run.layout import RUNNER_LOG
+from trainshed.base.units import duration
+
+from ..run.metrics import Metrics
+from ..run.run import RUNNER_LOG
 from ..state.stored import Stored, load
-from .metrics import Metrics
-from .screen import Screen, duration
+from .screen import Screen
 
 PAUSE = 0.1  # seconds between two looks
 BLOCK = 1 << 20

@@ -119,23 +119,3 @@ def _columns() -> int:
         return os.get_terminal_size(2).columns or 80  # some terminals do not know their size
     except OSError:
         return 80
-
-
-def duration(seconds: float) -> str:
-    """`0.42 s`, `12 s`, `1 min 05 s`, `2 h 03 min`."""
-    if seconds < 9.95:
-        return f"{seconds:.2g} s" if seconds >= 0.01 else "0 s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def size(count: float) -> str:
-    """`12 B`, `3.4 kB`, `1.1 MB`, `2.0 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.5 else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError

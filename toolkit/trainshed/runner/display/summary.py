@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainshed.base.secrets import mask_text
+from trainshed.base.units import duration, size
 
 from ..run.collect import Archive
-from ..run.layout import Run
+from ..run.ending import Verdict
+from ..run.metrics import Metrics
+from ..run.run import Run
 from ..state.status import savings
-from ..state.verdict import Verdict
-from .metrics import Metrics
-from .screen import duration, size
 
 MOST_METRICS = 12
 

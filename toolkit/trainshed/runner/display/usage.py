@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..run.layout import Run
-from .screen import duration, size
+from trainshed.base.units import duration, size
+
+from ..run.run import Run
 
 EVERY_SECONDS = 2.0  # between two looks
 GPU_SECONDS = 5.0

@@ -248,11 +248,11 @@ def main(arguments: list[str]) -> int:
 
         return run_fitted(asked.job, batch, rate)
     if asked.detach and not asked.dry_run:
-        from ..run.detached import start
+        from ..control.detached import start
 
         print(start(asked.job, os.environ).name)
         return 0
-    from ..run.execution import run_job
+    from ..control.execution import run_job
 
     return run_job(asked.job, os.environ, dry_run=asked.dry_run)
 

@@ -6,7 +6,9 @@ import subprocess
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..run.layout import Run
+from ..run.run import Run
+
+DEFAULT_SHM = 2 << 30  # bytes of /dev/shm; engines give 64 MB, too little for data loaders and NCCL
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,3 @@ class Backend(Protocol):
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
         """For `--dry-run`: each host's command line, secrets masked."""
-
-
-def exit_status(returncode: int) -> int:
-    """A process's return code as an exit status: itself, or 128 + n for signal n."""
-    return 128 - returncode if returncode < 0 else returncode

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from ..job.client_names import is_read_by_client
 from ..job.job import S3
-from ..run.layout import Host, Run
+from ..run.run import Host, Run
 from . import gpus
+from .base import DEFAULT_SHM
 from .container_engine import Engine
 
 LABEL = "org.trainshed"
-_DEFAULT_SHM = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def create(
     elif engine.kind == "podman" and machine.uid != 0:
         arguments += ["--userns", "keep-id", "--user", f"{machine.uid}:{machine.gid}"]
     arguments += ["--security-opt", "label=disable"]  # else SELinux hides the mounted folders
-    arguments += ["--shm-size", str(job.resources.shm_size or min(_DEFAULT_SHM, machine.memory // 2))]
+    arguments += ["--shm-size", str(job.resources.shm_size or min(DEFAULT_SHM, machine.memory // 2))]
     arguments += ["--stop-signal", "SIGTERM"]
     if job.resources.memory:
         arguments += ["--memory", str(job.resources.memory)]

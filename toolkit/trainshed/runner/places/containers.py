@@ -11,24 +11,24 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from trainshed.base.errors import exit_status
 from trainshed.base.secrets import MASK, is_secret_name
 from trainshed.machine.hardware import probe
 from trainshed.machine.processes import die_with_parent
 
 from ..job.job import Job
 from ..job.references import look_up
-from ..run.layout import Run
+from ..run.grace import REPORT_SECONDS
 from ..run.owner import caller, hand_over
+from ..run.run import Run
 from . import gpus
-from .base import Exit, RunningHost, exit_status
+from .base import Exit, RunningHost
 from .cleanup import remove_all
 from .container_command import Machine, container_name, create, create_network, mounts, network_name
 from .container_engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason, sees_nothing
 from .copying import copy_in, copy_out
 from .leftovers import CLIENT_VARIABLE
 from .names import host_addresses
-
-REPORT_SECONDS = 10.0  # beyond the script's grace, for `train` to write its report
 
 
 class ContainerHost:

@@ -13,7 +13,7 @@ from trainshed.base.errors import TrainshedError
 from trainshed.machine.archive import unpack
 
 from ..job.job import S3
-from ..run.layout import Host, Run
+from ..run.run import Host, Run
 from .container_command import container_name
 from .container_engine import Engine, EngineError, hint_for, reason
 

@@ -19,24 +19,23 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_JOB
 from trainshed.base.secrets import is_secret_name
 from trainshed.contract.paths import DEFAULT_BASE
 
 from ..job.job import ALL_GPUS, Job
 from ..run import code
+from ..run.grace import CLUSTER_REPORT_SECONDS
 from ..run.platform_files import config_files, to_json
+from .base import DEFAULT_SHM
 from .target import Place
 
 FIELDS = (
     "namespace", "volumes", "output", "checkpoints", "secrets", "retries", "labels", "annotations", "pod", "gpu_resource",
 )  # fmt: skip
-EXIT_INTERRUPTED = 75  # EX_TEMPFAIL
-EXIT_JOB = 2
-MARGIN = 20  # seconds beyond the script's grace, for `train` to report
 PORT = 7777  # of rank 0; the hosts' own is the next one
 RETRIES = 3
 MOST_CODE = 1_000_000  # bytes that a ConfigMap may hold: 1 MiB, of which some goes to names
-DEFAULT_SHM = 2 << 30
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LONGEST_NAME = 40  # pods' names are host names (63), and JobSet adds `-node-0-<index>`
 
@@ -163,7 +162,7 @@ class _Export:
         }
         spec: dict[str, Any] = {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": math.ceil(job.grace_seconds) + MARGIN,
+            "terminationGracePeriodSeconds": math.ceil(job.grace_seconds + CLUSTER_REPORT_SECONDS),
             "containers": [container],
             "volumes": volumes,
             "enableServiceLinks": False,  # variables of other services would be in the script's way

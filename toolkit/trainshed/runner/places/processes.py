@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import trainshed
-from trainshed.base.errors import LaunchError
+from trainshed.base.errors import LaunchError, exit_status
 from trainshed.base.secrets import MASK, is_secret_name
 from trainshed.machine.cgroup import cpus
 from trainshed.machine.network import free_port
@@ -18,9 +18,9 @@ from trainshed.machine.processes import die_with_parent
 
 from ..job.job import Job
 from ..job.references import look_up
-from ..run.layout import Host, Run
+from ..run.run import Host, Run
 from . import gpus
-from .base import Exit, RunningHost, exit_status
+from .base import Exit, RunningHost
 from .leftovers import end_leftovers, remove_scratch
 
 # Variables of the caller that would speak of another job: of an outer launcher, or of a container this runs in.

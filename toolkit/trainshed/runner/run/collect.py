@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
-from ..state.verdict import Verdict
-from .layout import Run
+from .ending import Verdict
+from .run import Run
 
 _LEVEL = 1  # of gzip: model weights hardly shrink, and higher levels take ten times as long
 _OUTCOME = ("success", "failure")  # at the archive's root these speak for the job, not for a host

@@ -1,22 +1,11 @@
-"""Where a run lies on this machine: one /opt/ml a host, and beside them what the hosts share.
-
-runs/digits-2026-11-21-10-15-30-123/
-    job.json status.json          what was asked for, how it went
-    algo-1/ algo-2/               /opt/ml of each host: input/, code/, output/
-    model/ checkpoints/           one for all hosts
-    logs/algo-1.log               everything the host printed
-    runner.log                    the runner's own words
-    staged/                       channels that were fetched or put together for the run
-    attempts/1/                   what an attempt left that was followed by another one: hosts' trees, model
-    output/                       model.tar.gz, output.tar.gz when it is over
-"""
+"""Makes the folders of a run and fills them: configuration, code, links to channels; see `run.py` for what lies where."""
 
 from __future__ import annotations
 
 import os
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
@@ -27,74 +16,7 @@ from trainshed.machine.archive import unpack
 from ..job.job import Channel, Job
 from . import code
 from .platform_files import config_files, to_json
-from .staging import staged_folder
-
-RUNS = "runs"
-RUNNER_LOG = "runner.log"
-
-
-@dataclass(frozen=True)
-class Host:
-    """One host's tree. `base` is what the host itself calls `folder`."""
-
-    name: str
-    folder: str
-    base: str
-
-    @property
-    def output(self) -> str:
-        """/opt/ml/output of this host."""
-        return f"{self.folder}/output"
-
-    @property
-    def record(self) -> str:
-        """The run record that `train` keeps."""
-        return f"{self.output}/data/run/{self.name}.json"
-
-    @property
-    def failure(self) -> str:
-        """The failure file."""
-        return f"{self.output}/failure"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One start of a job. `id` is unique, and in the environment of every process of the run."""
-
-    job: Job
-    name: str
-    id: str
-    folder: str
-    started: float
-    hosts: tuple[Host, ...]
-
-    @property
-    def model(self) -> str:
-        """/opt/ml/model of all hosts."""
-        return f"{self.folder}/model"
-
-    @property
-    def checkpoints(self) -> str:
-        """/opt/ml/checkpoints of all hosts; outlives the run where the job says so."""
-        return self.job.checkpoints or f"{self.folder}/checkpoints"
-
-    @property
-    def artifacts(self) -> str:
-        """Where the archives go."""
-        return f"{self.folder}/output"
-
-    def log(self, host: str) -> str:
-        """Everything that a host printed."""
-        return f"{self.folder}/logs/{host}.log"
-
-    @property
-    def words(self) -> str:
-        """What the runner itself said."""
-        return f"{self.folder}/{RUNNER_LOG}"
-
-    def data(self, host: Host, channel: Channel) -> str:
-        """The file or folder that a channel is for a host."""
-        return staged_folder(self, host, channel) if channel.staged else channel.path
+from .run import RUNS, Host, Run, hosts_of
 
 
 def plan(job: Job, *, in_containers: bool, now: float) -> Run:
@@ -110,11 +32,6 @@ def plan(job: Job, *, in_containers: bool, now: float) -> Run:
             continue
         now += 0.001  # another run of this name started in the same millisecond
     return Run(job, name, uuid.uuid4().hex, folder, now, hosts_of(job, folder, in_containers=in_containers))
-
-
-def hosts_of(job: Job, folder: str, *, in_containers: bool) -> tuple[Host, ...]:
-    """The hosts' trees in a run's folder."""
-    return tuple(Host(host, f"{folder}/{host}", DEFAULT_BASE if in_containers else f"{folder}/{host}") for host in job.hosts)
 
 
 def claim(run: Run) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from .layout import RUNS, Run
+from .run import RUNS, Run
 
 
 def caller(environ: Mapping[str, str]) -> tuple[int, int]:

@@ -17,12 +17,9 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ..job.job import Channel
-
-if TYPE_CHECKING:
-    from .layout import Run
+from .run import Run
 
 BLOCK = 1 << 20  # bytes, read at once and asked of the kernel for the FIFO
 PAUSE = 0.02  # seconds between two looks for a reader, and for the end

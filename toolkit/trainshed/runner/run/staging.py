@@ -8,23 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from trainshed.base.errors import TrainshedError
 
 from ..job.channels import glob_root
 from ..job.job import Channel
-
-if TYPE_CHECKING:
-    from .layout import Host, Run
+from .run import Run
 
 Bring = Callable[[str], None]  # writes a file to a path
-
-
-def staged_folder(run: Run, host: Host, channel: Channel) -> str:
-    """The folder that stands for a staged channel on a host."""
-    part = host.name if channel.distribution == "ShardedByS3Key" else "all"
-    return f"{run.folder}/staged/{channel.name}/{part}"
 
 
 def stage(run: Run, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
@@ -38,7 +29,7 @@ def stage(run: Run, environ: Mapping[str, str], say: Callable[[str], None]) -> N
         if not channel.staged:
             continue
         members = _members(channel, environ, say, in_containers)
-        folders = list(dict.fromkeys(staged_folder(run, host, channel) for host in run.hosts))
+        folders = list(dict.fromkeys(run.staged(host, channel) for host in run.hosts))
         for number, folder in enumerate(folders):
             os.makedirs(folder, exist_ok=True)
             for name, bring in members[number :: len(folders)]:

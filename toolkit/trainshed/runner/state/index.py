@@ -10,12 +10,10 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from trainshed.base.files import remove, write_atomic
 
-if TYPE_CHECKING:
-    from ..run.layout import Run
+from ..run.run import Run
 
 _ID = re.compile(r"[0-9a-f]{32}")
 LARGEST = 64 << 10  # bytes of one entry

@@ -13,13 +13,12 @@ from typing import Any
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import MASK, mask_mapping, mask_text
 
-from ..display.metrics import Metrics
 from ..job.job import S3
-from ..run.layout import Run
+from ..run.ending import Ending, Verdict
+from ..run.metrics import Metrics
 from ..run.platform_files import input_data_config, shown_hyperparameters
-from ..run.watch import Ending
+from ..run.run import Run
 from . import identity
-from .verdict import Verdict
 
 MESSAGES = {
     "Starting": "Preparing folders, code and hosts",

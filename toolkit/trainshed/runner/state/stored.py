@@ -14,10 +14,11 @@ from trainshed.base.files import read_bytes
 from trainshed.base.secrets import MASK
 from trainshed.contract.hyperparameters import SpelledFloat
 
-from ..job.job import Channel, Distribution, Job, Reference, Resources, Spot
+from ..job.job import Job
 from ..job.nodes import RawText
-from ..run.layout import RUNS, Run, hosts_of
+from ..run.run import RUNS, Run, hosts_of
 from . import identity, index
+from .job_json import job_of
 from .status import ENDED
 
 LARGEST = 16 << 20  # bytes of a file of ours
@@ -186,27 +187,6 @@ def find(text: str, environ: Mapping[str, str]) -> Stored:
     if exact:
         raise NoRunError(f"several runs are named {text!r}", hint="name the folder instead")
     raise NoRunError(f"{len(begins)} runs begin with {text!r}: {names}", hint="give more of the name")
-
-
-def job_of(data: dict[str, Any]) -> Job:
-    """A job from `job.json`. Raises KeyError, TypeError, ValueError where it is none."""
-    fields = dict(data)
-    fields["hyperparameters"] = {str(name): RawText(str(text)) for name, text in data["hyperparameters"].items()}
-    fields["channels"] = tuple(Channel(**{**one, "files": tuple(one["files"])}) for one in data["channels"])
-    fields["distribution"] = Distribution(**data["distribution"])
-    fields["resources"] = Resources(**data["resources"])
-    fields["references"] = {name: Reference(**one) for name, one in data["references"].items()}
-    fields["metric_definitions"] = tuple((str(name), str(regex)) for name, regex in data["metric_definitions"])
-    spot = data["spot"]
-    fields["spot"] = Spot(**{**spot, "interrupt_after": tuple(spot["interrupt_after"])}) if spot else None
-    for name in ("entrypoint", "arguments", "notes"):
-        fields[name] = tuple(data[name])
-    job = Job(**fields)
-    if not 1 <= job.instances <= 512 or not re.fullmatch(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*", job.checkpoint_path):
-        raise ValueError("instances")
-    if ".." in job.checkpoint_path.split("/"):
-        raise ValueError("checkpoint_path")
-    return job
 
 
 def refuse_masked(job: Job, where: str) -> None:

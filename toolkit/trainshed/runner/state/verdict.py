@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 from typing import Any
 
 from trainshed.base.errors import EXIT_USER
+from trainshed.base.units import duration
 
-from ..display.screen import duration
-from ..run.layout import Host, Run
-from ..run.watch import Ending, HostEnd
+from ..run.ending import Ending, HostEnd, Verdict
+from ..run.run import Host, Run
 from .records import failure_of, record_of
 
 EXIT_TIME_OVER = 124  # as timeout(1) says it
@@ -20,23 +19,6 @@ _LOST_PEER = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|ncclRemoteError|ncclSystemError|[Rr]emote process|"
     r"Socket closed|recvBytes|failed to recv|Connection refused|no such host name"
 )
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How the job ended.
-
-    status, secondary: TrainingJobStatus and SecondaryStatus of the platform's DescribeTrainingJob.
-    exit_code: what the runner exits with: the failed host's, 128 + n after stop signal n, 124 when the time was over.
-    failed_host: the host that failed first, "" for none.
-    reason: why it failed, at most 1,024 bytes; for a stopped job by whom.
-    """
-
-    status: str
-    secondary: str
-    exit_code: int
-    failed_host: str = ""
-    reason: str = ""
 
 
 def judge(run: Run, ending: Ending) -> Verdict:

@@ -19,10 +19,10 @@ from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.wire.batch_probe import VARIABLE
 from trainshed.contract.wire.batch_search import BatchSize, largest_batch, scaled_learning_rate
 
+from ..control.execution import execute
 from ..display.screen import Screen
 from ..job.job import Job
 from ..places import choose
-from ..run.execution import execute
 
 STEPS = 3  # of a probe: the first allocates the optimizer's state, the second is compiled, the third is as all others
 TRIES = 8
@@ -138,6 +138,6 @@ def flags_of(arguments: list[str]) -> tuple[str, str, list[str]]:
 
 def run_fitted(job: Job, name: str, rate: str, environ: Mapping[str, str] = os.environ) -> int:
     """Finds the batch, then runs the job; the job's exit status."""
-    from ..run.execution import run_job
+    from ..control.execution import run_job
 
     return run_job(fitted(job, name, rate, environ), environ)

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trainshed.base.units import duration
 from trainshed.container.cluster.slurm import expand
 from trainshed.container.supervisor.loop import STOP_SIGNALS, SignalPipe
 
-from ...display.metrics import Metrics
-from ...display.screen import Screen, duration
-from ...run.layout import Run
-from ...run.watch import REPORT_SECONDS
+from ...display.screen import Screen
+from ...run.grace import KILL_SECONDS
+from ...run.metrics import Metrics
+from ...run.run import Run
 from .client import PENDING, Client, SlurmError, State
 
 LOOK_SECONDS = 0.5  # between two looks at the logs
@@ -181,7 +182,7 @@ class Follower:
             return
         grace = self.run.job.grace_seconds
         self.screen.say(f"{name}: stopping job {self.job}; the script has {duration(grace)} to end. Ctrl-C again cancels it")
-        self.cancel_at = time.monotonic() + grace + REPORT_SECONDS
+        self.cancel_at = time.monotonic() + grace + KILL_SECONDS
         self.client.ask_to_stop(self.job)
 
 

@@ -20,13 +20,12 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from trainshed.contract.paths import DEFAULT_BASE
+from trainshed.base.errors import EXIT_INTERRUPTED
 
 from ...job.job import ALL_GPUS
-from ...run.layout import Run
+from ...run.grace import CLUSTER_REPORT_SECONDS
+from ...run.run import Run
 
-EXIT_INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h; what `train` is told to exit with when it was interrupted
-MARGIN = 20  # seconds beyond the script's grace, for `train` to report and for the nodes to agree
 FIRST_PORT = 12_000  # of the ranks, by job: nodes may be shared, and two jobs must not meet
 RUNTIMES = ("auto", "pyxis", "apptainer", "none")
 
@@ -90,7 +89,7 @@ def directives(run: Run, options: Options) -> list[str]:
         "output": f"{run.folder}/logs/slurm.log",
         "open-mode": "append",
         "requeue": "",
-        "signal": f"USR2@{math.ceil(job.grace_seconds) + MARGIN}",
+        "signal": f"USR2@{math.ceil(job.grace_seconds + CLUSTER_REPORT_SECONDS)}",
     }
     if job.max_runtime_seconds:
         ours["time"] = str(max(1, math.ceil(job.max_runtime_seconds / 60)))
@@ -167,6 +166,3 @@ def _folders(run: Run) -> list[str]:
 def _uri(image: str) -> str:
     """An image's name as apptainer wants it: a file, or with the kind of place in front."""
     return image if "://" in image or image.startswith("/") or image.endswith(".sif") else f"docker://{image}"
-
-
-__all__ = ["DEFAULT_BASE", "EXIT_INTERRUPTED", "RUNTIMES", "Options", "batch_script", "directives"]

@@ -14,31 +14,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainshed.base.errors import EXIT_SIGNAL_BASE, JobError, Problem, did_you_mean
+from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, JobError, Problem, did_you_mean
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import NAMES_VARIABLE, mask_text
+from trainshed.base.units import duration
 from trainshed.container.supervisor.loop import SignalPipe
 from trainshed.machine.signals import Interrupted, stop_raises
 
-from ...display.metrics import Metrics
-from ...display.screen import Screen, duration
+from ...display.screen import Screen
 from ...display.summary import render, shown
 from ...job.flags import job_of
 from ...job.job import Job
 from ...job.references import look_up
 from ...run import layout
 from ...run.collect import collect
-from ...run.execution import described
-from ...run.layout import Run
-from ...run.watch import Ending, HostEnd
+from ...run.ending import Ending, HostEnd, Verdict
+from ...run.metrics import Metrics
+from ...run.run import Run
 from ...state import index
+from ...state.job_json import described
 from ...state.records import failure_of, phases_of, record_of
 from ...state.status import StatusFile, iso
-from ...state.verdict import EXIT_TIME_OVER, Verdict
+from ...state.verdict import EXIT_TIME_OVER
 from ..processes import inherited
 from .client import RUNNING, Client, State
 from .follow import End, Follower, nodes_of
-from .script import EXIT_INTERRUPTED, RUNTIMES, Options, batch_script
+from .script import RUNTIMES, Options, batch_script
 
 _OURS = ("nodes", "ntasks-per-node", "ntasks", "output", "error", "open-mode", "array", "wrap")  # the script relies on them
 

@@ -7,36 +7,35 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError
 from trainshed.base.files import write_atomic
-from trainshed.base.secrets import mask_mapping, mask_text
+from trainshed.base.secrets import mask_text
 from trainshed.container.supervisor.loop import SignalPipe
 from trainshed.machine.signals import Interrupted, stop_raises
 
-from ..display.metrics import Metrics
 from ..display.screen import Screen
 from ..display.summary import render, shown
 from ..display.usage import Gauge
 from ..job.job import Job
 from ..job.references import secrets_of
 from ..places import Backend, choose
+from ..run import layout
+from ..run.collect import Archive, collect
+from ..run.ending import Ending, Verdict
+from ..run.metrics import Metrics
+from ..run.owner import hand_over
+from ..run.pipes import Feeders
+from ..run.run import Run
+from ..run.staging import stage
 from ..state import index
+from ..state.job_json import described
 from ..state.records import phases_of
-from ..state.status import StatusFile, iso
-from ..state.verdict import Verdict, judge
-from . import layout
-from .collect import Archive, collect
-from .layout import Run
-from .owner import hand_over
-from .pipes import Feeders
-from .platform_files import shown_hyperparameters
-from .staging import stage
-from .watch import Ending, Watch
-
-FORMAT = 1  # of job.json
+from ..state.status import StatusFile
+from ..state.verdict import judge
+from .watch import Watch
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def run_job(
             from ..display.dry_run import describe
 
             run = layout.plan(job, in_containers=backend.in_containers, now=time.time())
-            print(describe(run, backend), end="")
+            print(describe(run, backend.interface, backend.describe(run)), end="")
             return 0
         return Execution(job, backend, screen, environ, again, started).run_to_the_end().verdict.exit_code
     except Interrupted as error:
@@ -280,7 +279,7 @@ class Execution:
         return Finished(run, verdict, metrics, archives)
 
     def _upload(self, archives: tuple[Archive, Archive]) -> str:
-        from .s3 import archives_to
+        from ..run.s3 import archives_to
 
         self.screen.say(f"uploading to {self.job.upload}")
         paths = [archive.path for archive in archives if archive.path]
@@ -304,26 +303,3 @@ def _where(job: Job) -> str:
     if job.image:
         return f"{'1 container' if job.instances == 1 else f'{job.instances} containers'} of {job.image}"
     return f"{'1 process' if job.instances == 1 else f'{job.instances} processes'} of this machine"
-
-
-def described(run: Run, engine: str = "") -> dict[str, object]:
-    """`job.json`: the job as it was understood, secrets masked, and where and when it was started.
-
-    Args:
-        engine: where the container engine is that has the hosts.
-    """
-    job = asdict(run.job)
-    job["hyperparameters"] = shown_hyperparameters(run.job)
-    job["environment"] = mask_mapping(run.job.environment)
-    host = run.hosts[0]
-    return {
-        "format": FORMAT,
-        "run": run.name,
-        "id": run.id,
-        "started": iso(run.started),
-        "started_seconds": run.started,
-        "containers": host.base != host.folder,
-        "engine": engine,
-        "directory": os.getcwd(),
-        "job": job,
-    }

@@ -19,8 +19,8 @@ import trainshed
 from trainshed.base.errors import EXIT_INTERNAL, TrainshedError
 
 from ..job.job import Job
+from ..run.run import Run
 from ..state.stored import Stored, load
-from .layout import Run
 
 
 class NotStarted(TrainshedError):
@@ -43,7 +43,7 @@ def start(job: Job, environ: Mapping[str, str], again: Run | None = None, *, qui
     """
     root = os.path.dirname(os.path.dirname(os.path.abspath(trainshed.__file__)))
     # Not `-m`: that would put the working directory before everything else.
-    code = f"import sys; sys.path.insert(0, {root!r}); from trainshed.runner.run.detached import main; main()"
+    code = f"import sys; sys.path.insert(0, {root!r}); from trainshed.runner.control.detached import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         env=dict(environ),

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from trainshed.contract.metrics import log_line
-from trainshed.runner.display.metrics import Metrics
+from trainshed.runner.run.metrics import Metrics
 
 
 def test_first_and_last_values_of_every_metric_are_kept() -> None:

@@ -9,20 +9,21 @@ from collections.abc import Callable, Mapping
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError
 
-from ..display.metrics import Metrics
 from ..places.base import Exit
 from ..places.cleanup import Found, containers, remove_all
 from ..places.container_engine import Engine, EngineError, find_engine
 from ..places.copying import copy_out
 from ..places.leftovers import await_clients, end_leftovers, processes_of
 from ..run.collect import collect
-from ..run.layout import Run
+from ..run.ending import Ending, HostEnd, Verdict
+from ..run.grace import KILL_SECONDS, REPORT_SECONDS
+from ..run.metrics import Metrics
 from ..run.owner import hand_over
-from ..run.watch import REPORT_SECONDS, Ending, HostEnd
-from .records import record_of
-from .status import StatusFile
-from .stored import Stored
-from .verdict import Verdict, judge
+from ..run.run import Run
+from ..state.records import record_of
+from ..state.status import StatusFile
+from ..state.stored import Stored
+from ..state.verdict import judge
 
 PAUSE = 0.1  # seconds between two looks
 EXIT_LOST = EXIT_SIGNAL_BASE + signal.SIGKILL  # what a killed runner would have exited with
@@ -133,7 +134,7 @@ def _end_processes(run_id: str, grace: float) -> list[HostEnd]:
     """The kernel has asked them to end when the runner died; they get their grace, as far as it is not over."""
     if not run_id:
         return []
-    deadline = time.monotonic() + (grace + REPORT_SECONDS if grace else 0)
+    deadline = time.monotonic() + (grace + KILL_SECONDS if grace else 0)
     while processes_of(run_id) and time.monotonic() < deadline:
         time.sleep(PAUSE)
     end_leftovers(run_id)

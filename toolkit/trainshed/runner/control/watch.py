@@ -13,48 +13,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from trainshed.base.units import duration
 from trainshed.container.supervisor.loop import STOP_SIGNALS, SignalPipe
 
-from ..display.metrics import Metrics
-from ..display.screen import Screen, duration
+from ..display.screen import Screen
 from ..display.stream import HostStream
 from ..places.base import RunningHost
-from .layout import Run
+from ..run.ending import Ending, HostEnd
+from ..run.grace import KILL_SECONDS
+from ..run.metrics import Metrics
+from ..run.run import Run
 
 FAILURE_GRACE = 30.0  # seconds that the other hosts get once one has failed
-REPORT_SECONDS = 12.0  # beyond a grace, for `train` to end what remains and to write its report
 HURRY_SECONDS = 5.0  # that `train` gets to kill its script and to report, before it is killed itself
 TICK = 1.0  # seconds between two looks at the clock for the status
-
-
-@dataclass(frozen=True)
-class HostEnd:
-    """How one host ended, in the order in which they did. asked: after we had asked it to stop."""
-
-    name: str
-    code: int
-    note: str = ""
-    asked: bool = False
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How all hosts ended.
-
-    stop_signal: the first stop signal that came to us, 0 for none.
-    timed_out: the job's time was over; waited: its time with all interruptions was.
-    interrupted: spot capacity was taken away.
-    killed: hosts were killed, because their grace was over or the user would not wait.
-    """
-
-    hosts: tuple[HostEnd, ...]
-    stop_signal: int = 0
-    timed_out: bool = False
-    killed: bool = False
-    seconds: float = 0.0
-    waited: bool = False
-    interrupted: bool = False
-    trouble: str = ""
 
 
 @dataclass
@@ -208,7 +180,7 @@ class Watch:
     def ask_to_stop(self, grace: float, reason: str) -> None:
         """Asks all hosts to end, and starts the clock."""
         self.asked = True
-        self.kill_at = time.monotonic() + grace + REPORT_SECONDS
+        self.kill_at = time.monotonic() + grace + KILL_SECONDS
         (self.interrupting if self.interrupted else self.stopping)(reason)
         for host in self.living:
             host.stop(grace)

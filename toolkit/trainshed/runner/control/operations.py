@@ -9,23 +9,19 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.secrets import MASK
 from trainshed.contract.hyperparameters import SpelledFloat
 
-from ..display.screen import duration
-from ..display.summary import shown
 from ..job.job import ALL_GPUS, DEFAULT_GRACE, Job, Spot
 from ..job.nodes import RawText
 from ..places.container_engine import EngineError
-from ..run.layout import RUNNER_LOG, RUNS, Run
-from . import index
+from ..run.run import RUNNER_LOG, RUNS, Run
+from ..state import index
+from ..state.stored import Stored, load, plain_hyperparameters, refuse_masked
 from .recover import remove_leftovers, settle, still_running
-from .status import savings
-from .stored import Stored, load, plain_hyperparameters, refuse_masked
 
 PAUSE = 0.1  # seconds between two looks at a run that ends
 Say = Callable[[str], None]
@@ -52,36 +48,6 @@ def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
     return "Lost", f"runner killed while {phase}" + (f"; {', '.join(left)} still run" if left else "")
 
 
-def table(runs: list[Stored], environ: Mapping[str, str], *, everything: bool) -> str:
-    """`trainshed ps`: one line a run; those that are over only where everything is asked for."""
-    rows = [("NAME", "STATUS", "PHASE", "STARTED", "HOSTS", "FOLDER")]
-    for run in runs:
-        status, more = state_of(run, environ)
-        if run.ended and not everything:
-            continue
-        resources = run.status.get("ResourceConfig") or {}
-        image = (run.status.get("AlgorithmSpecification") or {}).get("TrainingImage", "")
-        hosts = f"{resources.get('InstanceCount', '?')} {'of ' + image if image else 'processes'}"
-        rows.append((run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
-    )
-
-
-def ago(stamp: Any) -> str:
-    """`12 s ago` for an ISO time."""
-    seconds = _seconds(stamp)
-    return f"{duration(max(0.0, time.time() - seconds))} ago" if seconds else "?"
-
-
-def _seconds(stamp: Any) -> float:
-    try:
-        return datetime.fromisoformat(str(stamp)).timestamp()
-    except ValueError:
-        return 0.0
-
-
 def public_status(run: Stored, environ: Mapping[str, str]) -> dict[str, Any]:
     """`status.json` as it is true now: a run whose runner was killed is Failed, and says so."""
     data = json.loads(json.dumps(run.status))
@@ -90,41 +56,6 @@ def public_status(run: Stored, environ: Mapping[str, str]) -> dict[str, Any]:
         data |= {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": more}
         data.setdefault("Trainshed", {})["Lost"] = True
     return dict(data)
-
-
-def describe(run: Stored, environ: Mapping[str, str]) -> str:
-    """`trainshed status`: how a run stands, for a person."""
-    status, more = state_of(run, environ)
-    data = run.status
-    rows = [(status.lower(), run.name + (f": {more}" if more else ""))]
-    rows.append(("started", f"{data.get('CreationTime', '?')}, {ago(data.get('CreationTime'))}"))
-    phases = []
-    for one in data.get("SecondaryStatusTransitions") or []:
-        start, end = _seconds(one.get("StartTime")), _seconds(one.get("EndTime"))
-        end = end or (time.time() if run.runner else start)
-        phases.append(str(one.get("Status")) + (f" {duration(end - start)}" if end > start else ""))
-    rows.append(("phases", " -> ".join(phases)))
-    if "TrainingTimeInSeconds" in data:
-        text = f"training {data['TrainingTimeInSeconds']}, billable {data['BillableTimeInSeconds']}"
-        saved = savings(data)
-        rows.append(("seconds", text + (f", savings {saved:.1f} %" if saved is not None else "")))
-    if "ExitCode" in run.ours:
-        rows.append(("exit", str(run.ours["ExitCode"])))
-    for number, one in enumerate(data.get("FinalMetricDataList") or []):
-        value = one.get("Value")
-        text = f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
-        rows.append(("" if number else "metrics", f"{one.get('MetricName')} {text}"))
-    for name, path in (
-        ("model", f"{run.folder}/output/model.tar.gz"),
-        ("logs", f"{run.folder}/logs"),
-        ("folder", run.folder),
-    ):
-        if os.path.exists(path):
-            rows.append((name, shown(path)))
-    lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
-    if data.get("FailureReason"):
-        lines += ["", *(f"  {line}" for line in str(data["FailureReason"]).splitlines())]
-    return "\n".join(lines) + "\n"
 
 
 def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = False) -> Stored:

@@ -1,0 +1,81 @@
+"""How stored runs stand, for a person: the table of `trainshed ps` and the page of `trainshed status`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from trainshed.base.units import duration
+
+from ..state.status import savings
+from ..state.stored import Stored
+from .summary import shown
+
+Standing = tuple[str, str]  # a run's status, and what more there is to say
+
+
+def table(runs: Iterable[tuple[Stored, Standing]], *, everything: bool) -> str:
+    """`trainshed ps`: one line a run; those that are over only where everything is asked for."""
+    rows = [("NAME", "STATUS", "PHASE", "STARTED", "HOSTS", "FOLDER")]
+    for run, (status, more) in runs:
+        if run.ended and not everything:
+            continue
+        resources = run.status.get("ResourceConfig") or {}
+        image = (run.status.get("AlgorithmSpecification") or {}).get("TrainingImage", "")
+        hosts = f"{resources.get('InstanceCount', '?')} {'of ' + image if image else 'processes'}"
+        rows.append((run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+    )
+
+
+def ago(stamp: Any) -> str:
+    """`12 s ago` for an ISO time."""
+    seconds = _seconds(stamp)
+    return f"{duration(max(0.0, time.time() - seconds))} ago" if seconds else "?"
+
+
+def _seconds(stamp: Any) -> float:
+    try:
+        return datetime.fromisoformat(str(stamp)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def describe(run: Stored, standing: Standing) -> str:
+    """`trainshed status`: how a run stands, for a person."""
+    status, more = standing
+    data = run.status
+    rows = [(status.lower(), run.name + (f": {more}" if more else ""))]
+    rows.append(("started", f"{data.get('CreationTime', '?')}, {ago(data.get('CreationTime'))}"))
+    phases = []
+    for one in data.get("SecondaryStatusTransitions") or []:
+        start, end = _seconds(one.get("StartTime")), _seconds(one.get("EndTime"))
+        end = end or (time.time() if run.runner else start)
+        phases.append(str(one.get("Status")) + (f" {duration(end - start)}" if end > start else ""))
+    rows.append(("phases", " -> ".join(phases)))
+    if "TrainingTimeInSeconds" in data:
+        text = f"training {data['TrainingTimeInSeconds']}, billable {data['BillableTimeInSeconds']}"
+        saved = savings(data)
+        rows.append(("seconds", text + (f", savings {saved:.1f} %" if saved is not None else "")))
+    if "ExitCode" in run.ours:
+        rows.append(("exit", str(run.ours["ExitCode"])))
+    for number, one in enumerate(data.get("FinalMetricDataList") or []):
+        value = one.get("Value")
+        text = f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+        rows.append(("" if number else "metrics", f"{one.get('MetricName')} {text}"))
+    for name, path in (
+        ("model", f"{run.folder}/output/model.tar.gz"),
+        ("logs", f"{run.folder}/logs"),
+        ("folder", run.folder),
+    ):
+        if os.path.exists(path):
+            rows.append((name, shown(path)))
+    lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
+    if data.get("FailureReason"):
+        lines += ["", *(f"  {line}" for line in str(data["FailureReason"]).splitlines())]
+    return "\n".join(lines) + "\n"

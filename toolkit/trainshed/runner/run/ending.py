@@ -1,0 +1,52 @@
+"""How hosts ended, and what that means for the job: values that the watch makes and everybody else reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HostEnd:
+    """How one host ended, in the order in which they did. asked: after we had asked it to stop."""
+
+    name: str
+    code: int
+    note: str = ""
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How all hosts ended.
+
+    stop_signal: the first stop signal that came to us, 0 for none.
+    timed_out: the job's time was over; waited: its time with all interruptions was.
+    interrupted: spot capacity was taken away.
+    killed: hosts were killed, because their grace was over or the user would not wait.
+    """
+
+    hosts: tuple[HostEnd, ...]
+    stop_signal: int = 0
+    timed_out: bool = False
+    killed: bool = False
+    seconds: float = 0.0
+    waited: bool = False
+    interrupted: bool = False
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the job ended.
+
+    status, secondary: TrainingJobStatus and SecondaryStatus of the platform's DescribeTrainingJob.
+    exit_code: what the runner exits with: the failed host's, 128 + n after stop signal n, 124 when the time was over.
+    failed_host: the host that failed first, "" for none.
+    reason: why it failed, at most 1,024 bytes; for a stopped job by whom.
+    """
+
+    status: str
+    secondary: str
+    exit_code: int
+    failed_host: str = ""
+    reason: str = ""

@@ -1,0 +1,62 @@
+"""`job.json` of a run's folder, written when the run starts and read by later commands."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict
+from typing import Any
+
+from trainshed.base.secrets import mask_mapping
+
+from ..job.job import Channel, Distribution, Job, Reference, Resources, Spot
+from ..job.nodes import RawText
+from ..run.platform_files import shown_hyperparameters
+from ..run.run import Run
+from .status import iso
+
+FORMAT = 1
+
+
+def described(run: Run, engine: str = "") -> dict[str, object]:
+    """`job.json`: the job as it was understood, secrets masked, and where and when it was started.
+
+    Args:
+        engine: where the container engine is that has the hosts.
+    """
+    job = asdict(run.job)
+    job["hyperparameters"] = shown_hyperparameters(run.job)
+    job["environment"] = mask_mapping(run.job.environment)
+    host = run.hosts[0]
+    return {
+        "format": FORMAT,
+        "run": run.name,
+        "id": run.id,
+        "started": iso(run.started),
+        "started_seconds": run.started,
+        "containers": host.base != host.folder,
+        "engine": engine,
+        "directory": os.getcwd(),
+        "job": job,
+    }
+
+
+def job_of(data: dict[str, Any]) -> Job:
+    """A job from `job.json`. Raises KeyError, TypeError, ValueError where it is none."""
+    fields = dict(data)
+    fields["hyperparameters"] = {str(name): RawText(str(text)) for name, text in data["hyperparameters"].items()}
+    fields["channels"] = tuple(Channel(**{**one, "files": tuple(one["files"])}) for one in data["channels"])
+    fields["distribution"] = Distribution(**data["distribution"])
+    fields["resources"] = Resources(**data["resources"])
+    fields["references"] = {name: Reference(**one) for name, one in data["references"].items()}
+    fields["metric_definitions"] = tuple((str(name), str(regex)) for name, regex in data["metric_definitions"])
+    spot = data["spot"]
+    fields["spot"] = Spot(**{**spot, "interrupt_after": tuple(spot["interrupt_after"])}) if spot else None
+    for name in ("entrypoint", "arguments", "notes"):
+        fields[name] = tuple(data[name])
+    job = Job(**fields)
+    if not 1 <= job.instances <= 512 or not re.fullmatch(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*", job.checkpoint_path):
+        raise ValueError("instances")
+    if ".." in job.checkpoint_path.split("/"):
+        raise ValueError("checkpoint_path")
+    return job
