@@ -16,7 +16,8 @@ import torch
 
 from jobs.checkpoint.loops import names, train
 from trainshed.checkpoint import Checkpointer, ResumableLoader, ResumableSampler, export_weights
-from trainshed.contract.wire.notice import NOTICE_FILE, Notice, read_answers, write_notice
+from trainshed.contract.wire.notice import Notice, read_answers, write_notice
+from trainshed.contract.wire.variables import NOTICE_FILE
 
 pytestmark = pytest.mark.torch
 

@@ -12,6 +12,8 @@ import importlib.machinery
 import os
 import sys
 
+from trainshed.contract.wire.variables import AUTOPATCH
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,14 +37,13 @@ HOOKS = {
 }
 # The line that a hook's messages begin with.
 _SIGNS = {"checkpoint": "checkpoint=auto"}
-VARIABLE = "TRAINSHED_AUTOPATCH"
 
 
 def install() -> None:
     """Waits for the libraries that this job's hooks are for."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
-    chosen = [name for name in os.environ.get(VARIABLE, "").split(",") if name in HOOKS]
+    chosen = [name for name in os.environ.get(AUTOPATCH, "").split(",") if name in HOOKS]
     if chosen:
         sys.meta_path.insert(0, _Finder(chosen))
 

@@ -7,11 +7,10 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
 MASK = "******"
-NAMES_VARIABLE = "TRAINSHED_SECRET_NAMES"
 SHORTEST_SECRET = 4  # shorter values ("0", "yes") would blank out innocent text
 _NO_SECRETS = ("true", "false", "none", "null")  # likewise
 
@@ -62,28 +61,12 @@ def _mask(value: Any) -> Any:
     return mask_text(value) if isinstance(value, str) else value
 
 
-def secret_values(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The values of secret names at any depth, longest first: what `mask_text` is to blank out."""
+def secret_values(values: Mapping[str, Any], names: Collection[str] = ()) -> tuple[str, ...]:
+    """The values of secret names (and of those in `names`) at any depth, longest first: what `mask_text` masks."""
     found: set[str] = set()
-    names = named(values)
     for key, value in values.items():
         _collect(value, is_secret_name(str(key)) or key in names, found)
     return tuple(sorted(found, key=lambda value: (-len(value), value)))
-
-
-def named(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Variables that the job itself calls secret, whatever their names: `NAMES_VARIABLE` lists them, with commas."""
-    return tuple(name for name in str(values.get(NAMES_VARIABLE) or "").split(",") if name)
-
-
-def hidden_bytes(environ: Mapping[str, str]) -> tuple[bytes, ...]:
-    """The values of those variables, longest first: what is blanked out wherever lines are passed on."""
-    values = {environ.get(name, "") for name in named(environ)}
-    return tuple(
-        value.encode("utf-8", "surrogateescape")
-        for value in sorted(values, key=len, reverse=True)
-        if len(value) >= SHORTEST_SECRET
-    )
 
 
 def _collect(value: Any, secret: bool, found: set[str]) -> None:

@@ -8,7 +8,8 @@ import time
 
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
-from trainshed.contract.wire.notice import NOTICE_FILE, Answer, Notice, write_answer
+from trainshed.contract.wire.notice import Answer, Notice, write_answer
+from trainshed.contract.wire.variables import NOTICE_FILE
 
 from . import folder as folders
 from . import ranks as ranks_module

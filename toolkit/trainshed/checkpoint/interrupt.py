@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 
-from trainshed.contract.wire.notice import NOTICE_FILE, Notice, Watch
+from trainshed.contract.wire.notice import Notice, Watch
+from trainshed.contract.wire.variables import NOTICE_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from trainshed.base.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, did_you_mean, visible
+from trainshed.contract.wire.variables import LOG_LEVEL
 
 HELP = """\
 usage: trainshed COMMAND ...
@@ -146,10 +147,10 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush finds a reader
         return 141
     except Exception as error:  # a defect of ours: one line, and the whole only for who asks
-        if os.environ.get("TRAINSHED_LOG_LEVEL", "").upper() == "DEBUG":
+        if os.environ.get(LOG_LEVEL, "").upper() == "DEBUG":
             raise
         _say(f"trainshed itself failed: {type(error).__name__}: {error} ({_place(error)})")
-        _say("hint: this is a defect of trainshed; please report it with what TRAINSHED_LOG_LEVEL=DEBUG prints")
+        _say(f"hint: this is a defect of trainshed; please report it with what {LOG_LEVEL}=DEBUG prints")
         return EXIT_INTERNAL
 
 

@@ -14,6 +14,7 @@ import tempfile
 
 from trainshed.base.errors import EXIT_SUCCESS, JobError, Problem, TrainshedError
 from trainshed.contract.paths import DEFAULT_BASE
+from trainshed.contract.wire.variables import ENTRYPOINTS
 
 from .console import say
 from .main import train
@@ -101,7 +102,7 @@ def _ready_programs() -> str:
     """The folder of trainshed's ready programs, "" where they or what they need are missing."""
     from importlib.util import find_spec
 
-    folder = os.environ.get("TRAINSHED_ENTRYPOINTS") or "/opt/trainshed/entrypoints"
+    folder = os.environ.get(ENTRYPOINTS) or "/opt/trainshed/entrypoints"
     there = os.path.isfile(f"{folder}/demo_data.py") and os.path.isfile(f"{folder}/image_classification.py")
     return folder if there and all(find_spec(name) for name in ("torch", "sklearn", "numpy")) else ""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from trainshed.base.secrets import is_secret_name, mask_text, secret_values
+from trainshed.base.secrets import is_secret_name, mask_text
+from trainshed.contract.wire.secret_names import environment_secrets
 
 from .hangs.hang_watch import stops_on_hang
 from .launchers.binding import format_list
@@ -85,7 +86,7 @@ def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> 
 
 
 def _variables(values: dict[str, str], indent: str) -> list[str]:
-    secrets = secret_values(values)
+    secrets = environment_secrets(values)
     shown = []
     for name in sorted(values):
         text = "******" if is_secret_name(name) and values[name] else mask_text(values[name], secrets)

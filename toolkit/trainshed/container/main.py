@@ -7,10 +7,10 @@ import signal
 import sys
 
 from trainshed.base.errors import EXIT_SUCCESS, NoJobError, TrainshedError
-from trainshed.base.secrets import secret_values
 from trainshed.contract.job import read_job
 from trainshed.contract.outcome import clear_outcome, writable
 from trainshed.contract.paths import Paths
+from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.machine.signals import Interrupted, stop_ignored, stop_raises
 
 from . import launchers
@@ -106,7 +106,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     """Runs one job to its end (or prints what it would run) and returns the exit status."""
     record = RunRecord()
     paths = Paths.from_environment(environ)
-    secrets = secret_values(environ)
+    secrets = environment_secrets(environ)
     host = environ.get("SM_CURRENT_HOST", "")
     carried: Carried | None = None
     failure: Failure | None = None
@@ -119,7 +119,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
         with stop_raises("before the script was started"), Scratch(environ, paths.output) as scratch:
             job = read_job(environ)
             paths, host = job.paths, job.resources.current_host
-            secrets = secret_values({**environ, **job.hyperparameters.user, **job.hyperparameters.reserved})
+            secrets = environment_secrets({**environ, **job.hyperparameters.user, **job.hyperparameters.reserved})
             record.job(job)
             if not dry_run:
                 _make_folders(job)

@@ -16,6 +16,7 @@ from .paths import FOLDER_VARIABLES, Paths
 from .settings import Settings, read_settings
 from .wire import compile_plan as compiler
 from .wire.compile_plan import CompilerRequest
+from .wire.variables import of_setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
 
 
 def _require_job(paths: Paths, environ: Mapping[str, str]) -> None:
-    names = ("SAGEMAKER_PROGRAM", "SM_ENTRY_SCRIPT", "SM_USER_ENTRY_POINT", "TRAINSHED_PROGRAM", "SM_HPS")
+    names = ("SAGEMAKER_PROGRAM", "SM_ENTRY_SCRIPT", "SM_USER_ENTRY_POINT", of_setting("program"), "SM_HPS")
     named = any(environ.get(name) for name in names)
     if named or os.path.isdir(paths.config) or _has_entries(paths.code) or _has_entries(f"{paths.input_data}/code"):
         return
@@ -364,7 +365,7 @@ def _overridden_variables(settings: Settings, hps: Hyperparameters, warnings: li
         settings = settings.replace(**{name: getattr(Settings, name)})
         if value != decided:
             warnings.append(
-                f"ignoring variable TRAINSHED_{name.upper()} = {value}: "
+                f"ignoring variable {of_setting(name)} = {value}: "
                 f"the job's hyperparameter {winner} = {hps.get(winner)} overrides it"
             )
     return settings

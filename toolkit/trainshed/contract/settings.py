@@ -13,6 +13,7 @@ from trainshed.base.record import Record
 
 from .hyperparameters import ARGV_STYLES, decode_value
 from .wire.compile_plan import BACKENDS, MODES, SWITCHES
+from .wire.variables import PREFIX, TABLE, of_setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 DISTRIBUTIONS = ("script", "torchrun", "mpi", "xla", "pipeline")
 ENGINES = ("trainshed", "torchrun", "mpi")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
-COPY_TO_VARIABLE = "TRAINSHED_CHECKPOINT_COPY_TO"
+COPY_TO_VARIABLE = of_setting("checkpoint_copy_to")
 
 
 class Settings(Record):
@@ -115,28 +116,7 @@ _RANGES = {
     "install_timeout_seconds": (1, 86_400),
     "hang_seconds": (0, 864_000),
 }
-# Read elsewhere (by the runner, by the inside wing) or set by trainshed for the script.
-_OTHER_VARIABLES = frozenset(
-    {
-        "TRAINSHED_AGENT_CHECKPOINTS",
-        "TRAINSHED_AGENT_EVENTS",
-        "TRAINSHED_AGENT_LOST",
-        "TRAINSHED_AGENT_PID",
-        "TRAINSHED_AUTOPATCH",
-        "TRAINSHED_AZURE_METADATA",
-        "TRAINSHED_COMPILE_PLAN",
-        "TRAINSHED_ENTRYPOINTS",
-        "TRAINSHED_HOST",
-        "TRAINSHED_HOSTS",
-        "TRAINSHED_LOG_LEVEL",
-        "TRAINSHED_NOTICE_FILE",
-        "TRAINSHED_PROBE",
-        "TRAINSHED_ROSTER_TOKEN",
-        "TRAINSHED_RUN_DIR",
-        "TRAINSHED_RUN_ID",
-        "TRAINSHED_SECRET_NAMES",
-    }
-)
+_OTHER_VARIABLES = frozenset(row[0] for row in TABLE)  # not settings
 
 
 def read_settings(
@@ -145,7 +125,7 @@ def read_settings(
     """The settings that `trainshed_*` hyperparameters and `TRAINSHED_*` variables ask for; unknown ones are problems."""
     given: dict[str, Any] = {}
     for source, names in (
-        ("environment", {k: v for k, v in environ.items() if k.startswith("TRAINSHED_") and k not in _OTHER_VARIABLES}),
+        ("environment", {k: v for k, v in environ.items() if k.startswith(PREFIX) and k not in _OTHER_VARIABLES}),
         (hyperparameter_file, {k: v for k, v in reserved.items() if k.startswith("trainshed_")}),
     ):
         for name, value in names.items():

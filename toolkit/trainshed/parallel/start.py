@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import nn
 
 from trainshed.contract.wire.pipeline import Settings, read_settings, settings_from_environment
+from trainshed.contract.wire.variables import PLAN_ONLY
 
 from .grid import Grid, make_grid
-from .plan.command import PLAN_ONLY
 from .session import grid, session
 
 

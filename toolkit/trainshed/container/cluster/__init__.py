@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainshed.contract.cluster import Cluster
+from trainshed.contract.wire.variables import HOSTS
 from trainshed.machine.hardware import probe
 from trainshed.machine.network import free_port
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER_PORT = 7777  # as the peers have it
 # Variables that one of the schedulers other than SageMaker sets; without any of them their modules are not even loaded.
-_TRACES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID", "PET_NNODES", "KUBERNETES_SERVICE_HOST", "NNODES", "TRAINSHED_HOSTS")
+_TRACES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID", "PET_NNODES", "KUBERNETES_SERVICE_HOST", "NNODES", HOSTS)
 
 
 def _schedulers(environ: Mapping[str, str]) -> tuple[ModuleType, ...]:

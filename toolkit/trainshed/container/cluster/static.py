@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from trainshed.base.errors import JobError, Problem, did_you_mean
 from trainshed.contract.cluster import Cluster
+from trainshed.contract.wire.variables import HOST, HOSTS
 from trainshed.machine.network import interface_to
 
 from .hosts import natural_order
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 def evidence(job: Job, environ: Mapping[str, str]) -> str:
     """Whether the variables are set."""
-    if environ.get("TRAINSHED_HOSTS"):
-        return "TRAINSHED_HOSTS lists the hosts"
+    if environ.get(HOSTS):
+        return f"{HOSTS} lists the hosts"
     if environ.get("NNODES") and environ.get("NODE_RANK"):
         return "NNODES and NODE_RANK are set"
     return ""
@@ -33,14 +34,14 @@ def evidence(job: Job, environ: Mapping[str, str]) -> str:
 
 def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
     """The hosts that the variables name. Raises JobError."""
-    if not environ.get("TRAINSHED_HOSTS"):
+    if not environ.get(HOSTS):
         count, rank = number(environ, "NNODES"), number(environ, "NODE_RANK")
         return cluster_of(Counted("static", count, rank, environ.get("MASTER_ADDR", "")), "variable NODE_RANK")
-    hosts = natural_order(host.strip() for host in environ["TRAINSHED_HOSTS"].split(",") if host.strip())
-    current = environ.get("TRAINSHED_HOST") or _own_name(hosts)
+    hosts = natural_order(host.strip() for host in environ[HOSTS].split(",") if host.strip())
+    current = environ.get(HOST) or _own_name(hosts)
     if current not in hosts:
-        message = f"is not in TRAINSHED_HOSTS ({', '.join(hosts[:6])})"
-        raise JobError([Problem("variable TRAINSHED_HOST", message, value=current, suggestion=did_you_mean(current, hosts))])
+        message = f"is not in {HOSTS} ({', '.join(hosts[:6])})"
+        raise JobError([Problem(f"variable {HOST}", message, value=current, suggestion=did_you_mean(current, hosts))])
     several = len(hosts) > 1
     return Cluster(
         hosts=hosts,

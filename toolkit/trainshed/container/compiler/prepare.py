@@ -6,7 +6,8 @@ import os
 
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
-from trainshed.contract.wire.compile_plan import HOOKS_VARIABLE, PLAN_VARIABLE, CompilePlan
+from trainshed.contract.wire.compile_plan import CompilePlan
+from trainshed.contract.wire.variables import AUTOPATCH, COMPILE_PLAN
 
 from . import cache
 from .choice import choose
@@ -109,9 +110,9 @@ def _plan(launch: Launch, backend: str, cache_key: str = "", live: str = "") -> 
 
 def _told(prepared: Prepared, plan: CompilePlan, hook: str, defaults: dict[str, str]) -> Prepared:
     """The ranks' environment; the user's own values win over the defaults."""
-    environment = {**defaults, **prepared.launch.environment, PLAN_VARIABLE: plan.to_text()}
-    present = environment.get(HOOKS_VARIABLE, "")
-    environment[HOOKS_VARIABLE] = f"{present},{hook}" if present else hook
+    environment = {**defaults, **prepared.launch.environment, COMPILE_PLAN: plan.to_text()}
+    present = environment.get(AUTOPATCH, "")
+    environment[AUTOPATCH] = f"{present},{hook}" if present else hook
     return prepared.replace(launch=prepared.launch.replace(environment=environment), plan=plan)
 
 

@@ -24,6 +24,7 @@ from trainshed.base.check import Check, fail, ok, warn
 from trainshed.base.errors import TrainshedError
 from trainshed.base.record import Record
 from trainshed.contract.job import read_job
+from trainshed.contract.wire.variables import ROSTER_TOKEN
 
 from ..cluster import resolve
 from ..cluster.hosts import resolves
@@ -316,7 +317,7 @@ def checks(environ: Mapping[str, str], say: Callable[[str], None]) -> list[Check
         return [fail("cluster", error.message, error.hint)]
     if len(cluster.hosts) < 2 or not cluster.participates:
         return [ok("cluster", "this job has one host: there is no other one to reach")]
-    token = job_token(job, cluster, {**environ, "TRAINSHED_ROSTER_TOKEN": f"doctor {environ.get('TRAINSHED_ROSTER_TOKEN')}"})
+    token = job_token(job, cluster, {**environ, ROSTER_TOKEN: f"doctor {environ.get(ROSTER_TOKEN)}"})
     port = (job.settings.roster_port or cluster.port + 1) + 1
     port = port if port < 65_536 else port - 8  # the roster itself has turned back, too
     part: Leader | Member = (

@@ -18,6 +18,8 @@ import struct
 import subprocess
 import sys
 
+from trainshed.contract.wire.variables import ROSTER_TOKEN
+
 from .interfaces import DRIVER_VARIABLE
 
 TYPE_CHECKING = False
@@ -32,7 +34,7 @@ DESCRIBED_BY = (
     "input/data/sm_drivers/sourcecode.json",
     "input/data/sm_drivers/distributed.json",
 )
-_NAMES = ("TRAINSHED_ROSTER_TOKEN", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "SM_HOSTS")
+_NAMES = (ROSTER_TOKEN, "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "SM_HOSTS")
 _KEY_TYPE = b"ssh-ed25519"
 _OWN_TO_A_LOGIN = ("HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_")
 

@@ -12,8 +12,7 @@ from trainshed.base.record import Record
 from trainshed.contract.environment import script_environment
 from trainshed.contract.hyperparameters import to_argv
 from trainshed.contract.settings import COPY_TO_VARIABLE
-from trainshed.contract.wire.compile_plan import HOOKS_VARIABLE
-from trainshed.contract.wire.notice import NOTICE_FILE
+from trainshed.contract.wire.variables import AUTOPATCH, NOTICE_FILE, PROBE
 
 from ..compiler.packages import version_of
 from . import script, torchrun
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from ..supervisor.watcher import Runtime
 
 PEERS_MODULES = f"{os.path.dirname(os.path.abspath(trainshed.__file__))}/compat/sagemaker_training_api"
-PROBE = "TRAINSHED_PROBE"  # `contract.wire.batch_probe` says what it is; most starts need none of it
 STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
 
 
@@ -188,7 +186,7 @@ def _always(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, 
     folders = [*folders_of_hooks, *own, *_peers_modules(own)]
     values = {"PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
     if hooks:
-        values[HOOKS_VARIABLE] = ",".join(hooks)
+        values[AUTOPATCH] = ",".join(hooks)
     if job.settings.checkpoint_copy_to:
         values[COPY_TO_VARIABLE] = job.settings.checkpoint_copy_to
     if probe.isdigit():

@@ -15,10 +15,7 @@ import os
 import sys
 import time
 
-EVENTS = "TRAINSHED_AGENT_EVENTS"  # file that gets one JSON object a line for each restart
-LOST = "TRAINSHED_AGENT_LOST"  # file whose every new content means that a host is lost
-PARENT = "TRAINSHED_AGENT_PID"  # of this process, for the ranks' hook (error_hook)
-CHECKPOINTS = "TRAINSHED_AGENT_CHECKPOINTS"
+from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST, AGENT_PID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> None:
     """torchrun, observed. Ends by the signal that it was sent, and without tracebacks of its own."""
-    os.environ[PARENT] = str(os.getpid())
+    os.environ[AGENT_PID] = str(os.getpid())
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
@@ -51,9 +48,9 @@ class Observer:
     def __init__(self, environ: os._Environ[str]) -> None:
         from ..restarts import newest_step
 
-        self.events, self.lost_file = environ[EVENTS], environ[LOST]
+        self.events, self.lost_file = environ[AGENT_EVENTS], environ[AGENT_LOST]
         self.host = environ.get("SM_CURRENT_HOST", "")
-        self.newest = lambda: newest_step(environ[CHECKPOINTS])
+        self.newest = lambda: newest_step(environ[AGENT_CHECKPOINTS])
         self.best = self.newest()
         self.without_progress = 0
         self.starts = 0

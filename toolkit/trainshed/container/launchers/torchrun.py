@@ -12,6 +12,7 @@ import os
 import sys
 
 from trainshed.base.errors import LaunchError
+from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST
 
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 
@@ -182,9 +183,9 @@ def _agent(launch: Launch) -> tuple[ProcessSpec, ...]:
     )
     environment = _common(launch)
     own = {
-        "TRAINSHED_AGENT_EVENTS": agent_events(launch.scratch),
-        "TRAINSHED_AGENT_LOST": lost_hosts(launch.scratch),
-        "TRAINSHED_AGENT_CHECKPOINTS": launch.job.paths.checkpoints,
+        AGENT_EVENTS: agent_events(launch.scratch),
+        AGENT_LOST: lost_hosts(launch.scratch),
+        AGENT_CHECKPOINTS: launch.job.paths.checkpoints,
         "PYTHONPATH": os.pathsep.join(folder for folder in (_ERROR_HOOK, environment.get("PYTHONPATH", "")) if folder),
     }
     return (

@@ -9,6 +9,8 @@ import calendar
 import json
 import time
 
+from trainshed.contract.wire.variables import AZURE_METADATA
+
 from .http import ask
 
 TYPE_CHECKING = False
@@ -26,7 +28,7 @@ class Azure:
     nothing_to_watch = False
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._endpoint = environ.get("TRAINSHED_AZURE_METADATA") or "http://169.254.169.254"
+        self._endpoint = environ.get(AZURE_METADATA) or "http://169.254.169.254"
         self._name: str | None = None
         self._timeout = 130.0  # the first question switches the service on, which takes up to two minutes
 

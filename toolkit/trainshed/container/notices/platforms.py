@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trainshed.contract.wire.variables import AZURE_METADATA
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -9,7 +11,7 @@ if TYPE_CHECKING:
 DMI = "/sys/class/dmi/id"
 _AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # chassis asset tag of every Azure machine
 # A variable that names an endpoint says that there is one. The first two are those of the vendors' own libraries.
-ENDPOINTS = {"ec2": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "gce": "GCE_METADATA_HOST", "azure": "TRAINSHED_AZURE_METADATA"}
+ENDPOINTS = {"ec2": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "gce": "GCE_METADATA_HOST", "azure": AZURE_METADATA}
 
 
 def present(environ: Mapping[str, str], dmi: str = DMI) -> list[str]:

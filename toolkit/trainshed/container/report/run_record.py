@@ -9,7 +9,8 @@ import time
 
 import trainshed
 from trainshed.base.files import write_atomic
-from trainshed.base.secrets import mask_arguments, mask_mapping, mask_text, secret_values
+from trainshed.base.secrets import mask_arguments, mask_mapping, mask_text
+from trainshed.contract.wire.secret_names import environment_secrets
 
 from .disk_reserve import Room
 
@@ -162,7 +163,7 @@ class RunRecord:
 
 def shown_arguments(argv: tuple[str, ...], env: dict[str, str]) -> list[str]:
     """A command line for showing, secrets masked."""
-    return mask_arguments(list(argv), secret_values(env))
+    return mask_arguments(list(argv), environment_secrets(env))
 
 
 def installed_versions() -> dict[str, str]:

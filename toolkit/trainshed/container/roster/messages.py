@@ -8,6 +8,7 @@ import json
 from trainshed.base.errors import ClusterError
 from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
+from trainshed.contract.wire.variables import ROSTER_TOKEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,12 +94,12 @@ def failure_of_json(data: Mapping[str, Any] | None) -> Failure | None:
 
 
 def job_token(job: Job, cluster: Cluster, environ: Mapping[str, str]) -> str:
-    """What only hosts of this very job say: TRAINSHED_ROSTER_TOKEN where it is set, and the job itself.
+    """What only hosts of this very job say: the variable ROSTER_TOKEN where it is set, and the job itself.
 
     Hosts that were started with different hyperparameters, programs or host lists do not meet.
     """
     same = [
-        environ.get("TRAINSHED_ROSTER_TOKEN", ""),
+        environ.get(ROSTER_TOKEN, ""),
         job.name,
         job.program,
         list(cluster.hosts),

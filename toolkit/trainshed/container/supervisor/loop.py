@@ -11,7 +11,7 @@ import select
 import signal
 import time
 
-from trainshed.base.secrets import NAMES_VARIABLE, hidden_bytes
+from trainshed.contract.wire.secret_names import hidden_bytes
 from trainshed.machine.processes import become_subreaper, catches, descendants
 from trainshed.machine.streams import CONSOLE_BYTES, Console, LogFile, Stream, Terminal, same_file
 
@@ -44,7 +44,7 @@ class Rank:
         self.spec = spec
         self.log = LogFile(spec.log)
         self.pid, out_fd, err_fd = spawn(spec)
-        hidden = hidden_bytes(spec.env) if NAMES_VARIABLE in spec.env else ()
+        hidden = hidden_bytes(spec.env)
         self.out = Stream(out_fd, out, self.log, spec.label, masked=not spec.log, hidden=hidden)
         self.err = Stream(err_fd, err, self.log, spec.label, masked=not spec.log, hidden=hidden)
         self.returncode: int | None = None

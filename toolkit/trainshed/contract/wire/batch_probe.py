@@ -6,12 +6,11 @@ import json
 
 from trainshed.base.record import Record
 
+from .variables import PROBE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-# For `train`: the number of steps. For the ranks: a `Probe` as JSON.
-VARIABLE = "TRAINSHED_PROBE"
 
 
 class Probe(Record):
@@ -35,7 +34,7 @@ class Probe(Record):
 def probe_of(environ: Mapping[str, str]) -> Probe | None:
     """What this rank is told, None where it is no probe."""
     try:
-        value = json.loads(environ.get(VARIABLE) or "null")
+        value = json.loads(environ.get(PROBE) or "null")
         return Probe(**value) if isinstance(value, dict) else None
     except (ValueError, TypeError):
         return None

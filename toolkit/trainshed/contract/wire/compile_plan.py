@@ -6,6 +6,8 @@ import json
 
 from trainshed.base.record import Record
 
+from .variables import COMPILE_PLAN
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,11 +23,6 @@ SWITCHES = ("auto", "on", "off")
 # The platform's names (SageMaker Training Compiler, ended 2023): sent by `TrainingCompilerConfig(enabled, debug)`.
 ENABLED = "sagemaker_training_compiler_enabled"
 DEBUG = "sagemaker_training_compiler_debug_mode"
-
-# Carries a `CompilePlan` to the ranks.
-PLAN_VARIABLE = "TRAINSHED_COMPILE_PLAN"
-# Names of the hooks that the ranks' start-up folder is to install, separated by commas (`autopatch`).
-HOOKS_VARIABLE = "TRAINSHED_AUTOPATCH"
 
 
 class CompilerRequest(Record):
@@ -51,7 +48,7 @@ class CompilerRequest(Record):
 
 
 class CompilePlan(Record):
-    """What the ranks are told, in `PLAN_VARIABLE`.
+    """What the ranks are told, in the variable `COMPILE_PLAN`.
 
     backend: `inductor` or `xla`.
     host: this host's name, for reports.
@@ -80,7 +77,7 @@ class CompilePlan(Record):
 def plan_of(environ: Mapping[str, str]) -> CompilePlan | None:
     """The plan that a rank was given, None where there is none, or none that can be read."""
     try:
-        value = json.loads(environ.get(PLAN_VARIABLE) or "null")
+        value = json.loads(environ.get(COMPILE_PLAN) or "null")
         return CompilePlan(**value) if isinstance(value, dict) else None
     except (ValueError, TypeError):
         return None

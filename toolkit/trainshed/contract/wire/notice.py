@@ -24,7 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NOTICE_FILE = "TRAINSHED_NOTICE_FILE"
 _LIMIT = 1 << 20  # bytes
 
 

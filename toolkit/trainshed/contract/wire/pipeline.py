@@ -12,13 +12,15 @@ import os
 from trainshed.base.errors import TrainshedError, did_you_mean
 from trainshed.base.record import Record
 
+from .variables import of_setting
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
 # JSON object: the settings of a job's pipeline, for its ranks.
-VARIABLE = "TRAINSHED_PIPELINE"
+VARIABLE = of_setting("pipeline")
 SCHEDULES = {
     "simple": "gpipe",
     "gpipe": "gpipe",

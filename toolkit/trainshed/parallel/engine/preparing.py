@@ -9,10 +9,11 @@ import torch.distributed as dist
 from torch import nn
 
 from trainshed.contract.wire.pipeline import Settings
+from trainshed.contract.wire.variables import PLAN_ONLY
 
 from ..errors import PlanError
 from ..grid import Grid
-from ..plan.command import PLAN_ONLY, PlanWritten
+from ..plan.command import PlanWritten
 from ..plan.costs import Link
 from ..plan.lines import assignment_lines
 from ..plan.plan_file import Plan, load_plan, model_fingerprint

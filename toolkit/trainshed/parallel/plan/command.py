@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainshed.base.errors import TrainshedError
+from trainshed.contract.wire.variables import PLAN_ONLY, of_setting
 
 from .arguments import read_plan_arguments
-
-PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
 
 
 class PlanWritten(SystemExit):
@@ -34,7 +33,7 @@ def plan_script(script: str, arguments: Sequence[str], settings: Mapping[str, An
     Returns:
         0 if the plan was written; 1 if the script ended without a step.
     """
-    os.environ["TRAINSHED_PIPELINE"] = json.dumps(dict(settings))
+    os.environ[of_setting("pipeline")] = json.dumps(dict(settings))
     os.environ[PLAN_ONLY] = os.path.abspath(output)
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)

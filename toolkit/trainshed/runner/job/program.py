@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from trainshed.base.errors import did_you_mean
 from trainshed.container.program.source import ARCHIVES
+from trainshed.contract.wire.variables import ENTRYPOINTS
 
 from .checker import Checker, resolve
 from .job import S3
@@ -47,7 +48,7 @@ def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> t
         if _is_module_of_package(program, source_dir):
             return program, source_dir
         source, places = source_dir, [source_dir]
-    ready = environ.get("TRAINSHED_ENTRYPOINTS", "")
+    ready = environ.get(ENTRYPOINTS, "")
     if image or (ready and any(os.path.isfile(f"{ready}/{name}") for name in (program, f"{program}.py"))):
         return program, source
     if not os.path.isdir(source_dir) and fields.node("source_dir"):

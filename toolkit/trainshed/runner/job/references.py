@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from trainshed.base.errors import TrainshedError, did_you_mean
 from trainshed.base.files import read_bytes
-from trainshed.base.secrets import NAMES_VARIABLE, secret_values
+from trainshed.contract.wire.secret_names import environment_secrets
+from trainshed.contract.wire.variables import SECRET_NAMES
 
 from .checker import Checker, resolve
 from .job import Job, Reference
@@ -45,13 +46,13 @@ def look_up(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
         TrainshedError: one leads nowhere.
     """
     values = {name: _value(name, reference, environ) for name, reference in job.references.items()}
-    return {**values, NAMES_VARIABLE: ",".join(values)} if values else {}
+    return {**values, SECRET_NAMES: ",".join(values)} if values else {}
 
 
 def secrets_of(job: Job, looked_up: Mapping[str, str]) -> tuple[str, ...]:
     """Everything that must never be shown: values of references, and of names that say so. Longest first."""
-    named = secret_values({**job.environment, **job.hyperparameters})
-    referred = secret_values(looked_up)
+    named = environment_secrets({**job.environment, **job.hyperparameters})
+    referred = environment_secrets(looked_up)
     return tuple(sorted({*named, *referred}, key=lambda value: (-len(value), value)))
 
 

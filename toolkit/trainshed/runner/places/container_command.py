@@ -8,6 +8,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainshed.contract.wire.variables import RUN_ID
+
 from ..job.client_names import is_read_by_client
 from ..job.job import S3
 from ..run.run import Host, Run
@@ -139,7 +141,7 @@ def _gpus(run: Run, index: int, machine: Machine) -> list[str]:
 
 
 def _environment(run: Run, machine: Machine) -> tuple[list[str], dict[str, str]]:
-    values = {"TRAINING_JOB_NAME": run.name, "TRAINSHED_RUN_ID": run.id}
+    values = {"TRAINING_JOB_NAME": run.name, RUN_ID: run.id}
     if machine.uid != 0 and not machine.copies:  # the image knows no such user: caches go to HOME, and getpass asks for USER
         values |= {"HOME": "/tmp", "USER": machine.user}
     values |= {**run.job.environment, **machine.secrets}

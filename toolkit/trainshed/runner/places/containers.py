@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from trainshed.base.errors import exit_status
 from trainshed.base.secrets import MASK, is_secret_name
+from trainshed.contract.wire.variables import CLIENT_OF
 from trainshed.machine.hardware import probe
 from trainshed.machine.processes import die_with_parent
 
@@ -27,7 +28,6 @@ from .cleanup import remove_all
 from .container_command import Machine, container_name, create, create_network, mounts, network_name
 from .container_engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason, sees_nothing
 from .copying import copy_in, copy_out
-from .leftovers import CLIENT_VARIABLE
 from .names import host_addresses
 
 
@@ -153,7 +153,7 @@ class Containers:
         hand_over(run, self.environ)  # before the containers, which run as that person, want to write
         try:
             if network_name(run):
-                engine.checked(*create_network(run), variables={CLIENT_VARIABLE: run.id})
+                engine.checked(*create_network(run), variables={CLIENT_OF: run.id})
             addresses = host_addresses(engine, run)
             for index, host in enumerate(run.hosts):
                 self._create(run, index, addresses)
@@ -172,7 +172,7 @@ class Containers:
         engine = self.machine.engine
         done = subprocess.run(
             [*engine.command, *arguments],
-            env={**os.environ, **variables, CLIENT_VARIABLE: run.id},
+            env={**os.environ, **variables, CLIENT_OF: run.id},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -22,6 +22,7 @@ from typing import Any
 from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_JOB
 from trainshed.base.secrets import is_secret_name
 from trainshed.contract.paths import DEFAULT_BASE
+from trainshed.contract.wire.variables import ROSTER_TOKEN, of_setting
 
 from ..job.job import ALL_GPUS, Job
 from ..run import code
@@ -205,13 +206,13 @@ class _Export:
 
     def environment(self) -> list[dict[str, Any]]:
         job = self.job
-        named: dict[str, Any] = {"TRAINING_JOB_NAME": self.name, "TRAINSHED_INTERRUPTED_EXIT_CODE": str(EXIT_INTERRUPTED)}
+        named: dict[str, Any] = {"TRAINING_JOB_NAME": self.name, of_setting("interrupted_exit_code"): str(EXIT_INTERRUPTED)}
         if job.instances > 1:
             first = f"{self.name}-node-0-0" if self.jobset else f"{self.name}-0"
             named |= {"NNODES": str(job.instances), "MASTER_ADDR": f"{first}.{self.name}", "MASTER_PORT": str(PORT)}
             # The same in all pods of one start of the Job, and nobody else's.
             uid = "metadata.labels['batch.kubernetes.io/controller-uid']"
-            named["TRAINSHED_ROSTER_TOKEN"] = {"fieldRef": {"fieldPath": uid}}
+            named[ROSTER_TOKEN] = {"fieldRef": {"fieldPath": uid}}
         given = self.place.get("secrets", dict, {})
         wanted = [name for name in job.environment if is_secret_name(name) and name not in given]
         references = {name: {"name": f"{self.name}-secrets", "key": name} for name in wanted}

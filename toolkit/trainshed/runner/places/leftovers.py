@@ -9,12 +9,10 @@ import signal
 import tempfile
 import time
 
-_VARIABLE = "TRAINSHED_RUN_ID"
-# In the environment of an engine's client that makes something for a run; nothing in a container has it.
-CLIENT_VARIABLE = "TRAINSHED_CLIENT_OF"
+from trainshed.contract.wire.variables import CLIENT_OF, RUN_ID
 
 
-def processes_of(run_id: str, variable: str = _VARIABLE) -> list[int]:
+def processes_of(run_id: str, variable: str = RUN_ID) -> list[int]:
     """PIDs of this user's processes that were started with the run's id in their environment."""
     wanted = f"{variable}={run_id}".encode()
     found = []
@@ -33,7 +31,7 @@ def processes_of(run_id: str, variable: str = _VARIABLE) -> list[int]:
 def await_clients(run_id: str, seconds: float = 60.0) -> None:
     """Waits for a dead runner's commands that still talk to a container engine: what they make must not come later."""
     end = time.monotonic() + seconds
-    while run_id and processes_of(run_id, CLIENT_VARIABLE) and time.monotonic() < end:
+    while run_id and processes_of(run_id, CLIENT_OF) and time.monotonic() < end:
         time.sleep(0.05)
 
 

@@ -12,6 +12,7 @@ from functools import partial
 import trainshed
 from trainshed.base.errors import LaunchError, exit_status
 from trainshed.base.secrets import MASK, is_secret_name
+from trainshed.contract.wire.variables import ENTRYPOINTS, LOG_LEVEL, PREFIX, RUN_ID, of_setting
 from trainshed.machine.cgroup import cpus
 from trainshed.machine.network import free_port
 from trainshed.machine.processes import die_with_parent
@@ -24,14 +25,14 @@ from .base import Exit, RunningHost
 from .leftovers import end_leftovers, remove_scratch
 
 # Variables of the caller that would speak of another job: of an outer launcher, or of a container this runs in.
-_FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", "TRAINSHED_", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_", "PET_")
+_FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", PREFIX, "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_", "PET_")
 _FOREIGN = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
      "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "JOB_COMPLETION_INDEX",
      "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "CURRENT_HOST",
      "CHECKPOINT_CONFIG_FILE_PATH", "TENSORBOARD_CONFIG_FILE_PATH", "SMDEBUG_CONFIG_FILE_PATH"}
 )  # fmt: skip
-_KEPT = frozenset({"TRAINSHED_ENTRYPOINTS", "TRAINSHED_LOG_LEVEL"})
+_KEPT = frozenset({ENTRYPOINTS, LOG_LEVEL})
 
 
 class ProcessHost:
@@ -173,16 +174,17 @@ def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tu
     ports: of rank 0, and of host 0's `train`.
     """
     job = run.job
-    own = {"SAGEMAKER_BASE_DIR": host.base, "TRAINING_JOB_NAME": run.name, "TRAINSHED_RUN_ID": run.id}
+    own = {"SAGEMAKER_BASE_DIR": host.base, "TRAINING_JOB_NAME": run.name, RUN_ID: run.id}
     if len(run.hosts) > 1:
         ranks = max(1, job.distribution.processes_per_host) * len(run.hosts)
-        own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], "TRAINSHED_ROSTER_PORT": ports[1]}
+        own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], of_setting("roster_port"): ports[1]}
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         if "OMP_NUM_THREADS" not in environ:
             own["OMP_NUM_THREADS"] = str(max(1, cpus() // ranks))
     wanted, devices = job.resources.gpus, gpus.present(environ)
     if len(run.hosts) > 1 and not devices and not job.distribution.processes_per_host:
-        own["TRAINSHED_PROCESSES_PER_HOST"] = str(max(1, cpus() // len(run.hosts)))  # else each would take all CPUs
+        # Otherwise each host would take all CPUs.
+        own[of_setting("processes_per_host")] = str(max(1, cpus() // len(run.hosts)))
     if wanted == 0 or (devices and (wanted is not None or len(run.hosts) > 1)):
         own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.share(devices, wanted, len(run.hosts), index))
     return {**own, **job.environment}

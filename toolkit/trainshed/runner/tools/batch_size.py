@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from trainshed.base.errors import TrainshedError
 from trainshed.contract.hyperparameters import SpelledFloat
-from trainshed.contract.wire.batch_probe import VARIABLE
 from trainshed.contract.wire.batch_search import BatchSize, largest_batch, scaled_learning_rate
+from trainshed.contract.wire.variables import PROBE
 
 from ..control.execution import execute
 from ..display.screen import Screen
@@ -74,7 +74,7 @@ def _search(job: Job, name: str, batch: int, screen: Screen, environ: Mapping[st
             probe = replace(
                 job,
                 hyperparameters={**job.hyperparameters, name: size},
-                environment={**job.environment, VARIABLE: str(STEPS)},
+                environment={**job.environment, PROBE: str(STEPS)},
                 output=f"{folder}/run",
                 checkpoints="",
             )

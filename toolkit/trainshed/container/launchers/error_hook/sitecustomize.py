@@ -11,8 +11,11 @@ import sys
 
 
 def _install() -> None:
-    path, agent = os.environ.get("TORCHELASTIC_ERROR_FILE"), os.environ.get("TRAINSHED_AGENT_PID")
-    if not path or agent != str(os.getppid()):
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    agent = os.environ.get(_agent_variable())
+    if agent != str(os.getppid()):
         return
     _end_with(int(agent))
     shown = sys.excepthook
@@ -33,6 +36,15 @@ def _install() -> None:
         shown(kind, value, trace)
 
     sys.excepthook = leave
+
+
+def _agent_variable() -> str:
+    """The variable that holds the agent's process id, by the file's path: this Python may not have trainshed installed."""
+    names: dict = {}
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, "..", "..", "..", "contract", "wire", "variables.py")) as file:
+        exec(file.read(), names)
+    return names["AGENT_PID"]
 
 
 def _end_with(parent: int) -> None:

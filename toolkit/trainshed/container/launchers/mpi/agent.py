@@ -1,4 +1,5 @@
-"""What mpirun calls in place of ssh: `agent HOST COMMAND...`. Run by a bare interpreter, so it imports nothing of ours.
+"""What mpirun calls in place of ssh: `agent VARIABLE HOST COMMAND...`. Run by a bare interpreter, so it imports nothing of
+ours: the variable that holds the socket's path is named by its first argument.
 
 Hands the command to `train`, which has it run on that host, and ends; Open MPI's daemon reports to mpirun by itself.
 """
@@ -11,11 +12,12 @@ import sys
 
 def main() -> int:
     """The exit status for mpirun: whether the command was taken."""
-    path = os.environ.get("TRAINSHED_MPI_SOCKET", "")
+    variable, host, *command = sys.argv[1:]
+    path = os.environ.get(variable, "")
     try:
         with socket.socket(socket.AF_UNIX) as door:
             door.connect(path)
-            request = {"type": "agent", "host": sys.argv[1], "command": sys.argv[2:]}
+            request = {"type": "agent", "host": host, "command": command}
             door.sendall(json.dumps(request).encode() + b"\n")
             return 0 if door.recv(64) else 1
     except OSError as error:

@@ -16,9 +16,10 @@ from typing import Any
 
 from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, JobError, Problem, did_you_mean
 from trainshed.base.files import write_atomic
-from trainshed.base.secrets import NAMES_VARIABLE, mask_text
+from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration
 from trainshed.container.supervisor.loop import SignalPipe
+from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
 from trainshed.machine.signals import Interrupted, stop_raises
 
 from ...display.screen import Screen
@@ -95,7 +96,7 @@ def submit_and_follow(
 ) -> int:
     """The exit status of the job. Raises TrainshedError where it could not be submitted, Interrupted before it was."""
     run = layout.plan(job, in_containers=False, now=time.time())
-    variables = (*job.environment, *job.references, *([NAMES_VARIABLE] if job.references else []))
+    variables = (*job.environment, *job.references, *([SECRET_NAMES] if job.references else []))
     text = batch_script(run, options, train_command(environ), variables)
     if dry_run:
         print(mask_text(text), end="")
@@ -148,9 +149,9 @@ def environment_of(run: Run, environ: Mapping[str, str]) -> dict[str, str]:
     """sbatch's environment, which it hands on to the job: values stay off command lines and out of files."""
     own = {
         "TRAINING_JOB_NAME": run.name,
-        "TRAINSHED_RUN_ID": run.id,
-        "TRAINSHED_ROSTER_TOKEN": uuid.uuid4().hex,
-        "TRAINSHED_INTERRUPTED_EXIT_CODE": str(EXIT_INTERRUPTED),
+        RUN_ID: run.id,
+        ROSTER_TOKEN: uuid.uuid4().hex,
+        of_setting("interrupted_exit_code"): str(EXIT_INTERRUPTED),
     }
     kept = {name: value for name, value in environ.items() if name.startswith(("SLURM_CONF", "SBATCH_"))}
     return {**inherited(environ), **kept, **own, **run.job.environment}

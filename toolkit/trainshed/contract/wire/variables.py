@@ -1,0 +1,139 @@
+"""The `TRAINSHED_*` variables that pass between images, the runner, `train`, its helpers and the ranks.
+
+`TABLE` says who sets each variable and who reads it; docs/contract.md shows it. Settings are not in it: each setting has a
+variable, too, whose name `of_setting` makes. No other module spells a name that begins with `PREFIX`.
+
+This module imports nothing, and hooks that may run without trainshed installed execute this file by its path.
+"""
+
+from __future__ import annotations
+
+PREFIX = "TRAINSHED_"
+
+AGENT_CHECKPOINTS = "TRAINSHED_AGENT_CHECKPOINTS"
+AGENT_EVENTS = "TRAINSHED_AGENT_EVENTS"
+AGENT_LOST = "TRAINSHED_AGENT_LOST"
+AGENT_PID = "TRAINSHED_AGENT_PID"
+AUTOPATCH = "TRAINSHED_AUTOPATCH"
+AZURE_METADATA = "TRAINSHED_AZURE_METADATA"
+CLIENT_OF = "TRAINSHED_CLIENT_OF"
+COMPILE_PLAN = "TRAINSHED_COMPILE_PLAN"
+ENTRYPOINTS = "TRAINSHED_ENTRYPOINTS"
+HOST = "TRAINSHED_HOST"
+HOSTS = "TRAINSHED_HOSTS"
+LOG_LEVEL = "TRAINSHED_LOG_LEVEL"
+MPI_SOCKET = "TRAINSHED_MPI_SOCKET"
+NOTICE_FILE = "TRAINSHED_NOTICE_FILE"
+PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
+PROBE = "TRAINSHED_PROBE"
+ROSTER_TOKEN = "TRAINSHED_ROSTER_TOKEN"
+RUN_ID = "TRAINSHED_RUN_ID"
+SECRET_NAMES = "TRAINSHED_SECRET_NAMES"
+
+# (name, who sets it, who reads it, what it holds). Plain tuples of constants: every start of `train` loads this module.
+TABLE: tuple[tuple[str, str, str, str], ...] = (
+    (
+        AGENT_CHECKPOINTS,
+        "`train`, for torchrun's agent",
+        "the agent",
+        "folder of checkpoints; an attempt that leaves a newer one there made progress",
+    ),
+    (
+        AGENT_EVENTS,
+        "`train`, for torchrun's agent",
+        "the agent",
+        "file that gets one JSON object a line for each restart of the ranks",
+    ),
+    (
+        AGENT_LOST,
+        "`train`, for torchrun's agent",
+        "the agent",
+        "file whose every new content means that a host is lost",
+    ),
+    (
+        AGENT_PID,
+        "torchrun's agent",
+        "the error hook in its ranks",
+        "the agent's process id: tells ranks from the processes that they start",
+    ),
+    (
+        AUTOPATCH,
+        "`train`, for the ranks",
+        "the ranks (`trainshed.autopatch`)",
+        "hooks to install, separated by commas: checkpoint, compile, xla, probe",
+    ),
+    (
+        AZURE_METADATA,
+        "the environment",
+        "`train`, `trainshed doctor`",
+        "address of Azure's metadata service; default: `http://169.254.169.254`",
+    ),
+    (
+        CLIENT_OF,
+        "the runner, for its commands to a container engine",
+        "a later runner, in /proc",
+        "id of the run that the command works for",
+    ),
+    (
+        COMPILE_PLAN,
+        "`train`, for the ranks",
+        "the ranks (`trainshed.compiler`)",
+        "how to compile, as JSON (contract/wire/compile_plan.py)",
+    ),
+    (
+        ENTRYPOINTS,
+        "the image",
+        "`train`, the runner, `trainshed demo`",
+        "folder of ready-made training programs",
+    ),
+    (HOST, "the environment", "`train`", "this host's name in `TRAINSHED_HOSTS`; default: the machine's name"),
+    (HOSTS, "the environment", "`train`", "all hosts of the job in one order, separated by commas"),
+    (LOG_LEVEL, "the environment", "`trainshed`", "`DEBUG` shows the traceback of an internal error"),
+    (
+        MPI_SOCKET,
+        "`train`, for mpirun and its daemons",
+        "the helpers that Open MPI starts",
+        "socket on which `train` serves them",
+    ),
+    (
+        NOTICE_FILE,
+        "`train`, for the ranks",
+        "the ranks (`trainshed.checkpoint`)",
+        "file that appears when an interruption is announced (contract/wire/notice.py)",
+    ),
+    (
+        PLAN_ONLY,
+        "`trainshed plan`, for the script",
+        "the ranks (`trainshed.parallel`)",
+        "file for the pipeline's plan; the script ends when it is written",
+    ),
+    (
+        PROBE,
+        "the runner, when it looks for a batch size; `train`, for the ranks",
+        "`train`, the ranks (`trainshed.compiler`)",
+        "steps to measure; for the ranks as JSON (contract/wire/batch_probe.py)",
+    ),
+    (
+        ROSTER_TOKEN,
+        "the runner (Slurm, Kubernetes) or the environment",
+        "`train`, the sshd of our images",
+        "secret that all hosts of a job share, so that other jobs' hosts are refused",
+    ),
+    (
+        RUN_ID,
+        "the runner",
+        "a later runner, in /proc",
+        "id of the run, by which it finds processes that outlived it",
+    ),
+    (
+        SECRET_NAMES,
+        "the runner",
+        "`train`",
+        "names of variables whose values are never shown, separated by commas",
+    ),
+)
+
+
+def of_setting(name: str) -> str:
+    """The variable of a setting: `of_setting("roster_port")` is `TRAINSHED_ROSTER_PORT`."""
+    return PREFIX + name.upper()
