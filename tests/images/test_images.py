@@ -279,7 +279,7 @@ def test_a_container_of_ones_own_trains_after_one_pip_install(
     container: Containers, base_image: str, tmp_path: Path
 ) -> None:
     context = tmp_path / "byoc"
-    shutil.copytree(ROOT / "images/byoc", context)
+    shutil.copytree(ROOT / "examples/byoc", context)
     wheel = _trainshed_wheel(context)
     name = f"trainshed-test-byoc-{container.session[:12]}"
     arguments = {"BASE_IMAGE": base_image, "TRAINSHED": f"./{wheel}"}
