@@ -36,6 +36,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "cli": {"base", "contract", "machine", "runner", "container", "checkpoint", "parallel"},
     "__main__": {"cli"},
     **{wing: GROUND for wing in WINGS},
+    "parallel": {*GROUND, "checkpoint"},  # its checkpoints go through the same engine
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
 }
 # The runner's rooms, each of which knows those before it.

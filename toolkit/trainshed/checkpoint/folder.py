@@ -85,11 +85,14 @@ def scan(folder: str) -> tuple[list[Found], list[Skipped]]:
     return found, skipped
 
 
-def open_checkpoint(path: str) -> Found:
+def open_checkpoint(path: str, *, any_name: bool = False) -> Found:
     """The checkpoint at `path`, after a look at manifests and sizes.
 
+    Args:
+        any_name: the folder may have any name; else the name must be that of the step in the manifests.
+
     Raises:
-        Damaged: it is not whole, or none of ours.
+        Damaged: it is not whole, or not a checkpoint of this package.
     """
     match = _NAME.fullmatch(os.path.basename(path))
     try:
@@ -101,7 +104,7 @@ def open_checkpoint(path: str) -> Found:
     parts = [manifests.read(f"{path}/{name}") for name in names]
     newest = max(parts, key=lambda part: part.created)
     parts = sorted((part for part in parts if part.save == newest.save), key=lambda part: part.part)
-    if match is None or any(part.step != int(match[1]) for part in parts):
+    if not any_name and (match is None or any(part.step != int(match[1]) for part in parts)):
         raise Damaged(f"its manifest is that of step {parts[0].step}")
     if not newest.complete and len(parts) < newest.parts:
         hosts = ", ".join(part.host for part in parts)
@@ -128,17 +131,17 @@ def verify(checkpoint: Found, share: int = 0, of: int = 1) -> None:
         manifests.check_file(checkpoint.path, file)
 
 
-def make_aside(folder: str, step: int, save: str, part: int) -> str:
-    """The hidden folder in which one part is written; made if it is not there. Raises OSError."""
-    path = f"{folder}/{ASIDE}{name_of(step)}-{save}-{part}"
+def make_aside(folder: str, name: str, save: str, part: int) -> str:
+    """The hidden folder in which one part of the checkpoint `name` is written; created if needed. Raises OSError."""
+    path = f"{folder}/{ASIDE}{name}-{save}-{part}"
     os.makedirs(path, exist_ok=True)
     return path
 
 
-def publish(folder: str, aside: str, manifest: Manifest) -> str:
-    """Writes the manifest and makes the checkpoint exist: everything durable, then one rename. Raises OSError."""
+def publish(path: str, aside: str, manifest: Manifest) -> str:
+    """Writes the manifest and makes the checkpoint `path` exist: everything durable, then one rename. Raises OSError."""
     manifests.write(aside, manifest)
-    return _become(aside, f"{folder}/{name_of(manifest.step)}")
+    return _become(aside, path)
 
 
 def adopt(folder: str, path: str) -> str:
@@ -159,17 +162,37 @@ def _become(aside: str, final: str) -> str:
 
 
 def replace(final: str, aside: str) -> None:
-    """Gives a durable folder its name; what has it (and was passed over, then) gives way, whole. Raises OSError."""
+    """Renames a durable folder to `final` and deletes what had that name before, never in part. Raises OSError.
+
+    Both names change in one step where the file system can do that, so a kill leaves the old folder or the new one.
+    """
     if os.path.lexists(final):
-        _vanish(final)
+        if _exchange(final, aside):
+            sync_folder(os.path.dirname(final))
+            remove_tree(aside)
+            return
+        vanish(final)
     os.rename(aside, final)
     sync_folder(os.path.dirname(final))
 
 
-def sweep(folder: str, *, of_run: str = "", keep: str = "") -> int:
+def _exchange(one: str, other: str) -> bool:
+    """Swaps two names atomically; False where kernel, C library or file system cannot."""
+    import ctypes
+
+    at_working_folder, flag_exchange = -100, 2  # <fcntl.h>, <linux/fs.h>
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is None:
+        return False
+    names = (at_working_folder, os.fsencode(one), at_working_folder, os.fsencode(other))
+    return rename(*names, flag_exchange) == 0
+
+
+def sweep(folder: str, *, of_name: str = "", of_run: str = "", keep: str = "") -> int:
     """Deletes what interrupted runs have left half-written or half-deleted; returns how many there were.
 
     Args:
+        of_name: only what belongs to the checkpoint of this name.
         of_run: only what belongs to saves of this run; everything is for the start of a run, while nobody writes.
         keep: the save that stays.
     """
@@ -177,6 +200,10 @@ def sweep(folder: str, *, of_run: str = "", keep: str = "") -> int:
         names = [name for name in os.listdir(folder) if name.startswith((ASIDE, GONE))]
     except OSError:
         return 0
+    if of_name:
+        name = re.escape(of_name)
+        left = re.compile(rf"{re.escape(ASIDE)}{name}-[0-9a-f]+-\d+|{re.escape(GONE)}{name}-\d+")
+        names = [name for name in names if left.fullmatch(name)]
     names = [name for name in names if f"-{of_run}" in name and not (keep and f"-{keep}-" in name)]
     for name in names:
         remove_tree(f"{folder}/{name}")
@@ -195,7 +222,7 @@ def prune(folder: str, *, keep_last: int, keep_every: int = 0, best: Iterable[in
     keep = {one.step for one in found[:keep_last]} | set(best)
     gone = [one for one in found if one.step not in keep and not (keep_every and one.step % keep_every == 0)]
     for one in gone:
-        _vanish(one.path)
+        vanish(one.path)
     return [one.step for one in gone]
 
 
@@ -207,7 +234,7 @@ def best_steps(folder: str, metric: str, mode: str, count: int = 1) -> list[int]
     return [step for _, step in sorted(values, reverse=mode == "max")[:count]]
 
 
-def _vanish(path: str) -> None:
+def vanish(path: str) -> None:
     """Removes a checkpoint so that nobody ever sees half of it: renamed first, deleted then."""
     folder, name = os.path.split(path)
     gone = f"{folder}/{GONE}{name}-{os.getpid()}"

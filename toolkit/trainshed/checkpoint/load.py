@@ -1,7 +1,6 @@
 """Fills tensors from a verified checkpoint, whatever number of ranks wrote it.
 
-Plain tensors are put together from their pieces directly; sharded ones by torch.distributed.checkpoint, whose planner
-finds for each local shard the stored pieces that overlap it.
+Here are plain tensors, which are put together from their pieces; `dcp` fills sharded ones.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import torch
 from .folder import Found
 from .manifest import Damaged
 from .shardfile import Piece, read_header
+from .write_plan import covers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,33 +64,22 @@ class Contents:
         return found
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies the stored values into the tensors.
+        """Copies the stored values into plain tensors (`fill.fill` takes sharded ones too).
 
         Raises:
-            ValueError: a tensor is stored with another shape, or not in full.
+            ValueError: a tensor is not stored, stored with another shape, or not in full.
         """
-        sharded = {}
         with torch.no_grad():
             for key, tensor in tensors.items():
-                if hasattr(tensor, "device_mesh"):
-                    sharded[key] = tensor
-                    continue
-                self._check(key, tuple(tensor.shape))
+                self.require(key, tuple(tensor.shape))
                 for piece, data in self.pieces[key].values():
                     part = tensor
                     for axis, (at, size) in enumerate(zip(piece.offsets, piece.sizes, strict=True)):
                         part = part.narrow(axis, at, size)
                     part.copy_(data)
-            if sharded:
-                for key, tensor in sharded.items():
-                    self._check(key, tuple(tensor.shape))
-                from .dcp import fill_sharded
 
-                fill_sharded(sharded, self)
-
-    def _check(self, key: str, shape: tuple[int, ...]) -> None:
-        from .write_plan import covers
-
+    def require(self, key: str, shape: tuple[int, ...]) -> None:
+        """Raises ValueError unless a tensor is stored in full, with this whole shape."""
         if key not in self.pieces:
             raise ValueError(f"{key} is not in the checkpoint")
         pieces = [piece for piece, _ in self.pieces[key].values()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import zlib
 
 from trainshed.base.files import read_bytes, write_atomic
@@ -18,8 +19,10 @@ from .blocks import checksums
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
+    from .ranks import Ranks
     from .storage import Storage
 
 FORMAT = 1
@@ -72,6 +75,35 @@ class Manifest(Record):
     def size(self) -> int:
         """Bytes of all data files."""
         return sum(file.size for file in self.files)
+
+
+def of_ranks(
+    ranks: Ranks,
+    *,
+    step: int,
+    save: str,
+    complete: bool,
+    files: tuple[FileEntry, ...] = (),
+    reason: str = "",
+    run: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
+) -> Manifest:
+    """The manifest of the part that these ranks write now; the arguments are fields of `Manifest`."""
+    return Manifest(
+        step=step,
+        save=save,
+        part=ranks.part,
+        parts=ranks.parts,
+        complete=complete,
+        world_size=ranks.world_size,
+        ranks=ranks.peers,
+        host=ranks.host,
+        created=time.time(),
+        files=files,
+        reason=reason,
+        run=dict(run or {}),
+        metrics={name: float(value) for name, value in (metrics or {}).items()},
+    )
 
 
 def name_of(host: str, part: int) -> str:

@@ -58,15 +58,21 @@ class Ranks:
 
 
 class Group(Ranks):
-    """The ranks of torch.distributed's default group; constructed by all of them together."""
+    """The ranks of torch.distributed's default group; constructed by all of them together.
 
-    def __init__(self) -> None:
+    Args:
+        group: a gloo process group of all ranks that stays the caller's; without one, a new group is created.
+    """
+
+    def __init__(self, group: Any = None) -> None:
         super().__init__()
         import torch
         import torch.distributed as dist
 
-        self._torch, self._dist = torch, dist
-        self._group: Any = dist.new_group(backend="gloo")
+        self._torch = torch
+        self._dist = dist
+        self._owns_group = group is None
+        self._group: Any = dist.new_group(backend="gloo") if group is None else group
         atexit.register(self.close)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.peers = tuple(range(self.world_size))
@@ -122,18 +128,22 @@ class Group(Ranks):
         """
         atexit.unregister(self.close)
         group, self._group = self._group, None
-        if group is not None:
+        if group is not None and self._owns_group:
             try:
                 self._dist.destroy_process_group(group)
             except (AssertionError, ValueError, RuntimeError):  # the script has ended all groups already
                 pass
 
 
-def current() -> Ranks:
-    """The ranks of this process: alone unless torch.distributed has been initialized with several."""
+def current(group: Any = None) -> Ranks:
+    """The ranks of this process: alone unless torch.distributed has been initialized with several.
+
+    Args:
+        group: see `Group`.
+    """
     import sys
 
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Ranks()
-    return Group()
+    return Group(group)

@@ -53,11 +53,14 @@ class Remote:
         self.drop(step for step in steps[keep_last:] if not (keep_every and step % keep_every == 0))
 
     def drop(self, steps: Iterable[int]) -> None:
-        """Deletes checkpoints, the manifests first, so that nobody takes the rest for a whole one."""
+        """Deletes the checkpoints of these steps. Raises OSError."""
         for step in steps:
-            path = folders.name_of(step)
-            manifests.withdraw(self._storage, path)
-            self._storage.remove_folder(path)
+            self.drop_named(folders.name_of(step))
+
+    def drop_named(self, name: str) -> None:
+        """Deletes one checkpoint, the manifests first, so that the rest is never taken for a whole one. Raises OSError."""
+        manifests.withdraw(self._storage, name)
+        self._storage.remove_folder(name)
 
     def fetch(self, folder: str, say: Callable[[str], None]) -> None:
         """Brings the newest checkpoint that verifies into the folder, unless one there is as new.
@@ -74,20 +77,37 @@ class Remote:
             if not any(one.endswith(SUFFIX) for one in files):
                 say(f"{self.url}/{name} passed over: it was not uploaded to its end")
                 continue
-            # Under its own name, for that is part of what is verified, in a folder that nobody takes for a checkpoint.
-            aside = f"{folder}/{folders.ASIDE}fetch-{secrets.token_hex(4)}"
             try:
-                os.makedirs(f"{aside}/{name}")
-                for one in files:
-                    self._storage.get(f"{name}/{one}", f"{aside}/{name}/{one}")
-                folders.verify(folders.open_checkpoint(f"{aside}/{name}"))
-                folders.adopt(folder, f"{aside}/{name}")
+                self._bring(folder, name, files)
                 say(f"fetched {self.url}/{name}")
                 return
             except Damaged as error:
                 say(f"{self.url}/{name} passed over: {error}")
-            finally:
-                folders.remove_tree(aside)
+
+    def fetch_named(self, folder: str, name: str) -> None:
+        """Brings one checkpoint, which may have any name, into the folder; replaces what has that name there.
+
+        Raises:
+            Damaged: there is no whole copy.
+            OSError: the storage cannot be read, or the folder cannot be written.
+        """
+        files = self._storage.names(name)
+        if not any(one.endswith(SUFFIX) for one in files):
+            raise Damaged(f"there is no whole copy at {self.url}/{name}")
+        self._bring(folder, name, files, any_name=True)
+
+    def _bring(self, folder: str, name: str, files: list[str], any_name: bool = False) -> None:
+        """Copies a checkpoint's files into the folder; it gets its name there once every byte is verified."""
+        # The name is part of what is verified, so it lies under its own name in a hidden folder until then.
+        aside = f"{folder}/{folders.ASIDE}fetch-{secrets.token_hex(4)}"
+        try:
+            os.makedirs(f"{aside}/{name}")
+            for file in files:
+                self._storage.get(f"{name}/{file}", f"{aside}/{name}/{file}")
+            folders.verify(folders.open_checkpoint(f"{aside}/{name}", any_name=any_name))
+            folders.adopt(folder, f"{aside}/{name}")
+        finally:
+            folders.remove_tree(aside)
 
     def _checkpoints(self) -> list[str]:
         return [name for name in self._storage.names() if folders.is_name(name)]

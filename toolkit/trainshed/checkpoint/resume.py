@@ -7,6 +7,7 @@ import time
 from trainshed.base.record import Record
 
 from . import folder as folders
+from .fill import fill
 from .folder import Found
 from .load import Contents
 from .manifest import Damaged
@@ -104,7 +105,7 @@ def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any]) -> str:
                     continue
                 return f"it holds nothing named {state.name!r}"
             tensors = state.wanted(stored, tree)
-            contents.fill(tensors)
+            fill(contents, tensors)
             state.restore(tensors, tree)
     except (StateError, ValueError, KeyError, TypeError, RuntimeError) as error:
         return " ".join(str(error).split()) or type(error).__name__

@@ -80,19 +80,12 @@ def write_part(
     """
     if ranks.leads:  # nobody writes now: what an attempt that failed has left of this run goes
         folders.sweep(folder, of_run=ranks.token, keep=manifest.save)
-    aside = folders.make_aside(folder, manifest.step, manifest.save, manifest.part)
+    name = folders.name_of(manifest.step)
+    aside = folders.make_aside(folder, name, manifest.save, manifest.part)
     try:
         try:
             check_space(folder, needed)
-            entries = [
-                FileEntry(
-                    name=content.name,
-                    size=content.size,
-                    block=BLOCK,
-                    crc32=tuple(write_durable(f"{aside}/{content.name}", content.data, content.size)),
-                )
-                for content in contents
-            ]
+            entries = write_files(aside, contents)
         except BaseException as error:
             if not ranks.leads:
                 _report(aside, ranks.rank, [], _why(error))
@@ -104,7 +97,7 @@ def write_part(
             entries += _await(aside, rank)
         for rank in ranks.peers[1:]:
             os.unlink(_note(aside, rank))
-        final = folders.publish(folder, aside, manifest.replace(files=tuple(entries)))
+        final = folders.publish(f"{folder}/{name}", aside, manifest.replace(files=tuple(entries)))
     except BaseException:
         if ranks.leads:
             folders.remove_tree(aside)
@@ -121,6 +114,19 @@ def write_part(
         except OSError as error:
             raise CopyError(_why(error)) from error
     return final
+
+
+def write_files(aside: str, contents: list[Content]) -> list[FileEntry]:
+    """Writes one rank's files durably into the aside folder; returns their manifest entries. Raises OSError."""
+    return [
+        FileEntry(
+            name=content.name,
+            size=content.size,
+            block=BLOCK,
+            crc32=tuple(write_durable(f"{aside}/{content.name}", content.data, content.size)),
+        )
+        for content in contents
+    ]
 
 
 def check_space(folder: str, needed: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import re
-import time
 
 from . import manifest as manifests
 from .blocks import BLOCK, checksums, sync_folder
@@ -56,19 +55,14 @@ def seal(path: str, step: int, ranks: Ranks, run: dict[str, Any], reason: str = 
     sync_folder(path)
     manifests.write(
         path,
-        Manifest(
+        manifests.of_ranks(
+            ranks,
             step=step,
             save=f"{ranks.token}-{step}",
-            part=ranks.part,
-            parts=ranks.parts,
             complete=True,
-            world_size=ranks.world_size,
-            ranks=ranks.peers,
-            host=ranks.host,
-            created=time.time(),
             files=tuple(entries),
-            run=run,
             reason=reason,
+            run=run,
         ),
     )
     sync_folder(path)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import mmap
-import time
 
 import torch
 
+from . import manifest as manifests
 from .blocks import padded
-from .buffers import Snapshot
-from .manifest import Manifest
+from .buffers import Buffer, Snapshot
 from .save import Content, Retention, write_part
 from .shardfile import Layout
 from .write_plan import Planner, tensor_of
@@ -56,33 +55,20 @@ class Shots:
         layout, buffer = self._layout, self._snapshot.buffer
         assert buffer is not None
         buffer.ready()
-        buffer.view[: len(layout.header)] = layout.header
         self._snapshot.copy([tensor_of(piece, tensors) for piece in layout.pieces], self._views)
-        blob = io.BytesIO()
-        torch.save(tree, blob)
-        objects = blob.getbuffer()
-        prefix = f"{ranks.host}.rank{ranks.rank}"
-        contents = [
-            Content(name=f"{prefix}.safetensors", data=buffer.view, size=layout.size),
-            Content(name=f"{prefix}.objects", data=_page_aligned(objects), size=objects.nbytes),
-        ]
+        contents = rank_files(ranks, layout, buffer, tree)
+        beside = len(layout.header) + contents[1].size  # bytes; the other ranks' are taken to be as many
+        needed = self._planner.bytes_on_storage + len(ranks.peers) * beside
         self._count += 1
-        manifest = Manifest(
+        manifest = manifests.of_ranks(
+            ranks,
             step=step,
             save=f"{ranks.token}{self._count:x}",
-            part=ranks.part,
-            parts=ranks.parts,
             complete=self._planner.complete,
-            world_size=ranks.world_size,
-            ranks=ranks.peers,
-            host=ranks.host,
-            created=time.time(),
-            files=(),
             reason=reason,
-            run=dict(run),
-            metrics={name: float(value) for name, value in metrics.items()},
+            run=run,
+            metrics=metrics,
         )
-        needed = self._planner.bytes_on_storage + len(ranks.peers) * (len(layout.header) + objects.nbytes)
 
         def write() -> None:
             self._snapshot.wait()
@@ -103,6 +89,23 @@ class Shots:
             device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
             buffer = self._snapshot.reserve(self._layout.memory, device)
             self._views = self._layout.views(buffer.bytes_)
+
+
+def rank_files(ranks: Ranks, layout: Layout, buffer: Buffer, tree: Any) -> list[Content]:
+    """The two files of this rank: its tensors, which are in the buffer or still on their way there, and its objects.
+
+    Args:
+        tree: plain objects and small tensors; what `torch.load` reads with `weights_only=True`.
+    """
+    buffer.view[: len(layout.header)] = layout.header
+    blob = io.BytesIO()
+    torch.save(tree, blob)
+    objects = blob.getbuffer()
+    prefix = f"{ranks.host}.rank{ranks.rank}"
+    return [
+        Content(name=f"{prefix}.safetensors", data=buffer.view, size=layout.size),
+        Content(name=f"{prefix}.objects", data=_page_aligned(objects), size=objects.nbytes),
+    ]
 
 
 def _page_aligned(data: memoryview) -> memoryview:
