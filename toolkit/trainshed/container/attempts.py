@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from .notices import Interruption
     from .program import Program
     from .report.run_record import RunRecord
-    from .roster.leader import Leader
-    from .roster.member import Member
+    from .roster.roster import Roster
     from .supervisor.launch_plan import LaunchPlan, Outcome
 
 
@@ -44,7 +43,7 @@ def carry(
     cluster: Cluster,
     program: Program,
     plan: LaunchPlan,
-    roster: Leader | Member | None,
+    roster: Roster,
     record: RunRecord,
     environ: Mapping[str, str],
     secrets: tuple[str, ...],
@@ -64,9 +63,9 @@ def carry(
         notices.started()
 
     # Ranks on several hosts must agree on a restart: that is torch's elastic agent's part.
-    ours = settings.engine != "torchrun" and roster is None
+    ours = settings.engine != "torchrun" and len(roster.names) == 1
     restarts = Restarts(settings.max_restarts if ours else 0, job.paths.checkpoints, say)
-    if roster is not None and plan.agent_events:
+    if plan.agent_events:
         roster.on_lost = lambda host: _note_lost(lost_hosts(plan.scratch), host)
     if plan.compile is not None:
         from .compiler import cache, rank_reports
@@ -81,19 +80,16 @@ def carry(
             job.paths.output_data,
             program.folder,
             say,
+            roster,
             seconds=settings.hang_seconds,
             stop=stops_on_hang(job, plan),
-            roster=roster,
         )
-        runtime = launchers.runtime(plan, roster, say)
         try:
             outcome = run(
                 plan,
                 say=say,
                 started=started,
-                watcher=hangs,
-                runtime=runtime,
-                notices=notices,
+                watchers=[notices, roster, hangs, *launchers.watchers(plan, roster, say)],
                 spared=(uploads.pid,) if uploads else (),
             )
         except BaseException:

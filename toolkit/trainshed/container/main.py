@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
 
     from .attempts import Carried
-    from .roster.leader import Leader
-    from .roster.member import Member
+    from .roster.roster import Roster
 
 USAGE = """\
 usage: train [--dry-run] [--help] [--version]
@@ -110,7 +109,7 @@ def train(environ: os._Environ[str] | dict[str, str], dry_run: bool = False) -> 
     host = environ.get("SM_CURRENT_HOST", "")
     carried: Carried | None = None
     failure: Failure | None = None
-    roster: Leader | Member | None = None
+    roster: Roster | None = None
     joining: tuple[Job, Cluster] | None = None  # set while other hosts may be waiting for this one
     try:
         if not dry_run:

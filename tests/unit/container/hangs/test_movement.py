@@ -11,6 +11,7 @@ from trainshed.container.hangs.hang_watch import HangWatch
 from trainshed.container.hangs.movement import Reading
 from trainshed.container.hangs.sample import Sample, anything_moved
 from trainshed.container.hangs.stragglers import Where
+from trainshed.container.roster.roster import Alone
 
 BEFORE = Reading(at=0.0, pids=(1, 2), own_cpu=5.0, other_cpu=5.0, bytes=1000, spins=False)
 LONG = 200.0  # seconds between two looks
@@ -65,7 +66,7 @@ class Silent:
 
 
 def test_a_machine_that_slept_has_to_be_seen_standing_still_for_some_time() -> None:
-    watch = HangWatch("algo-1", "", "", lambda _: None, seconds=8.0, stop=True)
+    watch = HangWatch("algo-1", "", "", lambda _: None, Alone("algo-1"), seconds=8.0, stop=True)
     watch.run = Silent()  # type: ignore[assignment]
     found = []
     for at in range(1000, 1007):
@@ -76,7 +77,7 @@ def test_a_machine_that_slept_has_to_be_seen_standing_still_for_some_time() -> N
 
 
 def test_what_moves_while_it_is_looked_at_stands_still_no_more() -> None:
-    watch = HangWatch("algo-1", "", "", lambda _: None, seconds=8.0, stop=True)
+    watch = HangWatch("algo-1", "", "", lambda _: None, Alone("algo-1"), seconds=8.0, stop=True)
     watch.run = Silent()  # type: ignore[assignment]
     for at in range(1000, 1005):
         watch._seen([sample(COLLECTIVE, at=float(at))], float(at))

@@ -32,8 +32,8 @@ def turns(leader: Leader, member: Member, until: Callable[[], object]) -> None:
     end = time.monotonic() + 120
     while not until():
         assert time.monotonic() < end
-        leader.turn(None)
-        member.turn(None)
+        leader.exchange()
+        member.exchange()
         time.sleep(0.02)
 
 
@@ -64,7 +64,7 @@ def test_what_was_said_before_the_connection_broke_is_said_again():
     leader, member = pair()
     assert member.link is not None
     member.link.close()  # the message below goes into a dead connection
-    member.failing("rank 2 ended with 1")
+    member.failed("rank 2 ended with 1")
     turns(leader, member, lambda: leader.stopping)
     assert leader.stopping == "127.0.0.2: rank 2 ended with 1"
     failure = Failure(kind="UserError", summary="rank 2 on 127.0.0.2 exited with 1", exit_code=1)

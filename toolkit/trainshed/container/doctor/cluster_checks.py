@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import select
 import socket
 import statistics
 import struct
@@ -199,7 +198,7 @@ class Meeting:
         self.pairs: list[Pair] = []
         self.expected: set[str] = set()  # host 0: whose measurement of this round is awaited
         self.failed: bool | None = None  # the others: what host 0 made of it
-        part.others = self.heard
+        part.on_message = self.heard
 
     def mine(self) -> dict[str, Any]:
         """What this host tells host 0 about itself."""
@@ -224,11 +223,7 @@ class Meeting:
         """Lets the roster work until something is done; whether it was in time."""
         end = time.monotonic() + seconds
         while not done() and time.monotonic() < end:
-            poll = select.poll()
-            for fd, events in self.part.descriptors().items():
-                poll.register(fd, events)
-            poll.poll(int(min(0.1, self.part.pause()) * 1000) + 1)
-            self.part.turn(None)
+            self.part.wait(0.1)
         return done()
 
     def follow(self) -> list[Check]:
@@ -251,7 +246,7 @@ class Meeting:
         self.wait(lambda: all(host in self.facts for host in leader.present()), PATIENCE)
         there = [host for host in hosts if host in self.facts]
         for pairs in rounds(len(there)):
-            leader.turn(None)  # our own measurement may have taken so long that a host has made its connection anew
+            leader.exchange()  # our own measurement may have taken so long that a host has made its connection anew
             self.expected = {there[one] for one, _ in pairs} - {self.name}
             own = ""
             for one, other in pairs:

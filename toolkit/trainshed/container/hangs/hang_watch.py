@@ -1,7 +1,7 @@
 """Looks after the ranks of a job: when nothing moves any more, or when asked, one report; then stop or go on.
 
-A watcher of the supervisor's loop that has the roster, if there is one, within it. Host 0 (or the only host) puts the
-parts of all hosts together. Between hosts:
+A watcher of the supervisor's loop that talks to the other hosts over the roster. Host 0 (or the only host) puts the parts
+of all hosts together. Between hosts:
 
     {"type": "hang", "do": "still" | "moved"}        a host's ranks have stood still for the set time, or no longer do
     {"type": "hang", "do": "ask"}                    a host was sent SIGUSR1
@@ -14,7 +14,10 @@ This module is loaded by every job, so it leaves all that a good job never needs
 
 from __future__ import annotations
 
+import signal
 import time
+
+from ..supervisor.watcher import FOREVER, Watcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +27,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.outcome import Failure
 
-    from ..roster.leader import Leader
-    from ..roster.member import Member
+    from ..roster.roster import Roster
     from ..supervisor.launch_plan import LaunchPlan
     from ..supervisor.watcher import Supervised
     from .hang_report import Part
@@ -54,7 +56,7 @@ class Gathering:
         self.until = time.monotonic() + GATHER_SECONDS
 
 
-class HangWatch:
+class HangWatch(Watcher):
     """The watcher. `failure` is why the job was stopped, None unless it hung and was not to go on."""
 
     def __init__(
@@ -63,22 +65,31 @@ class HangWatch:
         folder: str,
         code_folder: str,
         say: Callable[[str], None],
+        roster: Roster,
         *,
         seconds: float,
         stop: bool,
-        roster: Leader | Member | None = None,
     ) -> None:
         """
         Args:
+            host: this host's name.
             folder: where reports go.
+            code_folder: where the user's code lies.
+            say: prints a message for the user outside the supervisor's loop.
+            roster: the job's hosts; its messages of type `hang` come here.
             seconds: how long all ranks of the job may stand still, 0 for ever.
             stop: whether a job that hangs is stopped.
         """
-        self.host, self.folder, self.code_folder, self._say = host, folder, code_folder, say
-        self.seconds, self.stop, self.roster = seconds, stop, roster
+        self.host = host
+        self.folder = folder
+        self.code_folder = code_folder
+        self._say = say
+        self.roster = roster
+        self.seconds = seconds
+        self.stop = stop
         self.failure: Failure | None = None
         self.run: Supervised | None = None
-        self.running = False  # whether the supervisor's loop is at work; before and after it only the roster's own
+        self.running = False  # whether the supervisor's loop is at work; after it only the roster's own
         self.look: Look | None = None
         self.before: list[Sample] | None = None  # the last look's, while nothing has moved since
         self.first_still = 0.0  # when the first of these looks was over
@@ -94,12 +105,8 @@ class HangWatch:
         self.gathered = 0
         self.all_still: set[str] = set()  # the hosts that stand still
         self.reported = False  # a hang that goes on is not reported twice
-        self.leader: Leader | None = None
-        if roster is not None:
-            roster.after_turn, roster.others = self.after_turn, self.heard
-            if roster.rank == 0:
-                self.leader = roster  # type: ignore[assignment]
-        self.leads = roster is None or self.leader is not None  # whether this host puts the reports together
+        roster.on_message = self.heard
+        roster.on_wait = self._advance
 
     def say(self, text: str) -> None:
         """Lines for the user, between the script's."""
@@ -107,65 +114,57 @@ class HangWatch:
 
     # --- watched by the supervisor ---
 
-    def descriptors(self) -> dict[int, int]:
-        """What the loop is to poll for."""
-        return self.roster.descriptors() if self.roster is not None else {}
-
     def pause(self) -> float:
         """Seconds until we must have a turn."""
         if self.run is None:
             return 0.0
-        pause = self.roster.pause() if self.roster is not None else 3600.0
         if self.look is not None or self.gathering is not None or self.seen is not None:
-            return min(pause, POLL_SECONDS)
-        return min(pause, max(0.0, self.next_look - time.monotonic()))
+            return POLL_SECONDS
+        return max(0.0, self.next_look - time.monotonic())
 
-    def turn(self, supervised: Supervised | None) -> None:
-        """Called after every poll."""
-        if self.roster is not None:
-            self.roster.turn(supervised)  # which calls after_turn, also where the ranks have ended
-        else:
-            self.after_turn(supervised)
+    def turn(self, run: Supervised) -> None:
+        """Goes on with what is under way, and looks at the ranks when it is time to."""
+        if self.run is None:
+            self._begin(run)
+        self._advance()
 
-    def failing(self, why: str) -> None:
-        """A rank of this host has failed."""
-        if self.roster is not None:
-            self.roster.failing(why)
-
-    def interrupted(self, why: str) -> None:
-        """This host was sent a stop signal."""
-        if self.roster is not None:
-            self.roster.interrupted(why)
-
-    def asked(self) -> None:
-        """This host was sent SIGUSR1: a report, whatever the state of the job."""
-        if self.leads:
+    def signalled(self, number: int, grace: float) -> None:
+        """SIGUSR1 asks for a report, whatever the state of the job."""
+        if number != signal.SIGUSR1:
+            return
+        if self.roster.leads:
             self._gather(f"asked for on {self.host}", hang=False)
-        elif self.roster is None or not self.roster.send({"type": "hang", "do": "ask"}):
+        elif not self.roster.send({"type": "hang", "do": "ask"}):
             self.say("host 0 cannot be reached: a report of this host alone")
             self._contribute(0)
 
-    def after_turn(self, supervised: Supervised | None) -> None:
-        """Goes on with what is under way, and looks whether it is time to look."""
+    def run_over(self) -> None:
+        """The ranks have ended; other hosts may still hang, and the roster goes on giving us turns."""
+        self.running = False
+
+    def _begin(self, run: Supervised) -> None:
+        self.run = run
+        self.running = True
+        self.last_moved = time.monotonic()
+        if self.asked_early:
+            self._gather(self.asked_early, hang=False)
+        elif self.wanted is not None:  # host 0 was quicker
+            self._contribute(self.wanted)
+
+    def _advance(self) -> None:
+        """One turn, inside the supervisor's loop or outside of it."""
         now = time.monotonic()
-        self.running = supervised is not None
-        if supervised is not None and self.run is None:
-            self.run, self.last_moved = supervised, now
-            if self.asked_early:
-                self._gather(self.asked_early, hang=False)
-            elif self.wanted is not None:  # host 0 was quicker
-                self._contribute(self.wanted)
         if self.seen is not None and self._dumps_are_there():
             samples, self.seen = self.seen, None
             self._deliver(samples)
         if self.look is not None and self.look.done():
             look, self.look = self.look, None
             self._seen(look.samples(), now)
-        if self.seconds and supervised is not None and not supervised.sent:
-            self._watch(supervised, now)
+        if self.seconds and self.running and self.run is not None and not self.run.stopping:
+            self._watch(self.run, now)
         else:
-            self.next_look = now + 3600.0
-        if self.all_still and self.leads and not self.reported and self.failure is None and self.gathering is None:
+            self.next_look = now + FOREVER
+        if self.all_still and self.roster.leads and not self.reported and self.failure is None and self.gathering is None:
             present = self._hosts_with_ranks()
             if present and self.all_still.issuperset(present):
                 self._gather(f"nothing has moved for {self.seconds:g} s", hang=True)
@@ -188,7 +187,7 @@ class HangWatch:
         from .sample import Look
 
         self.look = Look([rank for rank in run.ranks if not rank.spec.helper], self.host, self.code_folder)
-        self.next_look = time.monotonic() + (self.seconds or 3600.0) / LOOKS
+        self.next_look = time.monotonic() + (self.seconds or FOREVER) / LOOKS
 
     def _seen(self, samples: list[Sample], now: float) -> None:
         """A look is over."""
@@ -219,9 +218,9 @@ class HangWatch:
         if still == self.still:
             return
         self.still = still
-        if self.leads:
+        if self.roster.leads:
             self._note(self.host, still)
-        elif self.roster is not None:
+        else:
             self.roster.send({"type": "hang", "do": "still" if still else "moved"})
 
     def _contribute(self, number: int) -> None:
@@ -265,7 +264,7 @@ class HangWatch:
         path = write(self.folder, self.host, report.text())
         if number == 0:
             self.say("\n".join(report.console(path)))
-        elif self.roster is not None:
+        else:
             self.roster.send({"type": "hang", "do": "part", "id": number, "part": part.plain()})
 
     # --- all hosts ---
@@ -275,7 +274,7 @@ class HangWatch:
         if message.get("type") != "hang":
             return
         do = message.get("do")
-        if not self.leads:
+        if not self.roster.leads:
             if do == "look" and isinstance(message.get("id"), int):
                 self._contribute(message["id"])
             elif do == "told":
@@ -303,10 +302,9 @@ class HangWatch:
             self.reported = False
 
     def _hosts_with_ranks(self) -> list[str]:
-        """Host 0: the hosts whose ranks have not ended; none once the job is stopping."""
-        if self.leader is not None:
-            return self.leader.running()
-        return [self.host] if self.running and self.run is not None and not self.run.sent else []
+        """Host 0: the hosts whose ranks have not ended; empty once the job is stopping."""
+        stopping = self.running and self.run is not None and self.run.stopping
+        return [] if stopping else self.roster.running()
 
     def _gather(self, why: str, *, hang: bool) -> None:
         if self.run is None:  # the loop has not had its first turn
@@ -316,10 +314,8 @@ class HangWatch:
             self.gathering.hang = self.gathering.hang or hang
             return
         self.gathered += 1
-        hosts = self.leader.present() if self.leader is not None else [self.host]
-        self.gathering = Gathering(self.gathered, why, hosts, hang)
-        if self.roster is not None:
-            self.roster.send({"type": "hang", "do": "look", "id": self.gathered})
+        self.gathering = Gathering(self.gathered, why, self.roster.present(), hang)
+        self.roster.send({"type": "hang", "do": "look", "id": self.gathered})
         self._contribute(self.gathered)
 
     def _take(self, part: Part) -> None:
@@ -333,13 +329,11 @@ class HangWatch:
         hang = gathering.hang and not any(part.moved for part in gathering.parts.values())
         if gathering.hang and not hang and gathering.why.startswith("nothing"):
             return  # something has moved just now
-        order = self.leader.names if self.leader is not None else (self.host,)
-        parts = [gathering.parts[host] for host in order if host in gathering.parts]
+        parts = [gathering.parts[host] for host in self.roster.names if host in gathering.parts]
         report = put_together(gathering.why, parts, sorted(gathering.waiting))
         path = write(self.folder, self.host, report.text())
         self.say("\n".join(report.console(path)))
-        if self.roster is not None:
-            self.roster.send({"type": "hang", "do": "told", "sentence": report.verdict.sentence})
+        self.roster.send({"type": "hang", "do": "told", "sentence": report.verdict.sentence})
         if not hang:
             return
         self.reported = True
@@ -349,7 +343,6 @@ class HangWatch:
         assert self.run is not None
         self.failure = report.failure(self.host, path, self.run.now())
         why = f"Hang: {self.failure.summary}"
-        if self.leader is not None:
-            self.leader.hang(self.failure)
+        self.roster.hang(self.failure)
         if self.running:
             self.run.stop_for_others(why, False, False)

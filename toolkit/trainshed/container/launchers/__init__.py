@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
 
     from ..program import Program
-    from ..roster.leader import Leader
-    from ..roster.member import Member
+    from ..roster.roster import Roster
     from ..supervisor.launch_plan import LaunchPlan
-    from ..supervisor.watcher import Runtime
+    from ..supervisor.watcher import Watcher
 
 PEERS_MODULES = f"{os.path.dirname(os.path.abspath(trainshed.__file__))}/compat/sagemaker_training_api"
 STACKS_HOOK = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/hangs/hook"
@@ -142,15 +141,15 @@ def _on_torch(launch: Launch) -> Launch:
     return launch.replace(environment={"USE_TORCH_XLA": "0", **launch.environment})
 
 
-def runtime(plan: LaunchPlan, roster: Leader | Member | None, say: Callable[[str], None]) -> Runtime | None:
-    """The launcher's own part in the run, None where it has none. The plan's scratch folder is there by now."""
+def watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
+    """The launcher's own watchers of the run, if it has any. The plan's scratch folder is there by now."""
     if plan.runtime is None:
-        return None
+        return []
     from .mpi import Runtime as MpiPart
     from .mpi.runtime import MpiRuntime  # sockets are slow to load
 
     assert isinstance(plan.runtime, MpiPart)
-    return MpiRuntime(plan.runtime, roster, say)
+    return [MpiRuntime(plan.runtime, roster, say)]
 
 
 def _defaults(job: Job, cluster: Cluster) -> dict[str, str]:

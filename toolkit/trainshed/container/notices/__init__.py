@@ -7,10 +7,13 @@ the machine says that it is one, in threads that start after the ranks, and ever
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 
 from trainshed.base.record import Record
+
+from ..supervisor.watcher import Watcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from trainshed.contract.wire.notice import Notice
 
     from ..supervisor.launch_plan import Outcome
+    from ..supervisor.watcher import Supervised
 
 
 class Interruption(Record):
@@ -49,7 +53,7 @@ class Interruption(Record):
         return f"Reporting training INTERRUPTED{done}: {self.reason}{saved}"
 
 
-class Notices:
+class Notices(Watcher):
     """Watches, writes the notice file, and says afterwards whether the job was interrupted.
 
     path: the notice file (`TRAINSHED_NOTICE_FILE` of the ranks).
@@ -88,11 +92,20 @@ class Notices:
         except OSError:
             pass
 
+    def descriptors(self) -> dict[int, int]:
+        """The end of the pipe that the watching threads write to."""
+        return {self.fd: select.POLLIN} if self.fd >= 0 else {}
+
+    def turn(self, run: Supervised) -> None:
+        """Posts what was announced; ranks that handle SIGTERM are sent one where it says stop."""
+        if self.fd >= 0 and self.take() and run.warn_ranks(self.reason):
+            self.told = True
+
     def take(self) -> bool:
-        """Posts what was announced since the last call; whether ranks that handle SIGTERM are to be sent one."""
+        """Posts what was announced since the last call; whether there is news that says stop."""
         try:
             os.read(self.fd, 4096)
-        except OSError:
+        except OSError:  # nothing has come
             pass
         stop = False
         while self._announced:
@@ -101,8 +114,10 @@ class Notices:
         return stop
 
     def signalled(self, number: int, grace: float) -> None:
-        """The supervisor was sent a signal that it passes on; called before it does."""
+        """Posts a notice for a stop signal, and for SIGUSR2, Slurm's warning of the job's time limit."""
         now = time.time()
+        if number == signal.SIGUSR1:  # asks for a hang report; the job goes on
+            return
         if number != signal.SIGUSR2:
             name = signal.Signals(number).name
             self._post(name, f"{name} received, {grace:g} s to end", True, now + grace)
@@ -112,8 +127,8 @@ class Notices:
             left = f", {deadline - now:.0f} s before the job's time limit" if deadline else ""
             self._post("slurm", f"SIGUSR2 received from Slurm{left}", True, deadline)
 
-    def passed_on(self, why: str, grace: float) -> None:
-        """Another host of the job was interrupted, and all of them stop."""
+    def interrupted_elsewhere(self, why: str, grace: float) -> None:
+        """Posts a notice for another host's interruption."""
         self._post("another host", why, True, time.time() + grace)
 
     @property

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from trainshed.machine.signals import Interrupted, stop_raises
 
+from .roster import Alone
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,22 +28,22 @@ if TYPE_CHECKING:
     from ..supervisor.launch_plan import Outcome
     from .leader import Leader
     from .member import Member
+    from .roster import Roster
 
 # Sockets and hashes are slow to load, and jobs on one host never need them: hence the imports in the functions.
 
 
-def join_roster(
-    job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]
-) -> Leader | Member | None:
-    """Joins the roster; returns this host's part in it, None for a job on one host or a host outside the distribution.
+def join_roster(job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]) -> Roster:
+    """Joins the roster; returns this host's part in it, `Alone` for one host or a host outside the distribution.
 
     Raises:
         ClusterError: other hosts are missing after `trainshed_host_timeout_seconds`; names them.
         FailedElsewhere: another host could not start.
     """
     part = _part(job, cluster, environ, say)
-    if part is not None:
-        part.join(job.settings.host_timeout_seconds)
+    if part is None:
+        return Alone(cluster.current_host)
+    part.join(job.settings.host_timeout_seconds)
     return part
 
 
@@ -75,12 +77,14 @@ def _part(job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[
     return Member(cluster.hosts, cluster.rank, address, token, job.settings.grace_seconds, say)
 
 
-def agree(part: Leader | Member, outcome: Outcome | None, failure: Failure | None, host: str) -> Failure | None:
+def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host: str) -> Failure | None:
     """Tells the other hosts how this one ended; returns the first cause of the whole job's failure, None for success.
 
     Args:
         outcome: how the ranks ended, None where they could not even be started.
     """
+    if isinstance(roster, Alone):
+        return failure
     from ..report.diagnose import is_secondary
     from .messages import Report
 
@@ -99,10 +103,10 @@ def agree(part: Leader | Member, outcome: Outcome | None, failure: Failure | Non
     )
     try:
         with stop_raises("while it waited for the other hosts"):
-            verdict = part.leave(report)
+            verdict = roster.leave(report)
     except Interrupted as stop:
-        part.interrupted(str(stop))
-        verdict = part.leave(report)
+        roster.interrupted(str(stop))
+        verdict = roster.leave(report)
     first = verdict.failure
     if first is None or (failure is not None and first.summary == failure.summary):
         return first

@@ -11,6 +11,7 @@ from trainshed.base.errors import ClusterError
 from trainshed.contract.outcome import Failure
 
 from ..cluster.hosts import resolves
+from .connected import ConnectedRoster
 from .link import Link
 from .messages import (
     ALIVE_EVERY,
@@ -29,8 +30,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-    from ..supervisor.watcher import Supervised
 
 SAY_EVERY = 5.0
 
@@ -58,7 +57,7 @@ class Host:
         return self.report is not None or bool(self.lost_at)
 
 
-class Leader:
+class Leader(ConnectedRoster):
     """The roster as host 0 sees it."""
 
     def __init__(
@@ -68,16 +67,15 @@ class Leader:
         Args:
             enough: with how many hosts, this one included, the job starts and goes on; 0 for all.
         """
+        super().__init__(hosts, 0, grace, say)
         now = time.monotonic()
         self.enough = enough or len(hosts)
-        self.on_lost: Callable[[str], None] = lambda host: None  # told of a host without which the job goes on
-        self.names, self.port, self.token, self.grace, self.say = hosts, port, token, grace, say
+        self.port = port
+        self.token = token
         self.hosts = [Host(rank, name, now) for rank, name in enumerate(hosts) if rank > 0]
         self.strangers: list[Link] = []  # connected, but has not said hello yet
         self.listener: socket.socket | None = None
         self.going = False
-        self.stopping = ""
-        self.stop_interrupts = False
         self.stopped_at = 0.0
         self.next_alive = 0.0
         self.looked = now
@@ -85,11 +83,7 @@ class Leader:
         self.own: Report | None = None
         self.own_at = 0.0
         self.refusal: Failure | None = None
-        self.inbox: list[tuple[int, dict[str, Any]]] = []
-        self.rank = 0
         self.hung: tuple[float, Failure] | None = None  # when and why the whole job was found to stand still
-        self.after_turn: Callable[[Supervised | None], None] = lambda _: None  # for what else hosts have to tell each other
-        self.others: Callable[[str, dict[str, Any]], None] = lambda host, message: None  # takes messages not known here
 
     # --- joining ---
 
@@ -130,7 +124,7 @@ class Leader:
             if now - said >= SAY_EVERY:
                 said = now
                 self.say(f"waiting for {names} ({now - start:.0f} s of {seconds:.0f} s)")
-            self._wait(0.2)
+            self.wait(0.2)
         self.going = True
         self._broadcast({"type": "go"})
 
@@ -156,7 +150,7 @@ class Leader:
         self.refusal = failure
         end = time.monotonic() + seconds
         while time.monotonic() < end and not all(host.joined for host in self.hosts):
-            self._wait(0.2)
+            self.wait(0.2)
         self._spread(failure)
 
     def _spread(self, failure: Failure | None) -> None:
@@ -165,7 +159,7 @@ class Leader:
         self._broadcast(self.verdict)
         left, now = GONE_AFTER, time.monotonic()
         while any(host.joined and not host.lost_at and not host.told for host in self.hosts) and left > 0:
-            self._wait(0.1)
+            self.wait(0.1)
             before, now = now, time.monotonic()
             left -= min(0.5, now - before)  # what we sleep through ourselves is nobody's time
         self.close()
@@ -184,8 +178,8 @@ class Leader:
         """Seconds until we must have a turn."""
         return max(0.0, self.next_alive - time.monotonic())
 
-    def turn(self, supervised: Supervised | None) -> None:
-        """Takes and gives signs of life; tells everyone to stop when a host fails or is lost."""
+    def exchange(self) -> None:
+        """Takes and gives signs of life; tells all hosts to stop when one fails or is lost."""
         now = time.monotonic()
         away, self.looked = now - self.looked, now
         if away > AWAY:
@@ -202,12 +196,13 @@ class Leader:
             self._broadcast({"type": "alive"})
         if self.going:
             self._look_for_lost(now)
-        if self.stopping and supervised is not None:
-            supervised.stop_for_others(self.stopping, self.stop_interrupts, any(host.lost_at for host in self.hosts))
-        self.after_turn(supervised)
 
-    def failing(self, why: str) -> None:
-        """A rank of this host has failed: everyone is to stop."""
+    def host_lost(self) -> bool:
+        """Whether a host has vanished."""
+        return any(host.lost_at for host in self.hosts)
+
+    def failed(self, why: str) -> None:
+        """A rank of this host has failed: all hosts are to stop."""
         self._stop(f"{self.names[0]}: {why}", interrupted=False)
 
     def interrupted(self, why: str) -> None:
@@ -222,11 +217,6 @@ class Leader:
         host.outbox.append({"type": "letter", "number": len(host.outbox) + 1, "body": body})
         if host.link is not None:
             host.link.send(host.outbox[-1])
-
-    def letters(self) -> list[tuple[int, dict[str, Any]]]:
-        """What has come since the last call: (node rank of the sender, body)."""
-        inbox, self.inbox = self.inbox, []
-        return inbox
 
     def absent(self) -> set[int]:
         """Node ranks of the hosts that are lost or have ended."""
@@ -284,7 +274,7 @@ class Leader:
             if now - said >= 6 * SAY_EVERY:
                 said = now
                 self.say(f"this host has ended; waiting for {', '.join(waiting)}")
-            self._wait(0.5)
+            self.wait(0.5)
         verdict = Verdict(failure=self._first_cause())
         self._spread(verdict.failure)
         return verdict
@@ -328,13 +318,6 @@ class Leader:
         )
 
     # --- the connections ---
-
-    def _wait(self, longest: float) -> None:
-        poll = select.poll()
-        for fd, events in self.descriptors().items():
-            poll.register(fd, events)
-        poll.poll(int(min(longest, self.pause()) * 1000) + 1)
-        self.turn(None)
 
     def _broadcast(self, message: dict[str, Any]) -> None:
         for host in self.hosts:
@@ -424,7 +407,7 @@ class Leader:
                 if host.report.state == "failed":
                     self._stop(f"{host.name} failed", interrupted=False)
             else:
-                self.others(host.name, message)
+                self.on_message(host.name, message)
 
     def _look_for_lost(self, now: float) -> None:
         for host in self.hosts:

@@ -10,6 +10,7 @@ from trainshed.base.errors import ClusterError
 from trainshed.contract.outcome import Failure
 
 from ..cluster.hosts import resolves
+from .connected import ConnectedRoster
 from .link import Link
 from .messages import (
     ALIVE_EVERY,
@@ -28,14 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..supervisor.watcher import Supervised
-
 CONNECT_SECONDS = 2.0  # of one attempt; a new one gets through sooner than a kernel that waits ever longer to repeat itself
 PATIENCE = 10.0  # seconds beyond the limit that host 0 has to tell who is missing
 SAY_EVERY = 5.0
 
 
-class Member:
+class Member(ConnectedRoster):
     """The roster as a host other than the first sees it."""
 
     def __init__(
@@ -47,8 +46,9 @@ class Member:
         grace: float,
         say: Callable[[str], None],
     ) -> None:
-        self.hosts, self.rank, self.address, self.token, self.grace = hosts, rank, address, token, grace
-        self.say = say
+        super().__init__(hosts, rank, grace, say)
+        self.address = address
+        self.token = token
         self.link: Link | None = None
         self.connecting: socket.socket | None = None
         self.found: tuple[int, Any] | None = None  # where host 0 was; a name server may be away, too
@@ -60,17 +60,11 @@ class Member:
         self.next_alive = 0.0
         self.going = False
         self.refused = ""
-        self.stopping = ""  # why host 0 told us to stop
-        self.stop_interrupts = False
         self.verdict: Verdict | None = None
         self.report: Report | None = None
         self.unsaid: list[dict[str, Any]] = []  # to be said again on a new connection
         self.posted = 0  # number of the last letter to host 0's launcher
         self.taken = 0  # number of the last one from there
-        self.inbox: list[tuple[int, dict[str, Any]]] = []
-        self.on_lost: Callable[[str], None] = lambda host: None  # told of a host without which the job goes on
-        self.after_turn: Callable[[Supervised | None], None] = lambda _: None  # for what else hosts have to tell each other
-        self.others: Callable[[str, dict[str, Any]], None] = lambda host, message: None  # takes messages not known here
 
     # --- joining ---
 
@@ -83,7 +77,7 @@ class Member:
         start = time.monotonic()
         said = start
         while not self.going:
-            self._wait(0.2)
+            self.wait(0.2)
             now = time.monotonic()
             if self.refused:
                 raise ClusterError(self.refused)
@@ -94,21 +88,21 @@ class Member:
             if now - start > seconds + (PATIENCE if self.link is not None else 0.0):
                 unknown = "" if self.link or resolves(self.address[0]) else f" (no such host name: {self.address[0]})"
                 raise ClusterError(
-                    f"{self.hosts[0]} did not let the job start within {seconds:.0f} s{unknown}",
-                    hint=f"{self.hosts[0]} waits for the other hosts, or is not there: look at its log; port "
+                    f"{self.names[0]} did not let the job start within {seconds:.0f} s{unknown}",
+                    hint=f"{self.names[0]} waits for the other hosts, or is not there: look at its log; port "
                     f"{self.address[1]} must be open between the hosts",
                 )
             if now - said >= SAY_EVERY:
                 said = now
                 state = "waits for the other hosts" if self.link else f"does not answer on port {self.address[1]} yet"
-                self.say(f"waiting for {self.hosts[0]}: it {state} ({now - start:.0f} s of {seconds:.0f} s)")
+                self.say(f"waiting for {self.names[0]}: it {state} ({now - start:.0f} s of {seconds:.0f} s)")
 
     def fail_before_start(self, failure: Failure, seconds: float) -> None:
         """Tells host 0, if it can be reached within `seconds`, that this host could not start."""
         self._tell(Report(state="failed", failure=failure).message())
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.verdict is None and not self.refused:
-            self._wait(0.2)
+            self.wait(0.2)
         self.close()
 
     # --- watched by the supervisor ---
@@ -123,8 +117,8 @@ class Member:
         """Seconds until we must have a turn."""
         return 0.25 if self.link is None else max(0.0, self.next_alive - time.monotonic())
 
-    def turn(self, supervised: Supervised | None) -> None:
-        """Takes and gives signs of life; tells the supervisor to stop when host 0 says so, or is lost."""
+    def exchange(self) -> None:
+        """Takes and gives signs of life; notes when host 0 says to stop, or is lost."""
         now = time.monotonic()
         away, self.looked = now - self.looked, now
         if away > AWAY:
@@ -140,19 +134,20 @@ class Member:
         if self.verdict is None and self._lost(now):
             failure = Failure(
                 kind="ClusterError",
-                summary=f"{self.hosts[0]} (the first host) vanished: no sign of life for {now - self.seen:.0f} s",
+                summary=f"{self.names[0]} (the first host) vanished: no sign of life for {now - self.seen:.0f} s",
                 exit_code=ClusterError.exit_code,
                 hint="the host was stopped or killed, or the network between the hosts is down; look at its log",
-                host=self.hosts[0],
+                host=self.names[0],
             )
             self.verdict = Verdict(failure=failure)
             self.stopping = self.stopping or failure.summary
-        if self.stopping and supervised is not None:
-            supervised.stop_for_others(self.stopping, self.stop_interrupts, self._lost(now))
-        self.after_turn(supervised)
 
-    def failing(self, why: str) -> None:
-        """A rank of this host has failed: everyone is to stop."""
+    def host_lost(self) -> bool:
+        """Whether host 0 has vanished."""
+        return self._lost(time.monotonic())
+
+    def failed(self, why: str) -> None:
+        """A rank of this host has failed: all hosts are to stop."""
         self._tell({"type": "failing", "why": why})
 
     def interrupted(self, why: str) -> None:
@@ -166,11 +161,6 @@ class Member:
         assert to == 0, "hosts other than the first talk to it alone"
         self.posted += 1
         self._tell({"type": "letter", "number": self.posted, "body": body})
-
-    def letters(self) -> list[tuple[int, dict[str, Any]]]:
-        """What has come since the last call: (node rank of the sender, body)."""
-        inbox, self.inbox = self.inbox, []
-        return inbox
 
     def absent(self) -> set[int]:
         """Host 0's node rank if it is lost or has ended, else nothing."""
@@ -190,7 +180,7 @@ class Member:
         self._tell(report.message())
         start, said = time.monotonic(), time.monotonic()
         while self.verdict is None:
-            self._wait(0.5)
+            self.wait(0.5)
             now = time.monotonic()
             if self.stopping and now - start > 2 * VERDICT_AFTER + (self.grace if self.stop_interrupts else 0.0):
                 break
@@ -215,13 +205,6 @@ class Member:
         self.unsaid.append(message)
         if self.link is not None:
             self.link.send(message)
-
-    def _wait(self, longest: float) -> None:
-        poll = select.poll()
-        for fd, events in self.descriptors().items():
-            poll.register(fd, events)
-        poll.poll(int(min(longest, self.pause()) * 1000) + 1)
-        self.turn(None)
 
     def _lost(self, now: float) -> bool:
         if not self.going:
@@ -307,7 +290,7 @@ class Member:
                 self.say(f"{message.get('host')} vanished: the job goes on without it")
                 self.on_lost(str(message.get("host")))
             elif kind != "alive":
-                self.others(self.hosts[0], message)
+                self.on_message(self.names[0], message)
         if not link.open:
             self.link = None
             self.closed, self.since = True, now

@@ -20,10 +20,9 @@ from .spawn import PIPE_BYTES, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ..notices import Notices
-    from .watcher import Process, Runtime, Watcher
+    from .watcher import Process, Watcher
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # only to programs that have a handler: their default is to die
@@ -110,9 +109,7 @@ def run(
     *,
     say: Callable[[str], None] = lambda _: None,
     started: Callable[[], None] = lambda: None,
-    watcher: Watcher | None = None,
-    runtime: Runtime | None = None,
-    notices: Notices | None = None,
+    watchers: Sequence[Watcher] = (),
     spared: tuple[int, ...] = (),
 ) -> Outcome:
     """Runs the plan's processes to their end and returns how they ended; nothing of them is left afterwards.
@@ -122,22 +119,20 @@ def run(
     Args:
         say: takes one line for the user.
         started: called once when all processes have been started.
-        watcher: what else the loop is to watch: the roster of the job's hosts.
-        runtime: the launcher's own part in the run, where it has one.
-        notices: is told of stop signals before they are passed on, and may announce a stop itself.
-        spared: children of this process that are not the plan's, and live on.
+        watchers: what takes part in the run beside its processes; each has its turn in this order.
+        spared: children of this process that do not belong to the plan, and live on.
 
     Raises:
         StartError: a process could not be started; those already running were stopped.
-        Exception: what the runtime gave as its reason to abandon the run.
+        Exception: a watcher's reason to abandon the run.
     """
     become_subreaper()
     signals = SignalPipe()
     try:
-        return _Run(plan, signals, say, watcher, runtime, notices, spared).to_the_end(started)
+        return _Run(plan, signals, say, watchers, spared).to_the_end(started)
     finally:
-        if runtime is not None:
-            runtime.close()
+        for watcher in watchers:
+            watcher.run_over()
         signals.close()
 
 
@@ -149,13 +144,13 @@ class _Run:
         plan: LaunchPlan,
         signals: SignalPipe,
         say: Callable[[str], None],
-        watcher: Watcher | None,
-        runtime: Runtime | None,
-        notices: Notices | None,
+        watchers: Sequence[Watcher],
         spared: tuple[int, ...],
     ) -> None:
+        self.plan = plan
+        self.signals = signals
+        self.watchers = watchers
         self.spared = spared
-        self.plan, self.signals, self.watcher, self.runtime, self.notices = plan, signals, watcher, runtime, notices
         self._say = say
         self.unsaid: list[str] = []
         self.start = time.monotonic()
@@ -232,7 +227,7 @@ class _Run:
 
     def step(self) -> bool:
         """One turn of the loop; False when all is over."""
-        alive = any(rank.alive for rank in self.ranks) or (self.runtime is not None and self.runtime.busy())
+        alive = any(rank.alive for rank in self.ranks) or any(watcher.busy() for watcher in self.watchers)
         if not alive:
             left = [pid for pid in descendants() if pid not in self.spared]
             if not left:
@@ -242,8 +237,8 @@ class _Run:
             self.kill()
         elif self.settled is not None and self.now() >= self.settled:
             self.settled = None
-            if self.watcher is not None:
-                self.watcher.failing(self.failing)
+            for watcher in self.watchers:
+                watcher.failed(self.failing)
             self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
         elif self.plan.max_seconds and not self.timed_out and self.now() >= self.plan.max_seconds:
             self.timed_out = True
@@ -257,9 +252,6 @@ class _Run:
         """Sleeps until something happens, then handles all of it."""
         poll = select.poll()
         poll.register(self.signals.fd, select.POLLIN)
-        announced = self.notices.fd if self.notices is not None else -1
-        if announced >= 0:
-            poll.register(announced, select.POLLIN)
         consoles = [console for console in {self.out, self.err} if console.size and not console.closed]
         for console in consoles:
             poll.register(console.fd, select.POLLOUT)
@@ -277,12 +269,11 @@ class _Run:
                 continue
             left = max(0.0, moment - self.now())
             longest = left if longest is None else min(longest, left)
-        for watcher in (self.watcher, self.runtime):
-            if watcher is not None:
-                for fd, events in watcher.descriptors().items():
-                    poll.register(fd, events)
-                pause = watcher.pause()
-                longest = pause if longest is None else min(longest, pause)
+        for watcher in self.watchers:
+            for fd, events in watcher.descriptors().items():
+                poll.register(fd, events)
+            pause = watcher.pause()
+            longest = pause if longest is None else min(longest, pause)
         # Rounded up, or the last millisecond before a deadline would be spent spinning.
         ready = dict(poll.poll(None if longest is None else int(longest * 1000) + 1))
         now = self.now()
@@ -299,35 +290,25 @@ class _Run:
         if self.signals.fd in ready:
             for number in self.signals.take():
                 self.handle(number)
-        if self.notices is not None and announced in ready and self.notices.take():
-            for rank in self.ranks:  # those without a handler run on: the platform's own signal is still to come
-                if rank.alive and not rank.spec.helper and catches(rank.pid, signal.SIGTERM):
-                    _send(rank.pid, signal.SIGTERM, group=False)
-                    self.notices.told = True
-            if self.watcher is not None and self.notices.told:
-                self.watcher.interrupted(self.notices.reason)
-        if self.watcher is not None:
-            self.watcher.turn(self)
-        if self.runtime is not None:
-            self.runtime.turn(self)
+        for watcher in self.watchers:
+            watcher.turn(self)
 
     def handle(self, number: int) -> None:
         """One signal that was sent to us."""
         if number == signal.SIGCHLD:
             self.reap()
         elif number in PASSED_SIGNALS:
-            if self.notices is not None:
-                self.notices.signalled(number, self.plan.grace_seconds)
+            for watcher in self.watchers:
+                watcher.signalled(number, self.plan.grace_seconds)
             for rank in self.ranks:
                 if rank.alive and not rank.spec.helper and catches(rank.pid, number):
-                    os.kill(rank.pid, number)
-            if number == signal.SIGUSR1 and self.watcher is not None:
-                self.watcher.asked()
+                    _send(rank.pid, number, group=False)
         elif number in STOP_SIGNALS and not any(rank.alive for rank in self.ranks):
             self.deadline = self.now()  # the script has ended as it has; only what it left behind is awaited
         elif number in STOP_SIGNALS:
-            if self.notices is not None and not self.stop_signal:
-                self.notices.signalled(number, self.plan.grace_seconds)
+            if not self.stop_signal:
+                for watcher in self.watchers:
+                    watcher.signalled(number, self.plan.grace_seconds)
             if self.stop_signal and number == signal.SIGINT:  # somebody at a terminal who means it
                 self.deadline = self.now()
             # Asked already on behalf of another host, the ranks' handlers must not be hit a second time.
@@ -337,8 +318,8 @@ class _Run:
                 return
             self.stop_signal, self.stop_at = number, self.now()
             name = signal.Signals(number).name
-            if self.watcher is not None:
-                self.watcher.interrupted(f"stopped by {name}")
+            for watcher in self.watchers:
+                watcher.interrupted(f"stopped by {name}")
             self.say(f"{name} received: passed on to the script, which has {self.plan.grace_seconds:g} s to end")
 
     def reap(self) -> None:
@@ -370,16 +351,18 @@ class _Run:
             why = f"{who} ended with {returncode}"
             if any(other.alive for other in self.ranks):
                 self.settled, self.failing = self.now() + FAILURE_SETTLES, why
-            elif self.watcher is not None:
-                self.watcher.failing(why)
+            else:
+                for watcher in self.watchers:
+                    watcher.failed(why)
 
     def stop_for_others(self, why: str, interrupted: bool, lost: bool) -> None:
         """Ends the ranks because of something that happened on another host."""
         if self.stopped_by:
             return
         self.stopped_by = why
-        if interrupted and self.notices is not None:
-            self.notices.passed_on(why, self.plan.grace_seconds)
+        if interrupted:
+            for watcher in self.watchers:
+                watcher.interrupted_elsewhere(why, self.plan.grace_seconds)
         # Asked once already, they are on their way out, where a second signal would kill them: Python takes its handlers
         # down before it ends.
         if not self.sent and any(rank.alive and not rank.spec.helper for rank in self.ranks):
@@ -405,7 +388,7 @@ class _Run:
                 self.say(f"{rank.spec.label or 'the script'} did not end in time and is killed")
                 _send(rank.pid, signal.SIGKILL, group=True)
 
-    # --- what a runtime may ask for ---
+    # --- what a watcher may ask for ---
 
     @property
     def stopping(self) -> bool:
@@ -427,9 +410,20 @@ class _Run:
         """Stops all; the run ends by raising `error`."""
         if self.error is None:
             self.error = error
-            if self.watcher is not None and not self.sent:
-                self.watcher.failing(str(error))
+            if not self.sent:
+                for watcher in self.watchers:
+                    watcher.failed(str(error))
             self.ask_to_stop(signal.SIGTERM, min(FAILURE_GRACE, self.plan.grace_seconds))
+
+    def warn_ranks(self, why: str) -> bool:
+        """Sends SIGTERM to the ranks that handle it; whether there is one."""
+        warned = [rank for rank in self.ranks if rank.alive and not rank.spec.helper and catches(rank.pid, signal.SIGTERM)]
+        for rank in warned:
+            _send(rank.pid, signal.SIGTERM, group=False)
+        if warned:
+            for watcher in self.watchers:
+                watcher.interrupted(why)
+        return bool(warned)
 
     def dismiss(self, helper: Process) -> None:
         """However the helper ends, and whatever it says from now on, is no matter."""

@@ -1,6 +1,8 @@
-"""What the supervisor's loop may watch beside its own ranks, and what such a watcher may ask of it.
+"""What takes part in a run beside its processes: the base class of watchers, and what a watcher may ask of the run.
 
-The roster watches the other hosts; a launcher's runtime brings the ranks where they start on another program's word.
+Watchers are equal: the loop polls the descriptors of all of them, gives each a turn after every poll, and tells each of
+what happens. The roster watches the other hosts, notices the platform, the hang watch the ranks' progress, and MPI's
+watcher brings ranks that Open MPI asks for.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from .launch_plan import ProcessSpec
 
     class Process(Protocol):
-        """A started process, as a watcher or a runtime sees it."""
+        """A started process, as a watcher sees it."""
 
         spec: ProcessSpec
         pid: int
@@ -26,15 +28,13 @@ if TYPE_CHECKING:
     class Supervised(Protocol):
         """The run, as a watcher sees it."""
 
-        sent: int  # the signal that all ranks were last asked to stop with, 0 for none
-
         @property
         def ranks(self) -> Sequence[Process]:
-            """Every process that was started, also those that have ended, helpers included."""
+            """Every process that was started, including helpers and those that have ended."""
 
         @property
         def stopping(self) -> bool:
-            """Whether the ranks have been asked to stop."""
+            """Whether the ranks have been asked to stop, or would be if there were any."""
 
         def now(self) -> float:
             """Seconds since the start."""
@@ -43,64 +43,78 @@ if TYPE_CHECKING:
             """Seconds since any rank last printed anything."""
 
         def say(self, message: str) -> None:
-            """Tells the user something, between two lines of the script."""
+            """Prints a message between two lines of the script."""
 
         def start_process(self, spec: ProcessSpec) -> Process | None:
             """Starts one more process; None where that fails, which ends the run."""
 
         def abandon(self, error: Exception) -> None:
-            """Stops all; the run ends by raising `error`. Only the first call counts."""
+            """Stops all processes; the run ends by raising `error`. Only the first call counts."""
 
         def dismiss(self, helper: Process) -> None:
-            """A helper has done its work: however it ends, and whatever it says from now on, is no matter."""
+            """Ignores how a helper ends and what it prints from now on: it has done its work."""
 
         def kill_helper(self, helper: Process) -> None:
-            """Ends a helper at once."""
+            """Kills a helper and its process group."""
+
+        def warn_ranks(self, why: str) -> bool:
+            """Sends SIGTERM to the ranks that handle it, and `interrupted` to all watchers if there is such a rank.
+
+            The others run on: the platform's own signal is still to come.
+
+            Returns:
+                Whether there is such a rank.
+            """
 
         def stop_for_others(self, why: str, interrupted: bool, lost: bool) -> None:
-            """Ends the ranks because of something that happened elsewhere; only the first call counts.
+            """Stops the ranks because of something that happened on another host; only the first call counts.
 
             Args:
                 why: for the user, e.g. "algo-2: rank 3 exited with 1".
-                interrupted: a stop signal on another host, so that the ranks get the job's whole grace.
-                lost: a host has vanished, so that there is nothing to wait for.
+                interrupted: whether it was a stop signal or a notice, so that the ranks get the job's whole grace.
+                lost: whether a host has vanished, so that there is nothing to wait for.
             """
 
-    class Watcher(Protocol):
-        """Something with descriptors and deadlines of its own."""
 
-        def descriptors(self) -> dict[int, int]:
-            """Descriptors to poll, and for what."""
+FOREVER = 3600.0  # seconds; the pause of a watcher that waits for nothing but its descriptors
 
-        def pause(self) -> float:
-            """Seconds until it must have a turn."""
 
-        def turn(self, supervised: Supervised | None) -> None:
-            """Called after every poll."""
+class Watcher:
+    """Part of a run. Every method does nothing here; a watcher overrides those that it needs."""
 
-        def failing(self, why: str) -> None:
-            """A rank of this host has failed."""
+    def descriptors(self) -> dict[int, int]:
+        """Descriptors to poll, and the events of `select.poll` to poll each for."""
+        return {}
 
-        def interrupted(self, why: str) -> None:
-            """This host was sent a stop signal."""
+    def pause(self) -> float:
+        """Seconds after which the watcher needs a turn even if nothing happens."""
+        return FOREVER
 
-        def asked(self) -> None:
-            """This host was sent SIGUSR1: somebody wants to know where the ranks are."""
+    def turn(self, run: Supervised) -> None:
+        """Called after every poll."""
 
-    class Runtime(Protocol):
-        """A launcher's own part in the run."""
+    def busy(self) -> bool:
+        """Whether more processes may come, so that the run is not over when none is alive."""
+        return False
 
-        def descriptors(self) -> dict[int, int]:
-            """Descriptors to poll, and for what."""
+    def run_over(self) -> None:
+        """The run is over, however it ended. Called once a run."""
 
-        def pause(self) -> float:
-            """Seconds until it must have a turn."""
+    # --- what happens in the run ---
 
-        def turn(self, supervised: Supervised) -> None:
-            """Called after every poll."""
+    def signalled(self, number: int, grace: float) -> None:
+        """`train` was sent a signal that it passes on to the ranks; called before it does.
 
-        def busy(self) -> bool:
-            """Whether more processes may come, so that the run is not over although none is alive."""
+        Args:
+            number: the first stop signal, or any SIGUSR1 or SIGUSR2.
+            grace: seconds that the ranks get to end after a stop signal.
+        """
 
-        def close(self) -> None:
-            """The run is over, for good or ill."""
+    def interrupted(self, why: str) -> None:
+        """This host's ranks stop because of a signal or of a notice."""
+
+    def interrupted_elsewhere(self, why: str, grace: float) -> None:
+        """This host's ranks stop because another host was interrupted; they get `grace` seconds."""
+
+    def failed(self, why: str) -> None:
+        """A rank of this host has failed, or the run is abandoned: all ranks of the job are to stop."""

@@ -20,6 +20,7 @@ from trainshed.base.errors import ClusterError, LaunchError
 from trainshed.base.record import Record
 
 from ...roster.link import Link
+from ...supervisor.watcher import FOREVER, Watcher
 from . import options
 
 TYPE_CHECKING = False
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ...roster.leader import Leader
-    from ...roster.member import Member
+    from ...roster.roster import Roster
     from ...supervisor.launch_plan import ProcessSpec
     from ...supervisor.watcher import Process, Supervised
     from . import Runtime
@@ -37,7 +37,6 @@ SAY_EVERY = 10.0
 END_SECONDS = 5.0  # that mpirun and the daemons get to end once the ranks have
 STOP_SECONDS = 1.0  # the same after a failure or a stop
 ABORT_SECONDS = 5.0  # from the moment Open MPI takes a rank's proxy away until we stop waiting for the reason
-_FOREVER = 3600.0
 
 
 class Proxy:
@@ -60,11 +59,13 @@ class Ranks(Record):
     ended: bool = False
 
 
-class MpiRuntime:
-    """A watcher of the supervisor's loop (`supervisor.watcher.Runtime`)."""
+class MpiRuntime(Watcher):
+    """MPI's watcher."""
 
-    def __init__(self, plan: Runtime, roster: Leader | Member | None, say: Callable[[str], None]) -> None:
-        self.plan, self.roster, self.say = plan, roster, say
+    def __init__(self, plan: Runtime, roster: Roster, say: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.roster = roster
+        self.say = say
         self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.door.bind(plan.socket)
         self.door.listen(4096)
@@ -88,7 +89,7 @@ class MpiRuntime:
     def pause(self) -> float:
         """Seconds until we must have a turn."""
         waits = self.plan.node_rank == 0 and not self._all_there()
-        return 0.5 if self.released or self.aborted_at or waits else _FOREVER
+        return 0.5 if self.released or self.aborted_at or waits else FOREVER
 
     def busy(self) -> bool:
         """Whether the ranks of any host may still be coming or alive."""
@@ -100,7 +101,7 @@ class MpiRuntime:
         self._accept(now)
         for link in list(self.visitors):
             self._visit(link, supervised, now)
-        for sender, letter in self.roster.letters() if self.roster is not None else ():
+        for sender, letter in self.roster.letters():
             self._take(sender, letter, supervised)
         if self.released:
             self._end_helpers(supervised, now)
@@ -111,8 +112,8 @@ class MpiRuntime:
         if self._over(supervised):
             self._release(supervised, now)
 
-    def close(self) -> None:
-        """The run is over: whoever waits for this host need wait no longer."""
+    def run_over(self) -> None:
+        """Tells the proxies and the other hosts not to wait for this one any more."""
         if not self.released:
             self._release(None, time.monotonic())
         for link in self.visitors:
@@ -155,7 +156,7 @@ class MpiRuntime:
             )
             return
         to = self.plan.hosts.index(host)
-        if to == self.plan.node_rank or self.roster is None:
+        if to == self.plan.node_rank:
             self._start_daemon(command, supervised)
         else:
             self.roster.post(to, {"type": "daemon", "command": command})
@@ -202,7 +203,7 @@ class MpiRuntime:
         ranks = Ranks(self.world, len(self.proxies), ended)
         if ranks != self.known.get(self.plan.node_rank, Ranks()):
             self.known[self.plan.node_rank] = ranks
-            if self.roster is not None and self.plan.node_rank > 0:
+            if self.plan.node_rank > 0:
                 self.roster.post(0, {"type": "ranks", **ranks.as_dict()})
 
     def _no_more(self, supervised: Supervised) -> bool:
@@ -216,7 +217,7 @@ class MpiRuntime:
 
     def _over(self, supervised: Supervised) -> bool:
         """Whether no host has a rank left that Open MPI should serve; for host 0 to say, as long as it is there."""
-        absent = self.roster.absent() if self.roster is not None else set()
+        absent = self.roster.absent()
         if self.plan.node_rank > 0:
             return 0 in absent
         ended = absent | {host for host, ranks in self.known.items() if ranks.ended}
@@ -231,7 +232,7 @@ class MpiRuntime:
         if self.released:
             return
         self.released, self.release_at = True, now
-        if self.roster is not None and self.plan.node_rank == 0:
+        if self.plan.node_rank == 0:
             for host in range(1, len(self.plan.hosts)):
                 self.roster.post(host, {"type": "release"})
         if supervised is not None:

@@ -1,0 +1,107 @@
+"""What the job's hosts are to one host's `train`: the base class of rosters, and the roster of a job on one host."""
+
+from __future__ import annotations
+
+from ..supervisor.watcher import Watcher
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from trainshed.contract.outcome import Failure
+
+    from .messages import Report, Verdict
+
+
+class Roster(Watcher):
+    """This host's part in the roster; a watcher of the supervisor's loop.
+
+    names: the job's hosts in the agreed order.
+    rank: this host's index among them.
+    on_message: takes (host, message) for messages that the roster itself does not know.
+    on_lost: takes the name of a host that has vanished and without which the job goes on.
+    on_wait: called after each turn that the roster takes outside the supervisor's loop, while it waits for other hosts.
+    """
+
+    def __init__(self, names: tuple[str, ...], rank: int) -> None:
+        self.names = names
+        self.rank = rank
+        self.on_message: Callable[[str, dict[str, Any]], None] = lambda host, message: None
+        self.on_lost: Callable[[str], None] = lambda host: None
+        self.on_wait: Callable[[], None] = lambda: None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is host 0, which decides for all."""
+        return self.rank == 0
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Sends a message that is of no use later: host 0 to all others, they to host 0.
+
+        Returns:
+            False where there is no connection now.
+        """
+        raise NotImplementedError
+
+    # --- letters between the launchers of the hosts: each arrives once, in order, also over a new connection ---
+
+    def post(self, to: int, body: dict[str, Any]) -> None:
+        """Sends a letter to another host's launcher; `to` is its node rank, 0 everywhere but on host 0."""
+        raise NotImplementedError
+
+    def letters(self) -> list[tuple[int, dict[str, Any]]]:
+        """The letters that have come since the last call, as (node rank of the sender, body)."""
+        raise NotImplementedError
+
+    def absent(self) -> set[int]:
+        """Node ranks of the hosts that are lost or have ended, as far as this host knows."""
+        raise NotImplementedError
+
+    def leave(self, report: Report) -> Verdict:
+        """Reports how this host ended, waits for the other hosts, and returns the verdict on the whole job."""
+        raise NotImplementedError
+
+    # --- host 0 only ---
+
+    def present(self) -> list[str]:
+        """The hosts that are not lost, this one first."""
+        raise NotImplementedError
+
+    def running(self) -> list[str]:
+        """The hosts whose ranks have not ended; empty once the job is stopping."""
+        raise NotImplementedError
+
+    def hang(self, failure: Failure) -> None:
+        """Stops all hosts because the whole job hangs."""
+        raise NotImplementedError
+
+
+class Alone(Roster):
+    """The roster of a job on one host: there is nobody to talk to."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__((name,), 0)
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """True: all other hosts have got it."""
+        return True
+
+    def letters(self) -> list[tuple[int, dict[str, Any]]]:
+        """None ever comes."""
+        return []
+
+    def absent(self) -> set[int]:
+        """No host is missing."""
+        return set()
+
+    def present(self) -> list[str]:
+        """This host."""
+        return list(self.names)
+
+    def running(self) -> list[str]:
+        """This host."""
+        return list(self.names)
+
+    def hang(self, failure: Failure) -> None:
+        """The run itself is stopped by who found the hang; there is nobody else to stop."""
