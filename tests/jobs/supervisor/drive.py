@@ -14,15 +14,15 @@ import signal
 import sys
 import time
 
-from trainshed.container.supervisor import loop
+from trainshed.container.supervisor import loop, output, stopping
 from trainshed.container.supervisor.launch_plan import LaunchPlan, ProcessSpec, StartError
 
 
 def main() -> None:
     with open(sys.argv[1]) as file:
         fields = json.load(file)
-    loop.FAILURE_SETTLES = fields.pop("settles", loop.FAILURE_SETTLES)
-    loop.FAILURE_GRACE = loop.CONSOLE_GRACE = 300.0  # on a machine that stalls for a while nobody is given up
+    stopping.FAILURE_SETTLES = fields.pop("settles", stopping.FAILURE_SETTLES)
+    stopping.FAILURE_GRACE = output.CONSOLE_GRACE = 300.0  # on a machine that stalls for a while nobody is given up
     gate = fields.pop("gate", [])
     processes = tuple(ProcessSpec(**{**spec, "argv": tuple(spec["argv"])}) for spec in fields.pop("processes"))
     said: list[str] = []

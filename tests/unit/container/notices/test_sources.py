@@ -145,6 +145,13 @@ def notices(folder: Path, environ: dict[str, str] | None = None, said: list[str]
     return Notices(f"{folder}/run/notice.json", environ or {}, (said if said is not None else []).append)
 
 
+def test_sigusr1_asks_for_a_hang_report_and_is_not_a_notice(tmp_path: Path) -> None:
+    one = notices(tmp_path, {"SLURM_JOB_ID": "1"})
+    one.signalled(signal.SIGUSR1, 110.0)
+
+    assert read_notice(one.path) is None
+
+
 def test_a_stop_signal_becomes_a_notice_with_its_deadline(tmp_path: Path) -> None:
     one = notices(tmp_path)
     before = time.time()

@@ -13,8 +13,7 @@ from typing import Any
 from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import mask_text
-from trainshed.container.supervisor.loop import SignalPipe
-from trainshed.machine.signals import Interrupted, stop_raises
+from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ..display.screen import Screen
 from ..display.summary import render, shown

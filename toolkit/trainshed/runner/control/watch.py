@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from trainshed.base.units import duration
-from trainshed.container.supervisor.loop import STOP_SIGNALS, SignalPipe
+from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 
 from ..display.screen import Screen
 from ..display.stream import HostStream

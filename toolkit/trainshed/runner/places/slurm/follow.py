@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from trainshed.base.units import duration
 from trainshed.container.cluster.slurm import expand
-from trainshed.container.supervisor.loop import STOP_SIGNALS, SignalPipe
+from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 
 from ...display.screen import Screen
 from ...run.grace import KILL_SECONDS

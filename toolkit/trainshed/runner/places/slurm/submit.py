@@ -18,9 +18,8 @@ from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, JobError, 
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration
-from trainshed.container.supervisor.loop import SignalPipe
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
-from trainshed.machine.signals import Interrupted, stop_raises
+from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ...display.screen import Screen
 from ...display.summary import render, shown

@@ -1,0 +1,88 @@
+"""A started process of the plan: its streams, its log, and what is known of its end."""
+
+from __future__ import annotations
+
+import os
+
+from trainshed.contract.wire.secret_names import hidden_bytes
+from trainshed.machine.streams import Console, LogFile, Stream
+
+from .launch_plan import ProcessResult, ProcessSpec
+from .spawn import spawn
+
+
+class Rank:
+    """A rank or a helper.
+
+    returncode: exit status, -n where signal n killed it; None while it lives.
+    ended: when it ended, in seconds since the start of the run.
+    stopped: whether it ended after all ranks had been asked to stop.
+    dismissed: whether it is a helper whose end does not matter any more.
+
+    Raises:
+        StartError: the process could not be started.
+    """
+
+    def __init__(self, spec: ProcessSpec, out: Console, err: Console) -> None:
+        self.spec = spec
+        self.log = LogFile(spec.log)
+        self.pid, out_fd, err_fd = spawn(spec)
+        hidden = hidden_bytes(spec.env)
+        self.out = Stream(out_fd, out, self.log, spec.label, masked=not spec.log, hidden=hidden)
+        self.err = Stream(err_fd, err, self.log, spec.label, masked=not spec.log, hidden=hidden)
+        self.returncode: int | None = None
+        self.ended = 0.0
+        self.stopped = False
+        self.dismissed = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.returncode is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether its end is part of the outcome: a helper's only where it failed the ranks."""
+        return not self.spec.helper or (self.returncode != 0 and not self.stopped and not self.dismissed)
+
+    @property
+    def name(self) -> str:
+        """For messages to other hosts: `rank 3`, `mpirun`, `its script`."""
+        return self.spec.helper or (f"rank {self.spec.rank}" if self.spec.label else "its script")
+
+    def end(self, returncode: int, now: float, stopped: bool) -> None:
+        """Notes that the process has been reaped."""
+        self.returncode = returncode
+        self.ended = now
+        self.stopped = stopped
+
+    def dismiss(self) -> None:
+        """Ignores its end and what it prints from now on."""
+        self.dismissed = True
+        for stream in (self.out, self.err):
+            stream.console = Console(-1)
+
+    def result(self) -> ProcessResult:
+        """How it ended, for the report."""
+        assert self.returncode is not None
+        errors, output = self.err.last_bytes(), self.out.last_bytes()
+        return ProcessResult(
+            spec=self.spec,
+            returncode=self.returncode,
+            ended=self.ended,
+            tail=errors if errors.strip() else output,
+            output_tail=output,
+            traceback_at=self.err.traceback_at,
+            stopped=self.stopped,
+        )
+
+
+def send(pid: int, number: int, *, group: bool) -> None:
+    """Sends a signal to a process, or to the process group that it leads; does nothing where that has ended."""
+    try:
+        if group:
+            os.killpg(pid, number)  # every rank leads a process group
+        else:
+            os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
