@@ -1,4 +1,4 @@
-"""Lightning's Trainer: a small autoencoder. The job file has `checkpoints: {auto: true}`; this script knows nothing of it."""
+"""Lightning's Trainer: a small autoencoder. The job file has `checkpoints: {auto: true}`; nothing else is needed."""
 
 import argparse
 import os
