@@ -43,9 +43,7 @@ def worker(milliseconds: float, ranks: int, only: list[str]) -> None:
     from torch import nn
 
     import trainshed.parallel as pipe
-    from trainshed.contract.wire.pipeline import read_settings
     from trainshed.parallel.plan.plan_file import Plan, PlanUnit, model_fingerprint
-    from trainshed.parallel.session import session
 
     torch.set_num_threads(1)
 
@@ -77,11 +75,10 @@ def worker(milliseconds: float, ranks: int, only: list[str]) -> None:
         model.backward(loss)
         return loss
 
-    grid = pipe.init({"pipeline_parallel_degree": ranks})
+    torch.distributed.init_process_group("gloo")
     for schedule, virtual, microbatches in [case for case in CASES if case[0] in only]:
         settings = {"partitions": ranks, "microbatches": microbatches, "pipeline": schedule, "virtual_stages": virtual}
-        grid.settings = read_settings(settings)
-        session.model = None
+        grid = pipe.init(settings)
         seconds = milliseconds / 1e3 / virtual
         net = nn.Sequential(*[Sleeper(seconds) for _ in range(ranks * virtual)])
         model = pipe.PipelineModel(net)
@@ -106,7 +103,8 @@ def worker(milliseconds: float, ranks: int, only: list[str]) -> None:
             bubbles.append((1 - slept_here / whole, 1e3 * on_top))
         if grid.rank == 0:  # the first steps also record, compare batches and report
             print("RESULT " + json.dumps([schedule, virtual, microbatches, *min(bubbles[4:])]), flush=True)
-    pipe.shutdown()
+        pipe.shutdown()
+    torch.distributed.destroy_process_group()
 
 
 def main() -> int:

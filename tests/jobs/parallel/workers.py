@@ -59,6 +59,14 @@ def one_process(
     return {"gradients": gradients, "state": {n: v.clone() for n, v in model.state_dict().items()}}
 
 
+def begin(settings: dict[str, Any]) -> None:
+    """A pipeline without a model, whatever this process has trained before."""
+    if not torch.distributed.is_initialized():  # else `shutdown` would leave the process group
+        torch.distributed.init_process_group("gloo")
+    pipe.shutdown()
+    pipe.init(settings)
+
+
 def pipeline(
     names: list[str], degree: int, schedule: str, virtual: int, steps: int = 1, microbatches: int = MICROBATCHES
 ) -> dict[str, Any]:
@@ -70,11 +78,8 @@ def pipeline(
         "pipeline": schedule,
         "virtual_stages": virtual,
     }
-    pipe.init(settings)
-    from trainshed.parallel.session import session
-
     for name in names:
-        session.model = None
+        begin(settings)
         model, inputs, step_function = zoo.build(name)
         model = pipe.PipelineModel(model)
         optimizer = pipe.PipelineOptimizer(torch.optim.SGD(model.parameters(), lr=0.05))
@@ -293,12 +298,9 @@ def cut_inside_attention() -> list[float]:
 
 def in_float16(settings: dict[str, Any], scales: list[float]) -> list[dict[str, Any]]:
     """Three steps with a scaled loss, for each first scale; what the gradients of the first step are, unscaled."""
-    from trainshed.parallel.session import session
-
-    pipe.init({**settings, "fp16": True})
     results = []
     for init_scale in scales:
-        session.model = session.optimizer = None
+        begin({**settings, "fp16": True})
         torch.manual_seed(0)
         model = pipe.PipelineModel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
         optimizer = pipe.PipelineOptimizer(

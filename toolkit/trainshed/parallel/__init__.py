@@ -15,38 +15,37 @@
     loss = train_step(model, x, y).reduce_mean()
     optimizer.step()
 
-Importing this package imports torch; nothing else of trainshed imports it.
+Importing this package does not import torch; using one of its names does.
 """
 
 from __future__ import annotations
 
-from trainshed.contract.wire.pipeline import Settings
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainshed.contract.wire.pipeline import Settings
 
-from .clip import GradScaler, clip_grad_norm_
-from .errors import NotServed, PipelineError, PlanError, TraceMismatch
-from .gather import load_checkpoint, save_checkpoint
-from .model import PipelineModel
-from .optimizer import PipelineOptimizer
-from .plan.plan_file import Plan, load_plan
-from .split import StepOutput
-from .start import (
-    dp_group,
-    dp_rank,
-    dp_size,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    num_microbatches,
-    partition,
-    pp_group,
-    pp_rank,
-    pp_size,
-    rank,
-    shutdown,
-    size,
-)
-from .step import step
+    from .checkpoint import load_checkpoint, save_checkpoint
+    from .clip import GradScaler, clip_grad_norm_
+    from .errors import NotServed, PipelineError, PlanError, TraceMismatch
+    from .groups import (
+        dp_group,
+        dp_rank,
+        dp_size,
+        local_rank,
+        local_size,
+        num_microbatches,
+        pp_group,
+        pp_rank,
+        pp_size,
+        rank,
+        size,
+    )
+    from .model import PipelineModel
+    from .optimizer import PipelineOptimizer
+    from .plan.plan_file import Plan, load_plan
+    from .split import StepOutput
+    from .start import init, is_initialized, partition, shutdown
+    from .step_function import step
 
 __all__ = [
     "GradScaler",
@@ -80,3 +79,36 @@ __all__ = [
     "size",
     "step",
 ]
+_GROUPS = ("dp_group", "dp_rank", "dp_size", "local_rank", "local_size", "num_microbatches",
+           "pp_group", "pp_rank", "pp_size", "rank", "size")  # fmt: skip
+_HOMES = {
+    "GradScaler": "clip",
+    "NotServed": "errors",
+    "PipelineError": "errors",
+    "PipelineModel": "model",
+    "PipelineOptimizer": "optimizer",
+    "Plan": "plan.plan_file",
+    "PlanError": "errors",
+    "StepOutput": "split",
+    "TraceMismatch": "errors",
+    "clip_grad_norm_": "clip",
+    "init": "start",
+    "is_initialized": "start",
+    "load_checkpoint": "checkpoint",
+    "load_plan": "plan.plan_file",
+    "partition": "start",
+    "save_checkpoint": "checkpoint",
+    "shutdown": "start",
+    "step": "step_function",
+    **dict.fromkeys(_GROUPS, "groups"),
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name == "Settings":
+        return import_module("trainshed.contract.wire.pipeline").Settings
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,16 +23,16 @@ def clip_grad_norm_(
         The norm before clipping, shape ().
     """
     given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    model = session.model
-    if model is None or not model.partitioned or not _of_model(given):
+    holding = session.holding
+    if holding is None or not holding.partitioned or holding.names.keys().isdisjoint(map(id, given)):
         return _native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
     if session.optimizer is not None:
         session.optimizer.unscale()
     if grid().settings.sharded_data_parallel_degree > 1:
         return whole(_native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach))
     chosen = {id(parameter) for parameter in given}
-    held = model.engine.parameters
-    owned = [held[name] for name in model.owned_names() if id(held[name]) in chosen]
+    held = holding.parameters
+    owned = [held[name] for name in holding.owned_names() if id(held[name]) in chosen]
     gradients = [p.grad.detach() for p in owned if p.grad is not None]
     device = grid().device
     infinite = norm_type == float("inf")
@@ -52,13 +51,6 @@ def clip_grad_norm_(
         if id(parameter) in chosen and parameter.grad is not None:
             parameter.grad.mul_(factor.to(parameter.grad.device))
     return total
-
-
-def _of_model(parameters: Iterable[torch.Tensor]) -> bool:
-    if session.model is None:
-        return False
-    known = {id(parameter) for parameter in session.model.module.parameters()}
-    return any(id(parameter) in known for parameter in parameters)
 
 
 def install_clipping() -> None:

@@ -75,6 +75,17 @@ class Grid:
         """This rank's coordinates."""
         return self.places[self.rank]
 
+    def close(self) -> None:
+        """Leaves the groups that were made for this grid, and the process group if it was made here as well."""
+        if not dist.is_initialized():
+            return
+        if self.owns_process_group:
+            dist.destroy_process_group()
+            return
+        made = [self.pipeline_group, self.replica_group, self.control_group, *self._subgroups.values()]
+        for group in dict.fromkeys(made):
+            dist.destroy_process_group(group)
+
     def subgroups(self, members: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], dist.ProcessGroup]:
         """Groups of pipeline ranks (numbers within a pipeline), made on all ranks in the same order."""
         degree = self.settings.pipeline_parallel_degree

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from .clip import install_clipping
+from .engine.holding import Holding
 from .engine.sharded import ShardedEngine
 from .engine.steps import Engine
 from .errors import PipelineError
+from .gather import gather_model, load_model
 from .plan.plan_file import Plan
 from .record.subject import Backward
 from .session import grid, session
@@ -31,6 +32,9 @@ class PipelineModel(nn.Module):
         average_grads_across_microbatches: divide each microbatch's loss by their number.
         broadcast_buffers: before each training step replicas take the buffers of replica 0.
         bucket_cap_mb: MiB of gradients that are summed over replicas at once.
+
+    Raises:
+        PipelineError: `init` was not called, or the script has wrapped a model already.
     """
 
     def __init__(
@@ -44,30 +48,37 @@ class PipelineModel(nn.Module):
     ) -> None:
         super().__init__()
         if session.model is not None:
-            raise PipelineError("there is a PipelineModel already: one for each script")
+            raise PipelineError("there is a PipelineModel already", hint="wrap one model in a script")
         self.module = module
+        self.holding = Holding(module, grid())
         self._handler: Backward | None = None
         self._pins: dict[str, int] = {}
-        self._post_partition: list[Callable[[Any, Any], Any]] = []
         self._post_step: list[Callable[[Any, Any], Any]] = []
         self.engine: Engine | ShardedEngine
-        average, buffers = average_grads_across_microbatches, broadcast_buffers
         if grid().settings.sharded_data_parallel_degree > 1:
-            self.engine = ShardedEngine(grid(), module, self._attach, average=average, buffers=buffers)
+            self.engine = ShardedEngine(
+                self.holding,
+                self._attach,
+                loss_scale=_loss_scale,
+                on_shards=_hand_to_optimizer,
+                average=average_grads_across_microbatches,
+                buffers=broadcast_buffers,
+            )
         else:
             self.engine = Engine(
-                grid(),
-                module,
+                self.holding,
                 self._attach,
+                loss_scale=_loss_scale,
+                planned=session.planned,
                 pins=self._pins,
-                average=average,
+                average=average_grads_across_microbatches,
                 overlap=overlapping_allreduce,
-                buffers=buffers,
+                buffers=broadcast_buffers,
                 bucket_bytes=bucket_cap_mb * 2**20,
             )
-        self.engine.on_partition.append(self._partitioned)
         self._read_pins()
         session.model = self
+        session.holding = self.holding
         install_clipping()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -104,8 +115,8 @@ class PipelineModel(nn.Module):
 
     @property
     def partitioned(self) -> bool:
-        """Whether the first step has been."""
-        return self.engine.partitioned
+        """Whether the first step has given each rank its stages."""
+        return self.holding.partitioned
 
     @property
     def plan(self) -> Plan | None:
@@ -134,10 +145,7 @@ class PipelineModel(nn.Module):
 
     def register_post_partition_hook(self, hook: Callable[[Any, Any], Any]) -> None:
         """`hook(model, optimizer)` runs when the model has been partitioned, or now if it has been."""
-        if self.partitioned:
-            hook(self, self._optimizer)
-        else:
-            self._post_partition.append(hook)
+        self.holding.when_partitioned(lambda: hook(self, self._optimizer))
 
     def register_post_step_hook(self, hook: Callable[[Any, Any], Any]) -> None:
         """`hook(model, optimizer)` runs once, at the end of the next step."""
@@ -148,11 +156,6 @@ class PipelineModel(nn.Module):
         hooks, self._post_step = self._post_step, []
         for hook in hooks:
             hook(self, self._optimizer)
-
-    def _partitioned(self) -> None:
-        for hook in self._post_partition:
-            hook(self, self._optimizer)
-        self._post_partition.clear()
 
     def _read_pins(self) -> None:
         settings = grid().settings
@@ -170,50 +173,19 @@ class PipelineModel(nn.Module):
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and parameters that this rank holds; names are those of the wrapped module."""
-        yield from self.engine.parameters.items()
+        yield from self.holding.parameters.items()
 
     def local_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters that this rank holds."""
-        yield from self.engine.parameters.values()
-
-    def owned_names(self) -> list[str]:
-        """Parameters that this rank answers for: each belongs to exactly one rank of a pipeline."""
-        if self.engine.placement is None:
-            return list(self.engine.parameters)
-        return self.engine.placement.owned(grid().place.pipeline)
-
-    def buffer_owners(self) -> dict[str, int]:
-        """Saved buffers -> the pipeline rank that runs their module (rank 0 for those of modules that never run)."""
-        parameters = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
-        saved = set(self.module.state_dict(keep_vars=True)) - parameters
-        degree = grid().settings.pipeline_parallel_degree
-        first: dict[str, int] = {}
-        for unit in self.engine.plan.units if self.engine.plan is not None else ():
-            first.setdefault(unit.unit, unit.stage % degree)
-
-        def home(name: str) -> int:
-            parts = name.split(".")
-            around = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-            return next((first[module] for module in around if module in first), 0)
-
-        return {name: home(name) for name, _ in self.module.named_buffers() if name in saved}
+        yield from self.holding.parameters.values()
 
     def local_buffers(self) -> dict[str, torch.Tensor]:
         """Saved buffers of the modules that run on this rank, by name; all of them before the first step."""
-        owners = self.buffer_owners()
-        mine = grid().place.pipeline
-        return {
-            name: buffer
-            for name, buffer in self.module.named_buffers()
-            if name in owners and (not self.partitioned or owners[name] == mine)
-        }
+        return self.holding.buffers()
 
     def local_state_dict(self) -> dict[str, Any]:
         """Parameters and buffers of this rank, with the key `_smp_is_partial`."""
-        state: dict[str, Any] = {name: parameter.detach() for name, parameter in self.local_named_parameters()}
-        state.update(self.local_buffers())
-        state["_smp_is_partial"] = True
-        return state
+        return {**self.holding.tensors(), "_smp_is_partial": True}
 
     def state_dict(self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The whole model on the CPU of every rank of the pipeline, with the names of the wrapped module. Collective.
@@ -223,15 +195,11 @@ class PipelineModel(nn.Module):
         """
         if not self.partitioned:
             return dict(self.module.state_dict())
-        from .gather import gather_model
-
-        return gather_model(self, everywhere=not gather_to_rank0)
+        return gather_model(self.holding, everywhere=not gather_to_rank0)
 
     def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:  # type: ignore[override]
         """Takes a whole or partial state; each rank keeps what it holds."""
-        from .gather import load_model
-
-        return load_model(self, state, strict)
+        return load_model(self.holding, state, strict)
 
     @contextmanager
     def join(self, *_args: Any, **_kwargs: Any) -> Iterator[None]:
@@ -245,7 +213,10 @@ class PipelineModel(nn.Module):
         return self
 
 
-def barrier(group: dist.ProcessGroup | None = None) -> None:
-    """Waits for all ranks of `group`."""
-    if dist.get_world_size(group) > 1:
-        dist.barrier(group)
+def _loss_scale() -> float:
+    return session.optimizer.loss_scale if session.optimizer is not None else 1.0
+
+
+def _hand_to_optimizer(names: Mapping[int, str], shards: Mapping[str, nn.Parameter]) -> None:
+    if session.optimizer is not None:
+        session.optimizer.follow(names, shards)

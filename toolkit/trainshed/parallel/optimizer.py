@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from .clip import GradScaler
+from .engine.holding import Holding
+from .errors import PipelineError
+from .gather import gather_optimizer, load_optimizer, local_optimizer
+from .grid import Grid
 from .session import session
-
-if TYPE_CHECKING:
-    from .clip import GradScaler
-    from .grid import Grid
 
 
 class PipelineOptimizer(torch.optim.Optimizer):
@@ -93,14 +96,15 @@ class PipelineOptimizer(torch.optim.Optimizer):
             self._unscaled = True
 
     def _plain_step(self, closure: Any = None) -> Any:
-        place = session.grid
-        if place is not None and len(place.replica_ranks) > 1 and _shards_states(place):
-            return self._sharded_step(place)
+        here = session.grid
+        if here is not None and len(here.replica_ranks) > 1 and _shards_states(here):
+            return self._sharded_step(here)
         return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
 
     def _sharded_step(self, grid: Grid) -> Any:
         """ZeRO-1: each replica updates its share of the parameters, has optimizer state for that alone, and sends it."""
-        local = {id(parameter) for parameter in session.model.local_parameters()} if session.model is not None else set()
+        held = session.holding.parameters if session.holding is not None else {}
+        local = {id(parameter) for parameter in held.values()}
         every = [p for group in self.optimizer.param_groups for p in group["params"]]
         trained = [p for p in every if p.requires_grad and id(p) in local]  # whoever has a gradient: owners never change
         loads = [0] * len(grid.replica_ranks)
@@ -128,21 +132,34 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The whole optimizer's state, in plain PyTorch's form, on every rank of the pipeline. Collective."""
-        from .gather import gather_optimizer
-
-        return gather_optimizer(self.optimizer)
+        return gather_optimizer(self.optimizer, _holding())
 
     def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
         """State of this rank's parameters, by name."""
-        from .gather import local_optimizer
-
-        return local_optimizer(self.optimizer)
+        return local_optimizer(self.optimizer, _holding())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes the whole state or this rank's own; before the first step it is kept until the model is partitioned."""
-        from .gather import load_optimizer
+        if session.holding is None:
+            load_optimizer(self.optimizer, state, None)
+        else:
+            holding = session.holding
+            holding.when_partitioned(lambda: load_optimizer(self.optimizer, state, holding))
 
-        load_optimizer(self.optimizer, state)
+    def follow(self, names: Mapping[int, str], shards: Mapping[str, nn.Parameter]) -> None:
+        """Goes on with this rank's shards of its parameters.
+
+        Args:
+            names: `id` of a parameter before it was sharded -> its name.
+            shards: name -> the sharded parameter.
+        """
+        for group in self.optimizer.param_groups:
+            for index, old in enumerate(group["params"]):
+                if id(old) in names:
+                    new = shards[names[id(old)]]
+                    group["params"][index] = new
+                    if old in self.optimizer.state:
+                        self.optimizer.state[new] = self.optimizer.state.pop(old)
 
 
 class _Update(torch.optim.Optimizer):
@@ -161,11 +178,12 @@ class _Update(torch.optim.Optimizer):
         return self.owner._plain_step(closure)
 
 
-def _shards_states(place: Grid) -> bool:
-    """Whether optimizer states are to be sharded by us: sharded parameters have sharded states anyway."""
-    return place.settings.shard_optimizer_state and place.settings.sharded_data_parallel_degree == 1
+def _shards_states(here: Grid) -> bool:
+    """Whether we shard optimizer states: sharded parameters have sharded states anyway."""
+    return here.settings.shard_optimizer_state and here.settings.sharded_data_parallel_degree == 1
 
 
-def loss_scale() -> float:
-    """What the loss of each microbatch is multiplied with before its backward."""
-    return session.optimizer.loss_scale if session.optimizer is not None else 1.0
+def _holding() -> Holding:
+    if session.holding is None:
+        raise PipelineError("an optimizer's state is asked for before the model is wrapped")
+    return session.holding

@@ -1,37 +1,64 @@
-"""What this process is doing: the grid, the model, overrides made before there was a model.
-
-`planned`: in a process that only makes a plan, the settings that the plan is for.
-"""
+"""What this process is doing: the grid, the model and its optimizer, the modules that a script put on stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .errors import PipelineError
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Mapping
+
+    from torch import nn
 
     from trainshed.contract.wire.pipeline import Settings
 
+    from .engine.holding import Holding
     from .grid import Grid
-    from .model import PipelineModel
-    from .optimizer import PipelineOptimizer
+
+
+class WrappedOptimizer(Protocol):
+    """What the model, its engine and gradient clipping need of a `PipelineOptimizer`."""
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss."""
+
+    def unscale(self) -> None:
+        """Divides the gradients by the loss scale, once a step. Collective."""
+
+    def follow(self, names: Mapping[int, str], shards: Mapping[str, nn.Parameter]) -> None:
+        """Goes on with this rank's shards of its parameters."""
 
 
 @dataclass
-class _Session:
+class Session:
+    """The state of this process, from `init` to `shutdown`.
+
+    model: the `PipelineModel`.
+    holding: the part of the model that this rank holds.
+    partition_stack: stages of the `partition` blocks that are open, innermost last.
+    built_in: id of a module -> the module, and the stage of the `partition` block that it was built in.
+    in_step: whether a step function runs now.
+    planned: in a process that only makes a plan, the settings that the plan is for.
+    """
+
     grid: Grid | None = None
-    model: PipelineModel | None = None
-    optimizer: PipelineOptimizer | None = None
+    model: nn.Module | None = None
+    holding: Holding | None = None
+    optimizer: WrappedOptimizer | None = None
     partition_stack: list[int] = field(default_factory=list)
-    built_in: dict[int, tuple[torch.nn.Module, int]] = field(default_factory=dict)
+    built_in: dict[int, tuple[nn.Module, int]] = field(default_factory=dict)
     in_step: bool = False
     planned: Settings | None = None
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        vars(self).update(vars(Session()))
 
-session = _Session()
+
+session = Session()
 
 
 def grid() -> Grid:

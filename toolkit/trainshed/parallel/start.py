@@ -1,4 +1,4 @@
-"""Starting, and the ranks and groups that a script asks for."""
+"""Starts and ends the pipeline of a process; puts modules on stages as they are built."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from trainshed.contract.wire.pipeline import Settings, read_settings, settings_from_environment
 from trainshed.contract.wire.variables import PLAN_ONLY
 
 from .grid import Grid, make_grid
-from .session import grid, session
+from .session import session
 
 
 def init(config: Mapping[str, Any] | Settings | None = None, *, device: torch.device | str | None = None) -> Grid:
@@ -39,13 +38,13 @@ def init(config: Mapping[str, Any] | Settings | None = None, *, device: torch.de
 
 
 def shutdown() -> None:
-    """Leaves the process group, if `init` made it."""
-    if session.grid is not None and session.grid.owns_process_group and dist.is_initialized():
-        dist.destroy_process_group()
-    session.grid = None
-    session.model = None
-    session.optimizer = None
-    session.planned = None
+    """Ends what `init` and the model have set up; leaves the process group if `init` made it.
+
+    Another `init` may follow, with other settings and another model.
+    """
+    if session.grid is not None:
+        session.grid.close()
+    session.clear()
 
 
 def is_initialized() -> bool:
@@ -69,58 +68,3 @@ def partition(stage: int) -> Iterator[None]:
     finally:
         session.partition_stack.pop()
         nn.Module.__init__ = native  # type: ignore[method-assign]
-
-
-def rank() -> int:
-    """Global rank."""
-    return grid().rank
-
-
-def size() -> int:
-    """Number of ranks."""
-    return grid().world
-
-
-def local_rank() -> int:
-    """Rank on this host."""
-    return grid().local_rank
-
-
-def local_size() -> int:
-    """Ranks on this host."""
-    return grid().local_world
-
-
-def pp_rank() -> int:
-    """Rank in this pipeline."""
-    return grid().place.pipeline
-
-
-def pp_size() -> int:
-    """Ranks of a pipeline."""
-    return len(grid().pipeline_ranks)
-
-
-def dp_rank() -> int:
-    """Number of this replica: what to split data by."""
-    return grid().place.replica
-
-
-def dp_size() -> int:
-    """Number of replicas."""
-    return len(grid().replica_ranks)
-
-
-def pp_group() -> dist.ProcessGroup:
-    """Process group of this pipeline."""
-    return grid().pipeline_group
-
-
-def dp_group() -> dist.ProcessGroup:
-    """Process group of the ranks that hold the same stages."""
-    return grid().replica_group
-
-
-def num_microbatches() -> int:
-    """Parts that a batch is split into."""
-    return grid().settings.microbatches

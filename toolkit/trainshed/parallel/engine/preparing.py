@@ -1,106 +1,180 @@
-"""The plan of a job: read from its file, or made and written there."""
+"""Prepares steps: the first one plans and gives each rank its stages; each new shape of inputs is recorded once."""
 
 from __future__ import annotations
 
-import os
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from trainshed.contract.wire.pipeline import Settings
-from trainshed.contract.wire.variables import PLAN_ONLY
 
-from ..errors import PlanError
-from ..grid import Grid
-from ..plan.command import PlanWritten
-from ..plan.costs import Link
-from ..plan.lines import assignment_lines
-from ..plan.plan_file import Plan, load_plan, model_fingerprint
-from ..plan.planner import Wish, make_plan
-from ..record.subject import Subject
-
-
-def wish_of(settings: Settings, pins: dict[str, int], microbatches: int, link: Link | None = None) -> Wish:
-    """What the settings ask of a plan."""
-    return Wish(
-        ranks=settings.pipeline_parallel_degree,
-        virtual=settings.virtual_stages,
-        schedule=settings.schedule,
-        microbatches=microbatches,
-        memory_weight=settings.weight,
-        memory_limit=settings.memory_limit * 2**20 or None,
-        optimizer_states=settings.optimizer_states,
-        pins=pins,
-        atomic=settings.atomic,
-        link=link or Link(),
-    )
+from ..errors import PipelineError, PlanError
+from ..plan.plan_file import Plan
+from ..record.subject import Backward, Subject
+from ..replay.gates import UnitGates
+from .batch import Microbatch, facts
+from .checking import compare
+from .gradients import GradientSync
+from .holding import Holding
+from .placement import Hollow, broadcast_state, place
+from .planning import agree_on_plan, write_only
+from .schedule import Loop, Schedule, TorchSchedule
+from .shape import Cut, cut
+from .stage import Frame, StageModule
 
 
-def read(root: nn.Module, settings: Settings) -> Plan | None:
-    """The plan in `partition_file`; None where there is no such file.
+@dataclass
+class Prepared:
+    """All that a step with inputs of one shape needs.
 
-    Raises:
-        PlanError: the file is no plan for this model and number of stages.
+    expected: parameter -> how often the backward adds to its gradient on this rank.
+    checked: whether the gradients of a step were checked.
     """
-    path = settings.partition_file
-    if not path or not os.path.exists(path):
-        return None
-    plan = load_plan(path)
-    check_fits(plan, root, settings.pipeline_parallel_degree * settings.virtual_stages, path)
-    return plan
+
+    cut: Cut
+    modules: list[StageModule]
+    schedule: Schedule
+    training: bool
+    expected: dict[str, int]
+    checked: bool = False
 
 
-def make(subject: Subject, settings: Settings, pins: dict[str, int], microbatches: int, link: Link) -> Plan:
-    """A new plan, which is written to `partition_file` if the job names one.
+class Preparation:
+    """Keeps what is needed for each shape of inputs, and makes it when a shape is new.
 
-    Raises:
-        PlanError: none can be made.
+    Args:
+        attach: tells the model that the user sees where its `backward` goes.
+        planned: in a process that only makes a plan, the settings that the plan is for.
+        pins: module -> stage, as set by `set_partition`.
+        overlap: whether to sum gradients over replicas during the backward.
+        bucket_bytes: bytes of gradients that are summed at once.
+
+    plan: given before the first step, or made in it.
+    sync: sums the gradients; None before the first step.
     """
-    plan = make_plan(subject, wish_of(settings, pins, microbatches, link))
-    if settings.partition_file:
-        plan.save(settings.partition_file)
-    return plan
 
+    def __init__(
+        self,
+        holding: Holding,
+        attach: Callable[[Backward | None], None],
+        *,
+        planned: Settings | None,
+        pins: dict[str, int],
+        overlap: bool,
+        bucket_bytes: int,
+    ) -> None:
+        self.holding = holding
+        self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device)
+        self.plan: Plan | None = None
+        self.sync: GradientSync | None = None
+        self._grid = holding.grid
+        self._root = holding.root
+        self._attach = attach
+        self._planned = planned
+        self._pins = pins
+        self._overlap = overlap
+        self._bucket_bytes = bucket_bytes
+        self._hollow = Hollow()
+        self._shapes: dict[Any, Prepared] = {}
 
-def keep_busy(subject: Subject, grid: Grid) -> None:
-    """Between the start and the end of rank 0's measurements the other ranks of its host compute as well. Collective.
+    def prepare(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> Prepared:
+        """What a step needs. Collective where the shape of its inputs is new.
 
-    The cores of a host share caches and memory bandwidth: what one rank does alone it does a fifth faster than in training.
-    Devices of their own share nothing of weight, and ranks without a core of their own would only take turns with rank 0.
-    """
-    if grid.device.type != "cpu":
-        return
-    over = dist.broadcast(torch.zeros(1), src=0, group=grid.control_group, async_op=True)
-    if 0 < grid.rank == grid.local_rank < len(os.sched_getaffinity(0)):
+        Raises:
+            PipelineError: microbatches differ in shape or type; ranks of a pipeline have recorded different forwards.
+            PlanError: there is no plan, or it does not fit what was recorded.
+        """
+        root = self._root
+        key = (function, len(microbatches), root.training, torch.is_grad_enabled(), facts(microbatches[0]))
+        if key not in self._shapes:
+            odd = [number for number, microbatch in enumerate(microbatches) if facts(microbatch) != key[-1]]
+            if odd:
+                raise PipelineError(
+                    f"microbatch {odd[0]} has inputs of another shape or type than microbatch 0",
+                    hint="every microbatch of a step must look the same: choose a batch that `microbatches` divides",
+                )
+            args, kwargs = microbatches[0]
+            subject = Subject(root, function, self._attach, args, kwargs, self._grid.device)
+            self._shapes[key] = self._record(subject, len(microbatches))
+        return self._shapes[key]
+
+    def _record(self, subject: Subject, microbatches: int) -> Prepared:
+        if self._planned is not None:
+            write_only(subject, self._planned, self._pins, microbatches)
+        first = not self.holding.partitioned
+        if first:
+            self._root.to(self._grid.device)
+            broadcast_state(self._root, self._grid)
+            self.plan = agree_on_plan(subject, self._grid, self._pins, microbatches, self.plan)
+        if self.plan is None:
+            raise PlanError("there is no plan")
+        self._hollow.fill(0.0)
         try:
-            while not over.is_completed():
-                subject.exercise()
-        except Exception:  # rank 0 meets it too, and tells
-            pass
-    over.wait()
+            trace = subject.record(self.plan.unit_names)
+        finally:
+            self._hollow.fill(math.nan)
+        if trace.atomic:
+            name, reason = next(iter(trace.atomic.items()))
+            raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
+        compare(self._grid, trace.fingerprint(), "recorded another forward")
+        shape = cut(trace, self.plan, exact=first)
+        if first:
+            self._settle(shape, self.plan)
+        self._check_local(shape)
+        return self._build(shape, microbatches)
 
+    def _settle(self, shape: Cut, plan: Plan) -> None:
+        """Gives up the parameters of other ranks: from here on this rank has its own stages only."""
+        grid, root = self._grid, self._root
+        ranks = len(grid.pipeline_ranks)
+        placement = place(root, shape, ranks)
+        local = set(placement.local(grid.place.pipeline))
+        shared = placement.shared()
+        grid.subgroups(list(shared.values()))
+        self._hollow.give_up(root, local, grid.device)
+        trained = {name: p for name, p in root.named_parameters() if name in local and p.requires_grad}
+        self.sync = GradientSync(grid, trained, shared, self._overlap, self._bucket_bytes)
+        homes: dict[str, int] = {}
+        for unit in plan.units:
+            homes.setdefault(unit.unit, unit.stage % ranks)
+        self.holding.settle(placement, homes)
 
-def write_only(subject: Subject, settings: Settings, pins: dict[str, int], microbatches: int) -> None:
-    """In a process that only plans: the plan goes to its file, and the script ends.
+    def _check_local(self, shape: Cut) -> None:
+        """A later step function may read only what the first one put here."""
+        placement = self.holding.placement
+        if placement is None:
+            return
+        ranks = len(self._grid.pipeline_ranks)
+        for name, stages in sorted(shape.users().items()):
+            for stage in sorted(stages):
+                if stage % ranks not in placement.holders[name]:
+                    raise PlanError(
+                        f"{name} is needed on stage {stage}, but the first step put it on another rank",
+                        hint="let the first step use all modules, or put the module there with set_partition",
+                    )
 
-    Raises:
-        PlanWritten: always.
-    """
-    plan = make_plan(subject, wish_of(settings, pins, microbatches))
-    path = os.environ[PLAN_ONLY]
-    plan.save(path)
-    for line in assignment_lines(plan):
-        print(line, flush=True)
-    print(f"written to {path}", flush=True)
-    raise PlanWritten(0)
-
-
-def check_fits(plan: Plan, root: nn.Module, stages: int, where: str) -> None:
-    """Raises:
-    PlanError: the plan is for another model or another number of stages.
-    """
-    if plan.model != model_fingerprint(root):
-        raise PlanError(f"{where}: made for another model (names, shapes or types of parameters differ)")
-    if plan.stages != stages:
-        raise PlanError(f"{where}: has {plan.stages} stages, this job has {stages}")
+    def _build(self, shape: Cut, microbatches: int) -> Prepared:
+        degree = len(self._grid.pipeline_ranks)
+        stages = len(shape.starts)
+        training = shape.trace.has_backward
+        mine = [stage for stage in range(stages) if stage % degree == self._grid.place.pipeline]
+        modules = [StageModule(shape, stage, self.frame) for stage in mine]
+        units = {shape.trace.calls[p] for stage in mine for p in range(*shape.range_of(stage))}
+        self.frame.local_units = frozenset(units | self.frame.local_units)
+        self.frame.gates.put(shape.trace.units)
+        schedule: Schedule
+        if stages == 1:
+            schedule = Loop(modules[0], microbatches, training)
+        else:
+            kind, group = self._grid.settings.schedule, self._grid.pipeline_group
+            schedule = TorchSchedule(modules, stages, microbatches, kind, training, group)
+        users = shape.users()
+        expected = {
+            name: microbatches * sum(1 for stage in users[name] if stage in mine)
+            for name in shape.trace.reached
+            if name in users and any(stage in mine for stage in users[name])
+        }
+        return Prepared(shape, modules, schedule, training, expected)

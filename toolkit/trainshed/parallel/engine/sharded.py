@@ -6,7 +6,7 @@ Gradients are averaged by torch, after each microbatch, so that nobody ever hold
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,63 +15,74 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from ..errors import PipelineError
-from ..grid import Grid
-from ..optimizer import loss_scale
 from ..plan.plan_file import Plan
 from ..record.subject import Backward
-from ..session import session
 from ..tree import map_leaves
 from .batch import Microbatch
-from .placement import Placement, broadcast_buffers, broadcast_state
+from .holding import Holding
+from .placement import broadcast_buffers, broadcast_state
 
 
 class ShardedEngine:
-    """Takes the place of `engine.Engine`.
+    """Takes the place of `steps.Engine`.
 
     Args:
-        root: the user's model.
+        holding: of the user's model.
         attach: tells the model that the user sees where its `backward` goes.
+        loss_scale: gives the factor of the loss.
+        on_shards: takes `id` -> name of the parameters before, and name -> parameter after they were sharded.
+        average: whether to divide each microbatch's loss by their number.
+        buffers: whether replicas take the buffers of replica 0 before each training step.
+
+    Raises:
+        PipelineError: the degree does not divide the number of ranks.
     """
 
     def __init__(
-        self, grid: Grid, root: nn.Module, attach: Callable[[Backward | None], None], *, average: bool, buffers: bool
+        self,
+        holding: Holding,
+        attach: Callable[[Backward | None], None],
+        *,
+        loss_scale: Callable[[], float],
+        on_shards: Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None],
+        average: bool,
+        buffers: bool,
     ) -> None:
-        self.grid, self.root, self.attach, self.average, self.buffers = grid, root, attach, average, buffers
+        self.holding = holding
+        self.grid = grid = holding.grid
+        self.root = holding.root
         self.plan: Plan | None = None
-        self.placement: Placement | None = None
-        self.partitioned = False
-        self.on_partition: list[Callable[[], None]] = []
+        self._attach = attach
+        self._loss_scale = loss_scale
+        self._on_shards = on_shards
+        self._average = average
+        self._buffers = buffers
         degree = grid.settings.sharded_data_parallel_degree
         if grid.world % degree:
             raise PipelineError(f"sharded_data_parallel_degree = {degree} does not divide {grid.world} ranks")
 
-    @property
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """All parameters by name, of each this rank's part."""
-        return dict(self.root.named_parameters())
-
     def run(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
         """What `function` returned for each microbatch. Collective."""
-        if not self.partitioned:
+        if not self.holding.partitioned:
             self._shard()
         losses = _Losses()
-        scale = (1 / len(microbatches) if self.average else 1.0) * loss_scale()
-        if self.buffers and self.root.training:
+        scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
+        if self._buffers and self.root.training:
             broadcast_buffers(self.root, self.grid)
         results = []
         for args, kwargs in microbatches:
-            self.attach(losses)
+            self._attach(losses)
             try:
                 result = function(*args, **kwargs)
             finally:
-                self.attach(None)
+                self._attach(None)
             results.append(map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, result))
             del result
             losses.run(scale)
         return results
 
     def _shard(self) -> None:
-        names = {id(parameter): name for name, parameter in self.root.named_parameters()}
+        names = self.holding.names
         self.root.to(self.grid.device)
         broadcast_state(self.root, self.grid)
         world, degree = self.grid.world, self.grid.settings.sharded_data_parallel_degree
@@ -83,11 +94,8 @@ class ShardedEngine:
         for block in blocks(self.root):
             fully_shard(block, mesh=mesh)
         fully_shard(self.root, mesh=mesh)
-        self.partitioned = True
-        if session.optimizer is not None:
-            _replace(session.optimizer.optimizer, names, self.parameters)
-        for hook in self.on_partition:
-            hook()
+        self._on_shards(names, dict(self.root.named_parameters()))
+        self.holding.settle()
 
 
 class _Losses:
@@ -130,14 +138,3 @@ def blocks(root: nn.Module) -> list[nn.Module]:
     if isinstance(root, nn.Sequential):
         found = [entry for entry in root if alone(entry)]
     return list(dict.fromkeys(found))
-
-
-def _replace(optimizer: torch.optim.Optimizer, names: dict[int, str], shards: dict[str, nn.Parameter]) -> None:
-    """The optimizer goes on with this rank's parts of its parameters."""
-    for group in optimizer.param_groups:
-        for index, old in enumerate(group["params"]):
-            if id(old) in names:
-                new = shards[names[id(old)]]
-                group["params"][index] = new
-                if old in optimizer.state:
-                    optimizer.state[new] = optimizer.state.pop(old)

@@ -11,13 +11,14 @@ from typing import Any
 import torch.distributed as dist
 
 from trainshed.contract.wire.pipeline import Settings
-from trainshed.parallel import StepOutput, start
+from trainshed.parallel import StepOutput, groups, start
 from trainshed.parallel import step as _step
 from trainshed.parallel.clip import GradScaler
 from trainshed.parallel.errors import NotServed
+from trainshed.parallel.groups import local_size, num_microbatches, rank, size
 from trainshed.parallel.record.subject import recording
 from trainshed.parallel.session import session
-from trainshed.parallel.start import is_initialized, local_size, num_microbatches, partition, rank, size
+from trainshed.parallel.start import is_initialized, partition
 
 from . import model, transformers_support, unserved
 from .checkpoint import load, resume_from_checkpoint, save, save_checkpoint
@@ -96,27 +97,27 @@ def is_tracing() -> bool:
 def local_rank() -> int:
     """Rank on this host."""
     transformers_support.apply()
-    return start.local_rank()
+    return groups.local_rank()
 
 
 def mp_rank() -> int:
     """Rank in this pipeline."""
-    return start.pp_rank()
+    return groups.pp_rank()
 
 
 def pp_rank() -> int:
     """Rank in this pipeline."""
-    return start.pp_rank()
+    return groups.pp_rank()
 
 
 def dp_rank() -> int:
     """Number of this replica."""
-    return start.dp_rank()
+    return groups.dp_rank()
 
 
 def rdp_rank() -> int:
     """Number of this replica."""
-    return start.dp_rank()
+    return groups.dp_rank()
 
 
 def tp_rank() -> int:
@@ -126,22 +127,22 @@ def tp_rank() -> int:
 
 def mp_size() -> int:
     """Ranks of a pipeline."""
-    return start.pp_size()
+    return groups.pp_size()
 
 
 def pp_size() -> int:
     """Ranks of a pipeline."""
-    return start.pp_size()
+    return groups.pp_size()
 
 
 def dp_size() -> int:
     """Number of replicas."""
-    return start.dp_size()
+    return groups.dp_size()
 
 
 def rdp_size() -> int:
     """Number of replicas."""
-    return start.dp_size()
+    return groups.dp_size()
 
 
 def tp_size() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trainshed.parallel import load_checkpoint
+from trainshed.parallel import PipelineModel, load_checkpoint
 from trainshed.parallel import save_checkpoint as save_shards
 from trainshed.parallel.errors import PipelineError
 from trainshed.parallel.session import grid, session
@@ -90,7 +90,7 @@ def resume_from_checkpoint(
         PipelineError: there is none.
     """
     model = session.model
-    if model is None:
+    if not isinstance(model, PipelineModel):
         raise PipelineError("resume_from_checkpoint is called before the model is wrapped")
     if tag is None:
         try:

@@ -141,7 +141,7 @@ class DistributedOptimizer(PipelineOptimizer):
 
 def set_partition(module: nn.Module, stage: int) -> None:
     """Puts a module on a stage; after wrapping, before the first step."""
-    if session.model is None:
+    if not isinstance(session.model, PipelineModel):
         raise NotServed("set_partition is called before the model is wrapped", hint="call it after DistributedModel(...)")
     session.model.set_partition(module, stage)
 

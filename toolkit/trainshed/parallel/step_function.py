@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .engine.batch import Microbatch
 from .errors import PipelineError
 from .model import PipelineModel
 from .session import grid, session
@@ -46,22 +47,12 @@ def step(
     @functools.wraps(function)
     def stepped(*args: Any, **kwargs: Any) -> Any:
         model = session.model
-        if model is None:
+        if not isinstance(model, PipelineModel):
             raise PipelineError("a step runs before the model is wrapped", hint="wrap it in PipelineModel first")
         if session.in_step:
             return function(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
-        parts = grid().settings.microbatches
-        pieces: dict[str, list[Any]] = {}
-        for name, value in bound.arguments.items():
-            if name in non_split_inputs or isinstance(value, PipelineModel):
-                pieces[name] = [value] * parts
-            else:
-                pieces[name] = split(value, parts, axes.get(name, 0), f"{function.__name__}({name})")
-        microbatches = []
-        for number in range(parts):
-            one = inspect.BoundArguments(signature, type(bound.arguments)((k, v[number]) for k, v in pieces.items()))
-            microbatches.append((one.args, one.kwargs))
+        microbatches = _microbatches(bound, grid().settings.microbatches, non_split_inputs, axes, function.__name__)
         session.in_step = True
         try:
             results = join(model.engine.run(run, microbatches))
@@ -71,6 +62,29 @@ def step(
         return results
 
     return stepped
+
+
+def _microbatches(
+    bound: inspect.BoundArguments, parts: int, whole: Sequence[str], axes: Mapping[str, int], function: str
+) -> list[Microbatch]:
+    """The arguments of each microbatch.
+
+    Args:
+        whole: names of arguments that every microbatch gets whole.
+        function: its name, for errors.
+    """
+    pieces: dict[str, list[Any]] = {}
+    for name, value in bound.arguments.items():
+        if name in whole or isinstance(value, PipelineModel):
+            pieces[name] = [value] * parts
+        else:
+            pieces[name] = split(value, parts, axes.get(name, 0), f"{function}({name})")
+    microbatches = []
+    for number in range(parts):
+        given = type(bound.arguments)((name, values[number]) for name, values in pieces.items())
+        microbatch = inspect.BoundArguments(bound.signature, given)
+        microbatches.append((microbatch.args, microbatch.kwargs))
+    return microbatches
 
 
 def _in_type(function: Callable[..., Any]) -> Callable[..., Any]:

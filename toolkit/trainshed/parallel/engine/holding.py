@@ -1,0 +1,106 @@
+"""What this rank holds of the model: all of it before the first step, then the parameters of its own stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from ..grid import Grid
+from .placement import Placement
+
+
+class Holding:
+    """Parameters and buffers of one model on one rank; names are those of the user's module.
+
+    Args:
+        root: the user's model.
+
+    placement: which rank holds which parameter; None before the first step, and where parameters are sharded.
+    partitioned: whether the first step has given the parameters their places.
+    """
+
+    def __init__(self, root: nn.Module, grid: Grid) -> None:
+        self.root = root
+        self.grid = grid
+        self.placement: Placement | None = None
+        self.partitioned = False
+        self._home_of_unit: Mapping[str, int] = {}
+        self._waiting: list[Callable[[], None]] = []
+
+    def settle(self, placement: Placement | None = None, home_of_unit: Mapping[str, int] | None = None) -> None:
+        """The model is partitioned from now on; runs what was waiting for that.
+
+        Args:
+            placement: None where every rank holds a shard of every parameter.
+            home_of_unit: module -> the pipeline rank that runs its first call.
+        """
+        self.placement = placement
+        self._home_of_unit = home_of_unit or {}
+        self.partitioned = True
+        waiting, self._waiting = self._waiting, []
+        for action in waiting:
+            action()
+
+    def when_partitioned(self, action: Callable[[], None]) -> None:
+        """Runs `action` when the model is partitioned: now if it is already."""
+        if self.partitioned:
+            action()
+        else:
+            self._waiting.append(action)
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Parameters that this rank holds, by name."""
+        every = dict(self.root.named_parameters())
+        if self.placement is None:
+            return every
+        return {name: every[name] for name in self.placement.local(self.grid.place.pipeline)}
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Names of all parameters of the model by `id`."""
+        return {id(parameter): name for name, parameter in self.root.named_parameters()}
+
+    def owned_names(self) -> list[str]:
+        """Parameters that this rank saves: each belongs to exactly one rank of a pipeline."""
+        if self.placement is None:
+            return list(self.parameters)
+        return self.placement.owned(self.grid.place.pipeline)
+
+    def buffer_owners(self) -> dict[str, int]:
+        """Saved buffers -> the pipeline rank that runs their module (rank 0 if the module never runs)."""
+        parameters = {name for name, _ in self.root.named_parameters(remove_duplicate=False)}
+        saved = set(self.root.state_dict(keep_vars=True)) - parameters
+
+        def home(name: str) -> int:
+            parts = name.split(".")
+            around = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+            homes = self._home_of_unit
+            return next((homes[module] for module in around if module in homes), 0)
+
+        return {name: home(name) for name, _ in self.root.named_buffers() if name in saved}
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Saved buffers of the modules that run on this rank, by name; all of them before the first step."""
+        owners = self.buffer_owners()
+        mine = self.grid.place.pipeline
+        return {
+            name: buffer
+            for name, buffer in self.root.named_buffers()
+            if name in owners and (not self.partitioned or owners[name] == mine)
+        }
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that this rank holds: parameters and saved buffers, by name."""
+        held = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        return {**held, **self.buffers()}
+
+    def owned_tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers that this rank saves; before the first step the first rank of a pipeline saves all."""
+        if not self.partitioned and self.grid.place.pipeline != 0:
+            return {}
+        parameters = self.parameters
+        owned = {name: parameters[name].detach() for name in self.owned_names()}
+        return {**owned, **self.buffers()}

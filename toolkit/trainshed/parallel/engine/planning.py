@@ -1,0 +1,149 @@
+"""The plan of a job: read from its file, or made and written there; all ranks get the one of global rank 0."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainshed.contract.wire.pipeline import Settings
+from trainshed.contract.wire.variables import PLAN_ONLY
+
+from ..errors import PlanError
+from ..grid import Grid
+from ..plan.command import PlanWritten
+from ..plan.costs import Link
+from ..plan.lines import assignment_lines
+from ..plan.plan_file import Plan, load_plan, model_fingerprint
+from ..plan.planner import Wish, make_plan
+from ..record.subject import Subject
+from .link import measure_link
+
+
+def agree_on_plan(subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, given: Plan | None) -> Plan:
+    """The plan for a job: the given one, the one in its file, or a new one; rank 0 prints it. Collective.
+
+    Args:
+        pins: module -> stage, as the script asked.
+        given: global rank 0's counts.
+
+    Raises:
+        PlanError: on all ranks, if global rank 0 finds that no plan can be read or made.
+    """
+    settings = grid.settings
+    plan = from_leader(grid, lambda: given or read(subject.root, settings))
+    if plan is None:
+        link = measure_link(grid)
+        plan = from_leader(grid, lambda: make(subject, settings, pins, microbatches, link), lambda: keep_busy(subject, grid))
+    if grid.rank == 0:
+        for line in assignment_lines(plan):
+            print(line, flush=True)
+    return plan
+
+
+def from_leader(grid: Grid, action: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> Any:
+    """What `action` gives on global rank 0, on all ranks; or the error that it raises. Collective.
+
+    Args:
+        meanwhile: what the other ranks do.
+    """
+    payload: list[Any] = [None]
+    if grid.rank == 0:
+        try:
+            payload[0] = action()
+        except Exception as error:  # raised on all ranks below
+            payload[0] = error
+    meanwhile()
+    dist.broadcast_object_list(payload, src=0, group=grid.control_group)
+    if isinstance(payload[0], Exception):
+        raise payload[0]
+    return payload[0]
+
+
+def wish_of(settings: Settings, pins: dict[str, int], microbatches: int, link: Link | None = None) -> Wish:
+    """What the settings ask of a plan."""
+    return Wish(
+        ranks=settings.pipeline_parallel_degree,
+        virtual=settings.virtual_stages,
+        schedule=settings.schedule,
+        microbatches=microbatches,
+        memory_weight=settings.weight,
+        memory_limit=settings.memory_limit * 2**20 or None,
+        optimizer_states=settings.optimizer_states,
+        pins=pins,
+        atomic=settings.atomic,
+        link=link or Link(),
+    )
+
+
+def read(root: nn.Module, settings: Settings) -> Plan | None:
+    """The plan in `partition_file`; None where there is no such file.
+
+    Raises:
+        PlanError: the file is no plan for this model and number of stages.
+    """
+    path = settings.partition_file
+    if not path or not os.path.exists(path):
+        return None
+    plan = load_plan(path)
+    check_fits(plan, root, settings.pipeline_parallel_degree * settings.virtual_stages, path)
+    return plan
+
+
+def make(subject: Subject, settings: Settings, pins: dict[str, int], microbatches: int, link: Link) -> Plan:
+    """A new plan, which is written to `partition_file` if the job names one.
+
+    Raises:
+        PlanError: none can be made.
+    """
+    plan = make_plan(subject, wish_of(settings, pins, microbatches, link))
+    if settings.partition_file:
+        plan.save(settings.partition_file)
+    return plan
+
+
+def keep_busy(subject: Subject, grid: Grid) -> None:
+    """Between the start and the end of rank 0's measurements the other ranks of its host compute as well. Collective.
+
+    The cores of a host share caches and memory bandwidth: what one rank does alone it does a fifth faster than in training.
+    Devices of their own share nothing of weight, and ranks without a core of their own would only take turns with rank 0.
+    """
+    if grid.device.type != "cpu":
+        return
+    over = dist.broadcast(torch.zeros(1), src=0, group=grid.control_group, async_op=True)
+    if 0 < grid.rank == grid.local_rank < len(os.sched_getaffinity(0)):
+        try:
+            while not over.is_completed():
+                subject.exercise()
+        except Exception:  # rank 0 meets it too, and tells
+            pass
+    over.wait()
+
+
+def write_only(subject: Subject, settings: Settings, pins: dict[str, int], microbatches: int) -> None:
+    """In a process that only plans: the plan goes to its file, and the script ends.
+
+    Raises:
+        PlanWritten: always.
+    """
+    plan = make_plan(subject, wish_of(settings, pins, microbatches))
+    path = os.environ[PLAN_ONLY]
+    plan.save(path)
+    for line in assignment_lines(plan):
+        print(line, flush=True)
+    print(f"written to {path}", flush=True)
+    raise PlanWritten(0)
+
+
+def check_fits(plan: Plan, root: nn.Module, stages: int, where: str) -> None:
+    """Raises:
+    PlanError: the plan is for another model or another number of stages.
+    """
+    if plan.model != model_fingerprint(root):
+        raise PlanError(f"{where}: made for another model (names, shapes or types of parameters differ)")
+    if plan.stages != stages:
+        raise PlanError(f"{where}: has {plan.stages} stages, this job has {stages}")
