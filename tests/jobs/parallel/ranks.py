@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.paths import TOOLKIT
+from support.paths import ROOT, TOOLKIT
 
 HERE = Path(__file__).parent
 
@@ -21,7 +21,7 @@ def environment(rank: int, world: int, port: int, extra: dict[str, str] | None =
     """torchrun's variables for one rank."""
     # The hook that `train` gives its ranks lets gloo's threads put down their tensors before the interpreter is taken apart.
     hook = TOOLKIT / "trainshed" / "container" / "hangs" / "hook"
-    path = os.pathsep.join(map(str, [hook, TOOLKIT, HERE, TOOLKIT / "trainshed" / "compat"]))
+    path = os.pathsep.join(map(str, [hook, TOOLKIT, HERE, ROOT / "tests", TOOLKIT / "trainshed" / "compat"]))
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_PIPELINE"))},
         "PYTHONPATH": path,
