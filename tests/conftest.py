@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.paths import TOOLKIT
-from trainshed.contract.job import Job, read_job
+from trainshed.contract.job import TrainingJob
+from trainshed.contract.reading import read_job
 
 # A machine that stalls is no defect of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -123,7 +124,7 @@ class JobTree:
             **extra,
         }
 
-    def read(self, **extra: str) -> Job:
+    def read(self, **extra: str) -> TrainingJob:
         """The job as trainshed reads it."""
         return read_job(self.environ(**extra))
 

@@ -168,6 +168,77 @@ def test_the_supervising_side_needs_nothing_heavy_at_import(path: Path) -> None:
     assert foreign <= allowed, f"{sorted(foreign - allowed)} must be imported where it is needed, or not at all"
 
 
+# --- circles and names -----------------------------------------------------------------------------------------------
+
+# Parts whose circles are being cut, and names that are being changed; nothing may be added to either.
+PARTS_WITH_CIRCLES = {"checkpoint", "container", "parallel"}
+NAMES_TOO_FREQUENT = {"errors.py"}
+
+
+def module_file(name: str) -> Path | None:
+    """The file of a module of ours by its full name, None for names that are not modules."""
+    path = SOURCE.joinpath(*name.split("."))
+    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py")
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def files_known_to(path: Path) -> set[Path]:
+    """The files of ours that a file imports, in whatever place, imports for type checkers alone included."""
+    names = [name for name in imported(path, tree_of(path)) if name.split(".")[0] == "trainshed"]
+    files = {module_file(name) or module_file(name.rpartition(".")[0]) for name in names}
+    return {file for file in files if file is not None} - {path}
+
+
+def file_arrows() -> dict[Path, set[Path]]:
+    """For each file of the toolkit the files that it imports."""
+    return {path: files_known_to(path) for path in module_files()}
+
+
+def circles(arrows: dict[Path, set[Path]]) -> list[set[Path]]:
+    """Groups of files each of which imports, directly or not, all others of its group."""
+    reached: dict[Path, set[Path]] = {}
+    for start in arrows:
+        pending, seen = [start], set[Path]()
+        while pending:
+            new = arrows[pending.pop()] - seen
+            seen |= new
+            pending += new
+        reached[start] = seen
+    groups = {frozenset(other for other in reached[path] if path in reached[other]) for path in arrows}
+    return [set(group) for group in groups if group]
+
+
+def test_a_circle_is_found() -> None:
+    a, b, c, d = (Path(name) for name in "abcd")
+
+    assert circles({a: {b}, b: {c}, c: {b, d}, d: set()}) == [{b, c}]
+
+
+def test_imports_lead_to_files() -> None:
+    known = files_known_to(PACKAGE / "container/cluster/static.py")
+
+    assert PACKAGE / "base/errors.py" in known and PACKAGE / "container/cluster/hosts.py" in known
+
+
+def test_no_circle_of_files() -> None:
+    """One file of a circle cannot be understood, tested or moved without the others."""
+    found = [
+        sorted(str(path.relative_to(PACKAGE)) for path in circle)
+        for circle in circles(file_arrows())
+        if not {part_of(path) for path in circle} <= PARTS_WITH_CIRCLES
+    ]
+
+    assert found == [], "these files import each other, directly or not"
+
+
+def test_no_name_of_a_file_three_times() -> None:
+    """A traceback, an editor's tab and a search show the name alone."""
+    special = {"__init__.py", "__main__.py", "sitecustomize.py"}
+    names = [path.name for path in module_files() if part_of(path) != "compat" and path.name not in special]
+
+    assert sorted({name for name in names if names.count(name) > 2} - NAMES_TOO_FREQUENT) == []
+
+
 # --- what a start loads ----------------------------------------------------------------------------------------------
 
 LOADED = """

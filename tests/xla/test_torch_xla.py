@@ -11,7 +11,7 @@ import pytest
 
 from jobs.compiler.jobs import Job, run
 from support.paths import ENTRYPOINTS
-from trainshed.contract.job import DISTRIBUTION_FLAGS
+from trainshed.contract.choices import DISTRIBUTION_FLAGS
 
 PYTHON = f"{os.environ.get('TRAINSHED_TEST_XLA', '')}/bin/python"
 pytestmark = pytest.mark.skipif(not os.path.exists(PYTHON), reason="TRAINSHED_TEST_XLA names no environment")

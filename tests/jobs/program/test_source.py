@@ -214,7 +214,7 @@ KILLED = """
 import os, signal, sys
 from trainshed.container.program import source
 from trainshed.machine import archive
-from trainshed.contract.job import read_job
+from trainshed.contract.reading import read_job
 
 def killing(function, countdown=[int(sys.argv[2])]):
     def call(*arguments, **options):
@@ -266,7 +266,7 @@ def test_hosts_that_share_a_code_folder_unpack_it_once_and_all_have_it_whole(job
     program = (
         "import os\n"
         "from trainshed.container.program.source import fetch_source\n"
-        "from trainshed.contract.job import read_job\n"
+        "from trainshed.contract.reading import read_job\n"
         "folder = fetch_source(read_job(os.environ), os.environ, print)\n"
         # Another host may be finding out just now whether it can write there.
         "print(*sorted(name for name in os.listdir(folder) if not name.startswith('.unpacking-')))\n"

@@ -7,9 +7,9 @@ import signal
 import sys
 
 from trainshed.base.errors import EXIT_SUCCESS, NoJobError, TrainshedError
-from trainshed.contract.job import read_job
 from trainshed.contract.outcome import clear_outcome, writable
 from trainshed.contract.paths import Paths
+from trainshed.contract.reading import read_job
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.machine.signals import Interrupted, stop_ignored, stop_raises
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .cluster import Cluster
-    from .job import Job
+    from .job import TrainingJob
 
 # Linux refuses to start a program with a longer string (MAX_ARG_STRLEN, 32 pages, with the terminating NUL).
 LONGEST = 131_072 - 1
@@ -39,7 +39,7 @@ _FIELDS = frozenset(
 
 
 def script_environment(
-    job: Job, cluster: Cluster, *, code_dir: str, entry_point: str, arguments: list[str]
+    job: TrainingJob, cluster: Cluster, *, code_dir: str, entry_point: str, arguments: list[str]
 ) -> tuple[dict[str, str], list[str]]:
     """The SM_* variables (and the few others of the contract) for the script, and warnings about those left out.
 
@@ -130,7 +130,7 @@ def script_environment(
     return environment, warnings
 
 
-def _distribution_hosts(job: Job, cluster: Cluster) -> list[str]:
+def _distribution_hosts(job: TrainingJob, cluster: Cluster) -> list[str]:
     """The hosts that take part in the distribution; none where there are groups and nobody asked for a distribution."""
     if not cluster.participates:
         return [host for group in job.distribution.groups for host in job.resources.group_hosts(group)]
@@ -149,7 +149,7 @@ def _named(prefix: str, values: dict[str, Any]) -> dict[str, str]:
     return {**readable, **exact}
 
 
-def _training_env(job: Job, cluster: Cluster, values: dict[str, Any], code_dir: str) -> dict[str, Any]:
+def _training_env(job: TrainingJob, cluster: Cluster, values: dict[str, Any], code_dir: str) -> dict[str, Any]:
     """The properties of the peer's `Environment` object, by name."""
     return {
         "additional_framework_parameters": values["SM_FRAMEWORK_PARAMS"],

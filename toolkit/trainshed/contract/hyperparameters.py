@@ -84,6 +84,11 @@ def decode_value(value: Any) -> Any:
     return value if nested_too_deeply(value, decoded) else decoded
 
 
+def truthy(value: Any) -> bool:
+    """Whether a flag is on: true, "true", "True", 1, "1", "yes", "on"."""
+    return value is True or str(value).strip().lower() in ("true", "1", "yes", "on")
+
+
 def check(raw: Mapping[str, Any], file: str) -> list[Problem]:
     """What the operating system could not pass on: NUL characters and lone surrogates in names or values."""
     problems = []

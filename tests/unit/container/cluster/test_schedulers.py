@@ -7,7 +7,7 @@ import pytest
 from trainshed.base.errors import JobError
 from trainshed.container.cluster import resolve
 from trainshed.container.cluster.slurm import expand
-from trainshed.contract.job import read_job
+from trainshed.contract.reading import read_job
 
 
 def cluster(tmp_path, **environ):

@@ -15,7 +15,7 @@ import yaml
 from support.paths import TOOLKIT
 from trainshed.base.errors import JobError
 from trainshed.container.cluster import resolve
-from trainshed.contract.job import read_job
+from trainshed.contract.reading import read_job
 from trainshed.runner.job.job import Channel, Job, Resources
 from trainshed.runner.places.kubernetes import manifests, merged
 

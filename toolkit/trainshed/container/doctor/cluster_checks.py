@@ -22,7 +22,7 @@ import trainshed
 from trainshed.base.check import Check, fail, ok, warn
 from trainshed.base.errors import TrainshedError
 from trainshed.base.record import Record
-from trainshed.contract.job import read_job
+from trainshed.contract.reading import read_job
 from trainshed.contract.wire.variables import ROSTER_TOKEN
 
 from ..cluster import resolve

@@ -7,7 +7,7 @@ import shutil
 
 from trainshed.base.check import Check, fail, ok, warn
 from trainshed.base.errors import JobError, NoJobError, TrainshedError
-from trainshed.contract.job import read_job
+from trainshed.contract.reading import read_job
 
 from .. import launchers
 from ..cluster import resolve

@@ -12,9 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..hyperparameters import Hyperparameters
-    from ..settings import Settings
-
 BACKENDS = ("auto", "inductor", "xla", "neuron", "off")
 # torch.compile's own.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -81,29 +78,3 @@ def plan_of(environ: Mapping[str, str]) -> CompilePlan | None:
         return CompilePlan(**value) if isinstance(value, dict) else None
     except (ValueError, TypeError):
         return None
-
-
-def request_of(hps: Hyperparameters, settings: Settings, distribution: tuple[str, str]) -> CompilerRequest:
-    """What the job asks for; trainshed's own setting wins over the platform's flags.
-
-    Args:
-        distribution: its kind, and what asked for it; `pytorchxla` is a way to ask for the compiler.
-    """
-    from ..job import truthy
-
-    kind, kind_asked_by = distribution
-    backend, asked_by = settings.compiler, "trainshed_compiler"
-    if not backend and hps.get(ENABLED) is not None:
-        backend, asked_by = "auto" if truthy(hps.get(ENABLED)) else "off", ENABLED
-    if not backend and kind == "xla":
-        backend, asked_by = "xla" if kind_asked_by == "trainshed_distribution" else "auto", kind_asked_by
-    if not backend:
-        return CompilerRequest()
-    return CompilerRequest(
-        backend=backend,
-        asked_by=asked_by,
-        debug=truthy(hps.get(DEBUG)),
-        mode=settings.compiler_mode,
-        regional=settings.compiler_regional,
-        dynamic=settings.compiler_dynamic,
-    )

@@ -15,7 +15,7 @@ from trainshed.container.launchers.mpi import options
 from trainshed.container.launchers.mpi.runtime import rank_spec
 from trainshed.container.program.locate import Program
 from trainshed.contract.hyperparameters import decode
-from trainshed.contract.job import read_job
+from trainshed.contract.reading import read_job
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 from trainshed.contract.cluster import Cluster
 from trainshed.contract.environment import script_environment
-from trainshed.contract.job import read_job
 from trainshed.contract.paths import Paths
+from trainshed.contract.reading import read_job
 
 from . import mapping, params
 
