@@ -1,31 +1,49 @@
-# Two commands do all the set-up: `make demo` and `make test`.
+# Two commands do all the set-up: `make demo` and `make test`. `make help` lists the rest.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+# Tests mostly wait for processes, so that two workers a core keep the cores busy. WORKERS=0 runs them one by one.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
+# A part of the tests: every folder of this name below tests/, as in PART=runner, PART=unit, PART=images.
+PART ?=
 
-.PHONY: demo test setup check clean
+.PHONY: help demo test test-unit check docs setup clean
 
-demo: .venv/ready  ## train a small network on handwritten digits with two DDP processes, without Docker
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/demo  ## train a small network on handwritten digits with two DDP processes, without Docker
 	OMP_NUM_THREADS=1 $(BIN)/trainshed run entrypoints/digits.yaml
 
-test: .venv/ready  ## all tests; those that need containers run where a Docker daemon answers
-	$(BIN)/python -m pytest -q
+test: .venv/ready  ## all tests, or PART=runner; those that need containers run where a Docker daemon answers
+	@folders="$$(find tests $(if $(PART),-type d -name '$(PART)',-maxdepth 0) -print)"; \
+	[ -n "$$folders" ] || { echo "there is no folder $(PART) below tests/"; exit 2; }; \
+	set -x; $(PYTEST) $$folders
+
+test-unit: .venv/ready  ## what is tested without whole jobs, within a minute
+	$(PYTEST) tests/unit
 
 check: .venv/ready  ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 setup: .venv/ready  ## the virtual environment that all of these use
 
-# torch from its CPU index where that answers, so that nobody downloads CUDA to try the demo.
-.venv/ready: pyproject.toml images/cpu/constraints.txt
+# torch from its CPU index where that answers, so that nobody downloads CUDA to try the demo. Modules are compiled when
+# they are first imported: most of them never are.
+.venv/demo: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "trainshed needs Python 3.10 or newer (make PYTHON=python3.12 ...)")'
 	$(PYTHON) -m venv .venv || { echo "no venv module: on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(TORCH) \
+	$(PIP) --no-compile '$(TORCH)' -e '.[demo]' \
 	    $$($(BIN)/python -c 'import urllib.request as u; u.urlopen("$(TORCH_INDEX)/torch/", timeout=15)' 2>/dev/null \
 	       && echo --extra-index-url $(TORCH_INDEX))
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,demo,transformers]'
 	touch $@
 
-clean:
+.venv/ready: .venv/demo images/cpu/constraints.txt
+	$(PIP) --no-compile -e '.[dev,demo,transformers]'
+	touch $@
+
+clean:  ## remove what the other targets have made
 	rm -rf .venv .venv-clients runs build dist toolkit/*.egg-info .pytest_cache .mypy_cache .ruff_cache

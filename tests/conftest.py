@@ -59,6 +59,35 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+# Folders and files whose tests share what only one worker may have at a time, or what takes long to set up.
+ONE_WORKER = {
+    "clients": "SDK v3's host names are fixed, and moto's server is shared",
+    "jobs/slurm": "a cluster",
+    "images/test_other_engines.py": "daemons of other engines",
+    "jobs/compiler/test_compiled_jobs.py": "the results of eager runs",
+    "jobs/entrypoints": "trained models",
+    "unit/runner/run/test_s3.py": "a server",
+}
+# What takes longest begins first, so that no worker is left with it at the end.
+FIRST = ("clients", "jobs/compiler", "images", "jobs/slurm", "jobs/entrypoints", "jobs", "faults")
+HERE = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For runs in parallel (`-n`): what must stay together, and what begins first."""
+
+    def place(item: pytest.Item) -> int:
+        name = f"{item.path.relative_to(HERE)}/"
+        return next((number for number, first in enumerate(FIRST) if name.startswith(f"{first}/")), len(FIRST))
+
+    for item in items:
+        name = str(item.path.relative_to(HERE))
+        for group in ONE_WORKER:
+            if name == group or name.startswith(f"{group}/"):
+                item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=place)
+
+
 @dataclass(frozen=True)
 class Finished:
     """How `train` ended: its exit status and what it printed."""

@@ -1,4 +1,4 @@
-"""Builds the images that tests/container runs, from this checkout and without an image registry.
+"""Builds the images that tests/images runs, from this checkout and without an image registry.
 
 An image's tag is a hash of everything it was made of, so a build that would change nothing is one `docker inspect`.
 `python tests/support/image_build.py` builds it by hand.
@@ -7,6 +7,7 @@ An image's tag is a hash of everything it was made of, so a build that would cha
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import glob
 import hashlib
@@ -14,6 +15,7 @@ import http.server
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +52,13 @@ def build_cpu() -> str:
 
     The tag is the hash, so that tests of two checkouts on one machine do not take each other's image.
     """
-    base = build_base()
+    # One build at a time: a second one would wait for the same layers, or not find them in the builder's cache.
+    with open(Path(tempfile.gettempdir()) / "trainshed-test-build.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _build_cpu(build_base())
+
+
+def _build_cpu(base: str) -> str:
     with pip_arguments() as arguments:
         inputs = _hash(ROOT, SOURCES, inspect(base, "{{.Id}}"))
         name = f"{CPU_IMAGE}:{inputs}"
