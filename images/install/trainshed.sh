@@ -24,7 +24,9 @@ if [ -e /usr/sbin/sshd.distrib ]; then
     front /opt/venv/bin/mpirun -I mpirun
     front /usr/sbin/sshd -I sshd
 fi
-# `docker run IMAGE demo`
-printf '#!/bin/sh\nexec /opt/venv/bin/trainshed demo "$@"\n' >"$out/opt/venv/bin/demo"
-chmod 0755 "$out/opt/venv/bin/demo"
+# `docker run IMAGE demo`, `docker run IMAGE doctor`
+for command in demo doctor; do
+    printf '#!/bin/sh\nexec /opt/venv/bin/trainshed %s "$@"\n' "$command" >"$out/opt/venv/bin/$command"
+    chmod 0755 "$out/opt/venv/bin/$command"
+done
 chmod -R a+rX "$out"

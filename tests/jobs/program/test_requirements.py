@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from jobs.program.packages import Environment, Packages, package_files
+from support.paths import TOOLKIT
 from trainshed.container.program import requirements
-from trainshed.container.program.requirements import _hint, _installer, _reason, _site_packages
+from trainshed.container.program.requirements import _installer, _site_packages
 
 SLEEPY = "import time\ntime.sleep(600)\n"
 
@@ -250,6 +251,56 @@ def test_the_folders_below_a_prefix_are_those_that_exist(layout: str, tmp_path: 
     assert found == ("" if layout == "nothing" or (layout.startswith("lib64") and sys.platlibdir == "lib") else str(folder))
 
 
+def test_packages_go_to_the_job_where_the_temporary_folder_is_missing(
+    read_only_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    """`docker run --read-only` without any /tmp."""
+    packages.wheel("placed")
+    job_tree.code("requirements.txt", "placed\n")
+    job_tree.code("train.py", "import placed; print(placed.__file__)")
+    job_tree.configure(hyperparameters={})
+    hide = "import os\nreal = os.access\n"
+    hide += "os.access = lambda path, mode: path not in ('/tmp', '/var/tmp') and real(path, mode)"
+    (job_tree.tmp / "hide").mkdir()
+    (job_tree.tmp / "hide/sitecustomize.py").write_text(hide)
+    environ = {"TMPDIR": "", "PYTHONPATH": f"{job_tree.tmp}/hide:{TOOLKIT}", **packages.environ()}
+
+    done = job_tree.train(python=read_only_venv.python, powerless=True, **environ)
+
+    assert done.status == 0, done.output
+    assert done.stdout.splitlines()[-1].startswith(f"{job_tree.base}/trainshed-")
+    assert not list(job_tree.base.glob("trainshed-*"))
+
+
+def test_a_package_that_trainshed_stands_in_for_is_not_built(
+    shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    packages.wheel("beside")
+    job_tree.code("requirements.txt", "sagemaker-training==5.1.4\nbeside\n")
+    job_tree.code(
+        "train.py", "import beside; from sagemaker_training import environment; print(environment.Environment().hosts)"
+    )
+    job_tree.configure(hyperparameters={})
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ())
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, "['algo-1']"), done.output
+    assert done.stderr.count("not installing sagemaker-training from requirements.txt") == 1
+
+
+def test_requirements_that_trainshed_stands_in_for_entirely_need_no_installer(job_tree: Any) -> None:
+    job_tree.code("requirements.txt", "# for AWS\nsagemaker_containers\n")
+    job_tree.code(
+        "train.py", "from sagemaker_containers.beta.framework import training_env; print(training_env().current_host)"
+    )
+    job_tree.configure(hyperparameters={})
+
+    done = job_tree.train()
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, "algo-1"), done.output
+    assert "installing requirements.txt" not in done.stderr
+
+
 # --- hosts that share an environment ---------------------------------------------------------------------------------
 
 
@@ -325,37 +376,6 @@ def test_pip_is_used_where_a_file_configures_it(place: str, tmp_path: Path) -> N
         f"{tmp_path}/{place}/pip.conf"
     ]
     assert "/etc/pip.conf" in files and f"{sys.prefix}/pip.conf" in files
-
-
-# --- the reason ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("output", "reason", "hint"),
-    [
-        (
-            "Collecting x\nERROR: Could not find a version that satisfies x\nERROR: No matching distribution found for x\n",
-            "ERROR: Could not find a version that satisfies x",
-            "check the name and version",
-        ),
-        (
-            "error: subprocess-exited-with-error\n\n× python setup.py egg_info did not run\n",
-            "× python setup.py",
-            "try it in the image",
-        ),
-        (
-            "  × No solution found when resolving dependencies:\n  ╰─▶ no version of x==9",
-            "× No solution found",
-            "check the name",
-        ),
-        ("ERROR: [Errno 28] No space left on device\n", "No space left", "the container's disk is full"),
-        ("ERROR: HTTPSConnectionPool: Connection refused\n", "Connection refused", "is not reachable from this container"),
-        ("something else\nlast words\n", "last words", "try it in the image"),
-        ("", "no reason given", "try it in the image"),
-    ],
-)
-def test_the_line_that_says_why_is_found(output: str, reason: str, hint: str) -> None:
-    assert reason in _reason(output) and hint in _hint(output)
 
 
 def test_waiting_for_another_installation_can_be_interrupted(

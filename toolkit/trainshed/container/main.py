@@ -54,6 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     """The `train` command; returns its exit status."""
     _open_standard_streams()
     arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["train"]:  # the platform's argument, in an image whose ENTRYPOINT is `train`
+        arguments = arguments[1:]
     known = {"--dry-run", "--help", "-h", "--version"}
     unknown = [argument for argument in arguments if argument not in known]
     if unknown:

@@ -11,19 +11,37 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainshed.contract.paths import Paths
 
 _more: list[str] = []  # folders elsewhere that go when the scratch does
 
 
-def own_folder(what: str) -> str:
-    """A folder of this run's own that is removed at its end: packages or code, where their usual place is read-only.
+def own_folder(what: str, environ: Mapping[str, str], paths: Paths) -> str:
+    """Makes a folder that is removed when the run ends: for packages or code whose usual place is read-only.
 
-    Its name starts like the scratch's, so that whoever started a `train` that was killed can find it.
+    It is made where programs can be executed, if such a place is writable: `docker run --tmpfs /tmp` mounts /tmp without
+    that right. The name starts like the scratch's, so that the starter of a `train` that was killed can find it.
+
+    Raises:
+        TrainshedError: no folder can be written.
     """
     import tempfile
 
-    _more.append(tempfile.mkdtemp(prefix=f"trainshed-{os.getpid()}-{what}-"))
+    places = [environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp", paths.base, paths.output, "/dev/shm"]
+    usable = [place for place in dict.fromkeys(places) if os.access(place, os.W_OK | os.X_OK)]
+    if not usable:
+        raise TrainshedError(
+            f"a folder for {what} cannot be made: none of {', '.join(dict.fromkeys(places))} can be written",
+            hint="mount a writable /tmp: docker run --tmpfs /tmp:exec",
+        )
+    place = next((place for place in usable if can_execute(place)), usable[0])
+    _more.append(tempfile.mkdtemp(prefix=f"trainshed-{os.getpid()}-{what}-", dir=place))
     return _more[-1]
+
+
+def can_execute(folder: str) -> bool:
+    """Whether programs and libraries in this folder can be executed: its file system is not mounted `noexec`."""
+    return not os.statvfs(folder).f_flag & os.ST_NOEXEC
 
 
 class Scratch:

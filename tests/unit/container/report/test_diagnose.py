@@ -242,3 +242,19 @@ def test_what_cannot_be_started_has_its_status_and_its_hint(stage: str, number: 
     assert (failure.kind, failure.exit_code) == ("LaunchError", status)
     assert hint in failure.hint and bool(hint) == bool(failure.hint)
     assert ("/nowhere" if stage == "cwd" else "prog") in failure.summary
+
+
+def test_the_report_shows_a_traceback_once_and_the_lines_around_it(explain: Callable[..., Failure]) -> None:
+    failure = explain(alone(1, b"epoch 1\n" + BAD + b"closing the logger\n"))
+
+    assert failure.details.count("Traceback") == 1
+    assert failure.tail == "epoch 1\nclosing the logger"
+    assert failure.text().count("ValueError: bad label 17") == 2, "in the summary and in the traceback"
+
+
+def test_a_failure_whose_output_is_a_traceback_alone_has_no_last_lines_besides(
+    explain: Callable[..., Failure],
+) -> None:
+    failure = explain(alone(1, BAD))
+
+    assert failure.tail == "" and "last output" not in failure.text()

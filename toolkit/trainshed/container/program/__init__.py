@@ -30,4 +30,4 @@ def prepare(job: Job, environ: Mapping[str, str], say: Callable[[str], None], *,
         return program
     from .requirements import install  # only where there is something to install
 
-    return install(program, job.settings.install_timeout_seconds, environ, say)
+    return install(program, job, environ, say)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
+from importlib.machinery import PathFinder
 
-from trainshed.base.errors import ProgramError, shorten
+from trainshed.base.errors import ProgramError
+from trainshed.base.record import Record
 from trainshed.base.secrets import mask_text
 from trainshed.machine.signals import Interrupted
 
-from ..scratch import own_folder
+from ..scratch import can_execute, own_folder
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec, StartError
 from ..supervisor.loop import run
 from ..supervisor.spawn import find_executable
+from . import install_errors
+from .requirements_file import STAND_INS, without
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from trainshed.contract.job import Job
 
     from .locate import Program
 
@@ -39,51 +46,87 @@ _HARMLESS_VARIABLES = frozenset(
 _INSTALL_GRACE = 5.0
 
 
-def install(program: Program, seconds: float, environ: Mapping[str, str], say: Callable[[str], None]) -> Program:
+def install(program: Program, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> Program:
     """Installs the program's requirements; returns the program, with the folder for PYTHONPATH where one was needed.
 
     Raises:
-        ProgramError: the installation failed or took longer than `seconds`.
-        Interrupted: a stop signal came meanwhile.
+        ProgramError: the installation failed or took longer than the job allows.
+        Interrupted: a stop signal arrived.
     """
-    arguments = ["-r", program.requirements] if program.requirements else []
+    arguments = _requirements(program, job, environ, say)
+    what = " and ".join(
+        name for name in (arguments and "requirements.txt", program.kind == "package" and "the package") if name
+    )
     if program.kind == "package":
         arguments.append(program.folder)
     if not arguments:
         return program
-    target = "" if _environment_is_writable() else own_folder("packages")
-    command = _installer(environ) + (["--prefix", target] if target else []) + arguments
-    what = " and ".join(
-        name for name in (program.requirements and "requirements.txt", program.kind == "package" and "the package") if name
-    )
+    target = "" if _environment_is_writable() else own_folder("packages", environ, job.paths)
+    command = _installer(environ)
     installer = "uv" if os.path.basename(command[0]) == "uv" else "pip"
+    variables = {**environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    if target:
+        # Builds run programs in the temporary folder, and /tmp may be missing or not allow that; so may uv's cache.
+        variables["TMPDIR"] = f"{target}/tmp"
+        os.mkdir(variables["TMPDIR"])
+        command += ["--prefix", target, *(["--no-cache"] if installer == "uv" else [])]
+        if not can_execute(target):
+            say(
+                f"warning: packages are installed to {target}, which is mounted noexec: compiled ones cannot be loaded; "
+                "allow it (docker run --tmpfs /tmp:exec)"
+            )
     say(f"installing {what} with {installer}")
-    spec = ProcessSpec(
-        argv=tuple(command),
-        env={**environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"},
-        cwd=program.folder,
-        label="install",
-        signal_group=True,
-    )
-    with _Lock():  # two hosts of a job may share one environment (processes on one machine)
+    spec = ProcessSpec(argv=(*command, *arguments), env=variables, cwd=program.folder, label="install", signal_group=True)
+    seconds = job.settings.install_timeout_seconds
+    with _Lock() if not target else nullcontext():  # two hosts of a job may share an environment (processes on one machine)
         problem = _run(spec, what, seconds, say)
-        if target and installer == "pip" and "Permission denied" in problem:
-            # pip wanted to take an older version out of the environment. Without that, it needs to know of none.
+        if problem and target and installer == "pip" and "Permission denied" in problem.errors:
+            # pip tried to remove an older version from the environment. Without that, it need not know of any.
             say(f"{what}: this user cannot replace what the image has; installing all of it again beside that")
             problem = _run(spec.replace(argv=(*spec.argv, "--ignore-installed")), what, seconds, say)
     if problem:
         raise ProgramError(
-            f"{what} could not be installed: {_reason(problem)}", details=problem[-2000:], hint=_hint(problem)
+            f"{what} could not be installed: {install_errors.reason(problem.errors)}",
+            details=install_errors.excerpt(problem.errors, problem.output),
+            hint=install_errors.hint(problem.errors),
         )
     return program.replace(packages=_site_packages(target), scripts=f"{target}/bin") if target else program
 
 
-def _run(spec: ProcessSpec, what: str, seconds: float, say: Callable[[str], None]) -> str:
-    """Runs the installer; returns what it printed if it failed, else "".
+def _requirements(program: Program, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> list[str]:
+    """The installer's arguments for requirements.txt: without packages that trainshed stands in for."""
+    if not program.requirements:
+        return []
+    with open(program.requirements, encoding="utf-8", errors="surrogateescape") as file:
+        absent = [name for name, module in STAND_INS.items() if not PathFinder.find_spec(module)]
+        text, left_out = without(absent, file.read(), os.path.dirname(program.requirements))
+    if not left_out:
+        return ["-r", program.requirements]
+    say(
+        f"not installing {' and '.join(left_out)} from requirements.txt: trainshed has its modules for the script "
+        "(install it in the image to use the original)"
+    )
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+        return []
+    path = f"{own_folder('requirements', environ, job.paths)}/requirements.txt"
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    return ["-r", path]
+
+
+class _Problem(Record):
+    """What a failed installer printed: to stderr (or all, where that stayed empty), and to stdout."""
+
+    errors: str
+    output: str
+
+
+def _run(spec: ProcessSpec, what: str, seconds: float, say: Callable[[str], None]) -> _Problem | None:
+    """Runs the installer; returns what it printed if it failed, else None.
 
     Raises:
         ProgramError: there is no installer, or it takes longer than `seconds`.
-        Interrupted: a stop signal came meanwhile.
+        Interrupted: a stop signal arrived.
     """
     plan = LaunchPlan(processes=(spec,), grace_seconds=_INSTALL_GRACE, max_seconds=seconds)
     try:
@@ -99,8 +142,9 @@ def _run(spec: ProcessSpec, what: str, seconds: float, say: Callable[[str], None
         )
     (result,) = outcome.results
     if result.returncode == 0:
-        return ""
-    return mask_text((result.tail + b"\n" + result.output_tail).decode("utf-8", "replace")) or "no reason given"
+        return None
+    errors, output = (mask_text(text.decode("utf-8", "replace")) for text in (result.tail, result.output_tail))
+    return _Problem(errors=errors, output=output)
 
 
 def _installer(environ: Mapping[str, str]) -> list[str]:
@@ -134,36 +178,18 @@ def _site_packages(prefix: str) -> str:
     return os.pathsep.join(folder for folder in folders if os.path.isdir(folder))
 
 
-def _reason(text: str) -> str:
-    """The line with which pip or uv says why."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith(("error:", "× ", "x "))]
-    chosen = next((line for line in errors if "subprocess" not in line and "metadata-generation" not in line), "")
-    return shorten(chosen or (errors or lines or ["no reason given"])[-1], 300)
-
-
-def _hint(text: str) -> str:
-    if "No matching distribution" in text or "no version of" in text:
-        return "check the name and version in requirements.txt, and whether the index is reachable from the container"
-    if "No space left" in text:
-        return "the container's disk is full"
-    if "Connection" in text or "resolve host" in text or "Temporary failure" in text:
-        return "the package index is not reachable from this container; build the packages into the image"
-    return "try it in the image: pip install -r requirements.txt"
-
-
 class _Lock:
-    """One installation into one environment at a time."""
+    """Lets one `train` at a time install into this environment: a lock on its package folder."""
 
     def __enter__(self) -> None:
         import fcntl
-        import hashlib
-        import tempfile
+        import sysconfig
 
-        name = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
-        path = f"{tempfile.gettempdir()}/trainshed-install-{os.getuid()}-{name}.lock"
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self.fd, fcntl.LOCK_EX)
+        self.fd = os.open(sysconfig.get_paths()["purelib"], os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            pass
 
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)

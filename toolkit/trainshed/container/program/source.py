@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trainshed.contract.job import Job
+    from trainshed.contract.paths import Paths
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
 _UNPACKING = ".unpacking-"  # a folder that is being filled: never the code, whatever is in it
@@ -32,12 +33,12 @@ def fetch_source(job: Job, environ: Mapping[str, str], say: Callable[[str], None
     if has_entries(code):
         return code
     if job.source and os.path.abspath(job.source) != code:
-        return _bring(job.source, code, environ, say)
+        return _bring(job.source, job.paths, environ, say)
     channel = job.channel("code")
     if channel and has_entries(channel.path):
         archives = [name for name in sorted(os.listdir(channel.path)) if name.endswith(ARCHIVES)]
         if len(archives) == 1 and len([n for n in os.listdir(channel.path) if not n.startswith(".")]) == 1:
-            return _bring(f"{channel.path}/{archives[0]}", code, environ, say)
+            return _bring(f"{channel.path}/{archives[0]}", job.paths, environ, say)
         return channel.path
     return code if os.path.isdir(code) else ""
 
@@ -69,13 +70,13 @@ def _settle(code: str) -> None:
             ) from error
 
 
-def _bring(source: str, code: str, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
+def _bring(source: str, paths: Paths, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
     if source.startswith("file://"):
         source = source[len("file://") :]
     if source.startswith("s3://"):
         from .s3 import download
 
-        return _in_folder(code, lambda folder: _unpack_download(download(source, folder, environ, say), folder))
+        return _in_folder(paths, environ, lambda folder: _unpack_download(download(source, folder, environ, say), folder))
     if "://" in source:
         scheme = source.split("://", 1)[0]
         raise ProgramError(
@@ -93,20 +94,21 @@ def _bring(source: str, code: str, environ: Mapping[str, str], say: Callable[[st
         raise ProgramError(f"the source directory {source} is neither a folder nor a file")
     if source.endswith(".py") or source.endswith(".sh"):
         return os.path.dirname(os.path.abspath(source))
-    return _in_folder(code, lambda folder: _unpack(source, folder))
+    return _in_folder(paths, environ, lambda folder: _unpack(source, folder))
 
 
-def _in_folder(code: str, fill: Callable[[str], None]) -> str:
-    """Fills `code` by way of a folder aside, so that a cut-off unpacking is never taken for the code."""
+def _in_folder(paths: Paths, environ: Mapping[str, str], fill: Callable[[str], None]) -> str:
+    """Fills the code folder by way of a folder beside it, so that an interrupted unpacking is never taken for the code."""
     import fcntl
     import shutil
     import tempfile
 
+    code = paths.code
     try:
         os.makedirs(code, exist_ok=True)
         os.rmdir(tempfile.mkdtemp(prefix=_UNPACKING, dir=code))
     except OSError:  # /opt/ml/code is read-only, or this user may not write there
-        code = own_folder("code")
+        code = own_folder("code", environ, paths)
     lock = os.open(code, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:

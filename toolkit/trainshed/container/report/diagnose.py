@@ -105,7 +105,7 @@ def diagnose(
         place=raised.place if raised else "",
         hint=mask_text(hint_for(context), secrets),
         details=mask_text(clip(raised.traceback, 16_000), secrets) if raised else "",
-        tail=mask_text(_last_lines(result), secrets),
+        tail=mask_text(_last_lines(result, raised), secrets),
         host=cluster.current_host,
         rank=rank,
         signal=signal_name(result.signal) if result.signal else "",
@@ -211,9 +211,12 @@ def _recorded_exception(result: ProcessResult, code_folder: str) -> Raised | Non
     return raised.replace(start=0, end=0) if raised else None  # those are no lines of the output
 
 
-def _last_lines(result: ProcessResult) -> str:
-    lines = result.tail.decode("utf-8", "replace").replace("\r", "\n").splitlines()[-TAIL_LINES:]
-    return "\n".join(line if len(line) <= 500 else line[:497] + "..." for line in lines)
+def _last_lines(result: ProcessResult, shown: Raised | None = None) -> str:
+    """The last lines that the process printed, without the traceback that the report shows already."""
+    lines = result.tail.decode("utf-8", "replace").splitlines()
+    if shown and shown.traceback and shown.end:
+        lines[shown.end - len(shown.traceback.splitlines()) : shown.end] = []
+    return "\n".join(line if len(line) <= 500 else line[:497] + "..." for line in lines[-TAIL_LINES:]).strip("\n")
 
 
 def failure_of_error(error: BaseException, host: str, secrets: tuple[str, ...]) -> Failure:

@@ -1,0 +1,74 @@
+"""What a failed installation is reported with: its reason, a hint, and the installer's own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainshed.container.program.install_errors import SHOWN_CHARACTERS, excerpt, hint, reason
+
+BUILD = """\
+  error: subprocess-exited-with-error
+
+  × Building wheel for fast (pyproject.toml) did not run successfully.
+  │ exit code: 1
+  ╰─> [3 lines of output]
+      creating build
+      fast.c:1:10: fatal error: Python.h: No such file or directory
+      error: command '/usr/bin/gcc' failed with exit code 1
+      [end of output]
+
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+ERROR: Failed building wheel for fast
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "said", "advice"),
+    [
+        (
+            "Collecting x\nERROR: Could not find a version that satisfies x\nERROR: No matching distribution found for x\n",
+            "ERROR: Could not find a version that satisfies x",
+            "check the name and version",
+        ),
+        (
+            "error: subprocess-exited-with-error\n\n× python setup.py egg_info did not run\n",
+            "× python setup.py",
+            "try it in the image",
+        ),
+        (
+            "  × No solution found when resolving dependencies:\n  ╰─▶ no version of x==9",
+            "× No solution found",
+            "check the name",
+        ),
+        ("ERROR: [Errno 28] No space left on device\n", "No space left", "the container's disk is full"),
+        ("ERROR: HTTPSConnectionPool: Connection refused\n", "Connection refused", "is not reachable from this container"),
+        ("something else\nlast words\n", "last words", "try it in the image"),
+        ("", "no reason given", "try it in the image"),
+    ],
+)
+def test_the_line_that_says_why_is_found(output: str, said: str, advice: str) -> None:
+    assert said in reason(output) and advice in hint(output)
+
+
+def test_a_package_that_does_not_compile_is_reported_with_the_compilers_error_and_what_to_install() -> None:
+    assert reason(BUILD) == "fast.c:1:10: fatal error: Python.h: No such file or directory"
+    assert "apt-get install build-essential" in hint(BUILD)
+    without_compiler = (
+        "  error: subprocess-exited-with-error\n      error: command 'gcc' failed: No such file or directory\n"
+    )
+    assert reason(without_compiler) == "error: command 'gcc' failed: No such file or directory"
+    assert "a compiler in the image" in hint(without_compiler)
+
+
+def test_a_long_error_keeps_the_compilers_words_and_its_end() -> None:
+    noise = "".join(f"      gcc -c file{number}.c\n" for number in range(2000))
+    shown = excerpt(BUILD + noise + "ERROR: last words\n", "Collecting slow\nCollecting fast\n" * 500)
+
+    assert "fast.c:1:10: fatal error: Python.h: No such file or directory" in shown
+    assert shown.endswith("ERROR: last words")
+    assert "Collecting fast" in shown and len(shown) < SHOWN_CHARACTERS + 2000
+
+
+def test_what_was_printed_to_one_stream_is_shown_once() -> None:
+    assert excerpt("ERROR: a\n", "ERROR: a\n") == "ERROR: a"
+    assert excerpt("ERROR: a\n", "Collecting b\n") == "Collecting b\nERROR: a"

@@ -1,0 +1,31 @@
+"""The `train` command's own arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import trainshed
+
+
+@pytest.mark.parametrize("arguments", [[], ["train"]])
+def test_train_runs_whether_or_not_an_entrypoint_hands_it_its_own_name(arguments: list[str], job_tree: Any) -> None:
+    """`ENTRYPOINT ["train"]`: the platform and the SDKs add the argument `train`."""
+    job_tree.configure(hyperparameters={"epochs": "3"})
+    job_tree.code("train.py", "import sys; print(sys.argv[1:])")
+
+    done = job_tree.train(*arguments)
+
+    assert (done.status, done.stdout) == (0, "['--epochs', '3']\n"), done.output
+
+
+def test_options_follow_the_name(job_tree: Any) -> None:
+    assert job_tree.train("train", "--version").stdout == f"trainshed {trainshed.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["tarin"], ["train", "train"], ["--dryrun"]])
+def test_any_other_argument_is_refused(arguments: list[str], job_tree: Any) -> None:
+    done = job_tree.train(*arguments)
+
+    assert done.status == 2 and f"train does not take {arguments[-1]!r}" in done.stderr

@@ -1,0 +1,62 @@
+"""Folders of one run: where they are made, and that they are gone afterwards."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainshed.base.errors import TrainshedError
+from trainshed.container import scratch
+from trainshed.container.scratch import Scratch, own_folder
+from trainshed.contract.paths import Paths
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[dict[str, str], Paths]:
+    """An environment and paths whose temporary folder, base and output exist below `tmp_path`."""
+    environ = {"TMPDIR": str(tmp_path / "tmp"), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")}
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "ml/output").mkdir(parents=True)
+    return environ, Paths.from_environment(environ)
+
+
+def test_a_folder_is_made_in_the_temporary_folder_and_removed_at_the_end(places: tuple[dict[str, str], Paths]) -> None:
+    environ, paths = places
+    with Scratch(environ, paths.output):
+        folder = own_folder("packages", environ, paths)
+        assert os.path.dirname(folder) == environ["TMPDIR"]
+        assert os.path.basename(folder).startswith(f"trainshed-{os.getpid()}-packages-")
+
+    assert not os.path.exists(folder)
+
+
+def test_a_folder_is_made_where_programs_can_be_executed(
+    places: tuple[dict[str, str], Paths], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ, paths = places
+    monkeypatch.setattr(scratch, "can_execute", lambda folder: folder == paths.base)
+    with Scratch(environ, paths.output):
+        assert os.path.dirname(own_folder("packages", environ, paths)) == paths.base
+
+
+def test_where_nothing_can_be_executed_a_writable_folder_has_to_do(
+    places: tuple[dict[str, str], Paths], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ, paths = places
+    monkeypatch.setattr(scratch, "can_execute", lambda folder: False)
+    with Scratch(environ, paths.output):
+        assert os.path.dirname(own_folder("packages", environ, paths)) == environ["TMPDIR"]
+
+
+def test_without_any_writable_folder_the_error_says_what_to_mount(
+    places: tuple[dict[str, str], Paths], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ, paths = places
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(TrainshedError) as raised:
+        own_folder("packages", environ, paths)
+
+    assert "a folder for packages cannot be made" in raised.value.message and paths.base in raised.value.message
+    assert "docker run --tmpfs /tmp:exec" in raised.value.hint

@@ -1,0 +1,64 @@
+"""What pip or uv printed when an installation failed: the reason in one line, a hint, and the part to show."""
+
+from __future__ import annotations
+
+import re
+
+from trainshed.base.errors import shorten
+
+SHOWN_CHARACTERS = 6000
+# Ordered by how much they explain: the compiler's own error, then the command that could not run.
+_CAUSES = (
+    re.compile(r"^\S+:\d+(?::\d+)?: (?:fatal )?error: "),
+    re.compile(r"error: (?:command|Microsoft|can't find|could not find) .*", re.IGNORECASE),
+)
+_LESS_TELLING = ("subprocess", "metadata-generation")  # pip's words about a failed build, which has errors of its own
+
+
+def reason(text: str) -> str:
+    """The line that says why, at most 300 characters.
+
+    Args:
+        text: what the installer printed to stderr.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for cause in _CAUSES:
+        first = next((line for line in lines if cause.search(line)), "")
+        if first:
+            return shorten(first, 300)
+    errors = [line for line in lines if line.lower().startswith(("error:", "× ", "x "))]
+    telling = next((line for line in errors if not any(words in line for words in _LESS_TELLING)), "")
+    return shorten(telling or (errors or lines or ["no reason given"])[-1], 300)
+
+
+def hint(text: str) -> str:
+    """What to do about it."""
+    if "No matching distribution" in text or "no version of" in text:
+        return "check the name and version in requirements.txt, and whether the index is reachable from the container"
+    if "No space left" in text:
+        return "the container's disk is full"
+    if "Connection" in text or "resolve host" in text or "Temporary failure" in text:
+        return "the package index is not reachable from this container; build the packages into the image"
+    if re.search(r"command '[^']*(?:gcc|g\+\+|cc|clang|c\+\+)' failed|Python\.h: No such file", text):
+        return (
+            "the package is compiled from source: install a compiler in the image "
+            "(apt-get install build-essential python3-dev), or ask for a version that has a wheel"
+        )
+    return "try it in the image: pip install -r requirements.txt"
+
+
+def excerpt(errors: str, output: str) -> str:
+    """The part of a failed installation to keep in the report.
+
+    Args:
+        errors: what the installer printed to stderr, or all it printed where stderr stayed empty.
+        output: what it printed to stdout.
+    """
+    shown = errors.strip("\n")
+    if len(shown) > SHOWN_CHARACTERS:
+        lines = [line for line in shown.splitlines() if any(cause.search(line.strip()) for cause in _CAUSES)]
+        shown = "\n".join([*(shorten(line, 500) for line in lines[:10]), "...", shown[-SHOWN_CHARACTERS:]])
+    last = output.strip("\n").splitlines()[-5:]  # they name the package that pip was at
+    if last and output.strip() != errors.strip():
+        return "\n".join([*(shorten(line, 300) for line in last), shown])
+    return shown
