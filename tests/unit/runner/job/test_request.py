@@ -12,7 +12,7 @@ import pytest
 from support.runner_project import Project
 from trainshed.base.errors import JobError
 from trainshed.runner.job.flags import job_of
-from trainshed.runner.job.request import FIELDS
+from trainshed.runner.job.request import REQUEST_FIELDS
 
 botocore_session = pytest.importorskip("botocore.session", reason="needs botocore: pip install 'trainshed[dev]'")
 
@@ -99,7 +99,7 @@ def test_the_request_of_these_tests_is_one_that_the_api_takes(folder: Path, mode
 
 
 def test_we_know_every_field_of_the_api(model: Any) -> None:
-    assert set(model.operation_model("CreateTrainingJob").input_shape.members) <= set(FIELDS)
+    assert set(model.operation_model("CreateTrainingJob").input_shape.members) <= set(REQUEST_FIELDS)
 
 
 def test_a_request_becomes_a_job(folder: Path) -> None:

@@ -12,15 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from trainshed.base.errors import TrainshedError
-from trainshed.base.secrets import MASK
-from trainshed.contract.hyperparameters import SpelledFloat
 
-from ..job.job import ALL_GPUS, DEFAULT_GRACE, Job, Spot
-from ..job.nodes import RawText
+from ..job.job import Job
+from ..job.write import job_file
 from ..places.container_engine import EngineError
 from ..run.run import RUNNER_LOG, RUNS, Run
 from ..state import index
-from ..state.stored import Stored, load, plain_hyperparameters, refuse_masked
+from ..state.stored import Stored, load, refuse_masked
 from .recover import remove_leftovers, settle, still_running
 
 PAUSE = 0.1  # seconds between two looks at a run that ends
@@ -179,121 +177,5 @@ def clone(run: Stored) -> str:
     """A job file that makes the run again. Secrets that were given as plain text are not in it, and it says so."""
     if not run.about:
         raise TrainshedError(f"{run.folder} holds no job.json: there is nothing to clone")
-    job = run.run().job
-    lines = [f"# The job of {run.name}, started {run.about.get('started')}."]
-    for name, value in _fields(job).items():
-        if isinstance(value, dict) and value:
-            lines.append(f"{name}:")
-            for key, item in value.items():
-                if MASK in _text(item):
-                    lines.append(
-                        f"  # {key}: was a secret, which was not kept; give it by reference: {{env: NAME}}, {{file: PATH}}"
-                    )
-                else:
-                    lines.append(f"  {_text(key)}: {_text(item)}")
-        else:
-            lines.append(f"{name}: {_text(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _fields(job: Job) -> dict[str, Any]:
-    """The job in the names of the job file; what is as by default is left out."""
-    spot = job.spot
-    distribution: dict[str, Any] = {
-        "kind": job.distribution.kind,
-        "processes_per_host": job.distribution.processes_per_host,
-        "engine": job.distribution.engine,
-        "max_restarts": job.distribution.max_restarts,
-        "parameters": job.distribution.parameters,
-    }
-    if job.distribution.for_amazons_library:
-        library = {"modelparallel": {"enabled": True, "parameters": job.distribution.parameters}}
-        mpi = {
-            "enabled": job.distribution.mpi,
-            "processes_per_host": job.distribution.processes_per_host,
-            "custom_mpi_options": job.distribution.mpi_options,
-        }
-        distribution = {"smdistributed": library, "mpi": _without(mpi)}
-    resources = {
-        "cpus": job.resources.cpus,
-        "memory": job.resources.memory,
-        "gpus": "all" if job.resources.gpus == ALL_GPUS else job.resources.gpus,
-        "shm_size": job.resources.shm_size,
-    }
-    checkpoints: Any = job.checkpoints
-    if job.checkpoint_path != "checkpoints" or job.checkpoint_auto or job.checkpoint_copy_to:
-        checkpoints = {
-            "folder": job.checkpoints,
-            "local_path": f"/opt/ml/{job.checkpoint_path}",
-            "auto": job.checkpoint_auto,
-            "copy_to": job.checkpoint_copy_to,
-        }
-    fields = {
-        "name": job.name,
-        "image": job.image,
-        "program": job.program,
-        "source_dir": job.source_dir,
-        "hyperparameters": plain_hyperparameters(job),
-        "channels": {one.name: _without(_channel(one)) for one in job.channels},
-        "instances": job.instances if job.instances != 1 else None,
-        "distribution": _without(distribution) if job.distribution.kind != "script" else None,
-        "environment": {**job.environment, **{name: {one.kind: one.name} for name, one in job.references.items()}},
-        "output": job.upload,
-        "max_runtime_seconds": job.max_runtime_seconds,
-        "grace_seconds": job.grace_seconds if job.grace_seconds != DEFAULT_GRACE else None,
-        "metric_definitions": dict(job.metric_definitions),
-        "resources": {name: value for name, value in resources.items() if value is not None},
-        "checkpoints": _without(checkpoints) if isinstance(checkpoints, dict) else checkpoints,
-        "spot": _without(_spot(spot)) or True if spot else None,
-        "retries": job.retries,
-        "entrypoint": list(job.entrypoint),
-        "arguments": list(job.arguments),
-        "network_isolation": job.network_isolation,
-        "argv": job.argv,
-        "compiler": {
-            name.removeprefix("trainshed_compiler").lstrip("_") or "backend": value for name, value in job.compiler.items()
-        },
-        **job.places,
-    }
-    return _without(fields)
-
-
-def _channel(channel: Any) -> dict[str, Any]:
-    return {
-        "path": channel.path,
-        "input_mode": channel.input_mode if channel.input_mode != "File" else "",
-        "content_type": channel.content_type,
-        "s3_type": channel.s3_type if channel.s3_type != "S3Prefix" else "",
-        "distribution": channel.distribution if channel.distribution != "FullyReplicated" else "",
-        "compression": channel.compression if channel.compression != "None" else "",
-        "record_wrapper": channel.record_wrapper if channel.record_wrapper != "None" else "",
-        **({"shuffle_seed": channel.shuffle_seed} if channel.shuffle_seed is not None else {}),
-    }
-
-
-def _spot(spot: Spot) -> dict[str, Any]:
-    return {
-        "interrupt_after": list(spot.interrupt_after),
-        "max_wait_seconds": spot.max_wait_seconds,
-        "price": spot.price if spot.price != 1 else None,
-    }
-
-
-def _without(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without what is empty; a shuffle seed of 0 is none of that."""
-    return {name: value for name, value in fields.items() if value or (name == "shuffle_seed" and value is not None)}
-
-
-def _text(value: Any) -> str:
-    """A value as YAML's flow style, which JSON is; numbers as they were spelled."""
-    if isinstance(value, SpelledFloat):
-        return {"NaN": ".nan", "Infinity": ".inf", "-Infinity": "-.inf"}.get(value.text, value.text)
-    if isinstance(value, RawText):
-        return json.dumps(str(value))
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(key))}: {_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_text, value)) + "]"
-    return json.dumps(value)
+    comment = f"The job of {run.name}, started {run.about.get('started')}."
+    return job_file(run.run().job, comment)

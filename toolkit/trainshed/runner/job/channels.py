@@ -9,29 +9,21 @@ import re
 from trainshed.contract.config import CHANNEL_NAME
 
 from .checker import Checker, near_path, resolve
+from .fields import CHANNEL, Field
 from .job import S3, Channel
 from .nodes import Node
 
-MOST_CHANNELS = 20  # the platform's limit
-MOST_FILES = 100_000  # that a glob may find
-MODES = ("File", "FastFile", "Pipe")
-DISTRIBUTIONS = ("FullyReplicated", "ShardedByS3Key")
-COMPRESSIONS = ("None", "Gzip")
-WRAPPERS = ("None", "RecordIO")
-S3_TYPES = ("S3Prefix", "ManifestFile")
-CHANNEL_FIELDS = (
-    "path", "input_mode", "content_type", "s3_type", "distribution", "compression", "record_wrapper", "shuffle_seed",
-)  # fmt: skip
+MOST_FILES = 100_000  # that a glob may match
 _S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", re.DOTALL)
 _WILD = re.compile(r"[*?[]")
 
 
-def read_channels(fields: Checker) -> tuple[Channel, ...]:
-    """The channels, sorted by name; what is wrong is noted in `fields`."""
-    nodes = fields.mapping("channels")
-    if len(nodes) > MOST_CHANNELS:
-        fields.problem("channels", f"there are {len(nodes)} channels; a job has at most {MOST_CHANNELS}")
-    outer = Checker(nodes, fields.problems, "channels.")
+def read_channels(fields: Checker, row: Field) -> tuple[Channel, ...]:
+    """The channels, sorted by name; problems are noted in `fields`."""
+    nodes = fields.mapping(row.name)
+    if len(nodes) > row.most:
+        fields.problem(row.name, f"there are {len(nodes)} channels; a job has at most {row.most}")
+    outer = Checker(nodes, fields.problems, f"{row.name}.")
     channels = []
     for name in sorted(nodes):
         if not re.fullmatch(CHANNEL_NAME, name) or name in (".", ".."):
@@ -44,7 +36,7 @@ def read_channels(fields: Checker) -> tuple[Channel, ...]:
 def _channel(outer: Checker, name: str, node: Node) -> Channel:
     if isinstance(node.value, dict):
         inner = Checker(node.value, outer.problems, f"channels.{name}.")
-        inner.unknown(CHANNEL_FIELDS)
+        inner.unknown(row.name for row in CHANNEL)
         if inner.node("path") is None:
             outer.problem(name, "names no path")
         path, files = _path(inner, "path")
@@ -53,20 +45,11 @@ def _channel(outer: Checker, name: str, node: Node) -> Channel:
         path, files = _path(outer, name)
         if node.value is None:
             outer.problem(name, "names no path")
-    channel = Channel(
-        name,
-        path,
-        inner.choice("input_mode", MODES, "File"),
-        inner.text("content_type"),
-        files,
-        inner.choice("s3_type", S3_TYPES, "S3Prefix"),
-        inner.choice("distribution", DISTRIBUTIONS, "FullyReplicated"),
-        inner.choice("compression", COMPRESSIONS, "None"),
-        inner.choice("record_wrapper", WRAPPERS, "None"),
-        inner.whole("shuffle_seed", 0, 0, 2**63 - 1) if inner.node("shuffle_seed") is not None else None,
-    )
+    rest = {row.name: inner.read(row) for row in CHANNEL if row.name != "path"}
+    channel = Channel(name, path, files=files, **rest)
     for field in ("compression", "record_wrapper", "shuffle_seed"):
-        if inner.node(field) is not None and channel.input_mode != "Pipe" and inner.text(field) != "None":
+        given = inner.node(field) is not None and inner.text(field) != "None"
+        if given and channel.input_mode != "Pipe":
             inner.problem(field, "is for Pipe mode alone", "set input_mode to Pipe")
     if channel.s3_type == "ManifestFile" and not channel.remote:
         inner.problem("s3_type", "a manifest of objects must lie on s3://")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from trainshed.base.errors import Problem, did_you_mean
 from trainshed.base.reader import ascii_safe, printable
 from trainshed.base.secrets import MASK, is_secret_name
 
+from .fields import Field
 from .nodes import Node
 
 if TYPE_CHECKING:
@@ -33,6 +34,16 @@ class Checker:
     def missing(self, name: str, message: str, suggestion: str = "") -> None:
         """Notes a problem with a field that is not there."""
         self.problems.append(Problem(self.origin, message, f"{self.prefix}{name}", suggestion=suggestion))
+
+    def read(self, row: Field) -> Any:
+        """The field's value, as its row in the table describes it; its default where it is absent or wrong."""
+        return _KINDS[row.kind](self, row)
+
+    def inner(self, row: Field, known: Iterable[str] = ()) -> Checker:
+        """The fields of a record; one that the table lacks is a problem. known: instead of the table's names."""
+        made = Checker(self.mapping(row.name), self.problems, f"{self.prefix}{row.name}.")
+        made.unknown(known or [inner.name for inner in row.rows])
+        return made
 
     def problem(self, name: str, message: str, suggestion: str = "", value: str | None = None) -> None:
         """Notes a problem with a field, with its place and (unless it looks secret) its value."""
@@ -75,28 +86,32 @@ class Checker:
         value = self.text(name, default)
         if value in choices or value == default:
             return value
-        self.problem(name, f"must be one of {', '.join(choices)}", did_you_mean(value.lower(), choices))
+        near = did_you_mean(value.lower(), choices)
+        self.problem(name, f"must be one of {', '.join(choices)}", near)
         return default
 
-    def number(self, name: str, default: float, low: float, high: float) -> float:
-        """A finite number from low to high."""
-        node = self.node(name)
+    def number(self, row: Field) -> float | None:
+        """A finite number within the row's bounds."""
+        node = self.node(row.name)
         if node is None:
-            return default
+            return row.default
         good = isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
-        if not good or not math.isfinite(node.value) or not low <= node.value <= high:
-            self.problem(name, f"must be a number from {low:.12g} to {high:.12g}")
-            return default
+        if not good or not math.isfinite(node.value) or not row.low <= node.value <= row.high:
+            self.problem(row.name, f"must be a number from {row.low:.12g} to {row.high:.12g}")
+            return row.default
         return float(node.value)
 
-    def whole(self, name: str, default: int, low: int, high: int) -> int:
-        """A whole number from low to high."""
-        node = self.node(name)
+    def whole(self, row: Field) -> int | str | None:
+        """A whole number within the row's bounds, or one of its words."""
+        node = self.node(row.name)
         if node is None:
-            return default
-        if type(node.value) is not int or not low <= node.value <= high:
-            self.problem(name, f"must be a whole number from {low} to {high}")
-            return default
+            return row.default
+        if node.value in row.choices:
+            return str(node.value)
+        if type(node.value) is not int or not row.low <= node.value <= row.high:
+            words = "".join(f"{word} or " for word in row.choices)
+            self.problem(row.name, f"must be {words}a whole number from {row.low} to {row.high}")
+            return row.default
         return node.value
 
     def size(self, name: str) -> int | None:
@@ -110,6 +125,19 @@ class Checker:
             self.problem(name, "must be a size like 2g or 512m")
             return None
         return size
+
+    def words(self, row: Field) -> tuple[str, ...]:
+        """A list of texts, as commands are."""
+        node = self.node(row.name)
+        if node is None:
+            return ()
+        items = entries(node)
+        if not isinstance(node.value, list) or len(items) > row.most:
+            self.problem(row.name, f"must be a list of at most {row.most} words", value="")
+            return ()
+        numbered = {str(number): item for number, item in enumerate(items)}
+        inner = Checker(numbered, self.problems, f"{self.prefix}{row.name}.")
+        return tuple(scalar_texts(numbered, inner).values())
 
     def flag(self, name: str) -> bool:
         """true or false; false where it is absent."""
@@ -146,6 +174,40 @@ class Checker:
             return {}
         return node.value
 
+    def pairs(self, row: Field) -> list[tuple[Checker, str, str]]:
+        """(checker, field with the value, name) of each entry of a mapping or of the platform's list.
+
+        The list's entries have the two fields `row.pair`, in upper or lower case.
+        """
+        key, value = row.pair
+        node = self.node(row.name)
+        if node is None:
+            return []
+        if not isinstance(node.value, (dict, list)):
+            self.problem(row.name, f"must be names and values, or a list of {key} and {value}")
+            return []
+        pairs: list[tuple[Checker, str, str]] = []
+        if isinstance(node.value, dict):
+            inner = Checker(node.value, self.problems, f"{row.name}.")
+            pairs = [(inner, name, name) for name in node.value]
+        for item in entries(node):
+            held = item.value if isinstance(item.value, dict) else {}
+            lower = {name.lower(): entry for name, entry in held.items()}
+            inner = Checker(lower, self.problems, f"{row.name}.")
+            if not {key.lower(), value.lower()} <= lower.keys():
+                self.problems.append(Problem(item.where, f"must have {key} and {value}", row.name))
+                continue
+            pairs.append((inner, value.lower(), inner.text(key.lower())))
+        if len(pairs) > row.most:
+            message = f"there are {len(pairs)}; a job has at most {row.most}"
+            self.problem(row.name, message, value="")
+            return []
+        return pairs
+
+    def texts(self, row: Field) -> dict[str, str]:
+        """Texts by name, of a mapping or of the platform's list."""
+        return {ascii_safe(name): fields.text(field) for fields, field, name in self.pairs(row)}
+
     def path(self, name: str, kind: str) -> str:
         """An absolute path, "" where the field is absent. kind: `folder`, `file or folder` (it must exist) or `new`."""
         text = self.text(name)
@@ -163,6 +225,21 @@ class Checker:
         elif kind == "folder" and not os.path.isdir(path):
             self.problem(name, "is not a folder")
         return path
+
+
+_KINDS: dict[str, Callable[[Checker, Field], Any]] = {
+    "text": lambda fields, row: fields.text(row.name, row.default),
+    "choice": lambda fields, row: fields.choice(row.name, row.choices, row.default),
+    "whole": Checker.whole,
+    "number": Checker.number,
+    "size": lambda fields, row: fields.size(row.name),
+    "durations": lambda fields, row: fields.durations(row.name),
+    "switch": lambda fields, row: fields.flag(row.name),
+    "words": Checker.words,
+    "path": lambda fields, row: fields.path(row.name, "file or folder"),
+    "folder": lambda fields, row: fields.path(row.name, "new"),
+    "mapping": Checker.texts,
+}
 
 
 def resolve(text: str, folder: str) -> str:

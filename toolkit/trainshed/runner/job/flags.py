@@ -12,41 +12,12 @@ from typing import Any, NamedTuple, NoReturn
 from trainshed.base.errors import JobError, Problem, did_you_mean
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 
+from .fields import Field, every
 from .job import Job
 from .nodes import Node, scalar
 
 _ENDINGS = (".yaml", ".yml", ".json")
-# Flag -> field of the job file; those with a dot are fields of a mapping.
-_FIELDS = {
-    "--name": "name",
-    "--image": "image",
-    "--source-dir": "source_dir",
-    "--instances": "instances",
-    "--distribution": "distribution.kind",
-    "--processes-per-host": "distribution.processes_per_host",
-    "--engine": "distribution.engine",
-    "--max-restarts": "distribution.max_restarts",
-    "--output": "output",
-    "--checkpoints": "checkpoints.folder",
-    "--copy-to": "checkpoints.copy_to",
-    "--max-runtime": "max_runtime_seconds",
-    "--grace": "grace_seconds",
-    "--argv": "argv",
-    "--compiler": "compiler",
-    "--cpus": "resources.cpus",
-    "--memory": "resources.memory",
-    "--spot-interrupt-after": "spot.interrupt_after",
-    "--max-wait": "spot.max_wait_seconds",
-    "--retries": "retries",
-    "--gpus": "resources.gpus",
-    "--shm-size": "resources.shm_size",
-}
-_PAIRS = {
-    "--hyperparameter": "hyperparameters",
-    "--channel": "channels",
-    "--env": "environment",
-    "--metric": "metric_definitions",
-}
+_GROUPS = {"job": "the job", "place": "where it runs", "course": "how it goes"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,44 +37,20 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("what", nargs="?", default="", metavar="JOB.yaml|SCRIPT", help="a job file, or the training script")
-    job = made.add_argument_group("the job")
-    job.add_argument("--name", help="base of the run's name (default: the script's)")
-    job.add_argument("--source-dir", metavar="DIR", help="folder with the code (default: the script's)")
-    one = "one hyperparameter; numbers keep their spelling"
-    job.add_argument("--hyperparameter", "--hp", action="append", default=[], metavar="K=V", help=one)
-    job.add_argument("--channel", action="append", default=[], metavar="NAME=PATH", help="one input channel")
-    job.add_argument("--env", action="append", default=[], metavar="K=V", help="one variable; K alone takes yours")
-    job.add_argument("--metric", action="append", default=[], metavar="NAME=REGEX", help="a metric to read from the log")
-    job.add_argument("--argv", metavar="STYLE", help="how hyperparameters reach the script: sagemaker, json or flags")
-    job.add_argument("--compiler", metavar="BACKEND", help="compile the training steps: auto, inductor, xla, neuron or off")
-    where = made.add_argument_group("where it runs")
+    groups = {name: made.add_argument_group(title) for name, title in _GROUPS.items()}
+    for field, row in every():
+        if row.flags:
+            more: dict[str, Any] = {"action": "append", "default": []} if row.kind == "mapping" else {}
+            name = row.metavar or row.name.upper()
+            groups[row.group].add_argument(*row.flags, dest=field, metavar=name, help=row.flag_help or row.help, **more)
+    where, rest = groups["place"], groups["course"]
     where.add_argument("--on", metavar="PLACE", help="here (default), or slurm: submit it with sbatch, and follow it")
     slurm = "with --on slurm: one more option of sbatch, like partition=gpu; --detach submits and returns"
     where.add_argument("--sbatch", metavar="NAME=VALUE", help=slurm)
-    where.add_argument("--image", metavar="IMAGE", help="container image; without one the hosts are processes")
     where.add_argument("--no-image", action="store_true", help="processes, although the job file names an image")
-    where.add_argument("--instances", metavar="N", help="number of hosts (default 1)")
-    where.add_argument("--distribution", metavar="KIND", help="script (default), torchrun, mpi, pipeline or pytorchxla")
-    where.add_argument("--processes-per-host", metavar="N", help="ranks on each host")
-    where.add_argument("--engine", help="who starts torchrun's ranks: trainshed (default) or torchrun")
-    where.add_argument("--max-restarts", metavar="N", help="how often torchrun's agent restarts the ranks")
-    where.add_argument("--cpus", metavar="N", help="CPUs of each container")
-    where.add_argument("--memory", metavar="SIZE", help="memory of each container, like 8g")
-    where.add_argument("--gpus", metavar="N|all", help="GPUs of each host (default: an equal part of all)")
-    where.add_argument("--shm-size", metavar="SIZE", help="/dev/shm of each container (default 2g, or half of the memory)")
-    rest = made.add_argument_group("how it goes")
-    rest.add_argument("--output", metavar="DIR", help="folder of this run (default: runs/NAME-TIME)")
-    rest.add_argument("--checkpoints", metavar="DIR", help="folder for checkpoints that outlives the run")
-    rest.add_argument("--copy-to", metavar="URL", help="storage that gets a copy of every checkpoint, like s3://bucket/run")
-    rest.add_argument("--max-runtime", metavar="SECONDS", help="stop the job after so long")
-    rest.add_argument("--grace", metavar="SECONDS", help="time to end after a stop signal (default 110)")
     largest = "first find the largest value of this hyperparameter that fits into memory, by short runs of the job"
     rest.add_argument("--find-batch-size", metavar="NAME", help=largest)
     rest.add_argument("--scale-lr", metavar="NAME", help="with it: scale this hyperparameter, the learning rate, linearly")
-    spot = "play spot capacity through: notice, grace, SIGKILL and a new start after so long, as in 20s,40s"
-    rest.add_argument("--spot-interrupt-after", metavar="TIMES", help=spot)
-    rest.add_argument("--max-wait", metavar="SECONDS", help="bound on a spot job with all its interruptions")
-    rest.add_argument("--retries", metavar="N", help="start a failed job again so often, with its checkpoints")
     rest.add_argument("--detach", action="store_true", help="go on in the background; see trainshed ps, logs, attach, stop")
     rest.add_argument("--dry-run", action="store_true", help="print what would be run, and make nothing")
     return made
@@ -155,6 +102,7 @@ def job_of(arguments: list[str], environ: Mapping[str, str]) -> Asked:
         values = {field: node for field, node in values.items() if field not in ("image", "entrypoint", "arguments")}
     if options.name:
         extra.pop("full_name", None)
+    values = read.expanded(values)
     _add_flags(values, vars(options), environ, problems)
     job = read.check(values, environ, origin, name, problems)
     if problems:
@@ -163,35 +111,44 @@ def job_of(arguments: list[str], environ: Mapping[str, str]) -> Asked:
 
 
 def _add_flags(
-    values: dict[str, Node], options: dict[str, object], environ: Mapping[str, str], problems: list[Problem]
+    values: dict[str, Node],
+    options: dict[str, Any],
+    environ: Mapping[str, str],
+    problems: list[Problem],
 ) -> None:
     """Puts what the flags say over what the file says."""
-    spot = values.get("spot")
-    if spot is not None and isinstance(spot.value, bool):
-        values["spot"] = Node({} if spot.value else None, spot.where, spot.folder)
-    for field, short in (("distribution", "kind"), ("checkpoints", "folder")):
-        node = values.get(field)
-        if node is not None and not isinstance(node.value, dict):
-            inner = {short: node} if node.value is not None else {}
-            values[field] = Node(inner, node.where, node.folder)
-    for flag, field in _FIELDS.items():
-        text = options[flag[2:].replace("-", "_")]
-        if text is not None:
-            _put(values, field, _node(str(text), flag))
-    for flag, field in _PAIRS.items():
-        for pair in options[flag[2:]]:  # type: ignore[attr-defined]
-            name, equals, text = pair.partition("=")
-            if not equals and flag == "--env" and name in environ:
-                equals, text = "=", environ[name]
-            if not equals or not name:
-                problems.append(Problem(flag, "must be NAME=VALUE", value=pair))
-                continue
-            value = _node(text, flag)
-            if flag == "--hyperparameter":
-                value = _hyperparameter(text)
-            elif flag in ("--env", "--metric"):
-                value = Node(text, flag, os.getcwd(), text)
-            _put(values, f"{field}.{name}", value)
+    for field, row in every():
+        if not row.flags:
+            continue
+        if row.kind == "mapping":
+            for pair in options[field]:
+                _add_pair(values, row, pair, environ, problems)
+        elif options[field] is not None:
+            _put(values, field, _node(str(options[field]), row.flags[0]))
+
+
+def _add_pair(
+    values: dict[str, Node],
+    row: Field,
+    pair: str,
+    environ: Mapping[str, str],
+    problems: list[Problem],
+) -> None:
+    """Sets one entry of a mapping from NAME=VALUE."""
+    flag = row.flags[0]
+    name, equals, text = pair.partition("=")
+    if not equals and row.name == "environment" and name in environ:
+        equals, text = "=", environ[name]
+    if not equals or not name:
+        problems.append(Problem(flag, "must be NAME=VALUE", value=pair))
+        return
+    if row.of == "any":
+        value = _hyperparameter(text)
+    elif row.of == "text":
+        value = Node(text, flag, os.getcwd(), text)
+    else:
+        value = _node(text, flag)
+    _put(values, f"{row.name}.{name}", value)
 
 
 def _put(values: dict[str, Node], field: str, node: Node) -> None:

@@ -7,18 +7,21 @@ Names and meanings are those of the API's model (botocore, `sagemaker`, 2017-07-
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from trainshed.base.errors import Problem, did_you_mean
 from trainshed.base.reader import ascii_safe
 
 from .checker import Checker, entries
+from .fields import CHANNEL, FIELDS, every
+from .job import S3
+from .meanings import usable_name
 from .nodes import Node, RawText
-from .read import usable_name
 
 JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
-FIELDS = (
+REQUEST_FIELDS = (
     "TrainingJobName", "HyperParameters", "AlgorithmSpecification", "RoleArn", "InputDataConfig", "OutputDataConfig",
     "ResourceConfig", "VpcConfig", "StoppingCondition", "Tags", "EnableNetworkIsolation",
     "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining", "CheckpointConfig", "DebugHookConfig",
@@ -37,6 +40,28 @@ _CONFIG = {
     "TensorBoardOutputConfig": "tensorboardoutputconfig.json",
 }
 _LOCAL_PATHS = {"DebugHookConfig": "/opt/ml/output/tensors", "TensorBoardOutputConfig": "/opt/ml/output/tensorboard"}
+# Where a section may hold fields; those of `_CONFIG` are handed on whatever they hold.
+_SECTIONS = {
+    "AlgorithmSpecification": (
+        "TrainingImage", "AlgorithmName", "TrainingInputMode", "MetricDefinitions",
+        "EnableSageMakerMetricsTimeSeries", "ContainerEntrypoint", "ContainerArguments", "TrainingImageConfig",
+    ),
+    "ResourceConfig": (
+        "InstanceType", "InstanceCount", "VolumeSizeInGB", "VolumeKmsKeyId", "KeepAlivePeriodInSeconds",
+        "InstanceGroups", "TrainingPlanArn", "InstancePlacementConfig", "InstancePreferences",
+        "SelectedInstanceType", "SelectedInstanceCount",
+    ),
+    "StoppingCondition": ("MaxRuntimeInSeconds", "MaxWaitTimeInSeconds", "MaxPendingTimeInSeconds"),
+    "OutputDataConfig": ("S3OutputPath", "KmsKeyId", "CompressionType"),
+    "CheckpointConfig": ("S3Uri", "LocalPath"),
+    "RetryStrategy": ("MaximumRetryAttempts",),
+}  # fmt: skip
+_S3_TYPES = {row.name: row for row in CHANNEL}["s3_type"].choices
+_CHANNEL = (
+    "ChannelName", "DataSource", "ContentType", "CompressionType", "RecordWrapperType", "InputMode", "ShuffleConfig",
+)  # fmt: skip
+# Fields that a request writes in another form: their methods translate them.
+_OTHER_MEANING = ("hyperparameters", "channels", "spot", "spot.max_wait_seconds", "checkpoints.folder")
 
 
 def is_request(values: dict[str, Node]) -> bool:
@@ -45,59 +70,73 @@ def is_request(values: dict[str, Node]) -> bool:
 
 
 def translate(values: dict[str, Node], problems: list[Problem]) -> tuple[dict[str, Node], dict[str, Any]]:
-    """(fields of a job file, further fields of `Job` by name). Problems are noted with the place they are at."""
+    """(fields of a job file, further fields of `Job` by name). Problems are noted with their place."""
     return _Translation(values, problems).run()
 
 
+def _same_meaning() -> Iterator[tuple[str, str]]:
+    """(path in a request, field of a job file) of each field that means the same in both."""
+    for field, row in every(FIELDS):
+        if row.request and field not in _OTHER_MEANING:
+            yield row.request, field
+
+
 class _Translation:
+    """One request on its way to a job file.
+
+    values: the request's fields. job: fields of the job file found so far. extra: further fields of
+    `Job`. notes: what the user should know. A field whose row in the table names its path in a
+    request is taken as it is; the methods translate the others.
+    """
+
     def __init__(self, values: dict[str, Node], problems: list[Problem]) -> None:
-        self.values, self.problems = values, problems
+        self.values = values
+        self.problems = problems
         self.job: dict[str, Node] = {}
         self.extra: dict[str, Any] = {}
         self.notes: list[str] = []
 
     def run(self) -> tuple[dict[str, Node], dict[str, Any]]:
-        top = Checker(self.values, self.problems)
-        for name in self.values:
-            if name not in FIELDS:
-                near = did_you_mean(name, FIELDS) or "see the API's CreateTrainingJob"
-                top.problem(name, "is no field of CreateTrainingJob", near, value="")
-        if "ServerlessJobConfig" in self.values:
-            top.problem("ServerlessJobConfig", "a serverless job has no image that could be run here", value="")
-        aside = [name for name in _ASIDE if name in self.values]
-        if aside:
-            self.notes.append(f"{', '.join(aside)}: without meaning on this machine, left aside")
-        name = top.text("TrainingJobName")
-        if JOB_NAME.fullmatch(name):
-            node = self.values["TrainingJobName"]
-            self.extra["full_name"] = name
-            self.job["name"] = Node(usable_name(name), node.where, node.folder, usable_name(name))
-        else:
-            top.problem("TrainingJobName", "must be 1 to 63 letters, digits and hyphens between them")
-        self.algorithm(self.section("AlgorithmSpecification"))
+        """See `translate`."""
+        self.check_names()
+        self.name()
+        self.image()
+        for path, field in _same_meaning():
+            self.take(path, field)
         self.hyperparameters()
         self.channels()
-        self.resources(self.section("ResourceConfig"))
-        self.stopping(self.section("StoppingCondition"))
-        self.places(self.section("OutputDataConfig"), self.section("CheckpointConfig"))
-        self.take(self.values, "Environment", "environment")
-        self.take(self.values, "EnableNetworkIsolation", "network_isolation")
-        self.take(self.section("RetryStrategy", ("MaximumRetryAttempts",)), "MaximumRetryAttempts", "retries")
+        self.resources()
+        self.spot()
+        self.checkpoints()
         self.configs()
         self.extra["notes"] = tuple(self.notes)
         return self.job, self.extra
 
-    def section(self, name: str, known: tuple[str, ...] = ()) -> dict[str, Node]:
-        """A field that holds fields."""
-        checker = Checker(self.values, self.problems)
-        found = checker.mapping(name)
-        if known:
-            Checker(found, self.problems, f"{name}.").unknown(known)
-        return found
+    def check_names(self) -> None:
+        """Fields that the API does not have, and those that have no meaning here."""
+        top = Checker(self.values, self.problems)
+        for name in self.values:
+            if name not in REQUEST_FIELDS:
+                near = did_you_mean(name, REQUEST_FIELDS) or "see the API's CreateTrainingJob"
+                top.problem(name, "is no field of CreateTrainingJob", near, value="")
+        for name in (*_SECTIONS, *_CONFIG, "HyperParameters"):
+            inner = Checker(top.mapping(name), self.problems, f"{name}.")
+            inner.unknown(_SECTIONS.get(name, inner.values))
+        if "ServerlessJobConfig" in self.values:
+            message = "a serverless job has no image that could be run here"
+            top.problem("ServerlessJobConfig", message, value="")
+        aside = [name for name in _ASIDE if name in self.values]
+        if aside:
+            self.notes.append(f"{', '.join(aside)}: without meaning on this machine, left aside")
 
-    def take(self, values: dict[str, Node], name: str, field: str) -> None:
-        """A field of ours from one of theirs of the same meaning."""
-        node = values.get(name)
+    def section(self, name: str) -> Checker:
+        """A field that holds fields; `check_names` has noted what is wrong about it."""
+        held = Checker(self.values, []).mapping(name)
+        return Checker(held, self.problems, f"{name}.")
+
+    def take(self, path: str, field: str) -> None:
+        """Sets a field of the job file to the node at a path of the request, if there is one."""
+        node = _at(self.values, path)
         if node is None or node.value is None:
             return
         outer, dot, inner = field.partition(".")
@@ -105,53 +144,53 @@ class _Translation:
             self.job[outer] = node
             return
         held = self.job.get(outer)
-        mapping = dict(held.value) if held is not None and isinstance(held.value, dict) else {}
+        mapping = held.value if held is not None and isinstance(held.value, dict) else {}
         self.job[outer] = Node({**mapping, inner: node}, node.where, node.folder)
 
-    def algorithm(self, section: dict[str, Node]) -> None:
-        checker = Checker(section, self.problems, "AlgorithmSpecification.")
-        checker.unknown(
-            (
-                "TrainingImage",
-                "AlgorithmName",
-                "TrainingInputMode",
-                "MetricDefinitions",
-                "EnableSageMakerMetricsTimeSeries",
-                "ContainerEntrypoint",
-                "ContainerArguments",
-                "TrainingImageConfig",
-            )
-        )
-        if checker.node("AlgorithmName") is not None:
-            checker.problem("AlgorithmName", "algorithms of the service cannot be run here; name a TrainingImage")
-        elif checker.node("TrainingImage") is None:
-            self.problems.append(Problem(self.values["AlgorithmSpecification"].where, "names no TrainingImage"))
-        self.take(section, "TrainingImage", "image")
-        self.take(section, "MetricDefinitions", "metric_definitions")
-        self.take(section, "ContainerEntrypoint", "entrypoint")
-        self.take(section, "ContainerArguments", "arguments")
-        self.mode = section.get("TrainingInputMode")
+    def name(self) -> None:
+        """The run has the request's name; its base is the nearest name that a job file may have."""
+        top = Checker(self.values, self.problems)
+        name = top.text("TrainingJobName")
+        if not JOB_NAME.fullmatch(name):
+            message = "must be 1 to 63 letters, digits and hyphens between them"
+            top.problem("TrainingJobName", message)
+            return
+        node = self.values["TrainingJobName"]
+        self.extra["full_name"] = name
+        base = usable_name(name)
+        self.job["name"] = Node(base, node.where, node.folder, base)
+
+    def image(self) -> None:
+        """A job needs an image: algorithms of the service are not for us to run."""
+        algorithm = self.section("AlgorithmSpecification")
+        if algorithm.node("AlgorithmName") is not None:
+            message = "algorithms of the service cannot be run here; name a TrainingImage"
+            algorithm.problem("AlgorithmName", message)
+        elif algorithm.node("TrainingImage") is None:
+            where = self.values["AlgorithmSpecification"].where
+            self.problems.append(Problem(where, "names no TrainingImage"))
 
     def hyperparameters(self) -> None:
         """Strings, handed on letter by letter."""
-        checker = Checker(self.values, self.problems)
-        nodes = checker.mapping("HyperParameters")
-        inner = Checker(nodes, self.problems, "HyperParameters.")
+        section = self.section("HyperParameters")
         raw = {}
-        for name, node in nodes.items():
+        for name, node in section.values.items():
             if not isinstance(node.value, str):
-                inner.problem(name, "must be a string, as all hyperparameters of a request are")
+                message = "must be a string, as all hyperparameters of a request are"
+                section.problem(name, message)
                 continue
             raw[name] = Node(RawText(node.value), node.where, node.folder, node.text)
-        if nodes:
+        if section.values:
             self.job["hyperparameters"] = Node(raw, self.values["HyperParameters"].where)
 
     def channels(self) -> None:
+        """A list of channels with their names inside becomes a mapping."""
         node = self.values.get("InputDataConfig")
         if node is None or node.value is None:
             return
         if not isinstance(node.value, list):
-            Checker(self.values, self.problems).problem("InputDataConfig", "must be a list of channels", value="")
+            top = Checker(self.values, self.problems)
+            top.problem("InputDataConfig", "must be a list of channels", value="")
             return
         channels: dict[str, Node] = {}
         for item in entries(node):
@@ -159,103 +198,67 @@ class _Translation:
                 self.problems.append(Problem(item.where, "must be a channel", "InputDataConfig"))
                 continue
             checker = Checker(item.value, self.problems, "InputDataConfig.")
-            checker.unknown(
-                (
-                    "ChannelName",
-                    "DataSource",
-                    "ContentType",
-                    "CompressionType",
-                    "RecordWrapperType",
-                    "InputMode",
-                    "ShuffleConfig",
-                )
-            )
+            checker.unknown(_CHANNEL)
             name = checker.text("ChannelName")
             if not name or name in channels:
-                self.problems.append(
-                    Problem(item.where, f"channel {name!r} is there twice" if name else "names no ChannelName")
-                )
+                message = f"channel {name!r} is there twice" if name else "names no ChannelName"
+                self.problems.append(Problem(item.where, message))
                 continue
             channels[name] = Node(self.channel(item, checker), item.where, item.folder)
         self.job["channels"] = Node(channels, node.where, node.folder)
 
     def channel(self, item: Node, checker: Checker) -> dict[str, Node]:
-        sources = checker.mapping("DataSource")
-        given = Checker(sources, self.problems, "InputDataConfig.DataSource.")
+        """The fields of one channel."""
+        given = Checker(checker.mapping("DataSource"), self.problems, "InputDataConfig.DataSource.")
         given.unknown(("S3DataSource", "FileSystemDataSource", "DatasetSource"))
         s3, files = given.mapping("S3DataSource"), given.mapping("FileSystemDataSource")
         inner = Checker(s3, self.problems, "InputDataConfig.DataSource.S3DataSource.")
-        kind = inner.text("S3DataType", "S3Prefix")
-        if kind not in ("S3Prefix", "ManifestFile"):
+        if inner.text("S3DataType", "S3Prefix") not in _S3_TYPES:
             inner.problem("S3DataType", "cannot be run here: only S3Prefix and ManifestFile can")
         path = s3.get("S3Uri") or files.get("DirectoryPath")
         if path is None:
-            self.problems.append(Problem(item.where, "names neither an S3Uri nor a DirectoryPath", "InputDataConfig"))
-        shuffle = checker.mapping("ShuffleConfig")
-        fields = {
-            "path": path,
-            "s3_type": s3.get("S3DataType"),
-            "distribution": s3.get("S3DataDistributionType"),
-            "content_type": item.value.get("ContentType"),
-            "input_mode": item.value.get("InputMode") or self.mode,
-            "compression": item.value.get("CompressionType"),
-            "record_wrapper": item.value.get("RecordWrapperType"),
-            "shuffle_seed": shuffle.get("Seed"),
-        }
-        return {name: node for name, node in fields.items() if node is not None}
+            message = "names neither an S3Uri nor a DirectoryPath"
+            self.problems.append(Problem(item.where, message, "InputDataConfig"))
+        fields = {row.name: _at(item.value, row.request) for row in CHANNEL if row.request}
+        mode = self.section("AlgorithmSpecification").values.get("TrainingInputMode")
+        fields["input_mode"] = fields["input_mode"] or mode
+        return {name: node for name, node in {"path": path, **fields}.items() if node is not None}
 
-    def resources(self, section: dict[str, Node]) -> None:
-        checker = Checker(section, self.problems, "ResourceConfig.")
-        checker.unknown(
-            (
-                "InstanceType",
-                "InstanceCount",
-                "VolumeSizeInGB",
-                "VolumeKmsKeyId",
-                "KeepAlivePeriodInSeconds",
-                "InstanceGroups",
-                "TrainingPlanArn",
-                "InstancePlacementConfig",
-                "InstancePreferences",
-                "SelectedInstanceType",
-                "SelectedInstanceCount",
-            )
-        )
-        if checker.node("InstanceGroups") is not None:
-            checker.problem(
-                "InstanceGroups", "hosts of one machine are all alike; give InstanceType and InstanceCount", value=""
-            )
-        self.take(section, "InstanceCount", "instances")
-        self.extra["instance_type"] = checker.text("InstanceType", "local")
+    def resources(self) -> None:
+        """Hosts of one kind; their type is for the record."""
+        section = self.section("ResourceConfig")
+        if section.node("InstanceGroups") is not None:
+            message = "hosts of one machine are all alike; give InstanceType and InstanceCount"
+            section.problem("InstanceGroups", message, value="")
+        self.extra["instance_type"] = section.text("InstanceType", "local")
 
-    def stopping(self, section: dict[str, Node]) -> None:
-        checker = Checker(section, self.problems, "StoppingCondition.")
-        checker.unknown(("MaxRuntimeInSeconds", "MaxWaitTimeInSeconds", "MaxPendingTimeInSeconds"))
-        self.take(section, "MaxRuntimeInSeconds", "max_runtime_seconds")
+    def spot(self) -> None:
+        """Spot capacity, with the bound on the whole job."""
+        section = self.section("StoppingCondition")
         if Checker(self.values, self.problems).flag("EnableManagedSpotTraining"):
             self.job["spot"] = Node({}, self.values["EnableManagedSpotTraining"].where)
-            self.take(section, "MaxWaitTimeInSeconds", "spot.max_wait_seconds")
-        elif checker.node("MaxWaitTimeInSeconds") is not None:
-            checker.problem("MaxWaitTimeInSeconds", "is for spot jobs", "set EnableManagedSpotTraining to true")
+            self.take("StoppingCondition.MaxWaitTimeInSeconds", "spot.max_wait_seconds")
+        elif section.node("MaxWaitTimeInSeconds") is not None:
+            hint = "set EnableManagedSpotTraining to true"
+            section.problem("MaxWaitTimeInSeconds", "is for spot jobs", hint)
 
-    def places(self, output: dict[str, Node], checkpoint: dict[str, Node]) -> None:
-        Checker(output, self.problems, "OutputDataConfig.").unknown(("S3OutputPath", "KmsKeyId", "CompressionType"))
-        self.take(output, "S3OutputPath", "output")
-        checker = Checker(checkpoint, self.problems, "CheckpointConfig.")
-        checker.unknown(("S3Uri", "LocalPath"))
-        if checkpoint:
-            self.job["checkpoints"] = Node({}, self.values["CheckpointConfig"].where)
-        self.take(checkpoint, "LocalPath", "checkpoints.local_path")
-        if checker.text("S3Uri").startswith("s3://"):
+    def checkpoints(self) -> None:
+        """The folder for checkpoints; they are not copied to S3."""
+        section = self.section("CheckpointConfig")
+        if not section.values:
+            return
+        where = self.values["CheckpointConfig"].where
+        self.job.setdefault("checkpoints", Node({}, where))
+        if section.text("S3Uri").startswith(S3):
             self.notes.append("checkpoints stay in the run's folder; they are not copied to CheckpointConfig.S3Uri")
         else:
-            self.take(checkpoint, "S3Uri", "checkpoints.folder")
+            self.take("CheckpointConfig.S3Uri", "checkpoints.folder")
 
     def configs(self) -> None:
         """Configuration that the platform hands on to the container as files."""
         files = {}
         for name, file in _CONFIG.items():
-            section = self.section(name)
+            section = self.section(name).values
             if not section:
                 continue
             plain = {ascii_safe(key): node.plain() for key, node in section.items()}
@@ -265,3 +268,12 @@ class _Translation:
                 plain = {"ProfilingParameters": plain.get("ProfilingParameters") or {}}
             files[file] = plain
         self.extra["config"] = files
+
+
+def _at(values: dict[str, Node], path: str) -> Node | None:
+    """The node at a dotted path, None where there is none."""
+    *parents, last = path.split(".")
+    for name in parents:
+        node = values.get(name)
+        values = node.value if node is not None and isinstance(node.value, dict) else {}
+    return values.get(last)

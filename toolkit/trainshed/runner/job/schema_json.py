@@ -1,127 +1,108 @@
-"""The job file's JSON schema (draft 2020-12), for editors and other programs. `schema` checks more than a schema can say."""
+"""The job file's JSON schema (draft 2020-12), for editors and other programs.
+
+Made from the table of fields. `read` checks more than a schema can say.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
-from trainshed.contract.hyperparameters import ARGV_STYLES
-from trainshed.contract.settings import ENGINES
-
-from . import channels, references
-from .read import DISTRIBUTIONS, LONGEST_NAME, LONGEST_REGEX, MOST_ARGUMENTS, MOST_METRICS
+from .fields import FIELDS, Field
+from .meanings import LONGEST_REGEX
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _PATH = {"type": "string", "minLength": 1}
-_SIZE = {"type": ["string", "integer"], "pattern": r"^\s*\d{1,15}(\.\d{1,9})?\s*[kKmMgGtT]?([iI]?[bB])?\s*$"}
-_DURATION = {"type": ["string", "number"], "pattern": r"^\s*\d+(\.\d+)?(s|m|min|h)?(\s*,\s*\d+(\.\d+)?(s|m|min|h)?)*\s*$"}
-
-
-def _mapping(values: Any, **more: Any) -> dict[str, Any]:
-    return {"type": ["object", "null"], "additionalProperties": values, **more}
-
-
-def _record(fields: dict[str, Any], **more: Any) -> dict[str, Any]:
-    nullable = {name: {"anyOf": [{"type": "null"}, field]} for name, field in fields.items()}
-    return {"type": "object", "properties": nullable, "additionalProperties": False, **more}
+_NUMBER = r"\d{1,15}(\.\d{1,9})?"
+_DURATION_TEXT = r"\d+(\.\d+)?(s|m|min|h)?"
+_SIZE = {"type": ["string", "integer"], "pattern": rf"^\s*{_NUMBER}\s*[kKmMgGtT]?([iI]?[bB])?\s*$"}
+_DURATION = {
+    "type": ["string", "number"],
+    "pattern": rf"^\s*{_DURATION_TEXT}(\s*,\s*{_DURATION_TEXT})*\s*$",
+}
 
 
 def schema() -> dict[str, Any]:
     """The schema as a JSON value."""
-    channel = _record(
-        {
-            "path": _PATH | {"description": "a folder, a file, a glob, or s3://bucket/prefix"},
-            "input_mode": {"enum": list(channels.MODES)},
-            "content_type": {"type": "string"},
-            "s3_type": {"enum": list(channels.S3_TYPES)},
-            "distribution": {"enum": list(channels.DISTRIBUTIONS)},
-            "compression": {"enum": list(channels.COMPRESSIONS)},
-            "record_wrapper": {"enum": list(channels.WRAPPERS)},
-            "shuffle_seed": {"type": "integer", "minimum": 0},
-        },
-        required=["path"],
-    )
-    reference = _record(
-        {kind: {"type": "string", "minLength": 1} for kind in references.KINDS}, minProperties=1, maxProperties=1
-    )
-    distribution = _record(
-        {
-            "kind": {"enum": list(DISTRIBUTIONS)},
-            "processes_per_host": {"type": "integer", "minimum": 1, "maximum": 4096},
-            "engine": {"enum": list(ENGINES)},
-            "max_restarts": {"type": "integer", "minimum": 0, "maximum": 1000},
-            "parameters": {"type": "object", "description": "of a pipeline"},
-            "smdistributed": {"type": "object", "description": "as SageMaker's estimators take it"},
-            "mpi": {"type": "object"},
-        }
-    )
-    metric = {"type": "object", "required": ["Name", "Regex"]}
-    regex = {"type": "string", "maxLength": LONGEST_REGEX}
-    fields: dict[str, Any] = {
-        "name": {"type": ["string", "integer"], "maxLength": LONGEST_NAME, "pattern": "^[A-Za-z0-9](-*[A-Za-z0-9])*$"},
-        "image": {"type": "string", "description": "container image; without one the hosts are processes"},
-        "program": {"type": "string", "description": "a script, `-m package.module`, or a program that the image has"},
-        "source_dir": _PATH | {"description": "folder or archive with the code, copied for each host"},
-        "hyperparameters": {"type": "object"},
-        "channels": _mapping({"anyOf": [_PATH, channel]}, maxProperties=channels.MOST_CHANNELS),
-        "instances": {"type": "integer", "minimum": 1, "maximum": 512},
-        "distribution": {"anyOf": [{"enum": list(DISTRIBUTIONS)}, distribution]},
-        "environment": _mapping({"anyOf": [_TEXT, {"type": "null"}, reference]}),
-        "output": {"type": "string", "description": "folder of this run, or s3:// for its archives"},
-        "max_runtime_seconds": {"type": "number", "minimum": 0, "maximum": 2419200},
-        "grace_seconds": {"type": "number", "minimum": 0, "maximum": 86400},
-        "metric_definitions": {
-            "anyOf": [
-                _mapping(regex, maxProperties=MOST_METRICS),
-                {"type": "array", "items": metric, "maxItems": MOST_METRICS},
-            ]
-        },
-        "resources": _record(
-            {
-                "cpus": {"type": "number", "minimum": 0.01, "maximum": 4096},
-                "memory": _SIZE,
-                "gpus": {"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 0, "maximum": 1024}]},
-                "shm_size": _SIZE,
-            }
-        ),
-        "checkpoints": {
-            "anyOf": [
-                {"type": "string"},
-                _record(
-                    {
-                        "folder": {"type": "string"},
-                        "local_path": {"type": "string"},
-                        "auto": {"type": "boolean"},
-                        "copy_to": {"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://"},
-                    }
-                ),
-            ]
-        },
-        "argv": {"enum": list(ARGV_STYLES)},
-        "spot": {
-            "anyOf": [
-                {"type": "boolean"},
-                _record(
-                    {
-                        "interrupt_after": {"anyOf": [_DURATION, {"type": "array", "items": _DURATION}]},
-                        "max_wait_seconds": {"type": "number", "minimum": 0, "maximum": 2419200},
-                        "price": {"type": "number", "minimum": 0.01, "maximum": 1},
-                    }
-                ),
-            ]
-        },
-        "retries": {"type": "integer", "minimum": 0, "maximum": 30},
-        "entrypoint": {"type": "array", "items": _TEXT, "maxItems": MOST_ARGUMENTS},
-        "arguments": {"type": "array", "items": _TEXT, "maxItems": MOST_ARGUMENTS},
-        "network_isolation": {"type": "boolean"},
-        "compiler": {"type": ["string", "object"]},
-        **{place: {"type": "object"} for place in ("slurm", "kubernetes", "sagemaker")},
-    }
-    needs = [{"required": ["program"]}, {"required": ["image"]}, {"required": ["source_dir"]}]
+    needs = [{"required": [name]} for name in ("program", "image", "source_dir")]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "trainshed job"}
-    return {**head, **_record(fields), "anyOf": needs}
+    return {**head, **_record(FIELDS), "anyOf": needs}
 
 
 def text() -> str:
     """The schema as it is published."""
     return json.dumps(schema(), indent=2) + "\n"
+
+
+def _record(rows: tuple[Field, ...]) -> dict[str, Any]:
+    """A mapping of these fields and no others; null stands for an absent one."""
+    properties = {row.name: {"description": row.help, "anyOf": [{"type": "null"}, _KINDS[row.kind](row)]} for row in rows}
+    made = {"type": "object", "properties": properties, "additionalProperties": False}
+    required = [row.name for row in rows if row.required]
+    return {**made, "required": required} if required else made
+
+
+def _record_or_short(row: Field) -> dict[str, Any]:
+    if not row.short:
+        return _record(row.rows)
+    inner = {"type": "boolean"} if row.short == "true" else None
+    short = inner or _KINDS[row.row(row.short).kind](row.row(row.short))
+    return {"anyOf": [short, _record(row.rows)]}
+
+
+def _text(row: Field) -> dict[str, Any]:
+    # A short text, as a name is, may look like a number.
+    made: dict[str, Any] = {"type": ["string", "integer"] if row.most else "string"}
+    if row.most:
+        made["maxLength"] = row.most
+    if row.pattern:
+        made["pattern"] = f"^{row.pattern}$"
+    return made
+
+
+def _choice(row: Field) -> dict[str, Any]:
+    # `true` without quotes is the word "true" to the reader and a boolean to an editor.
+    booleans = [True, False] if "true" in row.choices else []
+    return {"enum": [*row.choices, *booleans]}
+
+
+def _whole(row: Field) -> dict[str, Any]:
+    made = {"type": "integer", "minimum": row.low, "maximum": row.high}
+    return {"anyOf": [{"enum": list(row.choices)}, made]} if row.choices else made
+
+
+def _mapping(row: Field) -> dict[str, Any]:
+    """Names that the user chooses; null stands for an absent mapping."""
+    if row.of == "any":
+        return {"type": "object"}
+    limit = {"maxProperties": row.most} if row.most else {}
+    values: dict[str, Any] = _TEXT
+    if row.name == "metric_definitions":
+        values = {"type": "string", "maxLength": LONGEST_REGEX}
+    elif row.of == "record":
+        values = {"anyOf": [_PATH, _record(row.rows)]}
+    elif row.rows:
+        reference = {**_record(row.rows), "minProperties": 1, "maxProperties": 1}
+        values = {"anyOf": [_TEXT, {"type": "null"}, reference]}
+    made = {"type": ["object", "null"], "additionalProperties": values, **limit}
+    if not row.pair:
+        return made
+    entry = {"type": "object", "required": list(row.pair)}
+    return {"anyOf": [made, {"type": "array", "items": entry, "maxItems": row.most}]}
+
+
+_KINDS: dict[str, Callable[[Field], dict[str, Any]]] = {
+    "text": _text,
+    "choice": _choice,
+    "whole": _whole,
+    "number": lambda row: {"type": "number", "minimum": row.low, "maximum": row.high},
+    "size": lambda _: _SIZE,
+    "durations": lambda _: {"anyOf": [_DURATION, {"type": "array", "items": _DURATION}]},
+    "switch": lambda _: {"type": "boolean"},
+    "words": lambda row: {"type": "array", "items": _TEXT, "maxItems": row.most},
+    "path": lambda _: _PATH,
+    "folder": lambda _: {"type": "string"},
+    "mapping": _mapping,
+    "record": _record_or_short,
+}

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from typing import Any
 
 from trainshed.base.secrets import MASK, mask_mapping, mask_text, secret_values
 from trainshed.contract.config import DEFAULT_GROUP
-from trainshed.contract.hyperparameters import SpelledFloat
 
-from ..job.job import DEFAULT_GRACE, S3, Distribution, Job
-from ..job.nodes import RawText
-
-
-def encode(value: Any) -> str:
-    """A hyperparameter's value as the platform hands it over: a string that holds JSON, numbers as they were spelled."""
-    if isinstance(value, RawText):
-        return str(value)
-    if isinstance(value, SpelledFloat):
-        # `.5` and `5.` are no JSON; as text they reach the script just as they were written.
-        return value.text if _is_json_number(value.text) else json.dumps(value.text)
-    if isinstance(value, list):
-        return "[" + ", ".join(map(encode, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(name))}: {encode(item)}" for name, item in value.items()) + "}"
-    return json.dumps(value)
+from ..job.encode import encode
+from ..job.fields import every
+from ..job.job import S3, Distribution, Job
 
 
 def shown_hyperparameters(job: Job) -> dict[str, str]:
@@ -35,13 +22,6 @@ def shown_hyperparameters(job: Job) -> dict[str, str]:
         name: MASK if masked[name] == MASK else mask_text(encode(value), secrets)
         for name, value in job.hyperparameters.items()
     }
-
-
-def _is_json_number(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), (int, float))
-    except ValueError:
-        return False
 
 
 def config_files(job: Job, run_name: str, host: str, base: str, interface: str) -> dict[str, Any]:
@@ -65,21 +45,15 @@ def config_files(job: Job, run_name: str, host: str, base: str, interface: str) 
 
 def hyperparameters(job: Job, run_name: str, base: str) -> dict[str, str]:
     """What the platform and `train` need to know, then the user's, who may say otherwise."""
-    distribution = job.distribution
     reserved: dict[str, Any] = {
         "sagemaker_program": job.program,
         "sagemaker_submit_directory": code_for(job, base),
         "sagemaker_container_log_level": 20,
         "sagemaker_job_name": run_name,
-        **_distribution(distribution),
+        **_distribution(job.distribution),
         **job.compiler,
-        "trainshed_processes_per_host": distribution.processes_per_host or "",
-        "trainshed_engine": distribution.engine,
-        "trainshed_max_restarts": distribution.max_restarts or "",
-        "trainshed_argv": job.argv,
+        **_settings(job),
         "trainshed_checkpoint": "auto" if job.checkpoint_auto else "",
-        "trainshed_checkpoint_copy_to": job.checkpoint_copy_to,
-        "trainshed_grace_seconds": _seconds(job.grace_seconds) if job.grace_seconds != DEFAULT_GRACE else "",
     }
     given = {name: value for name, value in reserved.items() if value != ""}
     return {name: encode(value) for name, value in {**given, **job.hyperparameters}.items()}
@@ -107,8 +81,16 @@ def code_for(job: Job, base: str) -> str:
     return job.source_dir if job.source_dir.startswith(S3) else f"{base}/code" if job.source_dir else ""
 
 
-def _seconds(value: float) -> float:
-    return int(value) if value.is_integer() else value
+def _settings(job: Job) -> dict[str, Any]:
+    """Settings of `train`, by name, from the job's fields that have one and are not at their default."""
+    given = {}
+    for _, row in every():
+        if not row.setting or not row.attribute:
+            continue
+        value = attrgetter(row.attribute)(job)
+        if value != row.default:
+            given[row.setting] = int(value) if isinstance(value, float) and value.is_integer() else value
+    return given
 
 
 def input_data_config(job: Job) -> dict[str, dict[str, str]]:

@@ -12,10 +12,8 @@ from typing import Any
 from trainshed.base.errors import JobError, Problem, TrainshedError, did_you_mean
 from trainshed.base.files import read_bytes
 from trainshed.base.secrets import MASK
-from trainshed.contract.hyperparameters import SpelledFloat
 
 from ..job.job import Job
-from ..job.nodes import RawText
 from ..run.run import RUNS, Run, hosts_of
 from . import identity, index
 from .job_json import job_of
@@ -204,15 +202,3 @@ def refuse_masked(job: Job, where: str) -> None:
     ]
     if problems:
         raise JobError(problems)
-
-
-def plain_hyperparameters(job: Job) -> dict[str, Any]:
-    """Hyperparameters as JSON values, numbers as they were spelled; text that is no JSON as it is."""
-
-    def value(text: str) -> Any:
-        try:
-            return json.loads(text, parse_float=SpelledFloat)
-        except (ValueError, RecursionError):
-            return str(text)
-
-    return {name: value(text) if isinstance(text, RawText) else text for name, text in job.hyperparameters.items()}

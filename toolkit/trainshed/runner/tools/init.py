@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from trainshed.base.errors import TrainshedError, did_you_mean
 from trainshed.base.files import write_atomic
 
+from ..job.meanings import usable_name
 from ..job.nodes import scalar
-from ..job.read import usable_name
 
 LARGEST = 1 << 20  # bytes of a script that is looked at
 SCRIPT = '''\

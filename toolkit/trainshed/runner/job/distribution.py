@@ -1,0 +1,70 @@
+"""How a job's ranks are started: `distribution` in our form, and in that of SageMaker's estimators."""
+
+from __future__ import annotations
+
+from trainshed.contract.wire.pipeline import PipelineError, read_settings
+
+from .checker import Checker
+from .fields import DISTRIBUTION, Field
+from .job import Distribution
+
+_SDK_FORM = ("smdistributed", "mpi")  # what SageMaker's estimators take instead of our fields
+
+
+def read_distribution(fields: Checker, row: Field) -> Distribution:
+    """The distribution; problems are noted in `fields`."""
+    if "smdistributed" in fields.mapping(row.name):
+        return _model_parallel(fields, row)
+    inner = fields.inner(row, [inner.name for inner in row.rows if inner.name not in _SDK_FORM])
+    given = {r.name: inner.read(r) for r in DISTRIBUTION if r.kind != "mapping"}
+    given["parameters"] = _parameters(inner, "parameters")
+    if given["max_restarts"] and not given["engine"]:
+        given["engine"] = "torchrun"  # the only one that restarts ranks
+    distribution = Distribution(**given)
+    if distribution.max_restarts and distribution.engine != "torchrun":
+        inner.problem("max_restarts", "needs torch's elastic agent", "set engine to torchrun")
+    for name in ("processes_per_host", "max_restarts", "engine"):
+        if given[name] and distribution.kind == "script" and name in inner.values:
+            inner.problem(
+                name,
+                "has no meaning for the distribution 'script', which is one process a host",
+            )
+    if distribution.parameters and distribution.kind != "pipeline":
+        inner.problem("parameters", "is for the distribution 'pipeline'", value="")
+    return distribution
+
+
+def _parameters(fields: Checker, name: str) -> dict[str, object]:
+    """The settings of a pipeline, checked as its ranks will read them."""
+    if fields.node(name) is None:
+        return {}
+    values: dict[str, object] = {key: node.plain() for key, node in fields.mapping(name).items()}
+    try:
+        read_settings(values, name)
+    except PipelineError as error:
+        fields.problem(name, error.message.removeprefix(f"{name}: "), error.hint, value="")
+    return values
+
+
+def _model_parallel(fields: Checker, row: Field) -> Distribution:
+    """SageMaker's form for Amazon's model parallel library, with MPI's options beside."""
+    outer = fields.inner(row, _SDK_FORM)
+    library = _nested(outer, "smdistributed", "modelparallel")
+    inner = _nested(library, "modelparallel", "enabled", "parameters")
+    options = _nested(outer, "mpi", "enabled", "processes_per_host", "custom_mpi_options")
+    if not inner.flag("enabled"):
+        return Distribution()
+    return Distribution(
+        kind="pipeline",
+        processes_per_host=options.read(row.row("processes_per_host")),
+        parameters=_parameters(inner, "parameters"),
+        for_amazons_library=True,
+        mpi=options.flag("enabled"),
+        mpi_options=options.text("custom_mpi_options"),
+    )
+
+
+def _nested(fields: Checker, name: str, *known: str) -> Checker:
+    made = Checker(fields.mapping(name), fields.problems, f"{fields.prefix}{name}.")
+    made.unknown(known)
+    return made

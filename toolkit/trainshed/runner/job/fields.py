@@ -1,0 +1,370 @@
+"""The table of job-file fields: one row a field.
+
+Made from it: the checker (checker.py, read.py), the JSON schema (schema_json.py), the flags of
+`trainshed run` (flags.py), the translation of CreateTrainingJob requests (request.py), the job file
+that `trainshed clone` writes (write.py), the settings handed to `train` (run/platform_files.py) and
+the table in docs/running.md (fields_table.py).
+
+To add a field:
+
+1. Add its row to `FIELDS`, and an attribute with the same name and default to `Job` (job.py).
+2. Where the kind does not say it all, add a function to `MEANINGS` (meanings.py).
+3. Use the attribute where the field takes effect. With `setting`, `train` gets it as that setting.
+4. Add a test for the effect; the tests of the table cover schema, flag, clone and request.
+5. Run `trainshed schema > docs/job.schema.json; python -m trainshed.runner.job.fields_table`.
+"""
+
+from __future__ import annotations
+
+from trainshed.base.record import Record
+from trainshed.contract.hyperparameters import ARGV_STYLES
+from trainshed.contract.settings import DISTRIBUTIONS, ENGINES
+from trainshed.contract.wire import compile_plan
+
+from .job import DEFAULT_GRACE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any, Literal
+
+    # mapping: names that the user chooses, values of the kind `of`. record: names that `rows` lists.
+    Kind = Literal[
+        "text", "choice", "whole", "number", "size", "durations", "switch", "words",
+        "path", "folder", "mapping", "record",
+    ]  # fmt: skip
+
+DAY = 86_400  # seconds
+LONGEST_RUNTIME = 28 * DAY  # the platform's limit
+_SWITCH = (*compile_plan.SWITCHES, "true", "false")
+LONGEST_NAME = 39  # the platform takes 63; the time needs 24
+MOST_RANKS = 4096  # on one host
+LOCATED = ("program", "source_dir")  # fields that program.py reads together
+
+
+class Field(Record):
+    """One field of the job file.
+
+    name: in the job file, inside the mapping that holds it.
+    kind: how its value is read and which JSON values the schema allows.
+    help: one line for the page, the schema and, unless `flag_help` is given, the flag.
+    default: the value where the field is absent; `clone` leaves it out.
+    low, high: bounds of numbers, both allowed.
+    choices: words allowed; for a number, words allowed instead of one.
+    pattern: regular expression for the whole text.
+    most: characters of a text, entries of a mapping or list; 0 for no limit.
+    of: kind of the values of a mapping: "any" JSON value, "text", or "record" (with `rows`).
+    pair: names of the two fields in the platform's form of a mapping, a list of such pairs.
+    rows: fields of a record, or of a mapping's records.
+    short: the inner field that a plain value stands for; "true" where `true` means an empty record.
+    required: whether a record without it is wrong.
+    attribute: where `Job` keeps it, dotted; "" where that takes code.
+    flags: names of its flag; metavar, flag_help and group are for `--help`.
+    setting: hyperparameter that hands it to `train`.
+    request: its path in a CreateTrainingJob request; for a channel's field, inside the channel.
+    needs_image: whether it has no meaning for processes.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    default: Any = None
+    low: float = 0
+    high: float = 0
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    most: int = 0
+    of: str = "any"
+    pair: tuple[str, ...] = ()
+    rows: tuple[Field, ...] = ()
+    short: str = ""
+    required: bool = False
+    attribute: str = ""
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    flag_help: str = ""
+    group: Literal["job", "place", "course"] = "job"
+    setting: str = ""
+    request: str = ""
+    needs_image: bool = False
+
+    def row(self, name: str) -> Field:
+        """The inner field of this name. Raises KeyError."""
+        return {row.name: row for row in self.rows}[name]
+
+
+def _kept(prefix: str, *rows: Field) -> tuple[Field, ...]:
+    """Rows with the attribute of the same name below `prefix`, unless they name another."""
+    return tuple(row if row.attribute else row.replace(attribute=f"{prefix}{row.name}") for row in rows)
+
+
+CHANNEL = (
+    Field(
+        "path", "path", "a folder, a file, a glob, or s3://bucket/prefix", default="", required=True
+    ),
+    Field(
+        "input_mode", "choice", "how the data reaches the script", default="File",
+        choices=("File", "FastFile", "Pipe"), request="InputMode",
+    ),
+    Field(
+        "content_type", "text", "MIME type, like text/csv", default="", request="ContentType"
+    ),
+    Field(
+        "s3_type", "choice", "ManifestFile where the path is a manifest of objects",
+        default="S3Prefix", choices=("S3Prefix", "ManifestFile"),
+        request="DataSource.S3DataSource.S3DataType",
+    ),
+    Field(
+        "distribution", "choice", "ShardedByS3Key gives each host about 1/n of the files",
+        default="FullyReplicated", choices=("FullyReplicated", "ShardedByS3Key"),
+        request="DataSource.S3DataSource.S3DataDistributionType",
+    ),
+    Field(
+        "compression", "choice", "Gzip: decompress in Pipe mode", default="None",
+        choices=("None", "Gzip"), request="CompressionType",
+    ),
+    Field(
+        "record_wrapper", "choice", "RecordIO: wrap each file as a record in Pipe mode",
+        default="None", choices=("None", "RecordIO"), request="RecordWrapperType",
+    ),
+    Field(
+        "shuffle_seed", "whole", "shuffle the files of each epoch in Pipe mode",
+        low=0, high=2**63 - 1, request="ShuffleConfig.Seed",
+    ),
+)  # fmt: skip
+
+REFERENCE = (
+    Field("env", "path", "a variable of the caller"),
+    Field("file", "path", "a file on this machine"),
+    Field("secret", "path", "a file in /run/secrets"),
+)
+
+DISTRIBUTION = _kept(
+    "distribution.",
+    Field(
+        "kind", "choice", "how ranks are started: script is one process a host", default="script",
+        # `pytorchxla` is the platform's own word: its flag, where `xla` is ours.
+        choices=(*DISTRIBUTIONS, "pytorchxla"),
+        flags=("--distribution",), metavar="KIND", group="place",
+        flag_help="script (default), torchrun, mpi, pipeline or pytorchxla",
+    ),
+    Field(
+        "processes_per_host", "whole", "ranks on each host", default=0, low=1, high=MOST_RANKS,
+        flags=("--processes-per-host",), metavar="N", group="place",
+        setting="trainshed_processes_per_host",
+    ),
+    Field(
+        "engine", "choice", "what starts the ranks: trainshed (default) or torchrun", default="",
+        choices=ENGINES, flags=("--engine",), group="place", setting="trainshed_engine",
+    ),
+    Field(
+        "max_restarts", "whole", "how often torchrun's agent restarts the ranks", default=0,
+        low=0, high=1000, flags=("--max-restarts",), metavar="N", group="place",
+        setting="trainshed_max_restarts",
+    ),
+    Field("parameters", "mapping", "settings of a pipeline", default={}),
+)  # fmt: skip
+DISTRIBUTION += (
+    Field("smdistributed", "mapping", "model parallelism as SageMaker's estimators take it"),
+    Field("mpi", "mapping", "MPI's options, beside `smdistributed`"),
+)
+
+RESOURCES = _kept(
+    "resources.",
+    Field(
+        "cpus", "number", "CPUs of each container", low=0.01, high=4096,
+        flags=("--cpus",), metavar="N", group="place",
+    ),
+    Field(
+        "memory", "size", "memory of each container, like 8g",
+        flags=("--memory",), metavar="SIZE", group="place",
+    ),
+    Field(
+        "gpus", "whole", "GPUs of each host (default: an equal part of all)", low=0, high=1024,
+        choices=("all",), flags=("--gpus",), metavar="N|all", group="place",
+    ),
+    Field(
+        "shm_size", "size", "/dev/shm of each container (default: 2g, or half of the memory)",
+        flags=("--shm-size",), metavar="SIZE", group="place",
+    ),
+)  # fmt: skip
+
+CHECKPOINTS = (
+    Field(
+        "folder", "folder", "folder for checkpoints that outlives the run", default="",
+        attribute="checkpoints", flags=("--checkpoints",), metavar="DIR", group="course",
+        request="CheckpointConfig.S3Uri",
+    ),
+    Field(
+        "local_path", "text", "what the hosts call it, below /opt/ml",
+        default="/opt/ml/checkpoints", request="CheckpointConfig.LocalPath",
+    ),
+    Field(
+        "auto", "switch", "make transformers' and Lightning's Trainer use it", default=False,
+        attribute="checkpoint_auto",
+    ),
+    Field(
+        "copy_to", "text", "storage that gets a copy of every checkpoint, like s3://bucket/run",
+        default="", pattern=r"[a-z][a-z0-9+.-]*://[^\s]+", attribute="checkpoint_copy_to",
+        flags=("--copy-to",), metavar="URL", group="course",
+        setting="trainshed_checkpoint_copy_to",
+    ),
+)  # fmt: skip
+
+SPOT = _kept(
+    "spot.",
+    Field(
+        "interrupt_after", "durations", "interrupt the attempts after so much training: 20s,40s",
+        default=(), flags=("--spot-interrupt-after",), metavar="TIMES", group="course",
+        flag_help="simulate spot capacity: notice, grace, SIGKILL and a new start after so long, "
+        "as in 20s,40s",
+    ),
+    Field(
+        "max_wait_seconds", "number", "bound on a spot job with all its interruptions",
+        default=0.0, low=0, high=LONGEST_RUNTIME, flags=("--max-wait",), metavar="SECONDS",
+        group="course", request="StoppingCondition.MaxWaitTimeInSeconds",
+    ),
+    Field(
+        "price", "number", "price of a spot second as a fraction of an on-demand one",
+        default=1.0, low=0.01, high=1,
+    ),
+)  # fmt: skip
+
+COMPILER = (
+    Field(
+        "backend", "choice", "which compiler", default="auto", choices=compile_plan.BACKENDS,
+        setting="trainshed_compiler",
+    ),
+    Field(
+        "mode", "choice", "torch.compile's mode", default="default", choices=compile_plan.MODES,
+        setting="trainshed_compiler_mode",
+    ),
+    Field(
+        "regional", "choice", "compile repeated layers once", default="auto",
+        choices=_SWITCH, setting="trainshed_compiler_regional",
+    ),
+    Field(
+        "dynamic", "choice", "compile for shapes that change", default="auto",
+        choices=_SWITCH, setting="trainshed_compiler_dynamic",
+    ),
+    Field(
+        "cache", "choice", "keep compiled code for the next job", default="auto",
+        choices=("auto", "off", "true", "false"), setting="trainshed_compiler_cache",
+    ),
+)  # fmt: skip
+
+FIELDS = _kept(
+    "",
+    Field(
+        "name", "text", "base of the run's name; the time is added (default: the script's name)",
+        default="", pattern="[A-Za-z0-9](-*[A-Za-z0-9])*", most=LONGEST_NAME, flags=("--name",),
+    ),
+    Field(
+        "image", "text", "container image; without one the hosts are processes", default="",
+        flags=("--image",), metavar="IMAGE", group="place",
+        request="AlgorithmSpecification.TrainingImage",
+    ),
+    Field(
+        "program", "text", "a script, `-m package.module`, or a program that the image has",
+        default="",
+    ),
+    Field(
+        "source_dir", "path", "folder or archive with the code (default: the script's folder)",
+        default="", flags=("--source-dir",), metavar="DIR",
+    ),
+    Field(
+        "hyperparameters", "mapping", "what the script gets; numbers keep their spelling",
+        default={}, flags=("--hyperparameter", "--hp"), metavar="K=V",
+        flag_help="one hyperparameter; numbers keep their spelling", request="HyperParameters",
+    ),
+    Field(
+        "channels", "mapping", "input data by name: a path each, or a mapping", default=(),
+        of="record", rows=CHANNEL, short="path", most=20,  # the platform's limit
+        flags=("--channel",), metavar="NAME=PATH", flag_help="one input channel",
+        request="InputDataConfig",
+    ),
+    Field(
+        "instances", "whole", "number of hosts (default: 1)", default=1, low=1, high=512,
+        flags=("--instances",), metavar="N", group="place", request="ResourceConfig.InstanceCount",
+    ),
+    Field(
+        "distribution", "record", "how ranks are started on the hosts", rows=DISTRIBUTION,
+        short="kind",
+    ),
+    Field(
+        "environment", "mapping", "variables: text, or a secret by reference", default={},
+        of="text", rows=REFERENCE, flags=("--env",), metavar="K=V",
+        flag_help="one variable; K alone takes yours", request="Environment",
+    ),
+    Field(
+        "output", "folder", "folder of this run (default: runs/NAME-TIME), or s3:// for archives",
+        default="", flags=("--output",), metavar="DIR", group="course", attribute="upload",
+        request="OutputDataConfig.S3OutputPath",
+    ),
+    Field(
+        "max_runtime_seconds", "number", "stop the job after so long", default=0.0,
+        low=0, high=LONGEST_RUNTIME, flags=("--max-runtime",), metavar="SECONDS", group="course",
+        request="StoppingCondition.MaxRuntimeInSeconds",
+    ),
+    Field(
+        "grace_seconds", "number", "time from a stop signal to SIGKILL (default: 110)",
+        default=DEFAULT_GRACE, low=0, high=DAY, flags=("--grace",), metavar="SECONDS",
+        group="course", setting="trainshed_grace_seconds",
+    ),
+    Field(
+        "metric_definitions", "mapping", "metrics to read from the log: regular expressions by name",
+        default=(), of="text", pair=("Name", "Regex"), most=40,  # the platform's limit
+        flags=("--metric",), metavar="NAME=REGEX", flag_help="a metric to read from the log",
+        request="AlgorithmSpecification.MetricDefinitions",
+    ),
+    Field("resources", "record", "what each host may use", rows=RESOURCES),
+    Field(
+        "checkpoints", "record", "the checkpoint folder, kept from run to run", rows=CHECKPOINTS,
+        short="folder",
+    ),
+    Field(
+        "argv", "choice", "how hyperparameters reach the script: sagemaker, json or flags",
+        default="", choices=ARGV_STYLES, flags=("--argv",), metavar="STYLE",
+        setting="trainshed_argv",
+    ),
+    Field("spot", "record", "spot capacity, simulated", rows=SPOT, short="true",
+          request="EnableManagedSpotTraining"),
+    Field(
+        "retries", "whole", "start a failed job again so often, with its checkpoints", default=0,
+        low=0, high=30, flags=("--retries",), metavar="N", group="course",
+        request="RetryStrategy.MaximumRetryAttempts",
+    ),
+    Field(
+        "entrypoint", "words", "command of the containers, instead of `train`", default=(),
+        most=100, needs_image=True, request="AlgorithmSpecification.ContainerEntrypoint",
+    ),
+    Field(
+        "arguments", "words", "arguments of the containers' command", default=(), most=100,
+        needs_image=True, request="AlgorithmSpecification.ContainerArguments",
+    ),
+    Field(
+        "network_isolation", "switch", "containers reach each other and nothing else",
+        default=False, needs_image=True, request="EnableNetworkIsolation",
+    ),
+    Field(
+        "compiler", "record", "compile the training steps: a backend, or a mapping", rows=COMPILER,
+        short="backend", flags=("--compiler",), metavar="BACKEND",
+        flag_help="compile the training steps: auto, inductor, xla, neuron or off",
+    ),
+)  # fmt: skip
+FIELDS += (
+    Field("slurm", "mapping", "options for `--on slurm`"),
+    Field("kubernetes", "mapping", "options for `trainshed export kubernetes`"),
+    Field("sagemaker", "mapping", "options for `trainshed export sagemaker`"),
+)
+
+PLACES = ("slurm", "kubernetes", "sagemaker")
+BY_NAME = {row.name: row for row in FIELDS}
+
+
+def every(rows: Iterable[Field] = FIELDS, prefix: str = "") -> Iterator[tuple[str, Field]]:
+    """All fields with their dotted names, in order, each mapping before the fields inside it."""
+    for row in rows:
+        yield f"{prefix}{row.name}", row
+        if row.kind == "record":
+            yield from every(row.rows, f"{prefix}{row.name}.")
