@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+LEAST_PYTHON = (3, 10)  # that trainshed runs with
+
 
 class Check(Record):
     """One result.

@@ -6,8 +6,8 @@ import pytest
 
 from trainshed.base.errors import JobError
 from trainshed.container.cluster import resolve
-from trainshed.container.cluster.slurm import expand
 from trainshed.contract.reading import read_job
+from trainshed.machine.hostlist import expand
 
 
 def cluster(tmp_path, **environ):

@@ -6,6 +6,7 @@ import re
 
 from trainshed.base.errors import JobError, Problem
 from trainshed.contract.cluster import Cluster
+from trainshed.machine.hostlist import expand
 
 from .indexed import Counted, cluster_of, number
 
@@ -32,22 +33,3 @@ def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
         raise JobError([Problem("Slurm step", message, "tasks per node", tasks, "srun --ntasks-per-node=1 train")])
     rank = number(environ, "SLURM_NODEID")
     return cluster_of(Counted("slurm", len(hosts), rank, hosts[0], hosts), "variable SLURM_NODEID")
-
-
-def expand(nodelist: str) -> tuple[str, ...]:
-    """`gpu[01-03,7],login` as gpu01, gpu02, gpu03, gpu7, login: as `scontrol show hostnames` would (containers lack it)."""
-    hosts: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodelist):
-        expanded = [""]
-        for text, ranges in re.findall(r"([^\[]+)|\[([^\]]*)\]", part):
-            choices = [text] if text else [item for span in ranges.split(",") for item in _span(span)]
-            expanded = [prefix + choice for prefix in expanded for choice in choices]
-        hosts += expanded
-    return tuple(dict.fromkeys(hosts))
-
-
-def _span(span: str) -> list[str]:
-    first, dash, last = span.partition("-")
-    if not dash or not first.isdigit() or not last.isdigit():
-        return [span]
-    return [str(value).zfill(len(first)) for value in range(int(first), int(last) + 1)]

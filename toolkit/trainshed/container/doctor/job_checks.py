@@ -7,13 +7,14 @@ import shutil
 
 from trainshed.base.check import Check, fail, ok, warn
 from trainshed.base.errors import JobError, NoJobError, TrainshedError
+from trainshed.contract.paths import ARCHIVES
 from trainshed.contract.reading import read_job
 
 from .. import launchers
 from ..cluster import resolve
 from ..cluster.hosts import resolves
 from ..program.locate import locate
-from ..program.source import ARCHIVES, fetch_source, has_entries
+from ..program.source import fetch_source, has_entries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.base.check import Check, fail, ok, warn
+from trainshed.base.check import LEAST_PYTHON, Check, fail, ok, warn
 from trainshed.machine import cgroup
 from trainshed.machine.hardware import probe
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trainshed.contract.cluster import Hardware
 
 GIB = 1 << 30
-LEAST_PYTHON = (3, 10)
 LEAST_SHM = 1 << 30  # bytes; data loaders and NCCL put their buffers there
 LEAST_FILES = 1024
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from trainshed.base.errors import ProgramError
+from trainshed.contract.paths import ARCHIVES
 
 from ..scratch import own_folder
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.paths import Paths
 
-ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
 _UNPACKING = ".unpacking-"  # a folder that is being filled: never the code, whatever is in it
 _UNPACKED = ".unpacked-"  # a folder that is complete; its entries are on their way to the folder above it
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from trainshed.base.errors import did_you_mean
-from trainshed.container.program.source import ARCHIVES
+from trainshed.contract.paths import ARCHIVES
 from trainshed.contract.wire.variables import ENTRYPOINTS
 
 from .checker import Checker, resolve

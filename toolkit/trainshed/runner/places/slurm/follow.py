@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainshed.base.units import duration
-from trainshed.container.cluster.slurm import expand
+from trainshed.machine.hostlist import expand
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 
 from ...display.screen import Screen

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trainshed.base.check import Check, fail, ok, warn
-from trainshed.container.doctor.machine_checks import LEAST_PYTHON
+from trainshed.base.check import LEAST_PYTHON, Check, fail, ok, warn
 
 # Plain POSIX sh: the image may have nothing else. One `name=value` a line.
 PROBE = r"""
