@@ -40,13 +40,9 @@ class Gauge:
         return self.parts
 
     def _processes(self, now: float) -> list[str]:
-        times: dict[int, float] = {}
-        memory = 0
-        for pid in _with_children(self.roots()):
-            used = _use(pid)
-            if used is not None:
-                times[pid] = used[0]
-                memory += used[1]
+        used = _used_below(self.roots())
+        times = {pid: seconds for pid, (seconds, _) in used.items()}
+        memory = sum(resident for _, resident in used.values())
         before, earlier = self.cpu
         self.cpu = (now, times)
         parts = []
@@ -68,29 +64,24 @@ class Gauge:
         return [f"checkpoint {newest.name[:30]} {duration(age)} ago"]
 
 
-def _with_children(roots: list[int]) -> list[int]:
-    found, queue = [], list(roots)
-    while queue:
-        pid = queue.pop()
-        found.append(pid)
+def _used_below(roots: list[int]) -> dict[int, tuple[float, int]]:
+    """PID -> (CPU seconds, resident bytes) of these processes and their descendants, without those that have ended."""
+    import psutil
+
+    used = {}
+    for root in roots:
         try:
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{task}/children") as file:
-                    queue += map(int, file.read().split())
-        except OSError:
+            top = psutil.Process(root)
+            family = [top, *top.children(recursive=True)]
+        except psutil.Error:
             continue
-    return found
-
-
-def _use(pid: int) -> tuple[float, int] | None:
-    """(CPU seconds, resident bytes) of a process, proc(5)."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
+        for process in family:
+            try:
+                times, memory = process.cpu_times(), process.memory_info()
+            except psutil.Error:
+                continue
+            used[process.pid] = (times.user + times.system, memory.rss)
+    return used
 
 
 class _Gpus:

@@ -14,18 +14,11 @@ from trainshed.contract.wire.variables import CLIENT_OF, RUN_ID
 
 def processes_of(run_id: str, variable: str = RUN_ID) -> list[int]:
     """PIDs of this user's processes that were started with the run's id in their environment."""
-    wanted = f"{variable}={run_id}".encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.append(int(name))
-        except OSError:  # it has ended, or is somebody else's
-            continue
-    return found
+    import psutil
+
+    others = (process for process in psutil.process_iter(["environ"]) if process.pid != os.getpid())
+    # A process that has ended or is somebody else's has None for its environment.
+    return [process.pid for process in others if (process.info["environ"] or {}).get(variable) == run_id]
 
 
 def await_clients(run_id: str, seconds: float = 60.0) -> None:

@@ -28,7 +28,11 @@ def is_alive(identity: Any) -> bool | None:
 
 
 def _start_time(pid: int) -> int:
-    """Clock ticks from boot to the process's start, proc(5); 0 where there is none, or only its remains."""
+    """Clock ticks from boot to the process's start, proc(5); 0 where there is none, or only its remains.
+
+    Not psutil's `create_time`: that is a time of day, which moves when the machine's clock is set, while this value
+    is compared with one that another process wrote earlier.
+    """
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
