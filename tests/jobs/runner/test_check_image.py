@@ -21,7 +21,7 @@ FACTS = {
     "python_alias": "/usr/bin/python",
     "version": "3.12.1",
     "pip": "pip 25.0",
-    "trainshed": "0.1.0",
+    "trainshed": "0.2.0",
     "uid": "1000",
     "shm": "2097152",
 }
