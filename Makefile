@@ -29,6 +29,11 @@ test-unit: .venv/ready  ## what is tested without whole jobs, within a minute
 check: .venv/ready  ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+docs: .venv/ready  ## the documentation as a site in build/docs
+	.venv/docs/bin/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m venv .venv/docs
+	.venv/docs/bin/python -m pip install -q --disable-pip-version-check 'zensical>=0.1'
+	.venv/docs/bin/zensical build --strict
+
 setup: .venv/ready  ## the virtual environment that all of these use
 
 # torch from its CPU index where that answers, so that nobody downloads CUDA to try the demo. Modules are compiled when
