@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from trainshed.container.hangs import movement
 from trainshed.container.hangs.activity import COLLECTIVE, WORK, Activity
 from trainshed.container.hangs.hang_watch import HangWatch
 from trainshed.container.hangs.movement import Reading
@@ -67,10 +70,10 @@ class Silent:
 
 def test_a_machine_that_slept_has_to_be_seen_standing_still_for_some_time() -> None:
     watch = HangWatch("algo-1", "", "", lambda _: None, Alone("algo-1"), seconds=8.0, stop=True)
-    watch.run = Silent()  # type: ignore[assignment]
+    watch._run = Silent()  # type: ignore[assignment]
     found = []
     for at in range(1000, 1007):
-        watch._seen([sample(COLLECTIVE, at=float(at))], float(at))
+        watch._take_look([sample(COLLECTIVE, at=float(at))], float(at))
         found.append(watch.still)
 
     assert found == [False, False, False, True, True, True, True]
@@ -78,10 +81,52 @@ def test_a_machine_that_slept_has_to_be_seen_standing_still_for_some_time() -> N
 
 def test_what_moves_while_it_is_looked_at_stands_still_no_more() -> None:
     watch = HangWatch("algo-1", "", "", lambda _: None, Alone("algo-1"), seconds=8.0, stop=True)
-    watch.run = Silent()  # type: ignore[assignment]
+    watch._run = Silent()  # type: ignore[assignment]
     for at in range(1000, 1005):
-        watch._seen([sample(COLLECTIVE, at=float(at))], float(at))
+        watch._take_look([sample(COLLECTIVE, at=float(at))], float(at))
     assert watch.still
-    watch._seen([sample(COLLECTIVE, "elsewhere", at=1005.0)], 1005.0)
+    watch._take_look([sample(COLLECTIVE, "elsewhere", at=1005.0)], 1005.0)
 
     assert not watch.still
+
+
+def test_a_process_is_read_with_its_children_and_what_they_read() -> None:
+    burn = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print('ready', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        (rank,) = movement.ranks_below(process.pid, 3)
+        reading = movement.read(rank, 1.0)
+        words = movement.describe(process.pid)
+        process.stdin.close()
+
+    assert (rank.rank, rank.pids) == (3, (process.pid,))
+    assert reading.own_cpu > 0 and reading.other_cpu >= 0.2 and reading.bytes > 0 and not reading.spins
+    assert words.startswith("waiting")
+
+
+def test_a_launchers_children_are_the_ranks_that_their_variable_says() -> None:
+    child = "import sys; print('ready', flush=True); sys.stdin.read()"
+    code = (
+        "import os, subprocess, sys\n"
+        f"run = lambda n: subprocess.Popen([sys.executable, '-c', {child!r}], env=dict(os.environ, RANK=str(n)))\n"
+        "[process.wait() for process in [run(4), run(5)]]\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdin is not None and launcher.stdout is not None
+        assert [launcher.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+        ranks = movement.ranks_below(launcher.pid, None)
+        launcher.stdin.close()
+
+    assert sorted(rank.rank for rank in ranks if rank.rank is not None) == [4, 5]
+    assert launcher.pid not in {pid for rank in ranks for pid in rank.pids}
+
+
+def test_a_process_that_has_ended_has_used_nothing_and_is_called_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    reading = movement.read(movement.Rank(0, process.pid, (process.pid,)), 1.0)
+
+    assert (reading.own_cpu, reading.other_cpu, reading.bytes) == (0.0, 0.0, 0)
+    assert movement.describe(process.pid) == "ended"

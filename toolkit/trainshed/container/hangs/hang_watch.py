@@ -1,15 +1,15 @@
-"""Looks after the ranks of a job: when nothing moves any more, or when asked, one report; then stop or go on.
+"""Watches whether the ranks of a job make progress; reports where they are when none does, or when asked.
 
-A watcher of the supervisor's loop that talks to the other hosts over the roster. Host 0 (or the only host) puts the parts
-of all hosts together. Between hosts:
+A watcher of the supervisor's loop. Each host watches its own ranks and contributes its part of a report; host 0 (or the
+only host) gathers the parts (`gathering`), and stops a job that hangs or lets it go on. Between hosts, over the roster:
 
     {"type": "hang", "do": "still" | "moved"}        a host's ranks have stood still for the set time, or no longer do
     {"type": "hang", "do": "ask"}                    a host was sent SIGUSR1
     {"type": "hang", "do": "look", "id": n}          host 0 wants everyone's part
     {"type": "hang", "do": "part", "id": n, "part"}  a host's part
-    {"type": "hang", "do": "told", "sentence"}       what came of it
+    {"type": "hang", "do": "told", "sentence"}       the report's first sentence
 
-This module is loaded by every job, so it leaves all that a good job never needs to the functions that need it.
+Every job loads this module, so functions import what only a hanging job needs.
 """
 
 from __future__ import annotations
@@ -30,34 +30,28 @@ if TYPE_CHECKING:
     from ..roster.roster import Roster
     from ..supervisor.launch_plan import LaunchPlan
     from ..supervisor.watcher import Supervised
-    from .hang_report import Part
+    from .contribution import Contribution
+    from .gathering import Gatherer
     from .sample import Look, Sample
 
-LOOKS = 8  # in the time after which a job hangs; the first when half of it is over, so that most jobs are never looked at
+LOOKS = 8  # in the time after which a job hangs; the first after half of it, so that most jobs are never looked at
 POLL_SECONDS = 0.05  # while answers are awaited
-GATHER_SECONDS = 20.0  # that the other hosts get for their parts
 
 
 def stops_on_hang(job: Job, plan: LaunchPlan) -> bool:
-    """Whether a hang ends the job: its own word, else only where there are ranks, which have no business standing still.
+    """Whether a hang stops the job: as its settings say; else yes for ranks, no for a single program.
 
-    A single program may be a server, or wait for something outside.
+    A single program may be a server, or wait for something outside of the job.
     """
     return (job.settings.on_hang or ("continue" if plan.launcher == "script" else "stop")) == "stop"
 
 
-class Gathering:
-    """Host 0's list of who has sent its part."""
-
-    def __init__(self, number: int, why: str, hosts: list[str], hang: bool) -> None:
-        self.number, self.why, self.hang = number, why, hang
-        self.waiting = set(hosts)
-        self.parts: dict[str, Part] = {}
-        self.until = time.monotonic() + GATHER_SECONDS
-
-
 class HangWatch(Watcher):
-    """The watcher. `failure` is why the job was stopped, None unless it hung and was not to go on."""
+    """This host's watch over its ranks.
+
+    failure: why the job was stopped; None unless it hung and was to be stopped.
+    still: whether this host's ranks have stood still for the set time.
+    """
 
     def __init__(
         self,
@@ -83,189 +77,160 @@ class HangWatch(Watcher):
         self.host = host
         self.folder = folder
         self.code_folder = code_folder
-        self._say = say
         self.roster = roster
         self.seconds = seconds
         self.stop = stop
         self.failure: Failure | None = None
-        self.run: Supervised | None = None
-        self.running = False  # whether the supervisor's loop is at work; after it only the roster's own
-        self.look: Look | None = None
-        self.before: list[Sample] | None = None  # the last look's, while nothing has moved since
-        self.first_still = 0.0  # when the first of these looks was over
-        self.last_moved = self.next_look = 0.0
-        self.still = False  # whether this host's ranks have stood still for the set time
-        self.dumps: dict[int, str] = {}  # rank -> file that its flight recorder was asked to write
-        self.dumps_asked = 0.0  # when, in seconds since the epoch
-        self.seen: list[Sample] | None = None  # a look for a report that waits for these files
-        self.asked_early = ""  # why a report was asked for before the loop's first turn
-        self.wanted: int | None = None  # the number of the part that host 0 wants from us, 0 for a report of our own
-        # Of host 0 alone:
-        self.gathering: Gathering | None = None
-        self.gathered = 0
-        self.all_still: set[str] = set()  # the hosts that stand still
-        self.reported = False  # a hang that goes on is not reported twice
+        self.still = False
+        self._say = say
+        self._run: Supervised | None = None  # from the loop's first turn on
+        self._running = False  # whether the loop is at work; after it the roster gives us turns while it waits
+        self._look: Look | None = None
+        self._before: list[Sample] | None = None  # the last look's, while nothing has moved since
+        self._first_still = 0.0  # when the first of these looks was over
+        self._last_moved = 0.0
+        self._next_look = 0.0
+        self._asked_early = ""  # who asked for a report before the loop's first turn
+        self._wanted_early: int | None = None  # the part that host 0 asked for before it
+        self._contribution: Contribution | None = None
+        self._gatherer: Gatherer | None = None  # of host 0, made when it is first needed
         roster.on_message = self.heard
         roster.on_wait = self._advance
 
     def say(self, text: str) -> None:
-        """Lines for the user, between the script's."""
-        (self.run.say if self.run is not None and self.running else self._say)(text)
+        """Prints a message, between two lines of the script while it runs."""
+        (self._run.say if self._run is not None and self._running else self._say)(text)
 
-    # --- watched by the supervisor ---
+    # --- in the supervisor's loop ---
 
     def pause(self) -> float:
-        """Seconds until we must have a turn."""
-        if self.run is None:
+        """Seconds until the watch needs a turn."""
+        if self._run is None:
             return 0.0
-        if self.look is not None or self.gathering is not None or self.seen is not None:
+        gathering = self._gatherer is not None and self._gatherer.request is not None
+        if self._look is not None or self._contribution is not None or gathering:
             return POLL_SECONDS
-        return max(0.0, self.next_look - time.monotonic())
+        return max(0.0, self._next_look - time.monotonic())
 
     def turn(self, run: Supervised) -> None:
         """Goes on with what is under way, and looks at the ranks when it is time to."""
-        if self.run is None:
+        if self._run is None:
             self._begin(run)
         self._advance()
 
     def signalled(self, number: int, grace: float) -> None:
-        """SIGUSR1 asks for a report, whatever the state of the job."""
+        """Makes a report for SIGUSR1, whatever the state of the job."""
         if number != signal.SIGUSR1:
             return
         if self.roster.leads:
-            self._gather(f"asked for on {self.host}", hang=False)
+            self._ask(asked=f"asked for on {self.host}")
         elif not self.roster.send({"type": "hang", "do": "ask"}):
-            self.say("host 0 cannot be reached: a report of this host alone")
+            self.say("host 0 cannot be reached: the hang report is of this host alone")
             self._contribute(0)
 
     def run_over(self) -> None:
         """The ranks have ended; other hosts may still hang, and the roster goes on giving us turns."""
-        self.running = False
+        self._running = False
 
     def _begin(self, run: Supervised) -> None:
-        self.run = run
-        self.running = True
-        self.last_moved = time.monotonic()
-        if self.asked_early:
-            self._gather(self.asked_early, hang=False)
-        elif self.wanted is not None:  # host 0 was quicker
-            self._contribute(self.wanted)
+        self._run = run
+        self._running = True
+        self._last_moved = time.monotonic()
+        if self._asked_early:
+            self._ask(asked=self._asked_early)
+        elif self._wanted_early is not None:
+            self._contribute(self._wanted_early)
 
     def _advance(self) -> None:
         """One turn, inside the supervisor's loop or outside of it."""
         now = time.monotonic()
-        if self.seen is not None and self._dumps_are_there():
-            samples, self.seen = self.seen, None
-            self._deliver(samples)
-        if self.look is not None and self.look.done():
-            look, self.look = self.look, None
-            self._seen(look.samples(), now)
-        if self.seconds and self.running and self.run is not None and not self.run.stopping:
-            self._watch(self.run, now)
+        if self._look is not None and self._look.done():
+            look, self._look = self._look, None
+            self._take_look(look.samples(), now)
+        if self._contribution is not None and self._contribution.ready():
+            contribution, self._contribution = self._contribution, None
+            self._deliver(contribution)
+        if self.seconds and self._running and self._run is not None and not self._run.stopping:
+            self._watch(self._run, now)
         else:
-            self.next_look = now + FOREVER
-        if self.all_still and self.roster.leads and not self.reported and self.failure is None and self.gathering is None:
-            present = self._hosts_with_ranks()
-            if present and self.all_still.issuperset(present):
-                self._gather(f"nothing has moved for {self.seconds:g} s", hang=True)
-        if self.gathering is not None and (not self.gathering.waiting or now > self.gathering.until):
-            gathering, self.gathering = self.gathering, None
-            self._put_together(gathering)
+            self._next_look = now + FOREVER
+        if self._gatherer is not None:
+            self._lead(self._gatherer)
 
-    # --- this host ---
+    # --- this host's ranks ---
 
     def _watch(self, run: Supervised, now: float) -> None:
-        quiet = min(run.silent(), now - self.last_moved)
+        quiet = min(run.silent(), now - self._last_moved)
         if quiet < self.seconds / 2:
-            self.before = None
-            self._is_still(False)
-            self.next_look = now + self.seconds / 2 - quiet
-        elif now >= self.next_look and self.look is None:
+            self._before = None
+            self._set_still(False)
+            self._next_look = now + self.seconds / 2 - quiet
+        elif now >= self._next_look and self._look is None:
             self._start_look(run)
 
     def _start_look(self, run: Supervised) -> None:
         from .sample import Look
 
-        self.look = Look([rank for rank in run.ranks if not rank.spec.helper], self.host, self.code_folder)
-        self.next_look = time.monotonic() + (self.seconds or FOREVER) / LOOKS
+        self._look = Look([rank for rank in run.ranks if not rank.spec.helper], self.host, self.code_folder)
+        self._next_look = time.monotonic() + (self.seconds or FOREVER) / LOOKS
 
-    def _seen(self, samples: list[Sample], now: float) -> None:
-        """A look is over."""
+    def _take_look(self, samples: list[Sample], now: float) -> None:
+        """Compares a look with the one before."""
         from .sample import anything_moved
 
-        assert self.run is not None
-        known = self.before
-        moved = known is not None and anything_moved(known, samples)
-        quiet = min(self.run.silent(), now - self.last_moved)
+        assert self._run is not None
+        before = self._before
+        moved = before is not None and anything_moved(before, samples)
+        quiet = min(self._run.silent(), now - self._last_moved)
         if moved:
-            self.last_moved = now
+            self._last_moved = now
         if moved or quiet < self.seconds / 2:
-            self._is_still(False)
-        # A look that was asked for early is no beginning: the next one would be compared with it too soon.
-        self.before = None if moved or quiet < self.seconds / 2 else samples
-        if known is None:
-            self.first_still = now
-        # A machine that was asleep has not been looked at meanwhile: what counts is what was seen.
-        seen = now - self.first_still >= self.seconds * (LOOKS // 2 - 1) / LOOKS
-        if known is not None and not moved and seen and quiet >= self.seconds > 0:
-            self._is_still(True)
-        if self.wanted is not None and self.dumps and not self._dumps_are_there():
-            self.seen = samples
-        elif self.wanted is not None:
-            self._deliver(samples)
+            self._set_still(False)
+        # A look made early, for a report, is not kept: the next one would be compared with it too soon.
+        self._before = None if moved or quiet < self.seconds / 2 else samples
+        if before is None:
+            self._first_still = now
+        # A machine that was suspended was not looked at meanwhile: only time between looks counts.
+        seen = now - self._first_still >= self.seconds * (LOOKS // 2 - 1) / LOOKS
+        if before is not None and not moved and seen and quiet >= self.seconds > 0:
+            self._set_still(True)
+        if self._contribution is not None:
+            self._contribution.samples = samples
 
-    def _is_still(self, still: bool) -> None:
+    def _set_still(self, still: bool) -> None:
         if still == self.still:
             return
         self.still = still
         if self.roster.leads:
-            self._note(self.host, still)
+            self._host0().note(self.host, still)
         else:
             self.roster.send({"type": "hang", "do": "still" if still else "moved"})
 
+    # --- this host's part of a report ---
+
     def _contribute(self, number: int) -> None:
-        """Looks now, and delivers what is seen as this host's part."""
-        self.wanted = number
-        if self.run is not None:
-            from ..launchers.flight_recorder import ask_for_dump
-            from .recorder import dump_file
+        """Looks at the ranks now, for this host's part; 0 for a report of this host alone."""
+        if self._run is None:
+            self._wanted_early = number
+            return
+        from .contribution import Contribution
 
-            self.dumps_asked = time.time()
-            self.dumps = {
-                rank.spec.rank: dump_file(rank.spec.env, rank.spec.rank)
-                for rank in self.run.ranks
-                if rank.alive and rank.spec.rank is not None and ask_for_dump(rank.spec.env, rank.spec.rank)
-            }
-        if self.look is None and self.run is not None:
-            self._start_look(self.run)
+        self._contribution = Contribution(number, self._run)
+        if self._look is None:
+            self._start_look(self._run)
 
-    def _dumps_are_there(self) -> bool:
-        """Whether the flight recorders have written, or had the time to."""
-        from .recorder import DUMP_SECONDS, summary, written_since
+    def _deliver(self, contribution: Contribution) -> None:
+        from .hang_report import put_together, write
 
-        if time.time() - self.dumps_asked > DUMP_SECONDS:
-            return True
-        # One that is being written cannot be read yet.
-        return all(written_since(path, self.dumps_asked) and summary(path) for path in self.dumps.values() if path)
-
-    def _deliver(self, samples: list[Sample]) -> None:
-        from .hang_report import part_of, put_together, write
-        from .recorder import summary, written_since
-
-        number, self.wanted = self.wanted, None
-        moved = not self.still and any(sample.reading is not None for sample in samples)
-        known = {rank: summary(path) for rank, path in self.dumps.items() if written_since(path, self.dumps_asked)}
-        part = part_of(self.host, samples, moved, len(self.dumps), known)
-        self.dumps = {}
-        if self.gathering is not None and self.gathering.number == number:
-            self._take(part)
+        part = contribution.part(self.host, self.still)
+        if self._gatherer is not None and self._gatherer.take(contribution.number, part):
             return
         report = put_together(f"{self.host} alone", [part], [])
         path = write(self.folder, self.host, report.text())
-        if number == 0:
+        if contribution.number == 0:
             self.say("\n".join(report.console(path)))
         else:
-            self.roster.send({"type": "hang", "do": "part", "id": number, "part": part.plain()})
+            self.roster.send({"type": "hang", "do": "part", "id": contribution.number, "part": part.plain()})
 
     # --- all hosts ---
 
@@ -280,69 +245,44 @@ class HangWatch(Watcher):
             elif do == "told":
                 self.say(f"hang report (all of it is on host 0): {message.get('sentence')}")
         elif do == "ask":
-            self._gather(f"asked for on {host}", hang=False)
+            self._ask(asked=f"asked for on {host}")
         elif do in ("still", "moved"):
-            self._note(host, do == "still")
-        elif do == "part" and self.gathering is not None and message.get("id") == self.gathering.number:
-            from .hang_report import Part
+            self._host0().note(host, do == "still")
+        elif do == "part":
+            self._host0().take_message(host, message)
 
-            try:
-                part = Part.of(message["part"])
-            except (KeyError, TypeError, ValueError, AttributeError):
-                return
-            if part.host == host:
-                self._take(part)
+    def _host0(self) -> Gatherer:
+        from .gathering import Gatherer
 
-    def _note(self, host: str, still: bool) -> None:
-        """Host 0: who stands still."""
-        if still:
-            self.all_still.add(host)
-        else:
-            self.all_still.discard(host)
-            self.reported = False
+        if self._gatherer is None:
+            self._gatherer = Gatherer(self.host, self.folder, self.roster)
+        return self._gatherer
 
-    def _hosts_with_ranks(self) -> list[str]:
-        """Host 0: the hosts whose ranks have not ended; empty once the job is stopping."""
-        stopping = self.running and self.run is not None and self.run.stopping
-        return [] if stopping else self.roster.running()
+    def _ask(self, *, hang: str = "", asked: str = "") -> None:
+        """Host 0: has a report made of all hosts."""
+        if self._run is None:
+            self._asked_early = asked
+        elif number := self._host0().ask(hang=hang, asked=asked):
+            self._contribute(number)
 
-    def _gather(self, why: str, *, hang: bool) -> None:
-        if self.run is None:  # the loop has not had its first turn
-            self.asked_early = why
+    def _lead(self, gatherer: Gatherer) -> None:
+        """Host 0: asks for a report when no rank of any host moves, and acts on one that is there."""
+        stopping = self._running and self._run is not None and self._run.stopping
+        if self.failure is None and not stopping and gatherer.all_stand_still():
+            self._ask(hang=f"nothing has moved for {self.seconds:g} s")
+        request = gatherer.finished()
+        reported = gatherer.report(request) if request is not None else None
+        if reported is None:
             return
-        if self.gathering is not None:
-            self.gathering.hang = self.gathering.hang or hang
-            return
-        self.gathered += 1
-        self.gathering = Gathering(self.gathered, why, self.roster.present(), hang)
-        self.roster.send({"type": "hang", "do": "look", "id": self.gathered})
-        self._contribute(self.gathered)
-
-    def _take(self, part: Part) -> None:
-        assert self.gathering is not None
-        self.gathering.parts[part.host] = part
-        self.gathering.waiting.discard(part.host)
-
-    def _put_together(self, gathering: Gathering) -> None:
-        from .hang_report import put_together, write
-
-        hang = gathering.hang and not any(part.moved for part in gathering.parts.values())
-        if gathering.hang and not hang and gathering.why.startswith("nothing"):
-            return  # something has moved just now
-        parts = [gathering.parts[host] for host in self.roster.names if host in gathering.parts]
-        report = put_together(gathering.why, parts, sorted(gathering.waiting))
-        path = write(self.folder, self.host, report.text())
+        report, path, hang = reported
         self.say("\n".join(report.console(path)))
-        self.roster.send({"type": "hang", "do": "told", "sentence": report.verdict.sentence})
-        if not hang:
-            return
-        self.reported = True
-        if not self.stop:
+        if hang and self.stop:
+            self._stop(report.failure(self.host, path, self._run.now() if self._run is not None else 0.0))
+        elif hang:
             self.say("the job goes on (trainshed_on_hang)")
-            return
-        assert self.run is not None
-        self.failure = report.failure(self.host, path, self.run.now())
-        why = f"Hang: {self.failure.summary}"
-        self.roster.hang(self.failure)
-        if self.running:
-            self.run.stop_for_others(why, False, False)
+
+    def _stop(self, failure: Failure) -> None:
+        self.failure = failure
+        self.roster.hang(failure)
+        if self._running and self._run is not None:
+            self._run.stop_for_others(f"Hang: {failure.summary}", False, False)

@@ -1,66 +1,97 @@
-"""What /proc tells of a rank: its processes, the CPU time they have used, the bytes they have moved."""
+"""What the kernel says of a rank: its processes, the CPU time they have used, the bytes they have read and written.
+
+psutil reads what it can, and is imported only when ranks are looked at. By hand remain the memory map (psutil would read
+`smaps`, for which the kernel walks all pages) and the kernel function in which a process waits (psutil has none).
+"""
 
 from __future__ import annotations
-
-import os
 
 from trainshed.base.record import Record
 from trainshed.machine.processes import descendants
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import psutil
+
 MOST = 256  # processes of a rank that are looked at
-IDLE_SHARE = 0.01  # of one CPU: what waiting threads (NCCL's watchdog, progress bars) use at most, several times over
+IDLE_SHARE = 0.01  # of one CPU: several times what waiting threads (NCCL's watchdog, progress bars) use at most
 IDLE_SECONDS = 0.05  # some ticks of the kernel's clock
 IDLE_BYTES = 1 << 20
-# Who waits for one of these spins, or may spin: the CPU time of such a process is no sign of movement.
+# A process that waits for one of these may spin, so that its CPU time is no sign of movement.
 _SPINNERS = ("libcuda.so", "libmpi.so", "libamdhip64.so", "libnrt.so")
+_STATES = {
+    "sleeping": "waiting",
+    "stopped": "stopped by a signal",
+    "tracing-stop": "stopped by a debugger",
+    "disk-sleep": "waiting for a disk or a driver",
+    "zombie": "ended",
+    "dead": "ended",
+}
 
 
 class Rank(Record):
-    """A rank's processes; `rank` is None for a program that has none."""
+    """A rank's processes.
+
+    rank: its number, None for a program without ranks.
+    pids: the rank's process first, then its descendants.
+    """
 
     rank: int | None
     pid: int
-    pids: tuple[int, ...]  # the rank's own first, then its descendants
+    pids: tuple[int, ...]
 
 
 class Reading(Record):
-    """What a rank has used up to a moment (`at`, seconds)."""
+    """What a rank had used up to a moment.
+
+    at: the moment, in seconds.
+    own_cpu, other_cpu: seconds of CPU time of its process, and of all its descendants.
+    bytes: read and written by all of them.
+    spins: whether its process may spin while it waits.
+    """
 
     at: float
     pids: tuple[int, ...]
     own_cpu: float
-    other_cpu: float  # of its descendants
+    other_cpu: float
     bytes: int
-    spins: bool  # whether its own CPU time says anything
+    spins: bool
+
+
+class _Usage(Record):
+    """What one process has used: seconds of CPU time, those of its ended children, bytes read and written."""
+
+    cpu: float = 0.0
+    children_cpu: float = 0.0
+    bytes: int = 0
 
 
 def ranks_below(pid: int, rank: int | None) -> list[Rank]:
     """The ranks that a started process is: itself, or, for a launcher like torchrun's agent, its children with a RANK."""
     below = descendants(pid)[: MOST * 64]
     if rank is None:
-        found: list[Rank] = []
+        ranks: list[Rank] = []
         seen: set[int] = set()
         for child in below:
-            number = _variable(child, b"RANK") if child not in seen else ""
+            number = _rank_variable(child) if child not in seen else ""
             if number.isdigit():
                 pids = (child, *descendants(child)[:MOST])
                 seen.update(pids)
-                found.append(Rank(int(number), child, pids))
-        if found:
-            return found
+                ranks.append(Rank(int(number), child, pids))
+        if ranks:
+            return ranks
     return [Rank(rank, pid, (pid, *below[:MOST]))]
 
 
 def read(rank: Rank, now: float) -> Reading:
-    """One look at a rank."""
-    own, children = _cpu(rank.pid)
-    others = [_cpu(pid) for pid in rank.pids[1:]]
+    """Reads what a rank has used so far."""
+    own, *others = (_usage(pid) for pid in rank.pids)
     return Reading(
         at=now,
         pids=rank.pids,
-        own_cpu=own,
-        other_cpu=children + sum(map(sum, others)),
-        bytes=sum(_bytes(pid) for pid in rank.pids),
+        own_cpu=own.cpu,
+        other_cpu=own.children_cpu + sum(usage.cpu + usage.children_cpu for usage in others),
+        bytes=own.bytes + sum(usage.bytes for usage in others),
         spins=_spins(rank.pid),
     )
 
@@ -69,7 +100,7 @@ def moved(before: Reading, after: Reading, *, in_place: bool, waiting: bool) -> 
     """Whether a rank did anything between two looks.
 
     Args:
-        in_place: whether it was at the same line both times; unknown for a program without Python stacks, hence False.
+        in_place: whether it was at the same line both times; False for a program without Python stacks.
         waiting: whether that was in a collective, where gloo sleeps and others spin.
     """
     idle = max(IDLE_SECONDS, IDLE_SHARE * (after.at - before.at))
@@ -83,51 +114,53 @@ def moved(before: Reading, after: Reading, *, in_place: bool, waiting: bool) -> 
 
 
 def describe(pid: int) -> str:
-    """What the kernel says a process is doing: for one that shows no Python stack."""
-    state = _stat(pid)[:1]
-    words = {
-        "S": "waiting",
-        "T": "stopped by a signal",
-        "t": "stopped by a debugger",
-        "D": "waiting for a disk or a driver",
-        "Z": "ended",
-    }
-    waits = _read(f"/proc/{pid}/wchan").strip("0")
-    return words.get(state[0] if state else "Z", "running") + (f", in the kernel's {waits}" if waits else "")
+    """What the kernel says a process is doing, for one that shows no Python stack."""
+    import psutil
+
+    try:
+        state = psutil.Process(pid).status()
+    except psutil.Error:
+        state = "dead"
+    waits_in = _read(f"/proc/{pid}/wchan").strip("0")
+    return _STATES.get(state, "running") + (f", in the kernel's {waits_in}" if waits_in else "")
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the command name; empty once it is gone."""
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+def _usage(pid: int) -> _Usage:
+    """What a process has used; zeros for one that has ended."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+    except psutil.Error:
+        return _Usage()
+    return _Usage(times.user + times.system, times.children_user + times.children_system, _bytes(process))
 
 
-def _cpu(pid: int) -> tuple[float, float]:
-    """Seconds of CPU time: its own, and that of its children that have ended."""
-    fields = _stat(pid)
-    if len(fields) < 15:
-        return 0.0, 0.0
-    tick = os.sysconf("SC_CLK_TCK")
-    return (int(fields[11]) + int(fields[12])) / tick, (int(fields[13]) + int(fields[14])) / tick
+def _bytes(process: psutil.Process) -> int:
+    """Bytes read and written, through pipes and caches, too; 0 where the kernel does not say."""
+    import psutil
+
+    try:
+        counters = process.io_counters()
+    except (psutil.Error, NotImplementedError, RuntimeError):
+        return 0
+    return int(counters.read_chars + counters.write_chars)
 
 
-def _bytes(pid: int) -> int:
-    values = dict(line.split(": ") for line in _read(f"/proc/{pid}/io").splitlines() if ": " in line)
-    return int(values.get("rchar", 0)) + int(values.get("wchar", 0))
+def _rank_variable(pid: int) -> str:
+    """The variable RANK with which a process was started, "" without one."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).environ().get("RANK", "")
+    except psutil.Error:
+        return ""
 
 
 def _spins(pid: int) -> bool:
     maps = _read(f"/proc/{pid}/maps")
     return any(name in maps for name in _SPINNERS)
-
-
-def _variable(pid: int, name: bytes) -> str:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            values = file.read().split(b"\0")
-    except OSError:
-        return ""
-    found = next((value for value in values if value.startswith(name + b"=")), b"")
-    return found.partition(b"=")[2].decode("ascii", "replace")
 
 
 def _read(path: str) -> str:
