@@ -167,8 +167,9 @@ def test_ranks_that_end_in_time_after_a_stop_signal_have_stopped(hosts):
     assert not job.failure(0) and not job.succeeded(0)
 
 
-def test_a_stop_signal_before_there_is_any_rank_ends_the_job(hosts):
-    job = hosts(1, WAITS)
+@pytest.mark.parametrize(("count", "signalled"), [(1, 0), (2, 1)])
+def test_a_stop_signal_before_there_is_any_rank_ends_the_job(hosts, count, signalled):
+    job = hosts(count, WAITS)
     mpirun = job.folder / "hostbin/mpirun"
     mpirun.parent.mkdir()
     mpirun.write_text("#!/bin/sh\necho mpirun-runs\nexec sleep 600\n")
@@ -178,9 +179,9 @@ def test_a_stop_signal_before_there_is_any_rank_ends_the_job(hosts):
     while "mpirun-runs" not in job.output(0):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    job.processes[0].send_signal(signal.SIGTERM)
+    job.processes[signalled].send_signal(signal.SIGTERM)
     job.exit_codes()
-    assert not job.succeeded(0)
+    assert not any(map(job.succeeded, range(count)))
     assert leftovers(job.folder) == []
 
 

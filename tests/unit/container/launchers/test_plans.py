@@ -358,7 +358,7 @@ def with_mpirun(tmp_path: Path) -> dict[str, str]:
 def test_mp_parameters_with_mpis_flag_are_a_pipeline_under_mpirun(job_tree: Any, with_mpirun: dict[str, str]) -> None:
     plan = planned(job_tree, AMAZONS, processes=2, environ=with_mpirun)
 
-    assert plan.launcher == "pipeline" and plan.runtime is not None and plan.rank is not None
+    assert plan.launcher == "pipeline" and plan.mpi is not None and plan.rank is not None
     assert plan.processes[0].argv[0] == "mpirun"
     environment = plan.rank.env
     assert json.loads(environment["TRAINSHED_PIPELINE"]) == {"partitions": 2, "microbatches": 4}
@@ -374,7 +374,7 @@ def test_without_mpirun_the_supervisor_starts_such_a_jobs_ranks_and_says_so(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # nor is there one beside our Python
     plan = planned(job_tree, AMAZONS, processes=2, environ={**GIVEN, "PATH": str(tmp_path)})
 
-    assert plan.launcher == "pipeline" and plan.runtime is None
+    assert plan.launcher == "pipeline" and plan.mpi is None
     assert [process.rank for process in plan.processes] == [0, 1]
     assert "there is no mpirun: trainshed itself starts the ranks" in plan.notes
     assert plan.processes[1].env["RANK"] == "1" and "TRAINSHED_PIPELINE" in plan.processes[1].env
@@ -385,7 +385,7 @@ def test_our_own_pipeline_is_the_supervisors_whatever_the_image_has(job_tree: An
     own["trainshed_pipeline"] = '{"partitions": 2, "partition_file": "plan.json"}'
     plan = planned(job_tree, own, processes=2, environ=with_mpirun)
 
-    assert plan.launcher == "pipeline" and plan.runtime is None and len(plan.processes) == 2
+    assert plan.launcher == "pipeline" and plan.mpi is None and len(plan.processes) == 2
     environment = plan.processes[0].env
     assert json.loads(environment["TRAINSHED_PIPELINE"]) == {"partitions": 2, "partition_file": "plan.json"}
     # transformers would otherwise take the job for one of Amazon's library

@@ -142,14 +142,14 @@ def _on_torch(launch: Launch) -> Launch:
 
 
 def watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
-    """The launcher's own watchers of the run, if it has any. The plan's scratch folder is there by now."""
-    if plan.runtime is None:
+    """The launcher's own watchers of the run, if it has any. The plan's scratch folder has to be there."""
+    if plan.mpi is None:
         return []
-    from .mpi import Runtime as MpiPart
-    from .mpi.runtime import MpiRuntime  # sockets are slow to load
+    from .mpi import MpiPlan
+    from .mpi.mpi_watcher import MpiWatcher  # sockets are slow to load
 
-    assert isinstance(plan.runtime, MpiPart)
-    return [MpiRuntime(plan.runtime, roster, say)]
+    assert isinstance(plan.mpi, MpiPlan)
+    return [MpiWatcher(plan.mpi, roster, say)]
 
 
 def _defaults(job: Job, cluster: Cluster) -> dict[str, str]:

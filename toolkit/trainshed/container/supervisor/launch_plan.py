@@ -50,7 +50,7 @@ class LaunchPlan(Record):
     compiler: which compiler the ranks use and why (shown by `--dry-run`), "" where nobody asks for one.
     compile: what the ranks are told about it, None where nothing is compiled.
     says: lines for the start of the job.
-    runtime: what the launcher's own part in the run (`supervisor.watcher.Runtime`) is made from, None where it has none.
+    mpi: what MPI's watcher is made from (`launchers.mpi.MpiPlan`), None for other launchers.
     """
 
     processes: tuple[ProcessSpec, ...]
@@ -62,7 +62,7 @@ class LaunchPlan(Record):
     notice_file: str = ""
     rank: ProcessSpec | None = None
     agent_events: str = ""
-    runtime: Record | None = None
+    mpi: Record | None = None
     compiler: str = ""
     compile: CompilePlan | None = None
     says: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from trainshed.base.errors import LaunchError
 from trainshed.container import launchers
 from trainshed.container.cluster import resolve
 from trainshed.container.launchers.mpi import options
-from trainshed.container.launchers.mpi.runtime import rank_spec
+from trainshed.container.launchers.mpi.mpi_watcher import rank_spec
 from trainshed.container.program.locate import Program
 from trainshed.contract.hyperparameters import decode
 from trainshed.contract.reading import read_job
@@ -167,9 +167,7 @@ def test_twelve_hosts_in_any_order_agree_on_master_world_and_labels(planned, by)
         for local in range(8):
             rank = index * 8 + local if by == "slot" else local * 12 + index
             numbers = {"RANK": rank, "SIZE": 96, "LOCAL_RANK": local, "LOCAL_SIZE": 8}
-            spec = rank_spec(
-                plan.runtime, {**plan.rank.env, **{f"OMPI_COMM_WORLD_{k}": str(v) for k, v in numbers.items()}}, ()
-            )
+            spec = rank_spec(plan.mpi, {**plan.rank.env, **{f"OMPI_COMM_WORLD_{k}": str(v) for k, v in numbers.items()}}, ())
             assert spec.env["MASTER_ADDR"] == "algo-1" and spec.env["WORLD_SIZE"] == "96"
             assert (spec.env["RANK"], spec.env["GROUP_RANK"]) == (str(rank), str(index))
             assert spec.log.endswith(f"/{name}.rank{rank}.log")
@@ -179,4 +177,4 @@ def test_twelve_hosts_in_any_order_agree_on_master_world_and_labels(planned, by)
 
 
 def test_a_proxy_that_open_mpi_did_not_start_is_no_rank(planned):
-    assert rank_spec(planned().runtime, {"PMI_RANK": "0"}, ()) is None
+    assert rank_spec(planned().mpi, {"PMI_RANK": "0"}, ()) is None

@@ -7,9 +7,9 @@ again a small program of ours (`proxy`), which asks its host's `train` for the r
 lives. So every rank is a child of its own host's `train`, like a torchrun rank: with that host's environment, whole
 tagged lines, a log file, its exact exit status, the signals and the grace of the job. No keys, no sshd, no root.
 
-    plan       what this host starts: mpirun on the first host, nothing yet on the others (this module; pure)
-    options    the user's mpirun options, and our defaults, over which those win
-    runtime    the watcher in the supervisor's loop that brings the ranks and ends mpirun
+    plan         what this host starts: mpirun on the first host, nothing yet on the others (this module; pure)
+    options      the user's mpirun options, and our defaults, which those override
+    mpi_watcher  the watcher in the supervisor's loop that starts the ranks and ends mpirun
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ _INSTALL = (
 )
 
 
-class Runtime(Record):
-    """What `runtime.MpiRuntime` needs to know.
+class MpiPlan(Record):
+    """What `mpi_watcher.MpiWatcher` is made from.
 
     rank: what each rank is made from; its label and log hold `{rank}`.
     daemon: what Open MPI's daemon is made from, on hosts where mpirun itself does not start the ranks; argv is added.
-    hosts: the job's hosts in the agreed order; node_rank: this one's index.
-    own: variables of a rank that are this host's business, whatever mpirun says; "" means to be removed.
-    socket: where mpirun's agent and the ranks' proxies find `train`.
-    start_seconds: how long all ranks may take to appear.
+    hosts: the job's hosts in the agreed order.
+    node_rank: this host's index among them.
+    own: variables of a rank that this host decides, whatever mpirun says; "" removes one.
+    socket: path of the socket where mpirun's agent and the ranks' proxies reach `train`.
+    start_seconds: how long all ranks may take to start.
     """
 
     rank: ProcessSpec
@@ -106,7 +107,7 @@ def plan(launch: Launch) -> LaunchPlan:
         launcher="mpi",
         scratch=launch.scratch,
         rank=rank,
-        runtime=Runtime(
+        mpi=MpiPlan(
             rank=rank,
             daemon=daemon,
             hosts=cluster.hosts,
