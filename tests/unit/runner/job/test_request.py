@@ -119,7 +119,8 @@ def test_a_request_becomes_a_job(folder: Path) -> None:
     assert (job.output, job.checkpoints, job.retries) == (f"{folder}/out", f"{folder}/saved", 2)
     assert (job.environment, job.metric_definitions) == ({"DEBUG": "on"}, (("loss", "loss=([0-9.]+)"),))
     assert job.config["tensorboardoutputconfig.json"]["LocalPath"] == "/opt/ml/output/tensorboard"
-    assert job.notes == ("RoleArn, Tags: without meaning on this machine, left aside",)
+    assert job.tags == {"team": "ada"}
+    assert job.notes == ("RoleArn: without meaning on this machine, left aside",)
 
 
 def test_flags_win_over_a_request(folder: Path) -> None:

@@ -52,6 +52,9 @@ def describe(run: Stored, standing: Standing) -> str:
     data = run.status
     rows = [(status.lower(), run.name + (f": {more}" if more else ""))]
     rows.append(("started", f"{data.get('CreationTime', '?')}, {ago(data.get('CreationTime'))}"))
+    tags = run.ours.get("Tags")
+    if isinstance(tags, dict):
+        rows.append(("tags", ", ".join(f"{name}={text}" for name, text in tags.items())))
     phases = []
     for one in data.get("SecondaryStatusTransitions") or []:
         start, end = _seconds(one.get("StartTime")), _seconds(one.get("EndTime"))

@@ -347,6 +347,11 @@ FIELDS = _kept(
         default=False, needs_image=True, request="EnableNetworkIsolation",
     ),
     Field(
+        "tags", "mapping", "texts kept with the run and shown by `trainshed status`", default={},
+        of="text", pair=("Key", "Value"), most=50,  # the platform's limit
+        flags=("--tag",), metavar="NAME=VALUE", flag_help="a text to keep with the run", request="Tags",
+    ),
+    Field(
         "compiler", "record", "compile the training steps: a backend, or a mapping", rows=COMPILER,
         short="backend", flags=("--compiler",), metavar="BACKEND",
         flag_help="compile the training steps: auto, inductor, xla, neuron or off",

@@ -121,6 +121,7 @@ class Job:
     spot: None for capacity that nobody takes away.
     entrypoint, arguments: run instead of `train`, in containers.
     network_isolation: containers reach each other, and nothing else.
+    tags: texts by name that are kept with the run.
     full_name: exact name of the run, "" for `name` and the time.
     config: further files of input/config, JSON values by name.
     notes: what the user should know of how the job was read.
@@ -154,6 +155,7 @@ class Job:
     entrypoint: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     network_isolation: bool = False
+    tags: dict[str, str] = field(default_factory=dict)
     instance_type: str = "local"
     full_name: str = ""
     config: dict[str, Any] = field(default_factory=dict)

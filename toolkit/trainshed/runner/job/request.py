@@ -1,7 +1,7 @@
 """A CreateTrainingJob request of Amazon SageMaker as a job file: its fields under the names that `schema` reads.
 
 Names and meanings are those of the API's model (botocore, `sagemaker`, 2017-07-24). What has no meaning on this machine
-(roles, tags, networks of a cloud) is left aside and named in a note.
+(roles, networks of a cloud) is left aside and named in a note.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REQUEST_FIELDS = (
     "SessionChainingConfig", "ServerlessJobConfig", "MlflowConfig", "ModelPackageConfig",
 )  # fmt: skip
 _ASIDE = (
-    "RoleArn", "VpcConfig", "Tags", "EnableInterContainerTrafficEncryption", "DebugRuleConfigurations",
+    "RoleArn", "VpcConfig", "EnableInterContainerTrafficEncryption", "DebugRuleConfigurations",
     "ExperimentConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig", "InfraCheckConfig",
     "SessionChainingConfig", "MlflowConfig", "ModelPackageConfig",
 )  # fmt: skip

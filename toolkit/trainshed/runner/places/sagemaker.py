@@ -89,7 +89,7 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
         place.problem("subnets", "and security_groups belong together")
     elif subnets:
         made["VpcConfig"] = {"Subnets": subnets, "SecurityGroupIds": groups}
-    tags = place.get("tags", dict, {})
+    tags = {**job.tags, **place.get("tags", dict, {})}
     if tags:
         made["Tags"] = [{"Key": key, "Value": str(value)} for key, value in tags.items()]
     for field, name in (

@@ -27,6 +27,7 @@ def described(run: Run, engine: str = "") -> dict[str, object]:
     job = asdict(run.job)
     job["hyperparameters"] = shown_hyperparameters(run.job)
     job["environment"] = mask_mapping(run.job.environment)
+    job["tags"] = mask_mapping(run.job.tags)
     host = run.hosts[0]
     return {
         "format": FORMAT,

@@ -57,6 +57,8 @@ class StatusFile:
             if name in before:
                 self.data[name] = before[name]
         self.data["Trainshed"] = {"RunId": run.id, "Runner": identity.mine(), "Folder": run.folder}
+        if run.job.tags:
+            self.data["Trainshed"]["Tags"] = mask_mapping(run.job.tags)
         self.secrets: tuple[str, ...] = ()
         self.attempts: list[dict[str, Any]] = list((before.get("Trainshed") or {}).get("Attempts") or [])
         # What earlier runners counted; the time between them, when nobody ran, is not the job's.
