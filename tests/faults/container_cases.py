@@ -97,7 +97,7 @@ CASES = [
     Case(
         "a worker of the script out of memory",
         1,
-        ("the script exited with 1", "the kernel killed it for memory: the container may use 256 MiB"),
+        ("the script exited with 1", "the kernel killed it because memory ran out: the container may use 256 MiB"),
         code="import os, sys\npid = os.fork()\n"
         "if pid == 0:\n    blocks = []\n    while True:\n        blocks.append(b'x' * (8 << 20))\n"
         "sys.exit(f'worker ended: {os.waitpid(pid, 0)[1]}')\n",

@@ -721,7 +721,7 @@ PROGRAM = [
     Case(
         "script with Windows line ends",
         1,
-        ("ProgramError: run.sh has Windows line ends", "sed -i"),
+        ("ProgramError: run.sh has Windows line endings", "sed -i"),
         files={"code/run.sh": b"#!/bin/sh\r\nexit 4\r\n"},
         hyperparameters={"sagemaker_program": "run.sh"},
     ),

@@ -134,9 +134,9 @@ def test_without_any_code_there_is_no_folder(job_tree: Any) -> None:
         ("/no/such/place", "the source directory /no/such/place does not exist"),
         ("https://host/a.tar.gz", "https:// is not supported (use a folder"),
         ("git+ssh://host/a", "git+ssh:// is not supported"),
-        ("s3://", "s3:// is no S3 URI (it must look like s3://bucket/key.tar.gz"),
-        ("s3://bucket", "s3://bucket is no S3 URI"),
-        ("s3://bucket/", "s3://bucket/ is no S3 URI"),
+        ("s3://", "s3:// is not a valid S3 URI (it must look like s3://bucket/key.tar.gz"),
+        ("s3://bucket", "s3://bucket is not a valid S3 URI"),
+        ("s3://bucket/", "s3://bucket/ is not a valid S3 URI"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_told_with_what_can(source: str, message: str, job_tree: Any) -> None:
@@ -360,7 +360,7 @@ def test_a_prefix_in_s3_is_downloaded_as_a_tree(s3: FakeS3, job_tree: Any) -> No
 
 
 def test_a_prefix_with_nothing_below_it_is_told(s3: FakeS3, job_tree: Any) -> None:
-    assert "s3://bucket/no/: there is nothing below this prefix" in error_of(job_tree, "s3://bucket/no/")
+    assert "s3://bucket/no/: no objects under this prefix" in error_of(job_tree, "s3://bucket/no/")
 
 
 @pytest.mark.parametrize("key", ["job/../../evil.py", "job//../../evil.py"])

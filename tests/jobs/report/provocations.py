@@ -63,7 +63,7 @@ PLAIN: dict[str, list[Case]] = {
         Case(
             "killed from outside",
             137,
-            ("most often the host ran out of memory",),
+            ("usually the host ran out of memory",),
             code="import os\nos.kill(os.getpid(), 9)\n",
         )
     ],
@@ -142,7 +142,7 @@ PLAIN: dict[str, list[Case]] = {
         Case(
             "program for a newer system",
             1,
-            ("version `GLIBC_9.", "a compiled package was made for a newer system"),
+            ("version `GLIBC_9.", "a compiled package was built for a newer system"),
             code=NEWER_LIBRARY,
         )
     ],
@@ -168,7 +168,7 @@ PLAIN: dict[str, list[Case]] = {
         Case(
             "argument that the script wants",
             2,
-            ("required: -m/--model-name", "hyperparameter(s) 'model-name'; the job gives: epochs"),
+            ("required: -m/--model-name", "hyperparameter(s) 'model-name'; the job sets: epochs"),
             code=PARSER.format(required=True),
             hyperparameters={"epochs": 3},
         )
@@ -177,7 +177,7 @@ PLAIN: dict[str, list[Case]] = {
         Case(
             "argument with a value that does not parse",
             2,
-            ("invalid int value: 'many'", "hyperparameter 'epochs' has a value that the script's parser refuses"),
+            ("invalid int value: 'many'", "hyperparameter 'epochs' has a value that the script's parser rejects"),
             code=PARSER.format(required=False),
             hyperparameters={"epochs": "many"},
         ),
@@ -211,6 +211,23 @@ PLAIN: dict[str, list[Case]] = {
             code="import os\nos.environ['SM_HP_EPOCHS']\n",
         ),
     ],
+    "channel-is-none": [
+        Case(
+            "path of a channel that is not there",
+            1,
+            (
+                "TypeError",
+                "the script reads SM_CHANNEL_TEST, which is not set: the job has no channel 'test'; channels are train",
+            ),
+            code=(
+                "import argparse, os\nparser = argparse.ArgumentParser()\n"
+                "parser.add_argument('--train', default=os.environ.get('SM_CHANNEL_TRAIN'))\n"
+                "parser.add_argument('--test', default=os.environ.get('SM_CHANNEL_TEST'))\n"
+                "open(os.path.join(parser.parse_args().test, 'a.txt'))\n"
+            ),
+            files={"input/data/train/a.txt": ""},
+        )
+    ],
     "disk-full": [
         Case(
             "disk that is full",
@@ -238,7 +255,7 @@ PLAIN: dict[str, list[Case]] = {
         Case(
             "file that the channel does not hold",
             1,
-            ("channel 'train' does not hold it; it holds a.txt, b.txt",),
+            ("channel 'train' does not contain it; it holds a.txt, b.txt",),
             code="import os\nopen(os.environ['SM_CHANNEL_TRAIN'] + '/c.txt')\n",
             files={"input/data/train/a.txt": "", "input/data/train/b.txt": ""},
         ),
@@ -290,7 +307,12 @@ PLAIN: dict[str, list[Case]] = {
         ),
     ],
     "recursion": [
-        Case("endless recursion", 1, ("RecursionError", "calls itself without end"), code="def f():\n    f()\nf()\n")
+        Case(
+            "endless recursion",
+            1,
+            ("RecursionError", "calls itself without an end condition"),
+            code="def f():\n    f()\nf()\n",
+        )
     ],
     "unpicklable": [
         Case(
@@ -348,7 +370,7 @@ TORCH: dict[str, list[Case]] = {
         Case(
             "rank that never comes",
             1,
-            ("rank 0 on algo-1", "1/2 clients joined", "1 of 2 ranks came; a rank on this host never reached"),
+            ("rank 0 on algo-1", "1/2 clients joined", "1 of 2 ranks joined; a rank on this host did not reach"),
             code=GLOO + "if os.environ['RANK'] == '0':\n"
             "    dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=8))\ntime.sleep(600)\n",
             ranks=2,
@@ -368,7 +390,7 @@ TORCH: dict[str, list[Case]] = {
     ],
     "worker-memory": [
         Case(
-            "data-loader worker killed", 1, ("a data-loader worker was killed, most often for want of memory",), code=WORKER
+            "data-loader worker killed", 1, ("a data-loader worker was killed, usually because memory ran out",), code=WORKER
         )
     ],
 }

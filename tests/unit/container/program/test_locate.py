@@ -185,7 +185,7 @@ def test_a_module_of_the_users_code_is_found(job_tree: Any) -> None:
 
 @pytest.mark.parametrize("name", ["-m a b", "-m 1a", "-m a/b", "-m a..b", "-m .a"])
 def test_what_is_no_modules_name_is_refused(name: str, job_tree: Any) -> None:
-    assert "names no Python module" in error_of(job_tree, name)
+    assert "is not a valid module name" in error_of(job_tree, name)
 
 
 @pytest.mark.parametrize("name", ["setup.py", "pyproject.toml"])
@@ -270,7 +270,7 @@ def test_a_program_that_is_none_is_told_how_to_become_one(job_tree: Any) -> None
     job_tree.code("tool", Path("/bin/true").read_bytes(), 0o644)
 
     message = error_of(job_tree, "tool")
-    assert "tool is no program: it does not end in .py or .sh and is not executable" in message
+    assert "tool cannot be run: it does not end in .py or .sh and is not executable" in message
     assert "chmod +x tool" in message
 
 
@@ -279,7 +279,7 @@ def test_windows_line_ends_are_told_and_not_run_into(mode: int, job_tree: Any) -
     job_tree.code("run.sh", b"#!/bin/bash\r\necho hi\r\n", mode)
 
     message = error_of(job_tree, "run.sh")
-    assert "Windows line ends" in message and "'/bin/bash' plus a carriage return" in message and "sed -i" in message
+    assert "Windows line endings" in message and "'/bin/bash' plus a carriage return" in message and "sed -i" in message
 
 
 def test_a_name_that_is_no_utf8_does_not_stop_the_report(job_tree: Any) -> None:
@@ -288,7 +288,7 @@ def test_a_name_that_is_no_utf8_does_not_stop_the_report(job_tree: Any) -> None:
 
     done = job_tree.train(SAGEMAKER_PROGRAM=name)
 
-    assert done.status == 1 and "is no program" in job_tree.failure and "Traceback" not in done.output
+    assert done.status == 1 and "cannot be run" in job_tree.failure and "Traceback" not in done.output
 
 
 def test_a_fifo_in_the_place_of_pyproject_is_not_waited_for(job_tree: Any) -> None:
@@ -296,3 +296,16 @@ def test_a_fifo_in_the_place_of_pyproject_is_not_waited_for(job_tree: Any) -> No
     os.mkfifo(job_tree.base / "code/pyproject.toml")
 
     assert located(job_tree, "train.py").kind == "python"
+
+
+@pytest.mark.parametrize("name", ["", "train.py"])
+def test_code_of_the_image_that_a_mount_may_hide_is_mentioned(
+    name: str, job_tree: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "is a mount" not in error_of(job_tree, name)
+
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(job_tree.base))
+    assert f"{job_tree.base} is a mount, which hides what the image has in {job_tree.base}/code" in error_of(job_tree, name)
+    job_tree.code("a.py")
+    job_tree.code("b.py")
+    assert "is a mount" not in error_of(job_tree, name), "there is code"

@@ -31,7 +31,7 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
     "worker-memory": [
         (
             "RuntimeError: DataLoader worker (pid 4211) is killed by signal: Killed. ",
-            "a data-loader worker was killed, most often for want of memory (there is 16 GiB)",
+            "a data-loader worker was killed, usually because memory ran out (16 GiB available)",
         ),
         ("RuntimeError: DataLoader worker (pid(s) 4211, 4212) exited unexpectedly", "a data-loader worker was killed"),
     ],
@@ -62,9 +62,9 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "mpi-option": [
-        ('/usr/bin/mpirun: Error: unknown option "--frobnicate"', "goes to mpirun as it is"),
+        ('/usr/bin/mpirun: Error: unknown option "--frobnicate"', "is passed to mpirun unchanged"),
         ("An unrecognized option was included on the mpirun command line:\n\n  Option: --frobnicate", "4.1 and 5 differ"),
-        ("The specified mapby directive is not recognized:\n\n  Directive: nosuch", "goes to mpirun as it is"),
+        ("The specified mapby directive is not recognized:\n\n  Directive: nosuch", "is passed to mpirun unchanged"),
     ],
     "mpi-unreachable": [
         (
@@ -87,7 +87,7 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
             "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver",
             "use an image built for an older CUDA",
         ),
-        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "does not fit this machine's"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "does not match this machine's"),
     ],
     "no-gpu": [
         ("AssertionError: Torch not compiled with CUDA enabled", "--gpus all"),
@@ -111,12 +111,12 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
     "rendezvous-timeout": [
         (
             "torch.distributed.DistStoreError: Timed out after 3 seconds waiting for clients. 1/2 clients joined.",
-            "1 of 2 ranks came; gone.invalid cannot be found any more",
+            "1 of 2 ranks joined; gone.invalid no longer resolves",
         ),
         (
             "torch.distributed.DistNetworkError: The client socket has timed out after 2000ms while trying to connect to "
             "(127.0.0.1, 29633).",
-            "gone.invalid cannot be found any more",
+            "gone.invalid no longer resolves",
         ),
     ],
     "collective-timeout": [
@@ -163,7 +163,7 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
     "glibc": [
         (
             "ImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /x/lib.so)",
-            "a compiled package was made for a newer system",
+            "a compiled package was built for a newer system",
         )
     ],
     "exec-format": [("OSError: [Errno 8] Exec format error: './prog'", "another processor architecture")],
@@ -177,23 +177,26 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
     "required-arguments": [
         (
             "usage: train.py [-h] -m M --data D\ntrain.py: error: the following arguments are required: -m/--model-name, --data",
-            "hyperparameter(s) 'model-name', 'data'; the job gives: batch_size",
+            "hyperparameter(s) 'model-name', 'data'; the job sets: batch_size",
         )
     ],
     "bad-argument": [
         (
             "train.py: error: argument -b/--batch_size: invalid int value: '5x'",
-            "hyperparameter 'batch_size' has a value that the script's parser refuses",
+            "hyperparameter 'batch_size' has a value that the script's parser rejects",
         )
     ],
     "channel-variable": [("KeyError: 'SM_CHANNEL_VALIDATION'", "the job has no channel 'validation'; channels are train")],
+    "noexec": [
+        ("ImportError: /tmp/trainshed-1-packages-x/lib/python3.12/site-packages/fast.so: failed to map segment from shared object", "--tmpfs /tmp:exec")
+    ],
     "disk-full": [
         ("OSError: [Errno 28] No space left on device: '{base}/model/weights.pt'", "a disk is full; free: "),
         ("OSError: [Errno 122] Disk quota exceeded", "give the job a larger volume"),
     ],
     "read-only": [("OSError: [Errno 30] Read-only file system: '{base}/input/data/train/index'", "write to {base}/model (SM_MODEL_DIR)")],
     "permission": [
-        ("PermissionError: [Errno 13] Permission denied: '{base}/model/weights.pt'", "may not do that to {base}/model/weights.pt"),
+        ("PermissionError: [Errno 13] Permission denied: '{base}/model/weights.pt'", "which has no permission for {base}/model/weights.pt"),
         ("train.sh: 2: ./tool: Permission denied", "./tool may not be used or run by uid"),
     ],
     "missing-file": [
@@ -218,7 +221,7 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
         (
             "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub and we "
             "cannot find the requested files in the local cache.",
-            "no way to that server",
+            "cannot reach that server",
         ),
     ],
     "command-missing": [
@@ -227,7 +230,7 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
         ("/bin/sh: nvcc: not found", "nvcc is not installed in the image"),
     ],
     "syntax": [("SyntaxError: '(' was never closed", "does not parse with this image's Python 3.")],
-    "recursion": [("RecursionError: maximum recursion depth exceeded", "calls itself without end")],
+    "recursion": [("RecursionError: maximum recursion depth exceeded", "calls itself without an end condition")],
     "unpicklable": [
         ("AttributeError: Can't pickle local object 'main.<locals>.<lambda>'", "move lambdas"),
         ("AttributeError: Can't get local object 'main.<locals>.<lambda>'", "move lambdas"),
@@ -308,7 +311,7 @@ def test_a_lost_server_is_no_lost_rank_where_there_is_one_rank_only(job: Job) ->
         ({"stop_signal": 15, "returncode": 3}, "the job was stopped from outside (a stop request"),
         ({"signal": 9, "oom_kills": 1}, "the container may use 16 GiB"),
         ({"returncode": 1, "oom_kills": 1}, "the container may use 16 GiB"),
-        ({"signal": 9}, "SIGKILL came from outside"),
+        ({"signal": 9}, "got SIGKILL from outside"),
         ({"signal": 9, "killed_by_us": True}, ""),
         ({"signal": 4}, "built for a newer processor"),
         ({"signal": 7}, "/dev/shm has 64 MiB"),
@@ -329,3 +332,39 @@ def test_hints_name_a_folder_that_cannot_be_listed(job: Job, tmp_path: Path) -> 
     for entry in Path(job.paths.input_data, "train").iterdir():
         entry.unlink()
     assert "it is empty" in hint_for(context(job, words))
+
+
+NONE_ERRORS = (
+    "TypeError: expected str, bytes or os.PathLike object, not NoneType",
+    "TypeError: stat: path should be string, bytes, os.PathLike or integer, not NoneType",
+    "TypeError: argument should be a str or an os.PathLike object where __fspath__ returns a str, not 'NoneType'",
+    "TypeError: unsupported operand type(s) for +: 'NoneType' and 'str'",
+    "TypeError: unsupported operand type(s) for /: 'NoneType' and 'str'",
+    'TypeError: can only concatenate str (not "NoneType") to str',
+    "ValueError: Invalid file path or buffer object type: <class 'NoneType'>",
+    "AttributeError: 'NoneType' object has no attribute 'rstrip'",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'None/a.csv'",
+)
+
+
+@pytest.mark.parametrize("words", NONE_ERRORS)
+def test_none_in_place_of_a_channels_path_names_the_channel_that_is_missing(words: str, job: Job, job_tree: Any) -> None:
+    script = job_tree.code("train.py", "import os\nfolder = os.environ.get('SM_CHANNEL_TRAINING')\nos.listdir(folder)\n")
+    text = f'Traceback (most recent call last):\n  File "{script}", line 3, in <module>\n{words}'
+
+    hint = hint_for(context(job, text))
+
+    assert hint == (
+        "the script reads SM_CHANNEL_TRAINING, which is not set: the job has no channel 'training'; channels are train "
+        "(did you mean 'train'?)"
+    )
+
+
+@pytest.mark.parametrize("words", NONE_ERRORS[:-1])
+@pytest.mark.parametrize("source", ["x = os.environ.get('SM_CHANNEL_TRAIN')\n", "x = None\n"])
+def test_none_gives_no_hint_where_all_channels_that_the_script_reads_are_there(
+    words: str, source: str, job: Job, job_tree: Any
+) -> None:
+    script = job_tree.code("train.py", source)
+
+    assert hint_for(context(job, f'  File "{script}", line 3, in <module>\n{words}')) == ""

@@ -51,10 +51,10 @@ class Program(Record):
 
 
 def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
-    """The program in `folder` (the user's code, "" for none) that the job names.
+    """Finds the program that the job names in `folder` (the user's code, "" for none).
 
     Raises:
-        ProgramError: there is no such program; names near ones.
+        ProgramError: there is no such program; names similar ones.
     """
     requirements = f"{folder}/requirements.txt" if folder and os.path.isfile(f"{folder}/requirements.txt") else ""
     if job.training_module:
@@ -65,11 +65,11 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
             folder=folder or os.getcwd(),
             requirements=requirements,
         )
-    name = job.program or _usual(folder)
+    name = job.program or _usual(folder, job)
     if name.startswith("-m ") or name.startswith("-m\t"):
         module = name[2:].strip()
         if not re.fullmatch(_MODULE, module):
-            raise ProgramError(f"{shorten(name)!r} names no Python module", hint="write it like `-m package.module`")
+            raise ProgramError(f"{shorten(name)!r} is not a valid module name", hint="write it like `-m package.module`")
         return Program(
             name=name,
             kind="package" if folder and _is_package(folder) else "module",
@@ -88,7 +88,7 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
                 folder=folder,
                 requirements=requirements,
             )
-        raise _not_found(name, folder)
+        raise _not_found(name, folder, job)
     folder = folder or os.path.dirname(path)
     kind, command = _command(name, path, folder)
     if kind == "python" and _is_package(folder):
@@ -99,8 +99,12 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
     return Program(name=name, kind=kind, command=command, folder=folder, requirements=requirements)
 
 
-def _usual(folder: str) -> str:
-    """The program of a job that names none: a usual name, or the only script there is."""
+def _usual(folder: str, job: Job) -> str:
+    """The program of a job that does not name one: one with a usual name, or the only script.
+
+    Raises:
+        ProgramError: there is no script, or there are several.
+    """
     try:
         names = sorted(os.listdir(folder)) if folder else []
     except OSError as error:
@@ -116,7 +120,19 @@ def _usual(folder: str) -> str:
     what = f"{folder} holds {', '.join(scripts[:6])}" if scripts else f"{folder or 'the code folder'} holds no script"
     raise ProgramError(
         f"the job names no program, and {what}",
-        hint='say which: hyperparameter {"sagemaker_program": "train.py"} or variable SAGEMAKER_PROGRAM',
+        hint=_hidden_code(folder, job)
+        or 'name it: hyperparameter {"sagemaker_program": "train.py"} or variable SAGEMAKER_PROGRAM',
+    )
+
+
+def _hidden_code(folder: str, job: Job) -> str:
+    """A hint for an image whose own /opt/ml/code may lie under the job's mount; "" where that cannot be."""
+    base, code = job.paths.base, job.paths.code
+    if folder not in ("", code) or (folder and os.listdir(folder)) or not os.path.ismount(base):
+        return ""
+    return (
+        f"{base} is a mount, which hides what the image has in {code}: put the code into the mounted folder (code/), or "
+        "elsewhere in the image, with the variable SAGEMAKER_SUBMIT_DIRECTORY set to its folder"
     )
 
 
@@ -141,7 +157,7 @@ def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
     kind = "shell" if path.endswith(".sh") or first.startswith(b"#!") else "executable"
     if first.startswith(b"#!") and first.rstrip(b"\n").endswith(b"\r"):
         raise ProgramError(
-            f"{name} has Windows line ends: its first line asks for {first[2:].strip().decode(errors='replace')!r} plus a "
+            f"{name} has Windows line endings: its first line names {first[2:].strip().decode(errors='replace')!r} plus a "
             "carriage return",
             hint=f"convert it: sed -i 's/\\r$//' {shown}",
         )
@@ -152,12 +168,12 @@ def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
     if kind == "shell":
         return kind, ("/bin/sh", path)
     raise ProgramError(
-        f"{name} is no program: it does not end in .py or .sh and is not executable", hint=f"chmod +x {shown}"
+        f"{name} cannot be run: it does not end in .py or .sh and is not executable", hint=f"chmod +x {shown}"
     )
 
 
 def _is_package(folder: str) -> bool:
-    """setup.py, or a pyproject.toml that says how to build (many only hold a linter's settings)."""
+    """Whether it has setup.py, or a pyproject.toml with a build system (many only configure linters)."""
     if os.path.isfile(f"{folder}/setup.py"):
         return True
     if not os.path.isfile(f"{folder}/pyproject.toml"):  # a FIFO of this name would be waited for
@@ -169,7 +185,7 @@ def _is_package(folder: str) -> bool:
         return False
 
 
-def _not_found(name: str, folder: str) -> ProgramError:
+def _not_found(name: str, folder: str, job: Job) -> ProgramError:
     files = []
     for root, folders, names in os.walk(folder) if folder else ():
         folders[:] = [item for item in sorted(folders) if not item.startswith((".", "__"))]
@@ -179,5 +195,6 @@ def _not_found(name: str, folder: str) -> ProgramError:
     same = [file for file in files if os.path.basename(file) == os.path.basename(name)]
     near = f"did you mean {same[0]!r}?" if same else did_you_mean(name, files)
     scripts = [file for file in files if file.endswith((".py", ".sh"))]
-    listing = f"{folder} holds {', '.join(scripts[:8])}" if scripts else f"{folder or 'the code folder'} holds no script"
-    return ProgramError(f"there is no program {shorten(name)!r}: {listing}", hint=near)
+    code = folder or "the code folder"
+    listing = f"{code} holds {', '.join(scripts[:8])}" if scripts else f"{code} holds no script"
+    return ProgramError(f"there is no program {shorten(name)!r}: {listing}", hint=near or _hidden_code(folder, job))

@@ -22,7 +22,9 @@ def download(uri: str, folder: str, environ: Mapping[str, str], say: Callable[[s
     """
     bucket, _, key = uri[len("s3://") :].partition("/")
     if not bucket or not key:
-        raise ProgramError(f"{uri} is no S3 URI", hint="it must look like s3://bucket/key.tar.gz or s3://bucket/prefix/")
+        raise ProgramError(
+            f"{uri} is not a valid S3 URI", hint="it must look like s3://bucket/key.tar.gz or s3://bucket/prefix/"
+        )
     try:
         import boto3
     except ImportError:
@@ -43,7 +45,7 @@ def download(uri: str, folder: str, environ: Mapping[str, str], say: Callable[[s
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
         names = [item["Key"] for page in pages for item in page.get("Contents", []) if not item["Key"].endswith("/")]
         if not names:
-            raise ProgramError(f"{uri}: there is nothing below this prefix")
+            raise ProgramError(f"{uri}: no objects under this prefix")
         for name in names:
             target = os.path.normpath(f"{folder}/{name[len(key) :]}")
             if not target.startswith(folder + "/"):

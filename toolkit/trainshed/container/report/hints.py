@@ -1,7 +1,7 @@
 """What to do about a failure: a table of patterns in what was printed, and the advice for each.
 
-Every hint names things of this very job: the hyperparameter, the channel, the host, the size. `tests/report` holds one
-case for each.
+Every hint names things of this job: the hyperparameter, the channel, the host, the size. Each has a case in
+`tests/unit/container/report/test_hints.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Context(Record):
     """What is known when a hint is looked for.
 
-    text: the exception with its traceback, or the last lines where there is none.
-    around: the lines just before it and all after it. An error that the script lived through long ago is in neither.
+    text: the exception with its traceback, or the last lines if there is no exception.
+    around: the lines just before it and all after it. Neither has an error that the script handled long before.
     signal: the signal that killed it, 0 for none.
     returncode: its exit status, -n for signal n.
     oom_kills: processes of this control group that the kernel killed for memory during the run.
@@ -99,14 +99,15 @@ def _stopped(context: Context) -> str:
 
 def _out_of_memory(context: Context) -> str:
     if context.oom_kills:
+        limit = _megabytes(context.cluster.hardware.memory_bytes)
         return (
-            f"the kernel killed it for memory: the container may use {_megabytes(context.cluster.hardware.memory_bytes)}; "
+            f"the kernel killed it because memory ran out: the container may use {limit}; "
             "use a smaller batch, fewer data-loader workers, or more memory"
         )
     if context.signal == 9 and not context.killed_by_us:
         return (
-            "SIGKILL came from outside: most often the host ran out of memory (look at `dmesg`), "
-            "else somebody killed the process"
+            "the process got SIGKILL from outside: usually the host ran out of memory (see `dmesg`), "
+            "otherwise somebody killed it"
         )
     return ""
 
@@ -166,13 +167,13 @@ def _missing_hosts(context: Context, match: re.Match[str]) -> str:
     others = [host for host in context.cluster.hosts if host != context.cluster.current_host]
     gone = [host for host in others if not resolves(host)]
     counts = re.search(r"(\d+)/(\d+) clients joined", context.text)
-    joined = f"{counts[1]} of {counts[2]} ranks came; " if counts else ""
+    joined = f"{counts[1]} of {counts[2]} ranks joined; " if counts else ""
     if gone:
-        return f"{joined}{', '.join(gone)} cannot be found any more: look at why that host ended"
+        return f"{joined}{', '.join(gone)} no longer resolves: find out why that host ended"
     if not others:
-        return f"{joined}a rank on this host never reached init_process_group; look at the other ranks' logs"
+        return f"{joined}a rank on this host did not reach init_process_group; see the other ranks' logs"
     return (
-        f"{joined}look at the logs of {', '.join(others[:6])}: a rank there did not start or ended early; "
+        f"{joined}see the logs of {', '.join(others[:6])}: a rank there did not start or ended early; "
         f"port {context.cluster.port} of {context.cluster.master} must be open between the hosts"
     )
 
@@ -215,6 +216,9 @@ def _module(context: Context, match: re.Match[str]) -> str:
         return f"the code folder has no {top!r}; {near}"
     distribution = _DISTRIBUTIONS.get(module, _DISTRIBUTIONS.get(top, top))
     return f"add {distribution} to requirements.txt beside the script, or to the image"
+
+
+_LARGEST_SCRIPT = 1 << 20  # characters of a script that are searched
 
 
 def _names_of(folder: str) -> list[str]:
@@ -265,7 +269,7 @@ def _unrecognized(context: Context, match: re.Match[str]) -> str:
 def _required(context: Context, match: re.Match[str]) -> str:
     names = ", ".join(repr(name.split("/")[-1].strip().lstrip("-")) for name in match["arguments"].split(","))
     given = ", ".join(sorted(context.job.hyperparameters.user)) or "none"
-    return f"the script wants the hyperparameter(s) {names}; the job gives: {given}"
+    return f"the script requires the hyperparameter(s) {names}; the job sets: {given}"
 
 
 def _flag(context: Context, name: str) -> str:
@@ -283,7 +287,7 @@ def _bad_argument(context: Context, match: re.Match[str]) -> str:
         return _flag(context, name)
     if isinstance(value, str) and value.startswith("-"):
         return f"the value of hyperparameter {name!r} begins with '-', which argparse takes for an option"
-    return f"hyperparameter {name!r} has a value that the script's parser refuses"
+    return f"hyperparameter {name!r} has a value that the script's parser rejects"
 
 
 def _missing_file(context: Context, match: re.Match[str]) -> str:
@@ -297,14 +301,14 @@ def _missing_file(context: Context, match: re.Match[str]) -> str:
             return f"there is no channel {channel!r}; channels are {', '.join(channels) or 'none'}" + (
                 f" ({near})" if near else ""
             )
-        return f"channel {channel!r} does not hold it; {_listing(f'{data}/{channel}')}"
+        return f"channel {channel!r} does not contain it; {_listing(f'{data}/{channel}')}"
     if "/" not in path and "_execute_child" in context.text:  # the program that `subprocess` was to start
         return f"{path} is not installed in the image, or not on PATH"
     if not path.startswith("/"):
         return f"the path is relative to {context.code_folder}; data lies in {data}/<channel> (SM_CHANNEL_<NAME>)"
     folder = os.path.dirname(path)
     if os.path.isdir(folder):
-        return f"{folder} does not hold it; {_listing(folder)}"
+        return f"{folder} does not contain it; {_listing(folder)}"
     return f"{folder} does not exist in this container"
 
 
@@ -320,7 +324,7 @@ def _permission(context: Context, match: re.Match[str]) -> str:
     if match["program"]:
         return f"{match['program']} may not be used or run by uid {os.getuid()}; check its owner and its execute bit"
     return (
-        f"the job runs as uid {os.getuid()}, which may not do that to {match['path']}; "
+        f"the job runs as uid {os.getuid()}, which has no permission for {match['path']}; "
         "make the mounted folder writable for it, or start the container with --user of the folder's owner"
     )
 
@@ -335,12 +339,41 @@ def _syntax(context: Context, match: re.Match[str]) -> str:
     return f"the script does not parse with this image's Python {platform.python_version()}"
 
 
+def _no_channel(context: Context, wanted: str) -> str:
+    channels = [channel.name for channel in context.job.channels]
+    near = did_you_mean(wanted, channels)
+    return f"the job has no channel {wanted!r}; channels are {', '.join(channels) or 'none'}" + (
+        f" ({near})" if near else ""
+    )
+
+
 def _channel_variable(context: Context, match: re.Match[str]) -> str:
-    channels = ", ".join(channel.name for channel in context.job.channels)
     if match["name"].startswith("SM_CHANNEL_"):
-        wanted = match["name"][len("SM_CHANNEL_") :].lower()
-        return f"the job has no channel {wanted!r}; channels are {channels or 'none'}"
+        return _no_channel(context, match["name"][len("SM_CHANNEL_") :].lower())
     return f"the job does not set {match['name']}; hyperparameters become SM_HP_<NAME>, channels SM_CHANNEL_<NAME>"
+
+
+def _channel_is_none(context: Context, match: re.Match[str]) -> str:
+    """`os.environ.get("SM_CHANNEL_TRAIN")` is None where the job has no such channel; the error comes later."""
+    given = {re.sub(r"\W", "_", channel.name.upper()) for channel in context.job.channels}
+    missing = [name for name in _channels_read_by(context) if name not in given]
+    if not missing:
+        return ""
+    return f"the script reads SM_CHANNEL_{missing[0]}, which is not set: {_no_channel(context, missing[0].lower())}"
+
+
+def _channels_read_by(context: Context) -> list[str]:
+    """Names of the SM_CHANNEL_ variables in the user's files of the traceback, those of its innermost file first."""
+    folder = context.code_folder.rstrip("/")
+    files = [file for file in re.findall(r'File "([^"]+)", line \d+', context.text) if file.startswith(f"{folder}/")]
+    names: list[str] = []
+    for file in dict.fromkeys(reversed(files)) if folder else ():
+        try:
+            with open(file, encoding="utf-8", errors="replace") as source:
+                names += re.findall(r"SM_CHANNEL_([A-Z0-9_]+)", source.read(_LARGEST_SCRIPT))
+        except OSError:
+            continue
+    return list(dict.fromkeys(names))
 
 
 def _always(text: str) -> Callable[[Context, re.Match[str]], str]:
@@ -351,7 +384,10 @@ def _worker_memory(context: Context, match: re.Match[str]) -> str:
     if re.search(r"killed by signal: (?!Killed)", context.around):
         return ""
     memory = _megabytes(context.cluster.hardware.memory_bytes)
-    return f"a data-loader worker was killed, most often for want of memory (there is {memory}): use fewer, or more memory"
+    return (
+        f"a data-loader worker was killed, usually because memory ran out ({memory} available): "
+        "use fewer workers or more memory"
+    )
 
 
 def _shadowed(context: Context, match: re.Match[str]) -> str:
@@ -386,7 +422,7 @@ HINTS: tuple[Hint, ...] = (
         r"CUDA driver version is insufficient|NVIDIA driver on your system is too old"
         r"|no kernel image is available|forward compatibility was attempted",
         _always(
-            "the image's CUDA does not fit this machine's driver or GPU; use an image built for an older CUDA, "
+            "the image's CUDA does not match this machine's driver or GPU; use an image built for an older CUDA, "
             "or update the driver (`nvidia-smi` shows what it supports)"
         ),
     ),
@@ -425,7 +461,7 @@ HINTS: tuple[Hint, ...] = (
         r"mpirun: Error: unknown option|An unrecognized option was included on the mpirun command line"
         r"|The specified (?:mapping policy|mapby directive|binding policy) is not recognized",
         _always(
-            "sagemaker_mpi_custom_mpi_options goes to mpirun as it is, and this version does not know the option "
+            "sagemaker_mpi_custom_mpi_options is passed to mpirun unchanged, and this version does not know the option "
             "(`mpirun --version` in the image; 4.1 and 5 differ)"
         ),
     ),
@@ -459,7 +495,7 @@ HINTS: tuple[Hint, ...] = (
         r"Unable to (?:resolve hostname|find (?:address|interface))|[Nn]o (?:socket )?interface found"
         r"|network interface .* not found",
         _always(
-            "the network library chose no usable interface; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
+            "the network library found no usable interface; set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME "
             "to the one that `ip route` shows"
         ),
     ),
@@ -480,7 +516,9 @@ HINTS: tuple[Hint, ...] = (
     Hint(
         "glibc",
         r"version `(?:GLIBC|GLIBCXX|CXXABI)_[^']*' not found",
-        _always("a compiled package was made for a newer system; install a wheel for this image, or use a newer base image"),
+        _always(
+            "a compiled package was built for a newer system; install a wheel for this image, or use a newer base image"
+        ),
     ),
     Hint(
         "exec-format",
@@ -491,6 +529,23 @@ HINTS: tuple[Hint, ...] = (
     Hint("required-arguments", r"error: the following arguments are required: (?P<arguments>.+)", _required),
     Hint("bad-argument", r"error: argument (?P<name>[^\s:]+): (?:expected|invalid|ignored)", _bad_argument),
     Hint("channel-variable", r"KeyError: '(?P<name>SM_[A-Z0-9_.-]+)'", _channel_variable),
+    Hint(
+        "channel-is-none",
+        r"expected str, bytes or os\.PathLike object, not NoneType|(?:path|argument) should be .*not '?NoneType"
+        r"|unsupported operand type\(s\) for [+/]: '(?:NoneType' and 'str|str' and 'NoneType)'"
+        r"|can only concatenate str \(not \"NoneType\"\)|file path or buffer object type: <class 'NoneType'>"
+        r"|'NoneType' object has no attribute '(?:\w*(?:with|split|strip|replace|join)\w*)'"
+        r"|(?:FileNotFoundError|NotADirectoryError): .*'None(?:/[^']*)?'",
+        _channel_is_none,
+    ),
+    Hint(
+        "noexec",
+        r"failed to map segment from shared object",
+        _always(
+            "a compiled library lies on a file system that is mounted noexec: mount it with exec "
+            "(docker run --tmpfs /tmp:exec), or install the package in the image"
+        ),
+    ),
     Hint("disk-full", r"No space left on device|Disk quota exceeded", _disk_full),
     Hint("read-only", r"Read-only file system", _read_only),
     Hint(
@@ -511,7 +566,7 @@ HINTS: tuple[Hint, ...] = (
         "hub-offline",
         r"couldn't connect to 'https://huggingface|OfflineModeIsEnabled|LocalEntryNotFoundError"
         r"|Temporary failure in name resolution|Name or service not known.*https?",
-        _always("the container has no way to that server: put models and data into a channel or the image"),
+        _always("the container cannot reach that server: put models and data into a channel or the image"),
     ),
     Hint(
         "command-missing",
@@ -519,7 +574,7 @@ HINTS: tuple[Hint, ...] = (
         _command_missing,
     ),
     Hint("syntax", r"^(?:SyntaxError|IndentationError|TabError)", _syntax),
-    Hint("recursion", r"RecursionError", _always("a function calls itself without end; see the traceback")),
+    Hint("recursion", r"RecursionError", _always("a function calls itself without an end condition; see the traceback")),
     Hint(
         "unpicklable",
         r"(?:PicklingError|AttributeError|TypeError): (?:Can't|cannot|Can.t get) (?:pickle|local object)",
