@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainshed.contract.wire.pipeline import Settings
 
-    from .checkpoint import load_checkpoint, save_checkpoint
+    from .checkpoint import load_checkpoint, prune_checkpoints, save_checkpoint
     from .clip import GradScaler, clip_grad_norm_
     from .errors import NotServed, PipelineError, PlanError, TraceMismatch
     from .groups import (
@@ -73,6 +73,7 @@ __all__ = [
     "pp_group",
     "pp_rank",
     "pp_size",
+    "prune_checkpoints",
     "rank",
     "save_checkpoint",
     "shutdown",
@@ -97,6 +98,7 @@ _HOMES = {
     "load_checkpoint": "checkpoint",
     "load_plan": "plan.plan_file",
     "partition": "start",
+    "prune_checkpoints": "checkpoint",
     "save_checkpoint": "checkpoint",
     "shutdown": "start",
     "step": "step_function",

@@ -1,163 +1,210 @@
 """Checkpoints by parameter name: what any number of stages writes, any other number reads.
 
-FOLDER/               one checkpoint; it appears under this name when it is whole
-  .metadata, *.distcp torch.distributed.checkpoint: `model.NAME`, `optimizer.NAME.KEY`
-  content.pt          the optimizer's groups and what the user gave (torch.load reads it with weights_only=True)
-  plan.json           the plan that was in use
+They are checkpoints of `trainshed.checkpoint`: durable, with checksums, and published by one rename. In them are
+
+* tensors `model/NAME` and `optimizer/state/NAME/KEY`, each written by one rank that holds it;
+* objects of every rank: values of the optimizer's state that are not tensors;
+* objects of rank 0: the optimizer's groups, the plan as JSON, and what the user gave.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
+from collections.abc import Callable
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from trainshed.checkpoint import parts
+from trainshed.checkpoint.errors import CheckpointError
+
+from .engine.holding import Holding
 from .errors import PipelineError
 from .gather import State, groups_by_name, plain, put_state, state_by_name
+from .grid import Grid
 from .model import PipelineModel
-from .plan.plan_file import load_plan, model_fingerprint
+from .plan.plan_file import model_fingerprint, plan_from
 from .session import grid
 
-
-def save_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, user_content: Any = None) -> None:
-    """Writes model, optimizer and `user_content` to the folder `path`. Collective.
-
-    Hosts that do not share the folder each write their ranks' files to their own; together (as a platform that uploads all
-    of them to one place has them) they are the checkpoint.
-
-    Raises:
-        PipelineError: some rank could not write its part; says which and why. An older checkpoint at `path` stays then.
-    """
-    partial = f"{path}.partial"
-    leader = grid().rank == 0
-    first_of_host = grid().local_rank == 0
-    _together(lambda: _fresh_folder(partial) if leader else None)
-    _together(lambda: os.makedirs(partial, exist_ok=True) if first_of_host else None)
-    state: State = {}
-    first = grid().place.replica == 0 or grid().settings.sharded_data_parallel_degree > 1
-    if first:
-        state = {f"model.{name}": tensor.detach().contiguous() for name, tensor in model.holding.owned_tensors().items()}
-    if optimizer is not None and (first or grid().settings.shard_optimizer_state):
-        owned = set(model.holding.owned_names())
-        for name, entry in state_by_name(plain(optimizer), model.holding).items():
-            if name in owned:
-                state.update({f"optimizer.{name}.{key}": _as_tensor(value) for key, value in entry.items()})
-    _together(lambda: dcp.save(state, checkpoint_id=partial, process_group=grid().control_group))
-    if leader:
-        content = {
-            "user_content": user_content,
-            "groups": groups_by_name(plain(optimizer), model.holding) if optimizer is not None else None,
-        }
-        _save_file(content, f"{partial}/content.pt")
-        if model.plan is not None:
-            model.plan.save(f"{partial}/plan.json")
-    _together(lambda: _replace_folder(partial, path) if leader else None)
-    _together(lambda: _replace_folder(partial, path) if first_of_host and os.path.isdir(partial) else None)
+_MODEL = "model/"
+_STATE = "optimizer/state/"
 
 
-def load_checkpoint(path: str, model: PipelineModel, optimizer: Any = None, strict: bool = True) -> Any:
-    """Reads a checkpoint of any number of stages; returns its `user_content`. Collective.
+def save_checkpoint(
+    path: str, model: PipelineModel, optimizer: Any = None, user_content: Any = None, *, copy_to: str = ""
+) -> None:
+    """Writes model, optimizer and `user_content` to the checkpoint `path`. Collective; returns when it is durable.
 
-    Before the first step the whole model is loaded and the optimizer's state follows when the model is partitioned.
+    Hosts that do not share the folder each write their ranks' files to their own; together (as a platform that
+    uploads all of them to one place has them) they are the checkpoint.
+
+    Args:
+        path: a folder, which appears under this name when it is whole; replaces a checkpoint of the same name.
+        user_content: rank 0's counts. Plain values (numbers, strings, lists, tuples, dictionaries) and tensors.
+        copy_to: URL of a storage (`s3://bucket/run`) that gets a copy of the same name.
 
     Raises:
-        PipelineError: there is no checkpoint, or (strict) a parameter is missing in it.
+        PipelineError: on all ranks, if one of them could not write its part; says which and why. An older
+            checkpoint at `path` stays then.
     """
-    _together(lambda: _require(path))
-    known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    wanted = model.holding.tensors()
-    missing = sorted(name for name in wanted if f"model.{name}" not in known)
-    if missing and strict:
-        raise PipelineError(f"{path}: has no {missing[0]}" + (f" (and {len(missing) - 1} more)" if missing[1:] else ""))
-    state: State = {f"model.{name}": torch.empty_like(t) for name, t in wanted.items() if f"model.{name}" in known}
-    _together(lambda: dcp.load(state, checkpoint_id=path, process_group=grid().control_group))
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            if f"model.{name}" in state:
-                tensor.copy_(state[f"model.{name}"])
-    content = torch.load(f"{path}/content.pt", map_location="cpu", weights_only=False)
-    if optimizer is not None and content["groups"] is not None:
+    holding = model.holding
+    here = holding.grid
+    tensors: dict[str, torch.Tensor] = {}
+    objects: State = {"state": {}}
+    writes = here.place.replica == 0 or here.settings.sharded_data_parallel_degree > 1
+    if writes:
+        tensors = {_MODEL + name: tensor.detach().contiguous() for name, tensor in holding.owned_tensors().items()}
+    if optimizer is not None and (writes or here.settings.shard_optimizer_state):
+        tensors |= _state_tensors(plain(optimizer), holding, objects["state"])
+    if here.rank == 0:
+        objects["groups"] = groups_by_name(plain(optimizer), holding) if optimizer is not None else None
+        objects["plan"] = model.plan.to_json() if model.plan is not None else None
+        objects["user_content"] = user_content
+    try:
+        parts.save(path, tensors, objects, copy_to=copy_to, group=here.control_group)
+    except CheckpointError as error:
+        raise PipelineError(f"the checkpoint was not saved: {error}") from error
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer, holding: Holding, others: State) -> dict[str, torch.Tensor]:
+    """The tensors of the optimizer's state that this rank saves; values that are not tensors go to `others`."""
+    owned = set(holding.owned_names())
+    tensors = {}
+    for name, entry in state_by_name(optimizer, holding).items():
+        if name not in owned:
+            continue
+        for key, value in entry.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{_STATE}{name}/{key}"] = value.detach().contiguous()
+            else:
+                others.setdefault(name, {})[key] = value
+    return tensors
+
+
+def load_checkpoint(
+    path: str, model: PipelineModel, optimizer: Any = None, strict: bool = True, *, copy_to: str = ""
+) -> Any:
+    """Reads a checkpoint that any number of stages has written; returns its `user_content`. Collective.
+
+    Before the first step the whole model is loaded; the optimizer's state follows when the model is partitioned.
+
+    Args:
+        path: the folder given to `save_checkpoint`; every byte of it is verified.
+        strict: whether every parameter and buffer must be in the checkpoint.
+        copy_to: URL of the storage with copies; a host that has no whole checkpoint at `path` fetches it from there.
+
+    Raises:
+        PipelineError: on all ranks; there is no whole checkpoint, or it does not fit the model.
+    """
+    holding = model.holding
+    here = holding.grid
+    saved = _open(path, here, copy_to)
+    _together(here, path, lambda: _load_model(saved, holding, strict))
+    objects = saved.objects[0]
+    if optimizer is not None and objects["groups"] is not None:
         native = plain(optimizer)
-        model.holding.when_partitioned(lambda: _load_optimizer_shards(path, model, native, content["groups"]))
-    _use_plan_of(path, model)
-    return content["user_content"]
+        holding.when_partitioned(lambda: _load_optimizer(saved, holding, native))
+    _use_plan(objects["plan"], path, model)
+    return objects["user_content"]
 
 
-def _use_plan_of(path: str, model: PipelineModel) -> None:
-    """A checkpoint's plan goes on where it fits and the job names no other."""
-    file = f"{path}/plan.json"
+def prune_checkpoints(folder: str, keep: int, names: str = "*", *, copy_to: str = "") -> list[str]:
+    """Deletes all but the newest checkpoints of a folder, never in part; returns the deleted names. Collective.
+
+    Args:
+        keep: how many whole ones stay, at least 1.
+        names: pattern (`epoch-*`) of the names that count; all others are left alone.
+        copy_to: URL of the storage with copies; the copies of what is deleted are deleted too.
+
+    Raises:
+        ValueError: `keep` is less than 1.
+        PipelineError: the folder cannot be read or written.
+    """
+    group = grid().control_group
+    try:
+        return parts.prune(folder, keep=keep, belongs=lambda name: fnmatch(name, names), copy_to=copy_to, group=group)
+    except CheckpointError as error:
+        raise PipelineError(str(error)) from error
+
+
+def _open(path: str, here: Grid, copy_to: str) -> parts.Saved:
+    _together(here, path, lambda: _refuse_old(path))
+    try:
+        saved = parts.load(path, copy_to=copy_to, group=here.control_group)
+    except CheckpointError as error:
+        raise PipelineError(f"the checkpoint cannot be loaded: {error}") from error
+    if not isinstance(saved.objects.get(0), dict) or "user_content" not in saved.objects[0]:
+        raise PipelineError(f"{path} was not written by save_checkpoint")
+    return saved
+
+
+def _refuse_old(path: str) -> None:
+    if os.path.exists(f"{path}/content.pt"):
+        raise PipelineError(
+            "it was written by trainshed 0.1 in another format",
+            hint="load it with trainshed 0.1, save model.state_dict() and optimizer.state_dict() with torch.save, "
+            "and give both to load_state_dict here",
+        )
+
+
+def _load_model(saved: parts.Saved, holding: Holding, strict: bool) -> None:
+    stored = saved.stored
+    wanted = {_MODEL + name: tensor for name, tensor in holding.tensors().items()}
+    missing = sorted(name.removeprefix(_MODEL) for name in wanted if name not in stored)
+    if missing and strict:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise PipelineError(f"{missing[0]}{more} of the model are missing" if more else f"{missing[0]} is missing")
+    saved.fill({name: tensor for name, tensor in wanted.items() if name in stored})
+
+
+def _load_optimizer(saved: parts.Saved, holding: Holding, optimizer: torch.optim.Optimizer) -> None:
+    """Loads the state of the parameters that this rank holds."""
+    parameters = holding.parameters
+    tensors: dict[str, torch.Tensor] = {}
+    entries: dict[str, State] = {}
+    for key, (dtype, shape) in saved.stored.items():
+        name, _, entry = key.removeprefix(_STATE).rpartition("/")
+        if key.startswith(_STATE) and name in parameters:
+            parameter = parameters[name].detach()
+            same = shape == tuple(parameter.shape)
+            tensors[key] = torch.empty_like(parameter, dtype=dtype) if same else torch.empty(shape, dtype=dtype)
+            entries.setdefault(name, {})[entry] = tensors[key]
+    saved.fill(tensors)
+    for objects in saved.objects.values():
+        for name, values in objects["state"].items():
+            if name in parameters:
+                entries.setdefault(name, {}).update(values)
+    put_state(optimizer, entries, saved.objects[0]["groups"], holding)
+
+
+def _use_plan(text: str | None, path: str, model: PipelineModel) -> None:
+    """The checkpoint's plan is used where it fits and the job names no other."""
     settings = grid().settings
-    if model.partitioned or settings.partition_file or not os.path.exists(file):
+    if text is None or model.partitioned or settings.partition_file:
         return
-    plan = load_plan(file)
+    plan = plan_from(json.loads(text), path)
     stages = settings.pipeline_parallel_degree * settings.virtual_stages
     if plan.stages == stages and plan.model == model_fingerprint(model.module):
         model.use_plan(plan)
 
 
-def _load_optimizer_shards(path: str, model: PipelineModel, optimizer: torch.optim.Optimizer, groups: Any) -> None:
-    known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    state: State = {}
-    for name in model.holding.parameters:
-        prefix = f"optimizer.{name}."
-        for key, entry in known.items():
-            if isinstance(entry, TensorStorageMetadata) and key.startswith(prefix) and "." not in key[len(prefix) :]:
-                parameter = model.holding.parameters[name].detach()
-                same = entry.size == parameter.shape
-                empty = torch.empty_like(parameter) if same else torch.empty(entry.size)
-                state[key] = empty.to(dtype=entry.properties.dtype)
-    _together(lambda: dcp.load(state, checkpoint_id=path, process_group=grid().control_group))
-    entries: dict[str, State] = {}
-    for key, tensor in state.items():
-        name, _, part = key.removeprefix("optimizer.").rpartition(".")
-        entries.setdefault(name, {})[part] = tensor
-    put_state(optimizer, entries, groups, model.holding)
-
-
-def _as_tensor(value: Any) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value.detach().contiguous()
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-
-
-def _save_file(content: Any, path: str) -> None:
-    with open(path, "wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _require(path: str) -> None:
-    if not os.path.exists(f"{path}/.metadata"):
-        raise PipelineError(f"there is no checkpoint in {path}")
-
-
-def _fresh_folder(path: str) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    os.makedirs(path)
-
-
-def _replace_folder(fresh: str, path: str) -> None:
-    old = f"{path}.old"
-    if os.path.exists(path):
-        os.rename(path, old)
-    os.rename(fresh, path)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _together(action: Any) -> None:
-    """Runs `action` on every rank and goes on only if it worked on all."""
-    problem = ""
+def _together(here: Grid, path: str, action: Callable[[], None]) -> None:
+    """Runs `action` on every rank; if it fails on one, all raise the same PipelineError. Collective."""
+    problem: PipelineError | None = None
     try:
         action()
-    except Exception as error:  # told to all ranks below
-        problem = f"rank {grid().rank}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    found: list[Any] = [None] * grid().world
-    dist.all_gather_object(found, problem, group=grid().control_group)
-    if any(found):
-        raise PipelineError(f"the checkpoint failed: {next(text for text in found if text)}")
+    except PipelineError as error:
+        problem = error
+    except (OSError, ValueError, RuntimeError) as error:
+        problem = PipelineError(" ".join(str(error).split()) or type(error).__name__)
+    answers: list[Any] = [None] * here.world
+    mine = (problem.message, problem.hint) if problem is not None else None
+    dist.all_gather_object(answers, mine, group=here.control_group)
+    for rank, answer in enumerate(answers):
+        if answer is not None:
+            message, hint = answer
+            where = f" (rank {rank})" if here.world > 1 else ""
+            raise PipelineError(f"the checkpoint {path} cannot be loaded: {message}{where}", hint=hint)

@@ -1,24 +1,30 @@
 """`smp.save`, `smp.load`, `smp.save_checkpoint`, `smp.resume_from_checkpoint`.
 
-A partial checkpoint is trainshed's own folder of sharded files, `PATH/TAG_partial`, which any number of stages reads. A
-full one is `PATH/TAG`, a state that `torch.load` reads anywhere.
+A partial checkpoint is one of trainshed's own, `PATH/TAG_partial`, which any number of stages reads. A full one is
+`PATH/TAG`, a state that `torch.load` reads anywhere.
+
+Scripts for Amazon's library keep objects of any class as user content (a model's configuration). Such content is pickled,
+and unpickled when it is loaded: resume from your own checkpoints only.
 """
 
 from __future__ import annotations
 
+import io
 import os
-import re
-import shutil
 from typing import Any
 
 import torch
 
+from trainshed.base.files import write_atomic
 from trainshed.parallel import PipelineModel, load_checkpoint
 from trainshed.parallel import save_checkpoint as save_shards
+from trainshed.parallel.checkpoint import prune_checkpoints
 from trainshed.parallel.errors import PipelineError
 from trainshed.parallel.session import grid, session
 
 from .ranks import barrier
+
+_PICKLED = "_smp_pickled"
 
 
 def save(
@@ -61,7 +67,7 @@ def save_checkpoint(
         os.makedirs(path, exist_ok=True)
     barrier()
     if partial:
-        save_shards(f"{path}/{tag}_partial", model, optimizer, user_content)
+        save_shards(f"{path}/{tag}_partial", model, optimizer, _plain(user_content))
     else:
         state = model.state_dict(gather_to_rank0=True)
         if leader:
@@ -69,9 +75,9 @@ def save_checkpoint(
             if user_content is not None:
                 _write(user_content, f"{path}/user_content_{tag}")
     if leader:
-        _write_text(tag, f"{path}/newest")
-        if partial and num_kept_partial_checkpoints:
-            _keep(path, num_kept_partial_checkpoints)
+        write_atomic(f"{path}/newest", tag)
+    if partial and num_kept_partial_checkpoints:
+        prune_checkpoints(path, num_kept_partial_checkpoints, "*_partial")
     barrier()
 
 
@@ -99,7 +105,8 @@ def resume_from_checkpoint(
         except OSError:
             raise PipelineError(f"there is no checkpoint in {path}: no file `newest`") from None
     if partial:
-        return load_checkpoint(f"{path}/{tag}_partial", model, model._optimizer if load_optimizer else None, strict)
+        optimizer = session.optimizer if load_optimizer else None
+        return _unpickled(load_checkpoint(f"{path}/{tag}_partial", model, optimizer, strict))
     full = f"{path}/{tag}"
     if not os.path.exists(full):
         raise PipelineError(f"there is no checkpoint {full}")
@@ -117,15 +124,18 @@ def _write(obj: Any, target: str) -> None:
     os.replace(f"{target}.partial", target)
 
 
-def _write_text(text: str, target: str) -> None:
-    with open(f"{target}.partial", "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{target}.partial", target)
+def _plain(content: Any) -> Any:
+    """The content as a checkpoint can store it: itself, or pickled into a tensor if it holds objects of other classes."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    buffer.seek(0)
+    if not torch.serialization.get_unsafe_globals_in_checkpoint(buffer):
+        return content
+    return {_PICKLED: torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)}
 
 
-def _keep(path: str, count: int) -> None:
-    found = [entry for entry in os.scandir(path) if entry.is_dir() and re.fullmatch(r".+_partial", entry.name)]
-    for entry in sorted(found, key=lambda entry: entry.stat().st_mtime)[:-count]:
-        shutil.rmtree(entry.path, ignore_errors=True)
+def _unpickled(content: Any) -> Any:
+    """The reverse of `_plain`."""
+    if not isinstance(content, dict) or content.keys() != {_PICKLED}:
+        return content
+    return torch.load(io.BytesIO(content[_PICKLED].numpy().tobytes()), map_location="cpu", weights_only=False)
