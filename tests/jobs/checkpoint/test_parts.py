@@ -226,14 +226,48 @@ def test_a_name_that_is_taken_changes_in_one_step_where_it_can(tmp_path: Path, m
         return final, aside
 
     seen: list[list[str]] = []
-    vanish = folder.vanish
-    monkeypatch.setattr(folder, "vanish", lambda path: (seen.append(names(tmp_path)), vanish(path)))
+    rename = folder.os.rename
+    monkeypatch.setattr(folder.os, "rename", lambda *paths: (rename(*paths), seen.append(names(tmp_path))))
     folder.replace(*map(str, two("first")))
     folder.replace(*map(str, two("second")))
     assert (tmp_path / "final/content").read_text() == "second"
-    assert seen == []  # at no moment is there neither
+    assert seen == [["final"]]  # the first one; at no moment later is there neither
 
     monkeypatch.setattr(folder, "_exchange", lambda *_: False)  # an older file system
     folder.replace(*map(str, two("third")))
     assert (tmp_path / "final/content").read_text() == "third"
-    assert len(seen) == 1 and names(tmp_path) == ["final"]
+    assert len(seen) == 3 and names(tmp_path) == ["final"]
+    assert "final" in seen[2]  # what had the name is deleted when the name is there again
+
+
+@pytest.mark.parametrize("left", [("gone",), ("gone", "aside")])
+def test_a_name_that_a_kill_took_between_two_renames_is_recovered(
+    left: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, value = tmp_path / "checkpoint", torch.zeros(3)
+    parts.save(path, {"value": torch.full((3,), 1.0)})
+    path.rename(tmp_path / ".gone-checkpoint-17")
+    if "aside" in left:
+        parts.save(path, {"value": torch.full((3,), 2.0)})
+        path.rename(tmp_path / ".aside-checkpoint-00ff1-0")
+        (tmp_path / ".aside-checkpoint-00ff2-0").mkdir()  # incomplete
+
+    parts.load(path).fill({"value": value})
+
+    assert value.tolist() == [float(len(left))] * 3
+    parts.save(path, {"value": value})
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def test_a_checkpoint_is_read_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, value = tmp_path / "checkpoint", torch.zeros(3)
+    parts.save(path, {"value": torch.ones(3)})
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("trainshed.checkpoint.ranks.Ranks.share_storage", refuse)
+    parts.load(path).fill({"value": value})
+    assert value.tolist() == [1.0] * 3
+    with pytest.raises(CheckpointError, match="Read-only file system"):
+        parts.load(path, copy_to=f"file://{tmp_path}/copies")

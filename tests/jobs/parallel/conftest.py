@@ -1,6 +1,7 @@
 """Helpers of this folder are plain modules beside the tests."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def no_pipeline() -> Iterator[None]:
+    """Leaves nothing of the pipeline that a test starts in this process."""
+    yield
+    import trainshed.parallel as pipe
+
+    pipe.shutdown()

@@ -165,15 +165,63 @@ def replace(final: str, aside: str) -> None:
     """Renames a durable folder to `final` and deletes what had that name before, never in part. Raises OSError.
 
     Both names change in one step where the file system can do that, so a kill leaves the old folder or the new one.
+    Elsewhere there is a moment without the name: see `recover`.
     """
+    folder, name = os.path.split(final)
+    old = ""
     if os.path.lexists(final):
         if _exchange(final, aside):
-            sync_folder(os.path.dirname(final))
-            remove_tree(aside)
-            return
-        vanish(final)
-    os.rename(aside, final)
-    sync_folder(os.path.dirname(final))
+            old = aside
+        else:
+            old = f"{folder}/{GONE}{name}-{os.getpid()}"
+            remove_tree(old)
+            os.rename(final, old)
+    if old != aside:
+        os.rename(aside, final)
+    sync_folder(folder)
+    if old:
+        remove_tree(old)
+
+
+def recover(path: str) -> bool:
+    """Gives a checkpoint its name back if a kill between the two renames of `replace` has taken it.
+
+    The newest of the folders that are complete but for their name gets it. For the rank that leads on its storage,
+    while nobody writes.
+
+    Returns:
+        Whether there was something to recover.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    if os.path.lexists(path):
+        return False
+    folder, name = os.path.split(path)
+    complete = []
+    for left in _left_of(folder, name):
+        try:
+            created = [manifests.read(f"{folder}/{left}/{file}").created for file in os.listdir(f"{folder}/{left}")
+                       if file.endswith(manifests.SUFFIX) and not file.startswith(".")]  # fmt: skip
+        except (Damaged, OSError):
+            continue
+        if created:
+            complete.append((max(created), left))
+    if not complete:
+        return False
+    os.rename(f"{folder}/{max(complete)[1]}", path)
+    sync_folder(folder)
+    return True
+
+
+def _left_of(folder: str, name: str) -> list[str]:
+    """Names of what interrupted runs have left of one checkpoint."""
+    quoted = re.escape(name)
+    left = re.compile(rf"{re.escape(ASIDE)}{quoted}-[0-9a-f]+-\d+|{re.escape(GONE)}{quoted}-\d+")
+    try:
+        return [entry for entry in os.listdir(folder) if left.fullmatch(entry)]
+    except OSError:
+        return []
 
 
 def _exchange(one: str, other: str) -> bool:
@@ -201,9 +249,7 @@ def sweep(folder: str, *, of_name: str = "", of_run: str = "", keep: str = "") -
     except OSError:
         return 0
     if of_name:
-        name = re.escape(of_name)
-        left = re.compile(rf"{re.escape(ASIDE)}{name}-[0-9a-f]+-\d+|{re.escape(GONE)}{name}-\d+")
-        names = [name for name in names if left.fullmatch(name)]
+        names = _left_of(folder, of_name)
     names = [name for name in names if f"-{of_run}" in name and not (keep and f"-{keep}-" in name)]
     for name in names:
         remove_tree(f"{folder}/{name}")

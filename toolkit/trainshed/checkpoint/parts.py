@@ -142,6 +142,7 @@ def _save(
 
     def begin() -> str:
         if ranks.leads:  # nobody else writes this checkpoint now: what is left of it is from a run that was killed
+            folders.recover(path)
             folders.sweep(folder, of_name=name)
             check_space(folder, planner.bytes_on_storage)
             return folders.make_aside(folder, name, save, ranks.part)
@@ -189,7 +190,7 @@ def load(path: str | os.PathLike[str], *, copy_to: str = "", group: Any = None) 
     ranks = current(group)
     path = os.path.abspath(path)
     try:
-        _share(ranks, os.path.dirname(path))
+        _prepare_to_read(ranks, path, copy_to)
         remote = _remote(ranks, path, copy_to)
         problems = ranks.gather(_problem(path, ranks))
         problem = next((text for text in problems if text), "")
@@ -201,6 +202,22 @@ def load(path: str | os.PathLike[str], *, copy_to: str = "", group: Any = None) 
         return _saved(ranks, path)
     finally:
         ranks.close()
+
+
+def _prepare_to_read(ranks: Ranks, path: str, copy_to: str) -> None:
+    """Finds out which ranks share the storage, and recovers the checkpoint's name if a killed save has taken it.
+
+    Raises:
+        CheckpointError: the folder cannot be written although a copy may have to be fetched (on all ranks).
+    """
+    try:
+        _share(ranks, os.path.dirname(path))
+    except CheckpointError:
+        if copy_to:
+            raise
+        ranks.peers = (ranks.rank,)  # where nothing can be written, each rank verifies everything by itself
+    else:
+        _together(ranks, path, lambda: folders.recover(path) if ranks.leads else False)
 
 
 def _problem(path: str, ranks: Ranks) -> str:

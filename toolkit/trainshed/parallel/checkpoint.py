@@ -200,9 +200,11 @@ def _together(here: Grid, path: str, action: Callable[[], None]) -> None:
         problem = error
     except (OSError, ValueError, RuntimeError) as error:
         problem = PipelineError(" ".join(str(error).split()) or type(error).__name__)
-    answers: list[Any] = [None] * here.world
     mine = (problem.message, problem.hint) if problem is not None else None
-    dist.all_gather_object(answers, mine, group=here.control_group)
+    answers: list[Any] = [mine]
+    if here.world > 1:
+        answers = [None] * here.world
+        dist.all_gather_object(answers, mine, group=here.control_group)
     for rank, answer in enumerate(answers):
         if answer is not None:
             message, hint = answer
