@@ -14,9 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolkit")]
 
-from trainshed.contract.wire import variables  # noqa: E402 (after the path is set)
+from trainshed.base.errors import EXIT_TABLE  # noqa: E402 (after the path is set)
+from trainshed.contract.settings import CHOICES, RANGES, Settings  # noqa: E402
+from trainshed.contract.wire import variables  # noqa: E402
 
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
+
+
+PAGE = re.compile(r"docs/(\w+)\.md")
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -32,7 +37,42 @@ def variables_table() -> str:
     return table(("variable", "set by", "read by", "holds"), rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"variables": variables_table}
+def settings_table() -> str:
+    """The settings of a job: values, default, and the meaning that their docstring gives them."""
+    rows = []
+    for name, meaning in field_texts(Settings.__doc__ or "").items():
+        choices = ", ".join(f"`{choice}`" for choice in CHOICES.get(name, ()) if choice)
+        low, high = RANGES.get(name, ("", ""))
+        default = getattr(Settings, name)
+        shown = f"`{default:g}`" if isinstance(default, float) else f"`{default}`" if default != "" else ""
+        values = choices or (f"{low} to {high}" if name in RANGES else "text")
+        rows.append((f"`{name}`", values, shown, PAGE.sub(r"[\1.md](\1.md)", meaning.removesuffix("."))))
+    assert [row[0] for row in rows] == [f"`{name}`" for name in Settings._fields], "the docstring has to name all fields"
+    return table(("name", "values", "default", "meaning"), rows)
+
+
+def field_texts(docstring: str) -> dict[str, str]:
+    """The `name: text` paragraphs of a docstring, on one line each."""
+    texts: dict[str, str] = {}
+    for line in docstring.splitlines():
+        if match := re.match(r" {4}(\w+): (.+)", line):
+            name = match[1]
+            texts[name] = match[2]
+        elif texts and line.startswith(" " * 8):
+            texts[name] += f" {line.strip()}"
+    return texts
+
+
+def exit_status_table() -> str:
+    """The exit statuses of `train`."""
+    return table(("status", "meaning", "kind"), EXIT_TABLE)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "exit_status": exit_status_table,
+    "settings": settings_table,
+    "variables": variables_table,
+}
 
 
 def refreshed(page: str) -> str:

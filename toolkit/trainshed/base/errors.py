@@ -7,9 +7,7 @@
     |- LaunchError            the program cannot be started (missing launcher, bad distribution)            exit 1
     `- ClusterError           another host is missing or unreachable                                        exit 69
 
-A job that was stopped because all its ranks stood still ends with 124, as timeout(1) says it.
-
-A script's own exit status is passed on as it is; one killed by signal n gives 128+n. A defect of trainshed itself is 70.
+`EXIT_TABLE` lists every exit status; docs/failures.md shows it.
 """
 
 from __future__ import annotations
@@ -25,11 +23,43 @@ EXIT_USER = 1
 EXIT_JOB = 2
 EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits(3)
 EXIT_INTERNAL = 70  # EX_SOFTWARE
-EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: what schedulers are to make `train` exit with when it was interrupted
-EXIT_HANG = 124
-EXIT_CANNOT_EXECUTE = 126  # as POSIX shells say it
-EXIT_NOT_FOUND = 127
+EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: asked of `train` where a scheduler has to tell interruptions from successes
+EXIT_TIMEOUT = 124  # of timeout(1)
+EXIT_CANNOT_EXECUTE = 126  # of POSIX shells
+EXIT_NOT_FOUND = 127  # of POSIX shells
 EXIT_SIGNAL_BASE = 128
+
+# (exit status of `train`, what it means, kinds of failure that lead to it)
+EXIT_TABLE: tuple[tuple[str, str, str], ...] = (
+    (
+        f"{EXIT_SUCCESS}",
+        "the script succeeded, or ended by itself after a stop signal (then neither `success` nor `failure` is there; "
+        "`trainshed_interrupted_exit_code` sets another status)",
+        "",
+    ),
+    ("the script's own", "the script failed; its exit status is passed on", "`UserError`"),
+    (
+        f"{EXIT_SIGNAL_BASE} + n",
+        "signal n killed the script (130: SIGINT, 137: SIGKILL, 139: SIGSEGV, 143: SIGTERM)",
+        "`UserError`, `Interrupted`",
+    ),
+    (
+        f"{EXIT_USER}",
+        "the program cannot be found, unpacked, installed or started",
+        "`ProgramError`, `LaunchError`",
+    ),
+    (
+        f"{EXIT_JOB}",
+        "the job cannot be read, or there is none; `train` was called with an unknown argument",
+        "`JobError`, `NoJobError`",
+    ),
+    (f"{EXIT_UNAVAILABLE}", "another host did not come, or vanished", "`ClusterError`"),
+    (f"{EXIT_INTERNAL}", "trainshed itself failed: a defect to report", "`InternalError`"),
+    (f"{EXIT_INTERRUPTED}", "the job was interrupted, where trainshed submitted it to Slurm or Kubernetes", ""),
+    (f"{EXIT_TIMEOUT}", "the job hung: no rank moved for `trainshed_hang_seconds`", "`Hang`"),
+    (f"{EXIT_CANNOT_EXECUTE}", "the operating system cannot execute the program", "`LaunchError`"),
+    (f"{EXIT_NOT_FOUND}", "the program, or the interpreter that it names, does not exist", "`LaunchError`"),
+)
 
 
 def exit_status(returncode: int) -> int:

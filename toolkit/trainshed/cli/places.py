@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.base.errors import TrainshedError, did_you_mean
+from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean
 
 PLACES = ("here", "slurm")
 
@@ -10,7 +10,7 @@ PLACES = ("here", "slurm")
 class PlaceError(TrainshedError):
     """There is no such place."""
 
-    exit_code = 2
+    exit_code = EXIT_JOB
 
 
 def main(arguments: list[str]) -> int:

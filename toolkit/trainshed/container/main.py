@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from trainshed.base.errors import EXIT_SUCCESS, NoJobError, TrainshedError
+from trainshed.base.errors import EXIT_JOB, EXIT_SUCCESS, NoJobError, TrainshedError
 from trainshed.contract.outcome import clear_outcome, writable
 from trainshed.contract.paths import Paths
 from trainshed.contract.reading import read_job
@@ -45,8 +45,12 @@ SIGUSR1 has it report where every rank is (output/data/hang-<host>-<n>.txt) and 
   --version   print the version and exit
   --help      print this and exit
 
-SAGEMAKER_BASE_DIR moves /opt/ml elsewhere. Exit status: the script's own; 128+n if signal n killed it; 2 if the job
-cannot be read; 69 if another host is missing; 70 for a defect of trainshed. `trainshed doctor` checks an image and a job.
+SAGEMAKER_BASE_DIR moves /opt/ml elsewhere. `trainshed doctor` checks an image and a job.
+
+Exit status: the script's own; 128+n if signal n killed it; 1 if the program cannot be found, installed or started; 2 if
+the job cannot be read; 69 if another host is missing; 70 for a defect of trainshed; 124 if the job hung; 126 if the
+program cannot be executed; 127 if it does not exist. An interrupted job ends with trainshed_interrupted_exit_code
+(75 under Slurm and Kubernetes).
 """
 
 
@@ -63,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
         near = did_you_mean(unknown[0], known)
         say(f"train does not take {unknown[0]!r}" + (f" ({near})" if near else "") + "; see `train --help`")
-        return 2
+        return EXIT_JOB
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
         return EXIT_SUCCESS

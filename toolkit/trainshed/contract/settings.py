@@ -27,37 +27,43 @@ COPY_TO_VARIABLE = of_setting("checkpoint_copy_to")
 
 
 class Settings(Record):
-    """The settings of one job, each with its default.
+    """The settings of one job, each with its default. docs/contract.md's table is made from this text.
 
-    distribution: how ranks are started; "" lets the platform's flags decide (`sagemaker_mpi_enabled` ...).
-    processes_per_host: ranks on each host; 0 means GPUs, else Neuron cores, else CPUs (1 if a flag of the platform asks).
-    engine: who starts ranks: our own supervisor, torch's elastic agent (torchrun and pipeline jobs), or mpirun (pipeline).
-    pipeline: what the `pipeline` distribution is told, a JSON object (contract/wire/pipeline.py); over `mp_parameters`.
-    max_restarts: how often failed ranks are started again, to resume from their newest checkpoint; on several hosts
-        with the elastic agent only.
-    min_nodes: with the elastic agent, how many hosts are enough to go on when others are lost; 0 means all.
-    argv: command-line style of the hyperparameters.
-    grace_seconds: from a stop signal to SIGKILL. SageMaker gives 120 s, of which the last ten are for our report.
+    distribution: how ranks are started; by default as the platform's flags say (`sagemaker_mpi_enabled` and its like),
+        else `script`.
+    processes_per_host: ranks on each host; 0 means one for each GPU, else one for each Neuron core, else one for each CPU
+        (on CPUs a single one where a platform's flag chooses the distribution).
+    engine: what starts the ranks: trainshed itself, torch's elastic agent (`torchrun`; for torchrun and pipeline jobs), or
+        mpirun (`mpi`; for pipeline jobs).
+    pipeline: settings of the pipeline, a JSON object (docs/pipeline.md); they win over `mp_parameters`.
+    max_restarts: how often failed ranks are started again, to resume from their newest checkpoint. On several hosts only
+        with the elastic agent.
+    min_nodes: with the elastic agent: how many hosts are enough to start and to go on when others are lost; 0 means all.
+    argv: style of the script's command line (see below).
+    grace_seconds: seconds from a stop signal to SIGKILL. SageMaker gives 120 s; the last ten are for the report.
     host_timeout_seconds: how long to wait for the other hosts at the start.
-    master_port: where rank 0 listens; 0 means 7777 on several hosts, and any free port on a single one.
-    roster_port: where host 0 listens for the other hosts' `train`; 0 means the port after rank 0's.
-    install_timeout_seconds: bound on installing requirements.
-    checkpoint: `auto` puts resumable checkpoints into Trainers (`autopatch`); "" leaves the script alone.
-    checkpoint_copy_to: URL of a storage (`s3://bucket/run`) that gets a copy of every checkpoint; "" for none.
-    notices: `auto` watches the platform for notices of interruption, `off` only stop signals.
-    interrupted_exit_code: exit status of an interrupted job; schedulers that requeue by exit status want another than 0.
-    hang_seconds: how long all ranks may stand still before the job counts as hung (docs/hangs.md); 0 for ever.
-    on_hang: what to do then, `stop` or `continue`; "" stops jobs with ranks and lets single programs, which may wait for
-        something outside, go on.
-    stacks: whether the script's Python processes can be asked for their stacks (container/hangs/hook).
-    bind: whether each rank is bound to its share of the CPUs: not, by cores, or near its GPU.
-    compiler: which compiler the training steps go through (docs/compiler.md); "" leaves it to the platform's flags.
+    master_port: where rank 0 listens; 0 means 7777 on several hosts, and any free port on a single one, where two jobs may
+        start at once.
+    roster_port: where the first host listens for the other hosts' `train`; 0 means the port after `master_port`.
+    install_timeout_seconds: how long installing requirements may take.
+    checkpoint: `auto` puts resumable checkpoints into the trainers of transformers and Lightning (docs/checkpoints.md).
+    checkpoint_copy_to: URL of a storage that gets a copy of every checkpoint, such as `s3://bucket/run`
+        (docs/checkpoints.md).
+    notices: `auto` asks the platform for notices of interruption; `off` leaves only stop signals (docs/checkpoints.md).
+    interrupted_exit_code: exit status of an interrupted job, for schedulers that requeue by exit status.
+    hang_seconds: how long all ranks may stand still before the job counts as hung (docs/hangs.md); 0 switches this off.
+    on_hang: what happens to a hung job. Default: `stop` for jobs with ranks, `continue` for a single program, which may
+        wait for something outside.
+    stacks: `off` starts the script's Python without the hook that reports its stacks (docs/hangs.md).
+    bind: CPUs of each rank: all of them, an equal share of the cores, or those near its GPU.
+    compiler: which compiler the training steps go through (docs/compiler.md); by default as the platform's flags say.
     compiler_mode: torch.compile's mode.
-    compiler_regional: `on` compiles the repeated block of a model once, `off` the model as a whole; `auto` looks for such
+    compiler_regional: `on` compiles the repeated block of a model once, `off` the model as a whole, `auto` looks for such
         blocks.
-    compiler_dynamic: whether shapes may change; `auto` lets torch find out.
-    compiler_cache: whether compiled code is kept beside the checkpoints (`auto`) or not (`off`).
-    program, source: the script and where its code is, for jobs without SageMaker's names for them.
+    compiler_dynamic: whether shapes may change; `auto` leaves it to torch.
+    compiler_cache: `auto` keeps compiled code beside the checkpoints.
+    program: the script, for jobs without SageMaker's names for it.
+    source: where the code is, for jobs without SageMaker's names for it.
     """
 
     distribution: str = ""
@@ -89,7 +95,7 @@ class Settings(Record):
     source: str = ""
 
 
-_CHOICES = {
+CHOICES = {
     "distribution": DISTRIBUTIONS,
     "engine": ENGINES,
     "argv": ARGV_STYLES,
@@ -104,7 +110,7 @@ _CHOICES = {
     "compiler_dynamic": SWITCHES,
     "compiler_cache": ("auto", "off"),
 }
-_RANGES = {
+RANGES = {
     "processes_per_host": (0, 4096),
     "max_restarts": (0, 1000),
     "min_nodes": (0, 4096),
@@ -145,15 +151,15 @@ def read_settings(
 
 
 def _check(key: str, value: Any, written: Any) -> Any:
-    if key in _CHOICES:
-        if isinstance(value, bool) and {"on", "off"} <= set(_CHOICES[key]):
+    if key in CHOICES:
+        if isinstance(value, bool) and {"on", "off"} <= set(CHOICES[key]):
             return "on" if value else "off"
-        if value in _CHOICES[key]:
+        if value in CHOICES[key]:
             return value
-        near = did_you_mean(str(value), _CHOICES[key])
-        return Problem("", f"must be one of {', '.join(_CHOICES[key])}", value=str(written), suggestion=near)
-    if key in _RANGES:
-        low, high = _RANGES[key]
+        near = did_you_mean(str(value), CHOICES[key])
+        return Problem("", f"must be one of {', '.join(CHOICES[key])}", value=str(written), suggestion=near)
+    if key in RANGES:
+        low, high = RANGES[key]
         whole = isinstance(getattr(Settings, key), int)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not low <= value <= high or (whole and value != int(value)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainshed.base.errors import EXIT_HANG
+from trainshed.base.errors import EXIT_TIMEOUT
 from trainshed.base.files import write_atomic
 from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
@@ -75,7 +75,7 @@ class Report(Record):
         return Failure(
             kind="Hang",
             summary=self.verdict.sentence,
-            exit_code=EXIT_HANG,
+            exit_code=EXIT_TIMEOUT,
             hint=f"{hint(self.verdict)}; trainshed_hang_seconds sets how long ranks may stand still",
             details="\n".join(self.console(path)),
             host=first.host if first else host,

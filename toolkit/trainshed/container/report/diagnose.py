@@ -7,7 +7,15 @@ import os
 import re
 import signal
 
-from trainshed.base.errors import EXIT_INTERNAL, EXIT_NOT_FOUND, EXIT_USER, TrainshedError, exit_status, shorten
+from trainshed.base.errors import (
+    EXIT_CANNOT_EXECUTE,
+    EXIT_INTERNAL,
+    EXIT_NOT_FOUND,
+    EXIT_USER,
+    TrainshedError,
+    exit_status,
+    shorten,
+)
 from trainshed.base.secrets import mask_text
 from trainshed.contract.outcome import Failure, clip
 
@@ -258,7 +266,7 @@ def failure_of_start(error: StartError, host: str, secrets: tuple[str, ...]) -> 
     return Failure(
         kind="LaunchError",
         summary=mask_text(f"{place} cannot be started: {error.error.strerror}", secrets),
-        exit_code=EXIT_NOT_FOUND if number == 2 else 126 if number in (8, 13) else EXIT_USER,
+        exit_code=EXIT_NOT_FOUND if number == 2 else EXIT_CANNOT_EXECUTE if number in (8, 13) else EXIT_USER,
         hint=hints.get(error.stage) or hints.get(number or 0, ""),
         host=host,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
+from trainshed.base.errors import EXIT_NOT_FOUND
 from trainshed.machine.processes import die_with_parent
 
 from .launch_plan import ProcessSpec, StartError
@@ -96,7 +97,7 @@ def _become(spec: ProcessSpec, executable: str, out: int, err: int, status: int,
     except ValueError:  # a NUL or an unusable name in arguments or environment: refused earlier, so never silent
         os.write(status, f"{stage} 22".encode())
     finally:
-        os._exit(127)
+        os._exit(EXIT_NOT_FOUND)
 
 
 def _bind(cpus: tuple[int, ...]) -> None:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError
+from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError, exit_status
 
 from ..places.base import Exit
 from ..places.cleanup import Found, containers, remove_all
@@ -126,7 +126,8 @@ def _end_containers(engine: Engine, run_id: str, grace: float, hosts: int) -> li
 
 
 def _exit(one: Found) -> tuple[int, str]:
-    note = Exit(one.code or 137, "its memory limit was reached (--memory)") if one.out_of_memory else Exit(one.code)
+    killed = Exit(one.code or exit_status(-signal.SIGKILL), "its memory limit was reached (--memory)")
+    note = killed if one.out_of_memory else Exit(one.code)
     return note.code, note.note
 
 

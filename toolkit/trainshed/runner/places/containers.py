@@ -60,7 +60,7 @@ class ContainerHost:
         except (ValueError, KeyError):
             return Exit(exit_status(self.process.returncode) or 1, "its container is gone")
         if state.get("OOMKilled"):
-            return Exit(code or 137, "its memory limit was reached (--memory)")
+            return Exit(code or exit_status(-signal.SIGKILL), "its memory limit was reached (--memory)")
         if error:
             hint = hint_for(error)
             return Exit(code or 1, reason(error) + (f"; {hint}" if hint else ""))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.base.errors import JobError, Problem, TrainshedError, did_you_mean
+from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean
 from trainshed.base.files import read_bytes
 from trainshed.base.secrets import MASK
 
@@ -27,7 +27,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 class NoRunError(TrainshedError):
     """There is no such run."""
 
-    exit_code = 2
+    exit_code = EXIT_JOB
 
 
 @dataclass(frozen=True)

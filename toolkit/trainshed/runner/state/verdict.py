@@ -6,14 +6,13 @@ import re
 import signal
 from typing import Any
 
-from trainshed.base.errors import EXIT_USER
+from trainshed.base.errors import EXIT_TIMEOUT, EXIT_USER
 from trainshed.base.units import duration
 
 from ..run.ending import Ending, HostEnd, Verdict
 from ..run.run import Host, Run
 from .records import failure_of, record_of
 
-EXIT_TIME_OVER = 124  # as timeout(1) says it
 # What a host says when it was another one that failed.
 _LOST_PEER = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|ncclRemoteError|ncclSystemError|[Rr]emote process|"
@@ -32,10 +31,10 @@ def judge(run: Run, ending: Ending) -> Verdict:
     if ending.trouble:
         return Verdict("Failed", "Failed", EXIT_USER, reason=ending.trouble)
     if ending.waited:
-        return Verdict("Stopped", "MaxWaitTimeExceeded", EXIT_TIME_OVER, reason="its time, interruptions included, was over")
+        return Verdict("Stopped", "MaxWaitTimeExceeded", EXIT_TIMEOUT, reason="its time, interruptions included, was over")
     if ending.timed_out:
         limit = duration(run.job.max_runtime_seconds)
-        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIME_OVER, reason=f"its time, {limit}, was over")
+        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"its time, {limit}, was over")
     if ending.stop_signal:
         name = signal.Signals(ending.stop_signal).name
         how = f"{name}, killed" if ending.killed else name

@@ -10,11 +10,12 @@ import glob
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trainshed.base.errors import TrainshedError
+from trainshed.base.errors import TrainshedError, exit_status
 from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.wire.batch_search import BatchSize, largest_batch, scaled_learning_rate
 from trainshed.contract.wire.variables import PROBE
@@ -107,7 +108,8 @@ def _answers(folder: str) -> list[dict[str, int]]:
 
 def _out_of_memory(reason: str, exit_code: int) -> bool:
     text = reason.lower()
-    return exit_code == 137 or "out of memory" in text or "outofmemory" in text or "can't allocate memory" in text
+    killed = exit_code == exit_status(-signal.SIGKILL)
+    return killed or "out of memory" in text or "outofmemory" in text or "can't allocate memory" in text
 
 
 def _size(count: int) -> str:

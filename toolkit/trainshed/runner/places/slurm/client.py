@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainshed.base.errors import TrainshedError
+from trainshed.base.errors import EXIT_NOT_FOUND, EXIT_UNAVAILABLE, TrainshedError
 
 ANSWER_SECONDS = 60.0
 PENDING, RUNNING = "PENDING", "RUNNING"
@@ -24,7 +24,7 @@ _LIVING = {PENDING, RUNNING, "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_F
 class SlurmError(TrainshedError):
     """Slurm refused, or does not answer."""
 
-    exit_code = 69
+    exit_code = EXIT_UNAVAILABLE
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Client:
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(command, 1, "", f"no answer in {ANSWER_SECONDS:.0f} s")
         except OSError as error:
-            return subprocess.CompletedProcess(command, 127, "", f"{command[0]}: {error.strerror}")
+            return subprocess.CompletedProcess(command, EXIT_NOT_FOUND, "", f"{command[0]}: {error.strerror}")
 
 
 def parse_state(text: str) -> State:

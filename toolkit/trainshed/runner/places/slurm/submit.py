@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, JobError, Problem, did_you_mean
+from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, EXIT_TIMEOUT, JobError, Problem, did_you_mean
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration
@@ -35,7 +35,6 @@ from ...state import index
 from ...state.job_json import described
 from ...state.records import failure_of, phases_of, record_of
 from ...state.status import StatusFile, iso
-from ...state.verdict import EXIT_TIME_OVER
 from ..processes import inherited
 from .client import RUNNING, Client, State
 from .follow import End, Follower, nodes_of
@@ -193,7 +192,7 @@ def judge(run: Run, end: End) -> Verdict:
         return Verdict("Completed", "Completed", 0)
     if state.state == "TIMEOUT":
         limit = duration(run.job.max_runtime_seconds) if run.job.max_runtime_seconds else "the partition's"
-        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIME_OVER, reason=f"its time, {limit}, was over")
+        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"its time, {limit}, was over")
     if state.state == "CANCELLED":
         return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason="cancelled by scancel")
     failed = next((host for host in run.hosts if failure_of(host)), None)
