@@ -84,11 +84,11 @@ def test_one_host_trains_and_everything_comes_home(training: Project) -> None:
     assert {"success", "data/host.txt", "data/run/algo-1.json"} <= set(names(run, "output.tar.gz"))
     assert (run / "checkpoints/last").read_text() == "algo-1"
     assert (run / "algo-1/code/train.py").read_text() == TRAIN
-    card = done.stderr
-    assert f"completed    {run.name} in " in card
-    assert "training " in card and "collecting " in card
-    assert "loss 0.9 -> 0.1" in card
-    assert "output/model.tar.gz  (1 file, 1 B" in card
+    summary = done.stderr
+    assert f"completed    {run.name} in " in summary
+    assert "training " in summary and "collecting " in summary
+    assert "loss 0.9 -> 0.1" in summary
+    assert "output/model.tar.gz  (1 file, 1 B" in summary
 
 
 def test_the_status_has_the_platforms_shape_and_every_transition(training: Project) -> None:
@@ -133,9 +133,9 @@ def test_a_failed_host_ends_the_others_and_gives_the_reason(training: Project) -
     assert (found["TrainingJobStatus"], found["Trainshed"]["FailedHost"]) == ("Failed", "algo-2")  # type: ignore[index]
     assert "ValueError: host two is unhappy" in str(found["FailureReason"])
     assert "fail.py:4" in str(found["FailureReason"])
-    card = done.stderr[done.stderr.index("failed       ") :]
-    assert "exit       1 on algo-2" in card
-    assert "ValueError: host two is unhappy" in card
+    summary = done.stderr[done.stderr.index("failed       ") :]
+    assert "exit       1 on algo-2" in summary
+    assert "ValueError: host two is unhappy" in summary
     assert {"failure", "algo-2/failure"} <= set(names(training.run, "output.tar.gz"))
     assert "success" not in names(training.run, "output.tar.gz")
     assert not processes_of(run_id(training.run))

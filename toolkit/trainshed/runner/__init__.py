@@ -1,7 +1,7 @@
 """Outside the container: places a job on hosts (processes here, or containers), watches it, brings home what it made.
 
-    job file, flags --schema.read()--> Job --layout.place()--> Run --backend.start()--> hosts
-    hosts --watch.watch()--> Ending --verdict.judge()--> Verdict --collect, status, card--> files, exit status
+    job file, flags --job.read()--> Job --layout.place()--> Run --backend.start()--> hosts
+    hosts --watch.watch()--> Ending --verdict.judge()--> Verdict --collect, status, summary--> files, exit status
 
 In Python, notebooks included:
 

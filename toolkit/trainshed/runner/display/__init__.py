@@ -1,1 +1,1 @@
-"""What a person sees of a run: lines, the line of status, metrics, the closing card."""
+"""What a person sees of a run: lines, the line of status, metrics, the closing summary."""

@@ -51,7 +51,7 @@ class Screen:
         self._last_output = time.monotonic()
         self.flush()
 
-    def card(self, text: str) -> None:
+    def block(self, text: str) -> None:
         """A block of text as it is, on standard error."""
         self._clear()
         self._own(mask_text(text, self.secrets).rstrip("\n") + "\n")

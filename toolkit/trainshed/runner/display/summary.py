@@ -1,4 +1,4 @@
-"""The closing card: how it ended, how long what took, what came out, where it lies."""
+"""The closing summary: how it ended, how long what took, what came out, where it lies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def render(
     total: float,
     about: Mapping[str, Any] | None = None,
 ) -> str:
-    """The card's text.
+    """The summary's text.
 
     Args:
         seconds: phase -> seconds, in order.
@@ -53,11 +53,21 @@ def render(
     records = [host.record for host in run.hosts if os.path.isfile(host.record)]
     if records:
         rows.append(("record", shown(records[0]) + (f" and {len(records) - 1} more" if len(records) > 1 else "")))
+    failures = [host.failure for host in run.hosts if host.name == verdict.failed_host and os.path.isfile(host.failure)]
+    rows += [("failure", f"{shown(path)}  (traceback and last output)") for path in failures]
     rows.append(("folder", shown(run.folder)))
     lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
     if verdict.status == "Failed" and verdict.reason:
-        lines += ["", *(f"  {line}".rstrip() for line in verdict.reason.splitlines())]
+        lines += ["", *(f"  {line}" for line in headline(verdict.reason))]
     return mask_text("\n".join(lines)) + "\n"
+
+
+def headline(reason: str) -> list[str]:
+    """What failed, where, and the hint: a reason's lines up to its traceback, which the log and the failure file hold."""
+    first = reason.strip().split("\n\n")[0].splitlines()
+    starts = [number for number, line in enumerate(first) if line.startswith("Traceback (most recent call last)")]
+    lines = first[: starts[0]] if starts else first
+    return [line.rstrip() for line in lines or first[-1:]]
 
 
 def _attempts(about: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -70,7 +70,7 @@ class Stored:
 
     @property
     def finishing(self) -> bool:
-        """Whether the runner's process is there: also for a moment after the run's end, while it shows the card."""
+        """Whether the runner's process is there: also for a moment after the run's end, while it shows the summary."""
         return bool(identity.is_alive(self.ours.get("Runner")))
 
     @property

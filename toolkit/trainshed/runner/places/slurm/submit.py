@@ -166,7 +166,7 @@ def note_state(status: StatusFile, state: State) -> None:
 
 
 def finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
-    """Collects, writes the last status, shows the card; the job's exit status."""
+    """Collects, writes the last status, shows the summary; the job's exit status."""
     names = nodes_of(end.state, len(run.hosts))
     if names:  # `train` calls the hosts by the nodes' names
         run = replace(run, hosts=tuple(replace(host, name=name) for host, name in zip(run.hosts, names, strict=True)))
@@ -176,7 +176,7 @@ def finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Scr
     ends = tuple(HostEnd(host.name, int(record_of(host).get("exit_code") or 0)) for host in run.hosts)
     ending = Ending(ends, end.stop_signal, seconds=end.seconds)
     status.ended(verdict, ending, metrics, archives[0].path)
-    screen.card(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
+    screen.block(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
     return verdict.exit_code
 
 
