@@ -12,12 +12,10 @@ from typing import Any
 
 from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError
 from trainshed.base.files import write_atomic
-from trainshed.base.secrets import mask_text
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ..display.screen import Screen
 from ..display.summary import render, shown
-from ..display.usage import Gauge
 from ..job.job import Job
 from ..job.references import secrets_of
 from ..places import Backend, choose
@@ -26,7 +24,6 @@ from ..run.collect import Archive, collect
 from ..run.ending import Ending, Verdict
 from ..run.metrics import Metrics
 from ..run.owner import hand_over
-from ..run.pipes import Feeders
 from ..run.run import Run
 from ..run.staging import stage
 from ..state import index
@@ -34,7 +31,7 @@ from ..state.job_json import described
 from ..state.records import phases_of
 from ..state.status import StatusFile
 from ..state.verdict import judge
-from .watch import Watch
+from .attempts import Attempts
 
 
 @dataclass(frozen=True)
@@ -100,14 +97,14 @@ class Execution:
         again: Run | None = None,
         started: Callable[[Run], None] = lambda _: None,
     ) -> None:
-        self.job, self.backend, self.screen, self.environ = job, backend, screen, environ
-        self.again, self.started = again, started
+        self.job = job
+        self.backend = backend
+        self.screen = screen
+        self.environ = environ
+        self.again = again
+        self.started = started
         self.metrics = Metrics.of(job.metric_definitions)
-        self.attempt = 0
-        self.retries = job.retries
-        self.interruptions = list(job.spot.interrupt_after) if job.spot else []
-        self.used = 0.0  # seconds that hosts have run in earlier attempts
-        self.training_since: float | None = None
+        self.attempts_before = 0  # by earlier runners
 
     def run_to_the_end(self) -> Finished:
         """Until the job is over, whatever that takes."""
@@ -120,8 +117,9 @@ class Execution:
             try:
                 with stop_raises("before the job was started"):
                     self._place()
-                ending = self._attempts()
-                return self._finish(ending)
+                placed = time.time() - self.placing
+                ending = self._attempts().to_the_end()
+                return self._finish(ending, placed)
             except Interrupted as error:
                 reason = Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error))
                 self.status.ended(reason, None, self.metrics, "")
@@ -140,7 +138,7 @@ class Execution:
         if self.again is not None:
             self.run = self.again
             before = _read(f"{self.run.folder}/status.json")
-            self.attempt = layout.attempts(self.run.folder)
+            self.attempts_before = layout.attempts(self.run.folder)
             self.status = StatusFile(self.run, before=before)
         else:
             self.run = layout.claim(layout.plan(self.job, in_containers=self.backend.in_containers, now=now))
@@ -154,7 +152,8 @@ class Execution:
     def _place(self) -> None:
         try:
             if self.again is not None:
-                self._put_aside()
+                self.attempts_before += 1
+                layout.put_aside(self.run, self.attempts_before)
             notes = layout.place(self.run, interface=self.backend.interface)
             self.screen.keep(self.run.words)
             for note in notes:
@@ -190,69 +189,11 @@ class Execution:
                 os.rmdir(parent)
         index.forget(self.run.id, self.environ)
 
-    def _put_aside(self) -> None:
-        self.attempt += 1
-        layout.put_aside(self.run, self.attempt)
+    def _attempts(self) -> Attempts:
+        return Attempts(self.run, self.backend, self.screen, self.status, self.metrics, self.signals, self.attempts_before)
 
-    def _attempts(self) -> Ending:
-        """Starts the hosts until an attempt's ending is the job's."""
-        self.placed = time.time() - self.placing
-        while True:
-            ending = self._one_attempt()
-            self.used += ending.seconds
-            verdict = judge(self.run, ending)
-            again = ""
-            if ending.interrupted and not ending.stop_signal:
-                again = "Starting"
-            elif verdict.status == "Failed" and self.retries > 0 and not ending.trouble:
-                self.retries -= 1
-                again = "Restarting"
-            self.status.attempt(ending, "Interrupted" if again == "Starting" else verdict.status)
-            if not again:
-                return ending
-            if again == "Restarting":
-                left = f"{self.retries} more {'retry' if self.retries == 1 else 'retries'} after this one"
-                self.screen.say(f"failed: {verdict.reason.splitlines()[0]}: trying again, {left}")
-                self.status.to(
-                    "Restarting",
-                    mask_text(f"Attempt {self.attempt + 1} failed: {verdict.reason.splitlines()[0]}", self.status.secrets),
-                )
-            with stop_raises("before the job was started again"):
-                self._put_aside()
-                layout.place(self.run, interface=self.backend.interface)
-            self.status.to("Starting", f"Attempt {self.attempt + 1}, with the checkpoints of those before")
-            self.screen.say(f"attempt {self.attempt + 1}, with the checkpoints of those before")
-
-    def _one_attempt(self) -> Ending:
-        job, spot = self.job, self.job.spot
-        watch = Watch(self.run, [], self.screen, self.metrics, self.signals, secrets=self.screen.secrets)
-        feeders = None
-        try:
-            feeders = Feeders(self.run)
-            watch.hosts = self.backend.start(self.run)
-            now = time.time()
-            if self.training_since is None:
-                self.training_since = now
-            self.status.to("Training")
-            watch.stopping = lambda reason: self.status.to("Stopping", f"Stopping: {reason}")
-            watch.interrupting = lambda reason: self.status.to("Interrupted", reason)
-            watch.gauge = Gauge(self.run, self.backend.roots)
-            watch.trouble = lambda: feeders.problem if feeders is not None else ""
-            if job.max_runtime_seconds:
-                watch.runtime = max(0.001, job.max_runtime_seconds - self.used)
-            if spot is not None and spot.max_wait_seconds:
-                watch.wait_limit = max(0.001, spot.max_wait_seconds - (now - self.training_since))
-            watch.interrupt_after = self.interruptions.pop(0) if self.interruptions else None
-            ending = watch.to_the_end()
-            self.backend.fetch(self.run)
-            return ending
-        finally:
-            self.backend.clear()
-            if feeders is not None:
-                feeders.close()
-
-    def _finish(self, ending: Ending) -> Finished:
-        """Collects, writes the last status, shows the card."""
+    def _finish(self, ending: Ending, placed: float) -> Finished:
+        """Collects, writes the last status, shows the summary."""
         run, metrics, screen = self.run, self.metrics, self.screen
         verdict = judge(run, ending)
         self.status.to("Uploading")
@@ -272,9 +213,9 @@ class Execution:
         except TrainshedError as error:
             if verdict.status == "Completed":
                 verdict = _could_not_run(error)
-        seconds = {"placing": self.placed, **phases_of(run.hosts), "collecting": time.monotonic() - began}
+        seconds = {"placing": placed, **phases_of(run.hosts), "collecting": time.monotonic() - began}
         self.status.ended(verdict, ending, metrics, model)
-        screen.card(render(run, verdict, seconds, metrics, archives, time.time() - self.placing, self.status.data))
+        screen.block(render(run, verdict, seconds, metrics, archives, time.time() - self.placing, self.status.data))
         return Finished(run, verdict, metrics, archives)
 
     def _upload(self, archives: tuple[Archive, Archive]) -> str:

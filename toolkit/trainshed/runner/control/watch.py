@@ -1,6 +1,6 @@
-"""Watches the hosts of a run from their start to the end of the last one: one loop, one thread.
+"""Watches the hosts of one attempt from their start to the end of the last one: one loop, one thread.
 
-It sleeps in `poll` on the hosts' pipes and on the signal pipe, and wakes besides only for deadlines and the status line.
+It sleeps in `poll` on the hosts' pipes and on the signal pipe, and otherwise wakes only for deadlines and the status line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum
+from typing import BinaryIO
 
 from trainshed.base.units import duration
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
@@ -25,60 +27,116 @@ from ..run.metrics import Metrics
 from ..run.run import Run
 
 FAILURE_GRACE = 30.0  # seconds that the other hosts get once one has failed
-HURRY_SECONDS = 5.0  # that `train` gets to kill its script and to report, before it is killed itself
+HURRY_SECONDS = 5.0  # for `train` to kill its script and to report, before it is killed itself
 TICK = 1.0  # seconds between two looks at the clock for the status
 
 
-@dataclass
-class Watch:
-    """The state of one watch; `to_the_end` runs it.
+class Phase(Enum):
+    """What is done with the hosts. A watch goes through the phases in this order and may leave some out.
 
-    stopping: called once, with the reason, when hosts are first asked to stop; interrupting, where spot capacity goes.
-    runtime: seconds that the hosts may run, 0 for any time; wait: the same for the whole job.
-    interrupt_after: seconds after which spot capacity is taken away.
-    trouble: asked now and then; what it says, if anything, ends the job.
-    gauge: what the hosts use at present, for the line of status.
+    RUNNING:  the hosts run. A `Cause` ends this phase.
+    STOPPING: the hosts were asked to end (SIGTERM). Each has its grace and KILL_SECONDS. Ends at that deadline, or at the
+              second Ctrl-C.
+    HURRIED:  `train` was asked to kill its script and to report (SIGINT after the stop signal). Ends HURRY_SECONDS later, or
+              at another Ctrl-C.
+    KILLED:   the hosts were killed. There is no deadline: the kernel ends them.
+
+    The watch ends in any phase, as soon as no host runs.
     """
 
-    run: Run
-    hosts: list[RunningHost]
-    screen: Screen
-    metrics: Metrics
-    signals: SignalPipe
-    stopping: Callable[[str], None] = lambda _: None
-    interrupting: Callable[[str], None] = lambda _: None
-    runtime: float = 0.0
-    wait_limit: float = 0.0
-    interrupt_after: float | None = None
-    trouble: Callable[[], str] = lambda: ""
-    gauge: Callable[[], list[str]] = list
-    secrets: tuple[str, ...] = ()
-    streams: dict[str, list[HostStream]] = field(default_factory=dict)
-    ended: list[HostEnd] = field(default_factory=list)
-    stop_signal: int = 0
-    timed_out: bool = False
-    waited: bool = False
-    interrupted: bool = False
-    killed: bool = False
-    asked: bool = False
-    troubled: str = ""
-    kill_at: float | None = None
-    preparing: set[str] = field(default_factory=set)
+    RUNNING = 0
+    STOPPING = 1
+    HURRIED = 2
+    KILLED = 3
+
+
+class Cause(Enum):
+    """Why hosts were asked to stop. The first cause counts; a stop signal that comes later is noted in `stop_signal`.
+
+    HOST:    another host failed.
+    SIGNAL:  a stop signal came from outside.
+    RUNTIME: the hosts have run for `max_runtime_seconds`.
+    WAIT:    the job, interruptions included, has taken `max_wait_seconds`.
+    SPOT:    spot capacity was taken away.
+    TROUBLE: something that the hosts need has failed on this side, like a Pipe channel.
+    """
+
+    HOST = 0
+    SIGNAL = 1
+    RUNTIME = 2
+    WAIT = 3
+    SPOT = 4
+    TROUBLE = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When the watch itself stops the hosts, in seconds from its start; None for never.
+
+    runtime: the job's time for running. wait: its time with all interruptions. interrupt: spot capacity goes.
+    """
+
+    runtime: float | None = None
+    wait: float | None = None
+    interrupt: float | None = None
+
+    def next(self) -> float | None:
+        """The first of them."""
+        given = (self.runtime, self.wait, self.interrupt)
+        return min((seconds for seconds in given if seconds is not None), default=None)
+
+
+class Watch:
+    """One watch; `to_the_end` runs it.
+
+    Args:
+        signals: stop signals and SIGUSR2 (a spot interruption) arrive here.
+        stopping: called with (cause, reason) when hosts are asked to stop, and when a stop signal follows an interruption.
+        trouble: asked now and then; a text that it returns stops the job.
+        gauge: parts of the status line that say what the hosts use.
+        secrets: values that are masked in what hosts print.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        hosts: list[RunningHost],
+        screen: Screen,
+        metrics: Metrics,
+        signals: SignalPipe,
+        *,
+        limits: Limits,
+        stopping: Callable[[Cause, str], None],
+        trouble: Callable[[], str],
+        gauge: Callable[[], list[str]],
+        secrets: tuple[str, ...] = (),
+    ) -> None:
+        self.run = run
+        self.hosts = hosts
+        self.screen = screen
+        self.metrics = metrics
+        self.signals = signals
+        self.limits = limits
+        self.stopping = stopping
+        self.trouble = trouble
+        self.gauge = gauge
+        self.secrets = secrets
+        self.phase = Phase.RUNNING
+        self.deadline: float | None = None  # of the phase, on the monotonic clock
+        self.cause: Cause | None = None
+        self.problem = ""  # what `trouble` has said
+        self.stop_signal = 0  # the first that came
+        self.ended: list[HostEnd] = []
+        self.streams: dict[str, list[HostStream]] = {}
+        self.preparing = list(run.hosts)  # whose `train` has not started the script
+        self.start = time.monotonic()
 
     def to_the_end(self) -> Ending:
-        """Until no host runs and everything they printed has been passed on."""
-        self.start = time.monotonic()
-        self.preparing = {host.name for host in self.run.hosts}
+        """Returns when no host runs and everything that they printed has been passed on."""
         with ExitStack() as files:
             for host in self.hosts:
                 log = files.enter_context(open(self.run.log(host.name), "ab", buffering=0))
-                tag = host.name if len(self.hosts) > 1 else ""
-                pipes = (host.process.stdout, host.process.stderr)
-                self.streams[host.name] = [
-                    HostStream(pipe.fileno(), self.screen, self.metrics, tag, log, error=number == 1, secrets=self.secrets)
-                    for number, pipe in enumerate(pipes)
-                    if pipe is not None
-                ]
+                self.streams[host.name] = self._streams_of(host, log)
             while self.living:
                 self.wait()
                 self.reap()
@@ -86,21 +144,35 @@ class Watch:
                 if self.living:
                     self.screen.status(self.describe)
         return Ending(
-            tuple(self.ended),
-            self.stop_signal,
-            self.timed_out,
-            self.killed,
-            time.monotonic() - self.start,
-            self.waited,
-            self.interrupted,
-            self.troubled,
+            hosts=tuple(self.ended),
+            stop_signal=self.stop_signal,
+            timed_out=self.cause in (Cause.RUNTIME, Cause.WAIT),
+            killed=self.phase in (Phase.HURRIED, Phase.KILLED),
+            seconds=time.monotonic() - self.start,
+            waited=self.cause is Cause.WAIT,
+            interrupted=self.cause is Cause.SPOT,
+            trouble=self.problem,
         )
+
+    def _streams_of(self, host: RunningHost, log: BinaryIO) -> list[HostStream]:
+        tag = host.name if len(self.hosts) > 1 else ""
+        pipes = ((host.process.stdout, False), (host.process.stderr, True))
+        return [
+            HostStream(pipe.fileno(), self.screen, self.metrics, tag, log, error=error, secrets=self.secrets)
+            for pipe, error in pipes
+            if pipe is not None
+        ]
 
     @property
     def living(self) -> list[RunningHost]:
         """The hosts that still run."""
         over = {end.name for end in self.ended}
         return [host for host in self.hosts if host.name not in over]
+
+    @property
+    def ran(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.start
 
     def wait(self) -> None:
         """Sleeps until something happens or a second is over, then passes output on and handles signals."""
@@ -120,25 +192,20 @@ class Watch:
         self.screen.flush({fd: bool(bits & select.POLLOUT) for fd, bits in ready.items()})
         if self.signals.fd in ready:
             for number in self.signals.take():
-                if number in STOP_SIGNALS:
-                    self.stop_asked(number)
-                elif number == signal.SIGUSR2 and self.run.job.spot is not None and not self.asked:
-                    self.interrupt()
+                self.signalled(number)
 
     def milliseconds(self) -> int:
         """How long to sleep at most."""
-        now, limit = time.monotonic(), TICK
-        if self.kill_at is not None:
-            limit = min(limit, self.kill_at - now)
-        if not self.asked:
-            deadlines = [seconds for seconds in (self.runtime, self.wait_limit) if seconds]
-            if self.interrupt_after is not None:
-                deadlines.append(self.interrupt_after)
-            limit = min([limit, *(self.start + seconds - now for seconds in deadlines)])
+        limit = TICK
+        if self.deadline is not None:
+            limit = min(limit, self.deadline - time.monotonic())
+        first = self.limits.next()
+        if self.phase is Phase.RUNNING and first is not None:
+            limit = min(limit, first - self.ran)
         return max(0, int(limit * 1000)) + 1
 
     def reap(self) -> None:
-        """Notes hosts that have ended; when one has failed, the others are stopped so that all leave together."""
+        """Notes hosts that have ended; when one has failed, the others are stopped, so that all end together."""
         for host in self.living:
             if host.process.poll() is None:
                 continue
@@ -147,15 +214,22 @@ class Watch:
                     self.screen.flush()
                 stream.close()
             end = host.exit()
-            self.ended.append(HostEnd(host.name, end.code, end.note, self.asked))
-            others = self.living
-            if end.code and others and not self.asked:
-                names = ", ".join(other.name for other in others)
-                self.screen.say(f"{host.name} exited with {end.code}: stopping {names}")
-                self.ask_to_stop(min(FAILURE_GRACE, self.run.job.grace_seconds), f"{host.name} failed")
+            self.ended.append(HostEnd(host.name, end.code, end.note, asked=self.phase is not Phase.RUNNING))
+            others = ", ".join(other.name for other in self.living)
+            if end.code and others and self.phase is Phase.RUNNING:
+                self.screen.say(f"{host.name} exited with {end.code}: stopping {others}")
+                grace = min(FAILURE_GRACE, self.run.job.grace_seconds)
+                self.ask_to_stop(Cause.HOST, grace, f"{host.name} failed")
+
+    def signalled(self, number: int) -> None:
+        """Handles a signal: the first stop signal asks hosts to end, Ctrl-C after that kills; SIGUSR2 interrupts spot."""
+        if number in STOP_SIGNALS:
+            self.stop_asked(number)
+        elif number == signal.SIGUSR2 and self.run.job.spot is not None and self.phase is Phase.RUNNING:
+            self.interrupt()
 
     def stop_asked(self, number: int) -> None:
-        """A stop signal from outside: the first asks, Ctrl-C again kills."""
+        """A stop signal from outside."""
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if self.stop_signal:
             if number == signal.SIGINT:
@@ -164,70 +238,77 @@ class Watch:
         self.stop_signal = number
         grace = self.run.job.grace_seconds
         self.screen.say(f"{name}: stopping the job; the script has {duration(grace)} to end. Ctrl-C again kills it")
-        if self.asked:
-            if self.interrupted:
-                self.stopping(f"stopped by {name}")
-            return
-        self.ask_to_stop(grace, f"stopped by {name}")
+        if self.phase is Phase.RUNNING:
+            self.ask_to_stop(Cause.SIGNAL, grace, f"stopped by {name}")
+        elif self.cause is Cause.SPOT:  # else another attempt would follow
+            self.stopping(Cause.SIGNAL, f"stopped by {name}")
 
     def interrupt(self) -> None:
-        """Spot capacity goes: its time has come, or somebody sent SIGUSR2."""
-        ran, grace = duration(time.monotonic() - self.start), self.run.job.grace_seconds
-        self.interrupted = True
+        """Spot capacity goes: the time for it has come, or SIGUSR2 has."""
+        ran = duration(self.ran)
+        grace = self.run.job.grace_seconds
         self.screen.say(f"spot interruption after {ran}: the script has {duration(grace)} to end")
-        self.ask_to_stop(grace, f"Spot capacity was taken away after {ran} of training")
+        self.ask_to_stop(Cause.SPOT, grace, f"Spot capacity was taken away after {ran} of training")
 
-    def ask_to_stop(self, grace: float, reason: str) -> None:
-        """Asks all hosts to end, and starts the clock."""
-        self.asked = True
-        self.kill_at = time.monotonic() + grace + KILL_SECONDS
-        (self.interrupting if self.interrupted else self.stopping)(reason)
+    def ask_to_stop(self, cause: Cause, grace: float, reason: str) -> None:
+        """Asks all hosts to end within `grace` seconds."""
+        self.phase = Phase.STOPPING
+        self.cause = cause
+        self.deadline = time.monotonic() + grace + KILL_SECONDS
+        self.stopping(cause, reason)
         for host in self.living:
             host.stop(grace)
 
     def kill(self, why: str) -> None:
-        """Ends all hosts now: first so that `train` can still report, then, or if asked again, for good."""
+        """Ends all hosts now: at the first call so that `train` can still report, then for good."""
         self.screen.say(why)
-        for host in self.living:
-            if self.killed:
+        if self.phase in (Phase.HURRIED, Phase.KILLED):
+            self.phase = Phase.KILLED
+            self.deadline = None
+            for host in self.living:
                 host.kill()
-            else:
+        else:
+            self.phase = Phase.HURRIED
+            self.deadline = time.monotonic() + HURRY_SECONDS
+            for host in self.living:
                 host.hurry()
-        self.kill_at = None if self.killed else time.monotonic() + HURRY_SECONDS
-        self.killed = True
 
     def check_deadlines(self) -> None:
-        """The job's time, spot's end, and the grace of hosts that were asked to stop."""
-        now = time.monotonic()
-        ran = now - self.start
+        """Stops hosts whose time is over, and kills those whose grace is."""
+        if not self.living:
+            return
+        if self.phase is Phase.RUNNING:
+            self._check_limits()
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            names = ", ".join(host.name for host in self.living)
+            self.kill(f"{names} did not end in time: killing")
+
+    def _check_limits(self) -> None:
+        ran = self.ran
+        limits = self.limits
         grace = self.run.job.grace_seconds
-        if not self.asked and self.living:
-            if self.runtime and ran >= self.runtime:
-                self.timed_out = True
-                self.screen.say(f"the job's {duration(self.run.job.max_runtime_seconds)} are over: stopping it")
-                self.ask_to_stop(grace, "its time is over")
-            elif self.wait_limit and ran >= self.wait_limit:
-                self.timed_out = self.waited = True
-                self.screen.say("the job's time, interruptions included, is over: stopping it")
-                self.ask_to_stop(grace, "its time, interruptions included, is over")
-            elif self.interrupt_after is not None and ran >= self.interrupt_after:
-                self.interrupt()
-            elif problem := self.trouble():
-                self.troubled = problem
-                self.screen.say(f"{problem}: stopping the job")
-                self.ask_to_stop(min(FAILURE_GRACE, grace), problem)
-        if self.kill_at is not None and now >= self.kill_at and self.living:
-            self.kill(f"{', '.join(host.name for host in self.living)} did not end in time: killing")
+        if limits.runtime is not None and ran >= limits.runtime:
+            self.screen.say(f"the job's {duration(self.run.job.max_runtime_seconds)} are over: stopping it")
+            self.ask_to_stop(Cause.RUNTIME, grace, "its time is over")
+        elif limits.wait is not None and ran >= limits.wait:
+            self.screen.say("the job's time, interruptions included, is over: stopping it")
+            self.ask_to_stop(Cause.WAIT, grace, "its time, interruptions included, is over")
+        elif limits.interrupt is not None and ran >= limits.interrupt:
+            self.interrupt()
+        elif problem := self.trouble():
+            self.problem = problem
+            self.screen.say(f"{problem}: stopping the job")
+            self.ask_to_stop(Cause.TROUBLE, min(FAILURE_GRACE, grace), problem)
 
     def describe(self) -> str:
         """The status line: phase, time, step, metrics, use of the machine, last checkpoint."""
-        for host in self.run.hosts:
-            if host.name in self.preparing and os.path.exists(host.record):
-                self.preparing.discard(host.name)
-        phase = "interrupted" if self.interrupted else "stopping" if self.asked else "training"
-        if self.preparing and not self.asked:
-            phase = "preparing"
-        parts = [phase, duration(time.monotonic() - self.start)]
+        parts = [self._phase_name(), duration(self.ran)]
         if len(self.living) < len(self.hosts):
             parts.append(f"{len(self.living)} of {len(self.hosts)} hosts")
         return " · ".join([*parts, *self.metrics.now(), *self.gauge()])
+
+    def _phase_name(self) -> str:
+        if self.phase is not Phase.RUNNING:
+            return "interrupted" if self.cause is Cause.SPOT else "stopping"
+        self.preparing = [host for host in self.preparing if not os.path.exists(host.record)]
+        return "preparing" if self.preparing else "training"

@@ -54,6 +54,10 @@ class Feeders:
         except (OSError, EOFError, zlib.error) as error:
             self.problem = f"the channel {channel.name} cannot be fed: {error}"
 
+    def trouble(self) -> str:
+        """Why a channel cannot be fed, "" while all is well."""
+        return self.problem
+
     def close(self) -> None:
         """Ends all feeders; their FIFOs go."""
         self.over.set()
