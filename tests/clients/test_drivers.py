@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.container.drivers import mpirun, sshd, torchrun
-from trainshed.container.drivers.interfaces import DRIVER_VARIABLE, there
+from trainshed.container.drivers.interfaces import DRIVER_VARIABLE, is_valid
 
 HERE = ["lo", "eth0", "eth1"]
 DRIVER = {DRIVER_VARIABLE: "/opt/ml/input/data/sm_drivers/distributed_drivers"}
@@ -24,7 +24,7 @@ def test_an_interface_that_is_not_there_is_replaced_wherever_mpirun_takes_one() 
     made, notes = corrected(given)
 
     assert made == given.replace("ethwe", "eth0")
-    assert notes == ["there is no network interface 'ethwe' in this container; using eth0"]
+    assert notes == ["network interface 'ethwe' does not exist in this container; using eth0"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_torchruns_variables_are_replaced_only_where_they_name_nothing() -> None
     [("eth0", True), ("eth", True), ("ethwe", False), ("=eth0", True), ("ethwe,eth1", True), ("", False), ("^lo", True)],
 )
 def test_what_counts_as_there(named: str, found: bool) -> None:
-    assert there(named, HERE) is found
+    assert is_valid(named, HERE) is found
 
 
 def test_hosts_of_a_job_find_the_same_seed_and_other_jobs_another(tmp_path: Path) -> None:

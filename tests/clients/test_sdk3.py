@@ -110,7 +110,7 @@ def test_torchrun_starts_two_ranks(train: Train, folder: Path) -> None:
     env = [out.json(f"algo-1.{rank}.json")["env"] for rank in (0, 1)]
     assert [(e["LOCAL_RANK"], e["WORLD_SIZE"]) for e in env] == [("0", "2"), ("1", "2")]
     assert env[0]["NCCL_SOCKET_IFNAME"] == "eth0", "not ethwe, which the SDK asks for and no container has"
-    assert "there is no network interface 'ethwe'" in answer.printed
+    assert "network interface 'ethwe' does not exist" in answer.printed
 
 
 def test_torchrun_on_two_hosts_adds_up(train: Train, folder: Path) -> None:
@@ -130,7 +130,7 @@ def test_mpi_runs_although_the_sdk_names_an_interface_that_is_not_there(train: T
     )
     assert answer.ok, answer.error + answer.printed
     assert out.json("ranks.json") == [["algo-1", 0], ["algo-1", 1]]
-    assert "there is no network interface 'ethwe'" in answer.printed
+    assert "network interface 'ethwe' does not exist" in answer.printed
 
 
 def test_mpi_on_two_hosts_has_ranks_on_both(train: Train, folder: Path) -> None:

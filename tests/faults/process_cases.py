@@ -312,7 +312,7 @@ RANKS = [
     Case(
         "one of two ranks that does not end after SIGTERM",
         137,
-        ("Interrupted: rank 1 on algo-1 was stopped by SIGTERM and killed when its time was over",),
+        ("Interrupted: rank 1 on algo-1 was stopped by SIGTERM and killed at the end of the grace period",),
         code="import os, signal, sys, time\n"
         "if os.environ['RANK'] == '1':\n"
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -373,7 +373,7 @@ STOPS = [
         "SIGTERM that the script ignores",
         137,
         (
-            "was stopped by SIGTERM and killed when its time was over",
+            "was stopped by SIGTERM and killed at the end of the grace period",
             "the script had not ended ",
             " s after the stop signal",
         ),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.runner_project import Project
 from trainshed.base.check import Check
+from trainshed.runner.tools.check_image.check import check_entrypoint
 from trainshed.runner.tools.check_image.image_config import check_config
 from trainshed.runner.tools.check_image.image_probe import PROBE, check_probe, parse
 
@@ -44,10 +47,13 @@ def test_a_good_image_is_good() -> None:
     ("changes", "name", "part"),
     [
         ({"Entrypoint": ["/bin/sh", "-c", "run.sh"]}, "ENTRYPOINT", "shell form"),
-        ({"Entrypoint": ["/usr/bin/tini"]}, "ENTRYPOINT", "may take arguments for its own"),
-        ({"Cmd": ["bash"]}, "CMD", "bash: SDK v3's local mode gives no command"),
+        ({"Entrypoint": ["/usr/bin/tini"]}, "ENTRYPOINT", "may interpret the command's options"),
+        ({"Cmd": ["bash"]}, "CMD", "bash: SDK v3's local mode passes no command"),
         ({"Cmd": None}, "CMD", "none"),
-        ({"StopSignal": "SIGKILL"}, "STOPSIGNAL", "would not be asked to stop"),
+        ({"Cmd": ["/bin/sh", "-c", "train"]}, "CMD", "shell form (train): the shell is process 1"),
+        ({"Cmd": ["/bin/bash", "-c", "cd /app && train"]}, "CMD", "does not forward stop signals"),
+        ({"Cmd": ["/bin/sh", "-c", "python serve.py"]}, "CMD", "python serve.py: SDK v3's local mode passes no command"),
+        ({"StopSignal": "SIGKILL"}, "STOPSIGNAL", "does not get a signal"),
         ({"Volumes": {"/opt/ml/model": {}}}, "VOLUME", "/opt/ml/model"),
         ({"Env": ["PATH=/bin"]}, "PYTHONUNBUFFERED", "not set"),
         ({"Env": ["CUDA_VERSION=12.8", "PYTHONUNBUFFERED=1"]}, "NVIDIA", "NVIDIA_VISIBLE_DEVICES"),
@@ -70,6 +76,7 @@ def test_a_configuration_that_gets_in_the_way_is_warned_of(changes: dict[str, ob
     [
         {"Entrypoint": ["tini", "--"]},
         {"Entrypoint": ["train"], "Cmd": None},
+        {"Cmd": ["/bin/sh", "-c", "exec train"]},
         {"StopSignal": "15"},
         {"StopSignal": ""},
         {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "PYTHONUNBUFFERED=1"]},
@@ -87,6 +94,7 @@ def test_a_very_large_image_is_warned_of() -> None:
     ("changes", "name", "level"),
     [
         ({"train": ""}, "train", "fail"),
+        ({"train_is_foreign": "yes"}, "train", "warn"),
         ({"python": ""}, "python", "fail"),
         ({"version": "3.9.2"}, "python", "fail"),
         ({"python_alias": ""}, "python", "warn"),
@@ -111,6 +119,45 @@ def test_the_probe_runs_in_any_shell_and_prints_facts() -> None:
     assert facts["done"] == "yes"
     assert facts["bash"]
     assert facts["uid"].isdigit()
+
+
+@pytest.mark.parametrize("first", ["foreign", "own"])
+def test_the_probe_tells_a_foreign_train_from_trainsheds(first: str, tmp_path: Path) -> None:
+    scripts = {
+        "foreign": "#!/bin/sh\necho theirs\n",
+        "own": "#!/usr/bin/python3\nfrom trainshed.container.main import command\n",
+    }
+    for folder, script in scripts.items():
+        path = tmp_path / folder / "train"
+        path.parent.mkdir()
+        path.write_text(script)
+        path.chmod(0o755)
+    second = "own" if first == "foreign" else "foreign"
+    path = f"{tmp_path}/{first}:{tmp_path}/{second}:/usr/bin:/bin"
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", PROBE], env={"PATH": path}, capture_output=True, text=True, timeout=60, check=True
+    )
+    facts = parse(done.stdout)
+    check = probe(**{name: facts.get(name, "") for name in ("train", "train_is_foreign", "own_train")})["train"]
+
+    assert facts["train"] == f"{tmp_path}/{first}/train" and facts["own_train"] == f"{tmp_path}/own/train"
+    if first == "own":
+        assert check.level == "ok"
+    else:
+        assert check.level == "warn" and f"is not trainshed's; trainshed's is {tmp_path}/own/train" in check.message
+
+
+def test_an_image_whose_entrypoint_is_train_is_told_that_nothing_else_runs(engine_that_fails: Any) -> None:
+    check = check_entrypoint("mine", engine_that_fails, {"Config": {"Entrypoint": ["/usr/local/bin/train"]}})
+
+    assert check.level == "warn" and "ENTRYPOINT is `train`" in check.message
+
+
+@pytest.fixture
+def engine_that_fails() -> Any:
+    """An engine that must not be asked."""
+    return SimpleNamespace(kind="docker")
 
 
 def test_one_image_has_to_be_named(project: Project) -> None:

@@ -55,7 +55,7 @@ def test_a_good_tree_has_nothing_to_be_warned_of(tree: Path) -> None:
 def test_nothing_is_changed_by_looking(tree: Path) -> None:
     (tree / "model").rmdir()
     before = sorted(tree.rglob("*"))
-    assert examine(tree)["model"].message == f"{tree}/model can be made"
+    assert examine(tree)["model"].message == f"{tree}/model can be created"
     assert sorted(tree.rglob("*")) == before
 
 
@@ -211,7 +211,7 @@ def test_an_old_python_and_a_wrong_clock_are_failures(monkeypatch: pytest.Monkey
 
 def test_each_check_is_one_line_and_the_last_line_counts() -> None:
     lines = as_lines([ok("a", "fine"), warn("bb", "so\nso", "do this"), fail("c", "bad")]).splitlines()
-    assert lines == ["ok    a   fine", "warn  bb  so so; fix: do this", "fail  c   bad", "1 ok, 1 to be warned of, 1 failed"]
+    assert lines == ["ok    a   fine", "warn  bb  so so; fix: do this", "fail  c   bad", "1 ok, 1 warning(s), 1 failed"]
 
 
 def test_json_has_the_same_checks() -> None:

@@ -50,7 +50,7 @@ def as_lines(checks: Iterable[Check]) -> str:
         for check in checks
     ]
     counts = {level: sum(check.level == level for check in checks) for level in ("fail", "warn", "ok")}
-    lines.append(f"{counts['ok']} ok, {counts['warn']} to be warned of, {counts['fail']} failed")
+    lines.append(f"{counts['ok']} ok, {counts['warn']} warning(s), {counts['fail']} failed")
     return mask_text("\n".join(lines))
 
 

@@ -1,4 +1,4 @@
-"""`demo`: trains something small right here, offline, in about ten seconds, so that one sees what a job looks like.
+"""`demo`: trains a small model here, offline, in about ten seconds, to show what a job looks like.
 
 In an image with torch and trainshed's ready programs: a network on the handwritten digits of scikit-learn. Elsewhere a
 line through points, in plain Python.
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     base = environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_BASE
     if os.path.isdir(f"{base}/input/config") and os.listdir(f"{base}/input/config"):
         raise TrainshedError(
-            f"{base} holds a job already", hint="run it with `train`, or mount an empty folder for the demo"
+            f"{base} already holds a job", hint="run it with `train`, or mount an empty folder for the demo"
         )
     if _writable(base):
         return _demo(base, base)
@@ -90,7 +90,7 @@ def _demo(base: str, kept: str) -> int:
         with open(f"{base}/input/config/hyperparameters.json", "w") as file:
             json.dump(hyperparameters, file)
     except OSError as error:
-        raise TrainshedError(f"the demo cannot be laid out: {error.filename}: {error.strerror}") from error
+        raise TrainshedError(f"the files of the demo cannot be written: {error.filename}: {error.strerror}") from error
     say(f"demo: {'a network on handwritten digits' if ready else 'a line through points'}, {EPOCHS} epochs, in {base}")
     code = train({**os.environ, "SAGEMAKER_BASE_DIR": base})
     if code == EXIT_SUCCESS and kept:

@@ -1,6 +1,6 @@
-"""`trainshed doctor`: is everything here that a job needs? One line a check, each with its fix; nothing is changed.
+"""`trainshed doctor`: checks that this place has what a job needs. Prints a line for each check; changes nothing.
 
-Works in a container, on a laptop, with and without a job in /opt/ml.
+Works in a container and on a laptop, with and without a job in /opt/ml.
 """
 
 from __future__ import annotations

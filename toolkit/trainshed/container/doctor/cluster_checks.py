@@ -1,9 +1,9 @@
-"""`trainshed doctor --cluster`, run by every host of a job: do the hosts find each other, and how good is the way?
+"""`trainshed doctor --cluster`, run on every host of a job: whether the hosts reach each other, and how well.
 
-The hosts meet over a roster of their own (two ports above rank 0's, so that it works as the program of a job, too). Host 0
-then says whose turn it is: in each round every host has at most one partner, so that measurements do not disturb each
-other. Of a pair, the lower one measures: the median of some round trips, what a connection carries in a quarter of a
-second, and how far the other's clock is off. All of it is bounded by `ROUNDS`.
+The hosts meet over a separate roster (two ports above rank 0's, so that the check also works as the program of a job).
+Host 0 then schedules rounds in which every host has at most one partner, so that measurements do not disturb each other.
+In a pair the host of lower rank measures: the median round-trip time, the bytes that one connection carries in a quarter
+of a second, and the offset of the other's clock. The number of rounds is at most `ROUNDS`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CLOCK = struct.Struct("!d")
 
 
 class Pair(Record):
-    """What one host found of another. Times in seconds; `problem` is why there is no measurement."""
+    """What one host measured of another. Times in seconds; `problem` says why there is no measurement."""
 
     one: str
     other: str
@@ -62,7 +62,7 @@ class Pair(Record):
 
 
 class Server:
-    """Answers the measurements of other hosts, in threads of its own, until it is closed."""
+    """Answers the measurements of other hosts, in background threads, until it is closed."""
 
     def __init__(self, token: str) -> None:
         self.token = token.encode()
@@ -79,7 +79,7 @@ class Server:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Echoes `p` with the time; takes everything after `c` and says how many bytes it was."""
+        """Answers each `p` with the time; after `c` counts the bytes that follow and answers with their number."""
         with connection:
             try:
                 connection.settimeout(PATIENCE)
@@ -96,12 +96,12 @@ class Server:
                 return
 
     def close(self) -> None:
-        """Takes no more connections."""
+        """Stops accepting connections."""
         self.socket.close()
 
 
 def measure(one: str, other: str, address: str, port: int, token: str) -> Pair:
-    """Measures the way from this host to another one; never raises."""
+    """Measures the connection from this host to another; never raises."""
     try:
         with socket.create_connection((address, port), timeout=PATIENCE / 4) as connection:
             connection.settimeout(PATIENCE / 2)
@@ -137,7 +137,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Pairs of hosts in rounds in which nobody appears twice; after all of them everyone has met everyone (or ROUNDS)."""
+    """Pairs of hosts, in rounds in which no host appears twice; all pairs occur unless there are more than ROUNDS rounds."""
     ring = list(range(count + count % 2))  # an odd number gets a partner that is not there
     found = []
     for _ in range(min(len(ring) - 1, ROUNDS)):
@@ -148,7 +148,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def facts(code_folder: str) -> dict[str, str]:
-    """What has to be the same on all hosts."""
+    """What must be equal on all hosts."""
     packages = sorted({name for folder in sys.path for name in _names(folder) if name.endswith(".dist-info")})
     found = {
         "trainshed": trainshed.__version__,
@@ -168,7 +168,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _digest(folder: str) -> str:
-    """Of the names and contents of a folder's files, "none" where there is no such folder."""
+    """A hash of the names and contents of a folder's files; "none" for a missing or empty folder."""
     digest, count, size = hashlib.sha256(), 0, 0
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -227,7 +227,7 @@ class Meeting:
         return done()
 
     def follow(self) -> list[Check]:
-        """The other hosts: do what host 0 says until it is over."""
+        """The other hosts: follows the instructions of host 0 until the check ends."""
         assert isinstance(self.part, Member)
         member = self.part
         member.send({"type": "doctor", "do": "facts", **self.mine()})
@@ -235,10 +235,10 @@ class Meeting:
         if self.failed is None:
             return [fail("cluster", f"{self.cluster.hosts[0]} did not finish the check", "look at its output")]
         where = f"the table is printed on {self.cluster.hosts[0]}"
-        return [fail("cluster", f"a check failed; {where}") if self.failed else ok("cluster", f"all is well; {where}")]
+        return [fail("cluster", f"a check failed; {where}") if self.failed else ok("cluster", f"all checks passed; {where}")]
 
     def lead(self) -> list[Check]:
-        """Host 0: collects, lets the pairs measure, judges, and tells the others."""
+        """Host 0: collects the facts, has the pairs measure, judges the results and sends the verdict."""
         assert isinstance(self.part, Leader)
         leader = self.part
         hosts = self.cluster.hosts
@@ -265,16 +265,16 @@ class Meeting:
         return checks
 
     def _place(self, leader: Leader, host: str) -> dict[str, Any]:
-        """Where a host's server is: at the address from which host 0 sees it, since names need not resolve everywhere."""
+        """The address of a host's server as host 0 sees it; names need not resolve on every host."""
         return {"address": leader.address_of(host), "port": self.facts[host]["port"]}
 
 
 def judge(
     hosts: tuple[str, ...], missing: list[str], known: Mapping[str, Mapping[str, Any]], pairs: list[Pair]
 ) -> list[Check]:
-    """The table: hosts, names, sameness, ways, clocks."""
+    """The checks of hosts, names, equal facts, connections and clocks."""
     found = [fail("hosts", f"{', '.join(missing)} did not answer", "look at its output") if missing else
-             ok("hosts", f"all {len(hosts)} are there")]  # fmt: skip
+             ok("hosts", f"all {len(hosts)} hosts answered")]  # fmt: skip
     for host, told in known.items():
         if told.get("unresolved"):
             fix = "put the hosts on one network, with these names (docker run --network NET --network-alias NAME)"
@@ -285,7 +285,7 @@ def judge(
             by_value.setdefault(told["facts"].get(name, "none"), []).append(host)
         if len(by_value) > 1:
             listed = "; ".join(f"{value} on {', '.join(where[:4])}" for value, where in by_value.items())
-            found.append(fail(f"same {name}", listed, "start all hosts from one image, with one copy of the code"))
+            found.append(fail(f"same {name}", listed, "start all hosts from the same image, with the same code"))
         else:
             found.append(ok(f"same {name}", next(iter(by_value))))
     for pair in sorted(pairs, key=lambda pair: (pair.bytes_per_second, -pair.latency)):
@@ -311,7 +311,7 @@ def checks(environ: Mapping[str, str], say: Callable[[str], None]) -> list[Check
     except TrainshedError as error:
         return [fail("cluster", error.message, error.hint)]
     if len(cluster.hosts) < 2 or not cluster.participates:
-        return [ok("cluster", "this job has one host: there is no other one to reach")]
+        return [ok("cluster", "this job has one host, so there are no connections to check")]
     token = job_token(job, cluster, {**environ, ROSTER_TOKEN: f"doctor {environ.get(ROSTER_TOKEN)}"})
     port = (job.settings.roster_port or cluster.port + 1) + 1
     port = port if port < 65_536 else port - 8  # the roster itself has turned back, too

@@ -31,11 +31,11 @@ LEAST_FREE = 1 << 30  # bytes
 
 
 def checks(environ: Mapping[str, str]) -> list[Check]:
-    """All checks of the job; one line that says so where there is none."""
+    """All checks of the job; a single line if there is no job."""
     try:
         job = read_job(environ)
     except NoJobError as error:
-        return [ok("job", f"none here, so only the machine was looked at ({error.message})")]
+        return [ok("job", f"none here, so only the machine was checked ({error.message})")]
     except JobError as error:
         return [
             fail("job", f"{problem.replace(suggestion='').line()}", problem.suggestion or "correct the file")
@@ -59,7 +59,7 @@ def checks(environ: Mapping[str, str]) -> list[Check]:
 
 
 def channel(one: Channel, job: Job) -> Check:
-    """Whether a channel is there and this user may read it, all of it as far as can be seen quickly."""
+    """Whether a channel exists and this user can read it; checks up to MOST_FILES files."""
     name = f"channel {one.name}"
     if one.input_mode == "Pipe":
         return ok(name, f"Pipe: {one.path}_<epoch> appear when the job runs")
@@ -72,7 +72,7 @@ def channel(one: Channel, job: Job) -> Check:
             name, f"{closed} cannot be read by uid {os.getuid()}", f"chmod -R a+rX {one.path}, or start as its owner"
         )
     if not count:
-        return warn(name, f"{one.path} holds no file", "is the right folder mounted?")
+        return warn(name, f"{one.path} is empty", "check that the right folder is mounted")
     return ok(name, f"{one.input_mode}: {one.path}, {'over ' if count > MOST_FILES else ''}{min(count, MOST_FILES)} file(s)")
 
 
@@ -109,19 +109,19 @@ def writable_folders(job: Job) -> list[tuple[str, str]]:
 
 
 def folder(name: str, path: str) -> Check:
-    """Whether files can be made there; of a folder that does not exist yet, whether it can be made."""
+    """Whether files can be created there; for a folder that does not exist yet, whether it can be created."""
     there = path
     while not os.path.exists(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)
     if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
-        return ok(name, f"{path} can be written" if there == path else f"{path} can be made")
+        return ok(name, f"{path} is writable" if there == path else f"{path} can be created")
     fix = f"chown it to uid {os.getuid()}, mount it without :ro, or start the container with --user"
     # Without checkpoints a job still runs.
     return (warn if name == "checkpoints" else fail)(name, f"{there} cannot be written by uid {os.getuid()}", fix)
 
 
 def free_space(job: Job) -> Check:
-    """Room on the disk of the model."""
+    """Free space on the disk of the model."""
     there = job.paths.model
     while not os.path.exists(there):
         there = os.path.dirname(there)
@@ -131,7 +131,7 @@ def free_space(job: Job) -> Check:
 
 
 def _run_checks(job: Job, environ: Mapping[str, str]) -> list[Check]:
-    """What the steps of `train` would say before anything is started."""
+    """What the steps of `train` report before a process is started."""
     found: list[Check] = []
     cluster = resolve(job, environ)
     found.append(_hosts(job, cluster, environ))
@@ -158,7 +158,7 @@ def _run_checks(job: Job, environ: Mapping[str, str]) -> list[Check]:
 
 
 def _unseen_source(job: Job) -> str:
-    """Where the code comes from if looking would mean fetching or unpacking; "" for a folder."""
+    """Where the code comes from if checking it needed a download or unpacking; "" for a folder."""
     code = job.channel("code")
     if has_entries(job.paths.code):
         return ""
@@ -177,7 +177,7 @@ def _hosts(job: Job, cluster: Cluster, environ: Mapping[str, str]) -> Check:
     missing = [host for host in cluster.hosts if not resolves(host)]
     if missing:
         fix = "start the other hosts on the same network, each with its name (docker run --network NET --network-alias NAME)"
-        return warn("hosts", f"{place}; no such name (yet): {', '.join(missing[:5])}", fix)
+        return warn("hosts", f"{place}; these names do not resolve (yet): {', '.join(missing[:5])}", fix)
     return ok("hosts", f"{place}; all names resolve")
 
 
@@ -199,14 +199,14 @@ def _port(number: int, setting: str) -> Check:
         try:
             probe.bind(("", number))
         except OSError:
-            return fail("port", f"{number}, for {whom}, is taken", f"set trainshed_{setting} to a free one, on all hosts")
+            return fail("port", f"{number}, for {whom}, is in use", f"set trainshed_{setting} to a free port, on all hosts")
     return ok("port", f"{number} is free for {whom}")
 
 
 def _requirements(program: Program) -> Check:
     if not program.requirements:
-        package = "the package itself" if program.kind == "package" else "nothing"
-        return ok("requirements", f"{package} to install")
+        what = "the package itself" if program.kind == "package" else "nothing"
+        return ok("requirements", f"{what} to install")
     try:
         with open(program.requirements, encoding="utf-8", errors="replace") as file:
             lines = [line for line in file if line.strip() and not line.lstrip().startswith("#")]
@@ -216,11 +216,11 @@ def _requirements(program: Program) -> Check:
 
 
 def _missing_launcher(job: Job) -> Check | None:
-    """The elastic agent is torch's; our own supervisor needs nothing, but ranks without torch are most likely a mistake."""
+    """The elastic agent needs torch. Our own supervisor does not, but its ranks without torch are probably a mistake."""
     from importlib.util import find_spec
 
     if job.distribution.kind != "torchrun" or find_spec("torch") is not None:
         return None
     if job.settings.engine == "torchrun":
-        return fail("launcher", "torch's elastic agent is asked for, and torch is not installed", "pip install torch")
-    return warn("launcher", "torchrun's ranks are asked for, and torch is not installed", "pip install torch")
+        return fail("launcher", "the job asks for torch's elastic agent, but torch is not installed", "pip install torch")
+    return warn("launcher", "the job asks for torchrun ranks, but torch is not installed", "pip install torch")

@@ -1,4 +1,4 @@
-"""What the machine or container offers, whatever the job: interpreter, limits, memory, GPUs, process 1."""
+"""What the machine or container has, independent of the job: interpreter, limits, memory, GPUs, process 1."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ def installer(environ: Mapping[str, str]) -> Check:
     found = [name for name in ("pip",) if find_spec(name)]
     found += ["uv"] if find_executable("uv", environ.get("PATH", os.defpath), "/") else []
     if not found:
-        return warn("pip", "neither pip nor uv is here", "install pip: a job's requirements.txt needs it")
+        return warn("pip", "neither pip nor uv is installed", "install pip: a job's requirements.txt needs it")
     return ok("pip", f"{' and '.join(found)} for requirements.txt")
 
 
 def user(environ: Mapping[str, str]) -> Check:
-    """Who runs this, and whether caches have a place."""
+    """The user, and whether the home folder is writable, which caches need."""
     home = environ.get("HOME") or "/"
     who = f"uid {os.getuid()}, gid {os.getgid()}"
     if os.access(home, os.W_OK | os.X_OK):
         return ok("user", f"{who}, home {home}")
     return warn(
-        "user", f"{who}, and its home {home} cannot be written", "set HOME to a writable folder: docker run -e HOME=/tmp"
+        "user", f"{who}, but its home {home} is not writable", "set HOME to a writable folder: docker run -e HOME=/tmp"
     )
 
 
@@ -80,7 +80,7 @@ def processor() -> Check:
 
 
 def memory(hardware: Hardware) -> Check:
-    """Memory that may be used."""
+    """Usable memory."""
     limited = " by the control group's limit" if cgroup.memory_limit() else ""
     text = f"{hardware.memory_bytes / GIB:.1f} GiB{limited}"
     if hardware.memory_bytes < GIB:
@@ -89,10 +89,10 @@ def memory(hardware: Hardware) -> Check:
 
 
 def shared_memory(hardware: Hardware) -> Check:
-    """/dev/shm, which is 64 MB in a container unless somebody says otherwise."""
+    """Size of /dev/shm, which is 64 MB in a container by default."""
     text = f"/dev/shm has {hardware.shm_bytes / (1 << 20):,.0f} MiB"
     if hardware.shm_bytes < LEAST_SHM:
-        return warn("shm", f"{text}: data loaders with workers may die of a bus error", "docker run --shm-size 2g")
+        return warn("shm", f"{text}: data loaders with workers may end with a bus error", "docker run --shm-size 2g")
     return ok("shm", text)
 
 
@@ -107,7 +107,7 @@ def open_files() -> Check:
 
 
 def clock() -> Check:
-    """A clock that stands before these files were installed is wrong, and TLS and checkpoints will suffer from it."""
+    """Whether the clock is later than the installation of these files; a wrong clock breaks TLS and checkpoints."""
     import time
 
     now, installed = time.time(), os.stat(__file__).st_mtime
@@ -118,9 +118,9 @@ def clock() -> Check:
 
 
 def process_one() -> Check:
-    """In a container process 1 gets the stop signal and inherits the orphans."""
+    """Process 1, which in a container receives stop signals and adopts orphans."""
     if os.getpid() == 1:
-        return ok("process 1", "this command itself; so will be `train`, which passes signals on and reaps")
+        return ok("process 1", "this command; `train` will be too, and then forwards signals and reaps children")
     try:
         with open("/proc/1/cmdline", "rb") as file:
             command = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
@@ -129,14 +129,14 @@ def process_one() -> Check:
     name = os.path.basename(command.split(" ")[0]) if command else "not to be seen"
     if os.path.exists("/.dockerenv") and name in _SHELLS:
         fix = 'start `train` itself: CMD ["train"], or `exec train` in the script'
-        return warn("process 1", f"a shell ({command[:60]}), which keeps stop signals from the job", fix)
+        return warn("process 1", f"a shell ({command[:60]}), which does not forward stop signals to the job", fix)
     return ok("process 1", name)
 
 
 def buffering(environ: Mapping[str, str]) -> Check:
-    """Whether the script's lines come when they are printed."""
+    """Whether the script's lines appear when they are printed."""
     if environ.get("PYTHONUNBUFFERED", "1"):
-        return ok("output", "lines come as they are printed (PYTHONUNBUFFERED)")
+        return ok("output", "lines appear as they are printed (PYTHONUNBUFFERED)")
     return warn(
-        "output", "PYTHONUNBUFFERED is set to nothing, so lines come late", "unset PYTHONUNBUFFERED: train sets it to 1"
+        "output", "PYTHONUNBUFFERED is set but empty, so lines appear late", "unset PYTHONUNBUFFERED: train sets it to 1"
     )

@@ -1,4 +1,4 @@
-"""Whether torch, where it is installed, loads and sees the GPUs; asked in a process of its own, since loading it is slow."""
+"""Whether torch, if installed, can be imported and sees the GPUs; checked in a subprocess, since importing it is slow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_torch(hardware: Hardware) -> list[Check]:
     if isinstance(answer, str):
         return [
             ok("gpus", gpus),
-            fail("torch", f"it is installed and cannot be loaded: {answer}", "python -c 'import torch'"),
+            fail("torch", f"installed, but cannot be imported: {answer}", "python -c 'import torch'"),
         ]
     return judge(hardware.gpus, answer)
 
@@ -49,19 +49,19 @@ def judge(gpus: int, torch: dict[str, Any]) -> list[Check]:
         return [ok("gpus", "none"), ok("torch", text)]
     if not torch["cuda"]:
         fix = "install torch's CUDA build, or use the gpu image"
-        return [ok("gpus", f"{gpus} GPU(s)"), fail("torch", f"{text}, while there are {gpus} GPU(s)", fix)]
+        return [ok("gpus", f"{gpus} GPU(s)"), fail("torch", f"{text}, but there are {gpus} GPU(s)", fix)]
     if not torch["available"]:
         fix = "the driver may be too old for this CUDA: compare nvidia-smi; in a container: docker run --gpus all"
         return [ok("gpus", f"{gpus} GPU(s)"), fail("torch", f"{text} finds no usable GPU of {gpus}", fix)]
     names = ", ".join(sorted(set(torch["names"])))
     if torch["count"] != gpus:
-        fix = "look at CUDA_VISIBLE_DEVICES and nvidia-smi"
+        fix = "check CUDA_VISIBLE_DEVICES and nvidia-smi"
         return [ok("gpus", f"{gpus} GPU(s)"), warn("torch", f"{text} sees {torch['count']} of {gpus} GPU(s): {names}", fix)]
     return [ok("gpus", f"{gpus} GPU(s): {names}"), ok("torch", text)]
 
 
 def _ask() -> dict[str, Any] | str:
-    """torch's answer, or the last line of its complaint."""
+    """torch's answer, or the last line of its error."""
     try:
         # From /, so that no file of the user's (`random.py`) stands before a module that torch needs.
         done = subprocess.run(

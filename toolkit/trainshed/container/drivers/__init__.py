@@ -1,6 +1,5 @@
-"""What stands in our images where SDK v3's drivers, which replace `train`, call `mpirun`, `torchrun` and
-`/usr/sbin/sshd`.
+"""Programs of our images in place of the `mpirun`, `torchrun` and `/usr/sbin/sshd` that SDK v3's drivers call.
 
-The drivers come with the job and are not ours to change; these programs put right what they get wrong and hand over
-to the real one. images/install puts them in their places; a wheel installed elsewhere changes nobody's commands.
+The drivers replace `train`, come with the job and cannot be changed; these programs correct their errors and execute the
+real ones. images/install installs them; a wheel installed in another image replaces no commands.
 """

@@ -1,4 +1,4 @@
-"""Whether a network interface that somebody names is there, and which one to use instead."""
+"""Checks that a named network interface exists, and chooses another if it does not."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ def list_interfaces() -> list[str]:
 
 
 def default() -> str:
-    """The interface that leads to the other hosts, "" where none does."""
+    """The interface that leads to the other hosts; "" if there is none."""
     return interface_to("")
 
 
-def there(named: str, interfaces: list[str]) -> bool:
-    """Whether what an option names can be: a network (10.0.0.0/8), a choice (^lo), or an interface that exists.
+def is_valid(named: str, interfaces: list[str]) -> bool:
+    """Whether an option's value can work: a network (10.0.0.0/8), an exclusion (^lo), or an interface that exists.
 
-    NCCL takes a name as the beginning of one unless `=` stands before it.
+    NCCL takes a name as a prefix unless `=` precedes it.
     """
     names = [name for name in named.split(",") if name]
-    return any("/" in name or name[:1] in ("^", "=") or any(one.startswith(name) for one in interfaces) for name in names)
+    return any(
+        "/" in name or name[:1] in ("^", "=") or any(interface.startswith(name) for interface in interfaces)
+        for name in names
+    )
 
 
 def note(wrong: str, right: str) -> str:
-    """What to tell the user."""
-    return f"there is no network interface {wrong!r} in this container; using {right}"
+    """The message to the user."""
+    return f"network interface {wrong!r} does not exist in this container; using {right}"

@@ -1,19 +1,20 @@
-"""`mpirun` in front of the real one: corrects what SDK v3's MPI driver says, says so, and turns into the real program.
+"""Wrapper of `mpirun`: corrects the options of SDK v3's MPI driver, with a message, and executes the real program.
 
     -mca btl_tcp_if_include ethwe      local mode names an interface that no container has: the one of the default route
-    -x NCCL_SOCKET_IFNAME=ethwe        likewise
+    -x NCCL_SOCKET_IFNAME=ethwe        the same
     --host a:2,b:2 -np 2               the driver gives the ranks of one host as the number of all (half the slots idle)
 
-Everything else, and everybody else's command line, passes as it is. Options cannot do this: Open MPI refuses an option
-that is repeated with another value.
+Everything else, and any other caller's command line, is passed unchanged. Additional options cannot correct this: Open MPI
+rejects an option that is repeated with another value.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 
-from .interfaces import DRIVER_VARIABLE, default, list_interfaces, note, there
+from .interfaces import DRIVER_VARIABLE, default, is_valid, list_interfaces, note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,44 +33,38 @@ def corrected(
     interfaces: list[str],
     default: Callable[[], str],
 ) -> tuple[list[str], list[str]]:
-    """The command line to be run, and a line about each thing that was changed.
+    """Returns the command line to run, and a message for each change.
 
     Args:
         arguments: without the program's name.
-        interfaces: the network interfaces that there are.
-        default: names the one that leads to the other hosts, "" where none does.
+        interfaces: the network interfaces that exist.
+        default: returns the interface that leads to the other hosts, "" if there is none.
     """
-    made, notes = list(arguments), []
-    for place in range(len(made) - 1):
-        option, value = made[place], made[place + 1]
+    command, notes = list(arguments), []
+    for index in range(len(command) - 1):
+        option, value = command[index], command[index + 1]
         name, given, text = value.partition("=")
-        if option in _MCA and value in _INTERFACES and place + 2 < len(made):
-            if not there(made[place + 2], interfaces) and (right := default()):
-                notes.append(note(made[place + 2], right))
-                made[place + 2] = right
-        elif (
-            option in ("-x", "--x") and name in _VARIABLES and given and not there(text, interfaces) and (right := default())
-        ):
+        if option in _MCA and value in _INTERFACES and index + 2 < len(command):
+            if not is_valid(command[index + 2], interfaces) and (right := default()):
+                notes.append(note(command[index + 2], right))
+                command[index + 2] = right
+        elif option not in ("-x", "--x") or name not in _VARIABLES or not given:
+            continue
+        elif not is_valid(text, interfaces) and (right := default()):
             notes.append(note(text, right))
-            made[place + 1] = f"{name}={right}"
+            command[index + 1] = f"{name}={right}"
     if environ.get(DRIVER_VARIABLE):
-        notes += _count_all(made)
-    return made, list(dict.fromkeys(notes))
+        notes += _correct_count(command)
+    return command, list(dict.fromkeys(notes))
 
 
-def _count_all(made: list[str]) -> list[str]:
-    """Puts the number of all slots where the driver gives those of one host; what there is to say about it."""
-    for place in range(len(made) - 1):
-        if made[place] in ("--host", "-host", "-H"):
-            slots = [
-                int(slots) if slots.isdigit() else 1 for slots in (h.partition(":")[2] for h in made[place + 1].split(","))
-            ]
-            break
-    else:
-        return []
-    for place in range(len(made) - 1):
-        if made[place] in _COUNTS and len(slots) > 1 and made[place + 1] == str(slots[0]):
-            made[place + 1] = str(sum(slots))
+def _correct_count(command: list[str]) -> list[str]:
+    """Replaces the number of one host's slots by that of all; returns the message about it."""
+    hosts = next((value for option, value in pairwise(command) if option in ("--host", "-host", "-H")), "")
+    slots = [int(number) if number.isdigit() else 1 for _, _, number in (host.partition(":") for host in hosts.split(","))]
+    for index, (option, value) in enumerate(pairwise(command)):
+        if option in _COUNTS and len(slots) > 1 and value == str(slots[0]):
+            command[index + 1] = str(sum(slots))
             return [
                 f"{sum(slots)} ranks on {len(slots)} hosts: the driver asks for {slots[0]}, which is the number of one host"
             ]
@@ -77,7 +72,7 @@ def _count_all(made: list[str]) -> list[str]:
 
 
 def real(name: str, path: str, own: str) -> str:
-    """The first program called `name` on `path` that is not in the folder `own`; "" where there is none."""
+    """The first program called `name` on `path` that is not in the folder `own`; "" if there is none."""
     for folder in path.split(os.pathsep):
         program = f"{folder or '.'}/{name}"
         if os.path.realpath(folder or ".") != os.path.realpath(own) and os.access(program, os.X_OK):
@@ -86,14 +81,14 @@ def real(name: str, path: str, own: str) -> str:
 
 
 def main() -> None:
-    """Turns into the real mpirun."""
+    """Executes the real mpirun."""
     program = real("mpirun", os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable))
     if not program:
-        sys.exit("trainshed: there is no mpirun in this image: it was built with WITH_MPI=0")
+        sys.exit("trainshed: mpirun is missing: the image was built with WITH_MPI=0")
     arguments, notes = corrected(sys.argv[1:], os.environ, interfaces=list_interfaces(), default=default)
     for line in notes:
         print(f"trainshed: mpirun: {line}", file=sys.stderr, flush=True)
-    os.execv(program, ["mpirun", *arguments])  # by its bare name: a whole path would have it set a prefix of its own
+    os.execv(program, ["mpirun", *arguments])  # by its bare name: with a whole path it sets a prefix
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""`/usr/sbin/sshd` in front of the real one: gives the hosts of a job of SDK v3's MPI driver a key of the job's own.
+"""Wrapper of `/usr/sbin/sshd`: gives the hosts of a job with SDK v3's MPI driver a key for this job alone.
 
-The driver needs root to reach root on every host by ssh, without a password and without a question. Images that serve it
-carry one key pair for all their users. Ours carry none: each host makes the same key from what the job is (name, config
-files, drivers, and `TRAINSHED_ROSTER_TOKEN` where the job's environment has one), as host key and as root's own, and knows
-the job's hosts by it. Whoever knows a job's whole description could make its key; the token closes that.
+The driver needs ssh from root to root on every host, without a password and without a prompt. Other images that serve it
+contain one key pair for all their users. Ours contain none: each host derives the same key from the description of the
+job (name, config files, drivers, and `TRAINSHED_ROSTER_TOKEN` if the job's environment has it), as host key and as root's
+key, and recognizes the job's hosts by it. Anyone who knows the whole description could derive the key; the token prevents
+that.
 
-Keys that are there already, of an image derived from ours, are left alone.
+Existing keys, of an image derived from ours, are left unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _OWN_TO_A_LOGIN = ("HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PWD", "SHELL", "SHL
 
 
 def job_seed(environ: Mapping[str, str], base: str = "/opt/ml") -> bytes:
-    """32 bytes that every host of a job finds alike, and hosts of another job find otherwise."""
+    """32 bytes that are equal on every host of a job and differ between jobs."""
     digest = hashlib.sha256(json.dumps([environ.get(name, "") for name in _NAMES]).encode())
     for name in DESCRIBED_BY:
         try:
@@ -68,9 +69,9 @@ def key_pair(seed: bytes) -> tuple[str, str]:
 
 
 def install(folder: str, hosts: list[str], private: str, public: str) -> str:
-    """Puts the job's key into a user's .ssh folder: as own key, as one that may enter, as the key of all hosts.
+    """Puts the job's key into a user's .ssh folder: as the user's key, as an authorized key, as the key of all hosts.
 
-    Returns the private key's path; "" where the user has a key of this kind already, which is left alone.
+    Returns the private key's path; "" if the user already has a key of this kind, which is left unchanged.
     """
     own = f"{folder}/id_ed25519"
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -90,9 +91,9 @@ def install(folder: str, hosts: list[str], private: str, public: str) -> str:
 
 
 def write_environment(folder: str, environ: Mapping[str, str]) -> None:
-    """Has a login from another host find this host's variables: a rank's SM_CURRENT_HOST is that of its own host.
+    """Writes this host's variables for logins from other hosts: a rank then has the SM_CURRENT_HOST of its host.
 
-    The driver appends them to /etc/environment for the same end, which PAM does not read in every container.
+    The driver appends them to /etc/environment for this purpose, which PAM does not read in every container.
     """
     lines = [
         f"{name}={value}\n" for name, value in environ.items() if name not in _OWN_TO_A_LOGIN and "\n" not in name + value
@@ -102,26 +103,26 @@ def write_environment(folder: str, environ: Mapping[str, str]) -> None:
 
 
 def options(environ: Mapping[str, str], home: str) -> list[str]:
-    """What sshd needs on its command line for a job of the MPI driver; [] for everyone else."""
+    """sshd's additional options for a job of the MPI driver; [] without that driver."""
     if not environ.get(DRIVER_VARIABLE) or os.geteuid() != 0:
         return []
     chosen = ["-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no"]
     try:
         hosts = [str(host) for host in json.loads(environ.get("SM_HOSTS") or "[]")]
-        if len(hosts) < 2:  # nobody will call, but the driver wants sshd to run
+        if len(hosts) < 2:  # no host will connect, but the driver needs sshd to run
             return chosen
         key = install(f"{home}/.ssh", hosts, *key_pair(job_seed(environ)))
         write_environment(f"{home}/.ssh", environ)
     except (OSError, ImportError, ValueError) as error:
-        print(f"trainshed: sshd: no key for this job could be made: {error}", file=sys.stderr, flush=True)
+        print(f"trainshed: sshd: the key for this job could not be made: {error}", file=sys.stderr, flush=True)
         return chosen
     return [*chosen, "-o", "PermitUserEnvironment=yes", *(["-h", key] if key else [])]
 
 
 def main() -> None:
-    """Turns into the real sshd."""
+    """Executes the real sshd."""
     if not os.access(REAL, os.X_OK):
-        sys.exit("trainshed: there is no sshd in this image: it was built with WITH_MPI=0")
+        sys.exit("trainshed: sshd is missing: the image was built with WITH_MPI=0")
     os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
     chosen = options(os.environ, os.path.expanduser("~root"))
     if "-h" not in chosen and os.geteuid() == 0:  # a container's own host keys, where it has none; no image carries any

@@ -1,6 +1,6 @@
-"""`torchrun` in front of torch's: in SDK v3's local mode NCCL is told to use `ethwe`, an interface that no container has.
+"""Wrapper of torch's `torchrun`: SDK v3's local mode makes NCCL use `ethwe`, an interface that no container has.
 
-NCCL then finds no network at all, on one host, too. Outside SDK v3's torchrun driver this is torch's program as it is.
+NCCL then finds no network, even on one host. Without SDK v3's torchrun driver this runs torch's program unchanged.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .interfaces import DRIVER_VARIABLE, default, list_interfaces, note, there
+from .interfaces import DRIVER_VARIABLE, default, is_valid, list_interfaces, note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 def corrected(
     environ: Mapping[str, str], *, interfaces: list[str], default: Callable[[], str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The variables to be set, and a line about each.
+    """Returns the variables to set, and a message for each.
 
     Args:
-        interfaces: the network interfaces that there are.
-        default: names the one that leads to the other hosts, "" where none does.
+        interfaces: the network interfaces that exist.
+        default: returns the interface that leads to the other hosts, "" if there is none.
     """
     changed, notes = {}, []
     for name in VARIABLES:
         named = environ.get(name, "")
-        if named and not there(named, interfaces) and (right := default()):
+        if named and not is_valid(named, interfaces) and (right := default()):
             changed[name] = right
             notes.append(note(named, right))
     return changed, list(dict.fromkeys(notes))

@@ -1,4 +1,4 @@
-"""From an outcome to the reason: which rank failed first, how, where, and what to do."""
+"""Derives the failure from an outcome: which rank failed first, how, where, and what to do."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 20
 LONG_LINE = 2000  # characters
-# What ranks say when it was another one that failed.
+# What ranks print when another rank failed.
 _SECONDARY = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|ncclRemoteError|ncclSystemError|[Rr]emote process|"
     r"Socket closed|recvBytes|failed to recv|Connection refused|EOF|[Ww]atchdog|communicator was aborted|DistNetworkError"
 )
-# How much a process may print after the exception that ended it. Python exits with 1 after one, and libraries then say
-# goodbye at length; with any other status an exception further up is most likely one that the script lived through.
+# How much a process may print after the exception that ended it. Python exits with 1 after one, and libraries then print
+# more while they shut down; with any other status an exception further up is probably one that the script handled.
 LINES_AFTER_EXCEPTION = {1: 200}
 FEW_LINES = 20
 _SIGNALS = {
@@ -46,11 +46,11 @@ _SIGNALS = {
     "SIGABRT": "aborted by native code",
     "SIGFPE": "arithmetic error in native code",
     "SIGILL": "illegal instruction",
-    "SIGKILL": "killed, not to be caught",
+    "SIGKILL": "which cannot be caught",
     "SIGTERM": "asked to stop",
     "SIGINT": "interrupted",
     "SIGHUP": "hung up",
-    "SIGPIPE": "nobody read its output",
+    "SIGPIPE": "its output was closed",
 }
 
 
@@ -65,7 +65,7 @@ def signal_name(number: int) -> str:
 def diagnose(
     outcome: Outcome, job: Job, cluster: Cluster, code_folder: str, oom_kills: int, secrets: tuple[str, ...]
 ) -> Failure | None:
-    """The failure that an outcome amounts to; None where everything exited with 0."""
+    """Returns the failure of an outcome; None if every process exited with 0."""
     result = first_failure(outcome, code_folder)
     if result is None:
         return None
@@ -128,18 +128,18 @@ def _kind(result: ProcessResult, interrupted: bool, stopped: bool) -> str:
 
 
 def is_secondary(failure: Failure) -> bool:
-    """Whether a failure only says that another rank went away."""
+    """Whether a failure only reports that another rank is gone."""
     return bool(_SECONDARY.search(failure.summary))
 
 
 def searchable(output: bytes) -> str:
-    """Output for regular expressions: of very long lines, which would take them long, only the two ends."""
+    """Output for regular expressions: very long lines are cut to their two ends, since searching them would be slow."""
     lines = output.decode("utf-8", "replace").splitlines()
     return "\n".join(line if len(line) <= LONG_LINE else line[: LONG_LINE // 2] + line[-LONG_LINE // 2 :] for line in lines)
 
 
 def fatal_exception(result: ProcessResult, code_folder: str) -> Raised | None:
-    """The exception that ended a process, None where it printed none or lived on after the last one."""
+    """The exception that ended a process; None if it printed no exception or continued after the last one."""
     raised = find_exception(searchable(result.tail), code_folder)
     if raised and raised.after <= LINES_AFTER_EXCEPTION.get(result.returncode, FEW_LINES):
         return raised
@@ -151,16 +151,16 @@ def _died_of_our_stop(result: ProcessResult) -> bool:
 
 
 def _moment(result: ProcessResult, raised: Raised | None) -> float:
-    """When the failure first showed, in seconds since the start: its traceback, or the exit."""
+    """Time of the failure's first sign, its traceback or the exit, in seconds since the start."""
     return result.ended if raised is None or result.traceback_at is None else min(result.traceback_at, result.ended)
 
 
 def first_failure(outcome: Outcome, code_folder: str) -> ProcessResult | None:
-    """The process whose failure came first.
+    """Returns the process that failed first.
 
-    Exits alone would mislead: a rank that raised may take longer to end than its peers take to notice. So the moment
-    counts at which its traceback began to arrive. A rank that only reports a lost peer comes after all that have a reason
-    of their own, and last come those that we stopped.
+    The order of exits is misleading: a rank that raised an exception may take longer to end than its peers take to notice.
+    So the time at which its traceback began to arrive counts. Ranks that only report a lost peer rank behind those with
+    another reason, and ranks that we stopped come last.
     """
     failed = [result for result in outcome.results if result.returncode != 0]
     if len(failed) < 2:
@@ -185,7 +185,7 @@ def _how(result: ProcessResult, context: Context) -> str:
         if context.oom_kills and result.signal == signal.SIGKILL:
             return "was killed by the kernel: out of memory"
         if context.stop_signal and context.killed_by_us:
-            return f"was stopped by {signal_name(context.stop_signal)} and killed when its time was over"
+            return f"was stopped by {signal_name(context.stop_signal)} and killed at the end of the grace period"
         if context.stop_signal == result.signal:
             return f"was stopped by {name}"
         return f"was killed by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
@@ -195,7 +195,7 @@ def _how(result: ProcessResult, context: Context) -> str:
 
 
 def _what(raised: Raised | None, text: str, helper: bool) -> str:
-    """The exception, or the last line that was printed; of a helper all it said, which is not much."""
+    """The exception, or the last line printed; for a helper all that it printed, which is short."""
     if raised is not None and raised.text:
         return f": {raised.text}"
     lines = [line.strip() for line in text.splitlines() if line.strip(" \t-")]  # Open MPI rules its messages off
@@ -207,7 +207,7 @@ def _what(raised: Raised | None, text: str, helper: bool) -> str:
 
 
 def _recorded_exception(result: ProcessResult, code_folder: str) -> Raised | None:
-    """The exception that torch's `@record` wrote for this rank, if the script uses it."""
+    """Reads the exception that torch's `@record` wrote for this rank, if the script uses it."""
     path = result.spec.env.get("TORCHELASTIC_ERROR_FILE", "")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -216,7 +216,7 @@ def _recorded_exception(result: ProcessResult, code_folder: str) -> Raised | Non
     except (OSError, ValueError, KeyError, TypeError):
         return None
     raised = find_exception(callstack, code_folder)
-    return raised.replace(start=0, end=0) if raised else None  # those are no lines of the output
+    return raised.replace(start=0, end=0) if raised else None  # these lines are not part of the output
 
 
 def _last_lines(result: ProcessResult, shown: Raised | None = None) -> str:
@@ -228,7 +228,7 @@ def _last_lines(result: ProcessResult, shown: Raised | None = None) -> str:
 
 
 def failure_of_error(error: BaseException, host: str, secrets: tuple[str, ...]) -> Failure:
-    """The failure for an error before or beside the script: ours to explain, or, last of all, ours to mend."""
+    """The failure for an error outside the script: an explained one, or an internal error of trainshed."""
     if isinstance(error, TrainshedError):
         return Failure(
             kind=type(error).__name__,
@@ -251,14 +251,14 @@ def failure_of_error(error: BaseException, host: str, secrets: tuple[str, ...]) 
 
 
 def failure_of_start(error: StartError, host: str, secrets: tuple[str, ...]) -> Failure:
-    """The failure for a program that the operating system would not start."""
+    """The failure for a program that the operating system did not start."""
     program, number = error.spec.argv[0], error.error.errno
     hints = {
-        "cwd": "the working directory is missing or may not be entered",
+        "cwd": "the working directory does not exist or cannot be entered",
         7: "the hyperparameters or variables are longer than the system allows; pass large values in a file",
         8: "it was built for another processor architecture, or is a script without a `#!` line",
         12: "there is not enough memory to start a process",
-        11: "there are too many processes; raise the limit (docker run --pids-limit)",
+        11: "the limit of processes is reached; raise it (docker run --pids-limit)",
         13: f"make it executable: chmod +x {program}",
         2: f"{os.path.basename(program)} is not in the image, or the interpreter of its `#!` line is not",
     }

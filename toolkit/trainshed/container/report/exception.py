@@ -50,7 +50,7 @@ class Raised(Record):
     place: `train.py:41 in main`, the innermost frame of the user's code, "" where there is none.
     traceback: the whole block, "" where there is none.
     start, end: its lines in the output, the first and the one after the last.
-    after: how many lines that are not blank follow it. Many mean that the program lived on.
+    after: number of lines that follow it and are not blank. Many mean that the program continued.
     """
 
     name: str
@@ -69,10 +69,10 @@ class Raised(Record):
 
 
 def find_exception(output: str, code_folder: str) -> Raised | None:
-    """The exception that ended the process which printed `output`; None where nothing looks like one.
+    """Returns the exception that ended the process which printed `output`; None if it printed no exception.
 
-    It is the last one, with two exceptions: what a launcher raises about a child's failure gives way to the child's own
-    just before it, and a crash that no Python code led to (at exit, most often) to the exception just before it.
+    This is the last one, except in two cases: an exception that a launcher raises about a failed child is replaced by the
+    child's own just before it, and a crash outside Python code (usually at exit) by the exception just before it.
     """
     lines = [_RANK_TAG.sub("", line) for line in _COLOR.sub("", output).splitlines()]
     found, native = _tracebacks(lines, code_folder), _native_error(lines, code_folder)
@@ -81,9 +81,9 @@ def find_exception(output: str, code_folder: str) -> Raised | None:
     found = sorted([*found, *native, *_usage_error(lines)], key=lambda raised: raised.end)
     while found:
         last = found.pop()
-        gives_way = last.name.rpartition(".")[2] in _WRAPPERS or (last in native and not last.place)
-        if not (gives_way and found and last.start - found[-1].end <= _NEAR):
-            # A message has no end that one could see: what follows its first line may be other words already.
+        replaced = last.name.rpartition(".")[2] in _WRAPPERS or (last in native and not last.place)
+        if not (replaced and found and last.start - found[-1].end <= _NEAR):
+            # The end of a message is not marked: what follows its first line may already be other output.
             after = sum(1 for line in lines[last.end :] if line.strip()) + last.message.count("\n")
             return last.replace(traceback=_with_causes(lines, last, found), after=after)
     return None

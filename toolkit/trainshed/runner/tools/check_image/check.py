@@ -1,7 +1,7 @@
-"""`trainshed check-image IMAGE`: is this a training image? Asked from outside, through the container engine.
+"""`trainshed check-image IMAGE`: checks from outside, through the container engine, whether an image can train.
 
-First what the image says of itself, then three short containers: one that echoes, one that looks around, and, where
-trainshed is inside, its doctor.
+First its configuration, then three short containers: one that echoes, one that inspects, and, if trainshed is installed
+inside, its doctor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainshed.base.check import Check, as_json, as_lines, fail, ok, warn
 from trainshed.base.errors import EXIT_JOB, EXIT_SUCCESS, EXIT_USER
 
 from ...places.container_engine import Engine, EngineError, find_engine, hint_for, near_image, reason
-from .image_config import check_config
+from .image_config import check_config, runs_train_only
 from .image_probe import PROBE, check_probe, parse
 
 USAGE = """\
@@ -51,9 +51,11 @@ def examine(image: str, engine: Engine) -> list[Check]:
     """All checks of an image. Raises EngineError if there is no such image."""
     known = engine.inspect_image(image)
     if known is None:
-        raise EngineError(f"there is no image {image} here", hint=near_image(image, engine) or f"{engine.kind} pull {image}")
+        raise EngineError(
+            f"image {image} does not exist here", hint=near_image(image, engine) or f"{engine.kind} pull {image}"
+        )
     found = check_config(known)
-    found.append(check_entrypoint(image, engine))
+    found.append(check_entrypoint(image, engine, known))
     done = engine.run("run", "--rm", "--entrypoint", "/bin/sh", image, "-c", PROBE, timeout=SECONDS)
     if done.returncode != 0 and not done.stdout:
         return [*found, fail("shell", f"/bin/sh cannot be run: {reason(done.stderr)}", "use a base image with a shell")]
@@ -66,14 +68,19 @@ def examine(image: str, engine: Engine) -> list[Check]:
     return found
 
 
-def check_entrypoint(image: str, engine: Engine) -> Check:
+def check_entrypoint(image: str, engine: Engine, known: dict[str, Any]) -> Check:
     """Whether a command given to the image is what runs; the SDKs run `chmod` this way, users `bash`."""
+    if runs_train_only(known):
+        fix = 'drop ENTRYPOINT and set CMD ["train"]'
+        return warn("commands", f"ENTRYPOINT is `train`, so only that runs, not `{engine.kind} run {image} bash`", fix)
     done = engine.run("run", "--rm", image, "echo", "trainshed-asks", timeout=SECONDS)
     if done.stdout.strip().endswith("trainshed-asks") and done.returncode == 0:
         return ok("commands", "run as they are given")
     said = reason(done.stderr) if done.stderr.strip() else f"it printed {done.stdout.strip()[:80]!r}"
     fix = 'remove ENTRYPOINT, or let it end in `exec "$@"`'
-    return fail("commands", f"`{engine.kind} run {image} echo ok` does not echo: {said}", hint_for(done.stderr) or fix)
+    return fail(
+        "commands", f"`{engine.kind} run {image} echo ok` prints something else: {said}", hint_for(done.stderr) or fix
+    )
 
 
 def check_other_user(image: str, engine: Engine, facts: dict[str, str]) -> Check:
@@ -92,7 +99,7 @@ def check_other_user(image: str, engine: Engine, facts: dict[str, str]) -> Check
 
 
 def check_inside(image: str, engine: Engine) -> list[Check]:
-    """What `trainshed doctor` says in the image; the names get `inside: ` before them."""
+    """The checks of `trainshed doctor` inside the image; their names start with `inside: `."""
     done = engine.run(
         "run", "--rm", "--entrypoint", "trainshed", "--shm-size", "2g", image, "doctor", "--json", timeout=SECONDS
     )
@@ -106,5 +113,5 @@ def check_inside(image: str, engine: Engine) -> list[Check]:
     except (ValueError, KeyError, TypeError):
         said = reason(done.stderr)
         return [
-            fail("inside", f"`trainshed doctor` gives no answer: {said}", "install the same trainshed inside as outside")
+            fail("inside", f"`trainshed doctor` fails: {said}", "install the same version of trainshed inside as outside")
         ]

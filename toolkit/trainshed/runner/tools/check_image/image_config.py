@@ -9,6 +9,7 @@ from trainshed.base.check import Check, ok, warn
 GOOD_SIGNALS = ("", "SIGTERM", "TERM", "15", "SIGINT", "INT", "2", "SIGQUIT", "QUIT", "3", "SIGHUP", "HUP", "1")
 LARGE = 12e9  # bytes; beyond this pulling takes minutes on every new machine
 _INITS = ("tini", "dumb-init", "docker-init")
+_SHELLS = tuple([shell, "-c"] for shell in ("/bin/sh", "/bin/bash", "sh", "bash"))
 
 
 def environment_of(known: dict[str, Any]) -> dict[str, str]:
@@ -41,35 +42,53 @@ def _entrypoint(entrypoint: list[str]) -> Check:
     if not entrypoint:
         return ok("ENTRYPOINT", "none, so `train` is process 1")
     text = " ".join(entrypoint)
-    if entrypoint[:2] in (["/bin/sh", "-c"], ["/bin/bash", "-c"], ["sh", "-c"], ["bash", "-c"]):
+    if entrypoint[:2] in _SHELLS:
         fix = 'write it as a list: ENTRYPOINT ["program"], or drop it'
         return warn(
-            "ENTRYPOINT", f"shell form ({text}): the shell takes `train` for its own argument and keeps signals", fix
+            "ENTRYPOINT",
+            f"shell form ({text}): the shell consumes the argument `train` and does not forward stop signals",
+            fix,
         )
     name = entrypoint[0].rsplit("/", 1)[-1]
     if name in _INITS and "--" not in entrypoint:
         fix = f'ENTRYPOINT ["{entrypoint[0]}", "--"], or drop it: train reaps and passes signals on itself'
-        return warn("ENTRYPOINT", f"{text} may take arguments for its own", fix)
+        return warn("ENTRYPOINT", f"{text} may interpret the command's options as its own", fix)
     return ok("ENTRYPOINT", text)
 
 
+def runs_train_only(known: dict[str, Any]) -> bool:
+    """Whether the image's ENTRYPOINT is `train`, which takes every command for its own argument."""
+    entrypoint = (known.get("Config") or {}).get("Entrypoint") or []
+    return bool(entrypoint) and entrypoint[-1].rsplit("/", 1)[-1] == "train"
+
+
 def _command(command: list[str], entrypoint: list[str]) -> Check:
+    if command[:2] in _SHELLS:
+        words = " ".join(command[2:]).split()
+        if "train" in words[-1:] and words[:1] != ["exec"]:
+            return warn(
+                "CMD",
+                f"shell form ({' '.join(words)}): the shell is process 1 and does not forward stop signals, so "
+                "`docker stop` kills the script before it can save",
+                'CMD ["train"]',
+            )
+        command = words
     if any(part == "train" or part.endswith("/train") for part in [*entrypoint, *command][-2:]):
         return ok("CMD", " ".join(command) or "in the ENTRYPOINT")
-    found = " ".join(command) or "none"
-    return warn("CMD", f"{found}: SDK v3's local mode gives no command, and expects training", 'CMD ["train"]')
+    shown = " ".join(command) or "none"
+    return warn("CMD", f"{shown}: SDK v3's local mode passes no command and expects the image to train", 'CMD ["train"]')
 
 
 def _stop_signal(number: str) -> Check:
     if number.upper() in GOOD_SIGNALS:
         return ok("STOPSIGNAL", number or "SIGTERM (default)")
-    return warn("STOPSIGNAL", f"{number}: the script would not be asked to stop", "STOPSIGNAL SIGTERM")
+    return warn("STOPSIGNAL", f"{number}: the script does not get a signal that it can handle", "STOPSIGNAL SIGTERM")
 
 
 def _volumes(volumes: dict[str, Any]) -> Check:
     below = sorted(path for path in volumes if path == "/opt/ml" or path.startswith("/opt/ml/"))
     if below:
-        return warn("VOLUME", f"{', '.join(below)}: hides what is mounted or baked there", "drop the VOLUME line")
+        return warn("VOLUME", f"{', '.join(below)}: hides what the image or a mount has there", "remove the VOLUME line")
     return ok("VOLUME", "none below /opt/ml")
 
 
@@ -77,7 +96,7 @@ def _buffering(variables: dict[str, str]) -> Check:
     if variables.get("PYTHONUNBUFFERED"):
         return ok("PYTHONUNBUFFERED", variables["PYTHONUNBUFFERED"])
     fix = "ENV PYTHONUNBUFFERED=1"
-    return warn("PYTHONUNBUFFERED", "not set: train sets it for the script, other commands print late", fix)
+    return warn("PYTHONUNBUFFERED", "not set: train sets it for the script, but other commands print late", fix)
 
 
 def _nvidia(known: dict[str, Any]) -> list[Check]:
@@ -87,7 +106,7 @@ def _nvidia(known: dict[str, Any]) -> list[Check]:
     missing = [name for name in ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES") if not variables.get(name)]
     if missing:
         fix = "ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        return [warn("NVIDIA", f"{' and '.join(missing)} not set: on some platforms no GPU is handed over", fix)]
+        return [warn("NVIDIA", f"{' and '.join(missing)} not set: some platforms then give the container no GPU", fix)]
     if not {"compute", "all"} & set(variables["NVIDIA_DRIVER_CAPABILITIES"].split(",")):
         fix = "ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return [warn("NVIDIA", f"NVIDIA_DRIVER_CAPABILITIES={variables['NVIDIA_DRIVER_CAPABILITIES']}: no CUDA", fix)]
@@ -97,5 +116,5 @@ def _nvidia(known: dict[str, Any]) -> list[Check]:
 def _size(size: int) -> Check:
     text = f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
     if size > LARGE:
-        return warn("size", text, "see `docker history`: caches (pip --no-cache-dir), compilers and tests need not stay")
+        return warn("size", text, "see `docker history`; leave out caches (pip --no-cache-dir), compilers and tests")
     return ok("size", text)

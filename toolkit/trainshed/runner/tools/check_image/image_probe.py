@@ -1,4 +1,4 @@
-"""What a look around inside an image finds: a shell script that prints facts, and the checks of those facts."""
+"""Inspects an image from inside: a shell script that prints facts, and the checks of those facts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from trainshed.base.check import LEAST_PYTHON, Check, fail, ok, warn
 # Plain POSIX sh: the image may have nothing else. One `name=value` a line.
 PROBE = r"""
 say() { printf '%s=%s\n' "$1" "$2"; }
-say train "$(command -v train)"
+train=$(command -v train)
+say train "$train"
+if [ -n "$train" ] && ! grep -q trainshed "$train" 2>/dev/null; then say train_is_foreign yes; fi
+say own_train "$(IFS=:; for folder in $PATH; do grep -ls trainshed "$folder/train" 2>/dev/null; done | head -n 1)"
+say code "$(find /opt/ml/code -mindepth 1 -maxdepth 1 2>/dev/null | head -n 4 | tr '\n' ' ')"
 say bash "$(command -v bash)"
 say python3 "$(command -v python3)"
 say python_alias "$(command -v python)"
@@ -31,29 +35,26 @@ _INSTALL = "RUN pip install trainshed"
 
 
 def parse(text: str) -> dict[str, str]:
-    """The facts: name -> value, "" for what was not found."""
+    """Returns the facts, name -> value; the value of what was not found is empty."""
     pairs = (line.partition("=") for line in text.splitlines() if re.match(r"[a-z_0-9]+=", line))
     return {name: value.strip() for name, _, value in pairs}
 
 
 def check_probe(facts: dict[str, str], known: dict[str, Any]) -> list[Check]:
     """The checks, from the probe's facts and what `docker image inspect` prints."""
-    train = facts.get("train", "")
     version = tuple(int(part) for part in re.findall(r"\d+", facts.get("version", ""))[:2])
     found = [
-        ok("train", train)
-        if train
-        else fail("train", "is not on PATH: `docker run IMAGE train` ends with an error", _INSTALL),
+        _train(facts),
         _python(facts, version),
         ok("pip", facts["pip"])
         if facts.get("pip")
-        else warn("pip", "there is none, so no job's requirements.txt can be installed", "install python3-pip"),
+        else warn("pip", "missing, so requirements.txt of a job cannot be installed", "install python3-pip"),
         ok("bash", facts["bash"])
         if facts.get("bash")
-        else warn("bash", "there is none: SDK v3 starts its jobs with /bin/bash", "install bash"),
+        else warn("bash", "missing: SDK v3 starts its jobs with /bin/bash", "install bash"),
         ok("trainshed", facts["trainshed"])
         if facts.get("trainshed")
-        else (warn if train else fail)("trainshed", "cannot be imported", _INSTALL),
+        else (warn if facts.get("train") else fail)("trainshed", "cannot be imported", _INSTALL),
         _baked(facts),
         ok("user", f"uid {facts.get('uid')}" + (" (root)" if facts.get("uid") == "0" else "")),
         _shm(facts.get("shm", "")),
@@ -61,16 +62,29 @@ def check_probe(facts: dict[str, str], known: dict[str, Any]) -> list[Check]:
     return found
 
 
+def _train(facts: dict[str, str]) -> Check:
+    train, own = facts.get("train", ""), facts.get("own_train", "")
+    if not train:
+        return fail("train", "is not on PATH: `docker run IMAGE train` ends with an error", _INSTALL)
+    if facts.get("trainshed") and facts.get("train_is_foreign"):
+        where = f"; trainshed's is {own}" if own else ""
+        fix = "put the folder of trainshed's first on PATH, or remove the other program"
+        return warn("train", f"{train} is what `docker run IMAGE train` runs, and it is not trainshed's{where}", fix)
+    return ok("train", train)
+
+
 def _python(facts: dict[str, str], version: tuple[int, ...]) -> Check:
     if not facts.get("python"):
-        return fail("python", "there is none", "start from an image with Python, such as python:3.12-slim")
+        return fail("python", "missing", "start from an image with Python, such as python:3.12-slim")
     text = f"{facts.get('version')} at {facts['python']}"
     if version < LEAST_PYTHON:
         return fail("python", text, "use Python 3.10 or newer")
     if not facts.get("python_alias") or not facts.get("python3"):
         missing = "python" if not facts.get("python_alias") else "python3"
         return warn(
-            "python", f"{text}, and no `{missing}`: some launchers ask for that name", f"ln -s {facts['python']} to it"
+            "python",
+            f"{text}, but `{missing}` is missing, which some launchers call",
+            f"RUN ln -s {facts['python']} /usr/local/bin/{missing}",
         )
     return ok("python", text)
 
@@ -78,10 +92,10 @@ def _python(facts: dict[str, str], version: tuple[int, ...]) -> Check:
 def _baked(facts: dict[str, str]) -> Check:
     baked = facts.get("baked") or facts.get("baked_folders")
     if baked:
-        return warn(
-            "/opt/ml", f"holds {baked}: hidden as soon as a job is mounted there", "keep only /opt/ml/code in the image"
-        )
-    return ok("/opt/ml", "holds nothing but code, if that")
+        return warn("/opt/ml", f"holds {baked}: hidden when a job is mounted there", "keep only /opt/ml/code in the image")
+    if facts.get("code"):
+        return ok("/opt/ml", "holds only code, which a mount on /opt/ml itself (docker run -v JOB:/opt/ml) hides")
+    return ok("/opt/ml", "is empty")
 
 
 def _shm(kilobytes: str) -> Check:
