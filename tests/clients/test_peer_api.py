@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.container.launchers import PEERS_MODULES
+from trainshed.container.launchers.rank_environment import PEERS_MODULES
 
 pytest.importorskip("numpy")
 

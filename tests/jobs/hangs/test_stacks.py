@@ -14,7 +14,7 @@ import pytest
 
 from trainshed.container.hangs.movement import describe, ranks_below
 from trainshed.container.hangs.stacks import NAME, SIGNAL, Frame, ask, main_thread, same_place
-from trainshed.container.launchers import STACKS_HOOK
+from trainshed.container.launchers.rank_environment import STACKS_HOOK
 
 SLEEPS = "import time\ndef inner():\n    print('ready', flush=True)\n    time.sleep(600)\ninner()\n"
 

@@ -1,4 +1,9 @@
-"""Carrying a planned job: runs its ranks to their end, through notices of interruption, hangs and restarts."""
+"""The fifth step: runs a planned job until it succeeds, is interrupted, or fails for the last time.
+
+Each attempt starts all ranks of this host. `restarts` decides after a failure whether there is
+another one; on several hosts torch's elastic agent restarts ranks inside one attempt. Whatever else
+brings a job back (the runner, SageMaker, Slurm, Kubernetes) starts `train` anew: docs/restarts.md.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,6 @@ from trainshed.machine.cgroup import oom_kills
 from trainshed.machine.signals import Interrupted, stop_raises
 
 from . import launchers
-from .console import say
 from .hangs.hang_watch import HangWatch, stops_on_hang
 from .launchers.torchrun import lost_hosts
 from .notices import Notices
@@ -18,78 +22,114 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.base.voice import Voice
     from trainshed.contract.outcome import Failure
 
     from .intermediate import Uploads
     from .notices import Interruption
-    from .program import Program
+    from .planning import Planned
     from .report.run_record import RunRecord
     from .roster.roster import Roster
     from .supervisor.launch_plan import LaunchPlan, Outcome
 
 
-class Carried(Record):
-    """How the last attempt ended: a failure, an interruption, or neither (success)."""
+class TrainingResult(Record):
+    """How a job ended on this host: by a failure, by an interruption, or by neither (success).
 
-    outcome: Outcome
-    failure: Failure | None
-    interruption: Interruption | None
-
-
-def carry(
-    job: Job,
-    cluster: Cluster,
-    program: Program,
-    plan: LaunchPlan,
-    roster: Roster,
-    record: RunRecord,
-    environ: Mapping[str, str],
-    secrets: tuple[str, ...],
-) -> Carried:
-    """Runs the plan, again after each failure that the job's restarts allow.
-
-    Raises:
-        StartError: a process could not be started.
+    outcome: how the ranks of the last attempt ended, None where none was started.
     """
-    settings = job.settings
-    notices = Notices(
-        plan.notice_file, environ, say, watch=settings.notices != "off", exit_code=settings.interrupted_exit_code
-    )
 
-    def started() -> None:
-        record.running()
-        notices.started()
+    failure: Failure | None = None
+    interruption: Interruption | None = None
+    outcome: Outcome | None = None
 
-    # Ranks on several hosts must agree on a restart: that is torch's elastic agent's part.
-    ours = settings.engine != "torchrun" and len(roster.names) == 1
-    restarts = Restarts(settings.max_restarts if ours else 0, job.paths.checkpoints, say)
-    if plan.agent_events:
-        roster.on_lost = lambda host: _note_lost(lost_hosts(plan.scratch), host)
-    if plan.compile is not None:
-        from .compiler import cache, rank_reports
 
-        rank_reports.clear(plan.compile)
-        cache.restore(plan.compile, say)
-    killed_before = oom_kills()
-    uploads = _uploads(job, environ)
-    while True:
+class Attempts:
+    """All attempts of one job on this host.
+
+    Args:
+        planned: the job and its plan; the plan's scratch folder must exist where it names one.
+        roster: this host's part among the job's hosts.
+        record: is kept up to date as the job goes on.
+    """
+
+    def __init__(
+        self,
+        planned: Planned,
+        roster: Roster,
+        record: RunRecord,
+        environ: Mapping[str, str],
+        voice: Voice,
+    ) -> None:
+        self._planned = planned
+        self._roster = roster
+        self._record = record
+        self._environ = environ
+        self._voice = voice
+        job, plan = planned.job, planned.plan
+        settings = job.settings
+        self._notices = Notices(
+            plan.notice_file,
+            environ,
+            voice.say,
+            watch=settings.notices != "off",
+            exit_code=settings.interrupted_exit_code,
+        )
+        # Ranks on several hosts must agree on a restart: that is torch's elastic agent's part.
+        ours = settings.engine != "torchrun" and len(roster.names) == 1
+        allowed = settings.max_restarts if ours else 0
+        self._restarts = Restarts(allowed, job.paths.checkpoints, voice.say)
+        self._oom_kills = oom_kills()
+
+    def run(self) -> TrainingResult:
+        """Runs the plan, again after each failure that the job's restarts allow.
+
+        Raises:
+            StartError: a process could not be started.
+        """
+        plan = self._planned.plan
+        if plan.agent_events:
+            self._roster.on_lost = lambda host: self._note_lost(lost_hosts(plan.scratch), host)
+        self._restore_compile_cache()
+        uploads = self._start_uploads()
+        while True:
+            result = self._attempt(plan, uploads)
+            assert result.outcome is not None
+            if result.failure is None or not self._restarts.again(result.outcome, result.failure):
+                break
+            self._record.restarted(result.failure)
+            plan = self._restarts.plan(plan)
+        self._notices.close()
+        self._keep_compile_cache()
+        if uploads:
+            self._finish_uploads(uploads, stopped=bool(result.outcome.stop_signal))
+        return result
+
+    # --- one attempt ------------------------------------------------------------------------------
+
+    def _attempt(self, plan: LaunchPlan, uploads: Uploads | None) -> TrainingResult:
+        """Starts the ranks once and says how they ended."""
+        job, cluster = self._planned.job, self._planned.cluster
         hangs = HangWatch(
             cluster.current_host,
             job.paths.output_data,
-            program.folder,
-            say,
-            roster,
-            seconds=settings.hang_seconds,
+            self._planned.program.folder,
+            self._voice.say,
+            self._roster,
+            seconds=job.settings.hang_seconds,
             stop=stops_on_hang(job, plan),
         )
         try:
             outcome = run(
                 plan,
-                say=say,
-                started=started,
-                watchers=[notices, roster, hangs, *launchers.watchers(plan, roster, say)],
+                say=self._voice.say,
+                started=self._started,
+                watchers=[
+                    self._notices,
+                    self._roster,
+                    hangs,
+                    *launchers.watchers(plan, self._roster, self._voice.say),
+                ],
                 spared=(uploads.pid,) if uploads else (),
             )
         except BaseException:
@@ -97,62 +137,74 @@ def carry(
                 uploads.give_up()
             raise
         if plan.agent_events:
-            record.restarted_by_agent(plan.agent_events)
-        interruption = None if hangs.failure else notices.interruption(outcome, cluster.processes_per_host)
-        killed = oom_kills()
-        failure = hangs.failure
-        if failure is None and interruption is None:
-            failure = _diagnose(outcome, job, cluster, program, killed - killed_before, secrets)
-        killed_before = killed
-        if failure is None or not restarts.again(outcome, failure):
-            break
-        record.restarted(failure)
-        plan = restarts.plan(plan)
-    notices.close()
-    if plan.compile is not None:
+            self._record.restarted_by_agent(plan.agent_events)
+        before = self._oom_kills
+        self._oom_kills = oom_kills()
+        if hangs.failure is not None:
+            return TrainingResult(outcome=outcome, failure=hangs.failure)
+        interruption = self._notices.interruption(outcome, cluster.processes_per_host)
+        if interruption is not None:
+            return TrainingResult(outcome=outcome, interruption=interruption)
+        return TrainingResult(outcome=outcome, failure=self._diagnose(outcome, self._oom_kills - before))
+
+    def _started(self) -> None:
+        """All ranks of an attempt run."""
+        self._record.running()
+        self._notices.started()
+
+    def _diagnose(self, outcome: Outcome, killed_for_memory: int) -> Failure | None:
+        if not outcome.failed:
+            return None
+        # Loaded on demand: a table of regular expressions that a good run never needs.
+        from .report.diagnose import diagnose
+
+        job, cluster, program = self._planned.job, self._planned.cluster, self._planned.program
+        return diagnose(outcome, job, cluster, program.folder, killed_for_memory, self._voice.secrets)
+
+    def _note_lost(self, path: str, host: str) -> None:
+        """Tells torch's elastic agent that a host is lost."""
+        try:
+            with open(path, "a") as file:
+                file.write(f"{host}\n")
+        except OSError as error:
+            self._voice.say(f"cannot tell torch's agent that {host} is lost: {error.strerror}")
+
+    # --- around all attempts ----------------------------------------------------------------------
+
+    def _restore_compile_cache(self) -> None:
+        plan = self._planned.plan.compile
+        if plan is None:
+            return
+        from .compiler import cache, rank_reports
+
+        rank_reports.clear(plan)
+        cache.restore(plan, self._voice.say)
+
+    def _keep_compile_cache(self) -> None:
+        plan = self._planned.plan.compile
+        if plan is None:
+            return
+        from .compiler import cache, rank_reports
+
         try:
             with stop_raises("while the compile cache was being kept"):
-                cache.keep(plan.compile, say)
+                cache.keep(plan, self._voice.say)
         except Interrupted as error:  # how the script ended stands
-            say(f"the compile cache is not kept: {error}")
-        record.compiled(plan.compile.backend, rank_reports.read(plan.compile))
-    if uploads:
-        _finish(uploads, stopped=bool(outcome.stop_signal))
-    return Carried(outcome=outcome, failure=failure, interruption=interruption)
+            self._voice.say(f"the compile cache is not kept: {error}")
+        self._record.compiled(plan.backend, rank_reports.read(plan))
 
+    def _start_uploads(self) -> Uploads | None:
+        """The uploads of intermediate output to S3, None where the job does not ask for them."""
+        if not self._planned.job.hyperparameters.get("sagemaker_s3_output"):
+            return None
+        from .intermediate import start
 
-def _uploads(job: Job, environ: Mapping[str, str]) -> Uploads | None:
-    """What brings intermediate output to S3, where the job asks for that."""
-    if not job.hyperparameters.get("sagemaker_s3_output"):
-        return None
-    from .intermediate import start
+        return start(self._planned.job, self._environ, self._voice.say)
 
-    return start(job, environ, say)
-
-
-def _finish(uploads: Uploads, stopped: bool) -> None:
-    try:
-        with stop_raises("while the intermediate output was being uploaded"):
-            uploads.finish(stopped)
-    except Interrupted as error:  # how the script ended stands
-        uploads.give_up()
-        say(f"the upload of the intermediate output is cut off: {error}")
-
-
-def _note_lost(path: str, host: str) -> None:
-    """Tells torch's elastic agent that a host is lost."""
-    try:
-        with open(path, "a") as file:
-            file.write(f"{host}\n")
-    except OSError as error:
-        say(f"the agent cannot be told that {host} is lost: {error.strerror}")
-
-
-def _diagnose(
-    outcome: Outcome, job: Job, cluster: Cluster, program: Program, oom: int, secrets: tuple[str, ...]
-) -> Failure | None:
-    if not outcome.failed:
-        return None
-    from .report.diagnose import diagnose  # a table of regular expressions that a good run never needs
-
-    return diagnose(outcome, job, cluster, program.folder, oom, secrets)
+    def _finish_uploads(self, uploads: Uploads, stopped: bool) -> None:
+        try:
+            with stop_raises("while the intermediate output was being uploaded"):
+                uploads.finish(stopped)
+        except Interrupted as error:  # how the script ended stands
+            uploads.give_up()
+            self._voice.say(f"the upload of the intermediate output is cut off: {error}")

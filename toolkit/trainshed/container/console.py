@@ -1,22 +1,25 @@
-"""What `train` itself says: one line at a time, on stderr, so that stdout is the script's alone."""
+"""Where `train` itself speaks: one line at a time on stderr, so that stdout is the script's alone."""
 
 from __future__ import annotations
 
 import os
 import select
 
-from trainshed.base.secrets import mask_text
+from trainshed.base.voice import Voice
 
-_patience = 5.0  # seconds that a message waits for a reader; none once that was in vain
+_patience = 5.0  # seconds that a message waits for a reader; 0 after the first one without a reader
 
 
-def say(message: str, secrets: tuple[str, ...] = ()) -> None:
-    """Prints `trainshed: message` to stderr; never raises, never prints a known secret."""
+def write(message: str) -> None:
+    """Prints `trainshed: line` for each line of the message; never raises.
+
+    A run speaks through a `Voice` that writes here.
+    """
     global _patience
-    text = "".join(f"trainshed: {line}\n" for line in mask_text(message, secrets).splitlines())
+    text = "".join(f"trainshed: {line}\n" for line in message.splitlines())
     data = text.encode("utf-8", "backslashreplace")
     try:
-        # A terminal or pipe that nobody reads must not hold up the job: each piece goes out once there is room for it.
+        # A terminal or pipe without a reader must not block the job: each piece waits for room.
         for start in range(0, len(data), select.PIPE_BUF):
             if not select.select((), (2,), (), _patience)[1]:
                 _patience = 0.0
@@ -24,3 +27,8 @@ def say(message: str, secrets: tuple[str, ...] = ()) -> None:
             os.write(2, data[start : start + select.PIPE_BUF])
     except (OSError, ValueError):
         pass
+
+
+def say(message: str) -> None:
+    """Says a line before any job and its secrets are known, or in a command that has no job."""
+    Voice(write).say(message)

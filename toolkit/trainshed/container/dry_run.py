@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.job import Job
 
-    from .program import Program
+    from .planning import Planned
     from .supervisor.launch_plan import LaunchPlan
 
 
-def describe(job: Job, cluster: Cluster, program: Program, plan: LaunchPlan) -> str:
+def describe(planned: Planned) -> str:
     """What would be run, for a person; secrets masked."""
     import shlex
 
+    job, cluster, program, plan = planned.job, planned.cluster, planned.program, planned.plan
     first = plan.rank or plan.processes[0]
     rows = [
         ("job", job.name or "(no name)"),

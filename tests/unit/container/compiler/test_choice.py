@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainshed.base.errors import LaunchError
-from trainshed.container import launchers
+from trainshed.container import planning
 from trainshed.container.cluster import single
 from trainshed.container.compiler import prepare
 from trainshed.container.compiler.choice import Choice, choose
@@ -182,7 +182,7 @@ def planned(
     job = tree.read()
     cluster = single.cluster(job, {}).replace(processes_per_host=processes, hardware=hardware)
     given = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tree.tmp), **environ}
-    return launchers.plan(job, cluster, locate(job, f"{tree.base}/code", {}), given, "/scratch")
+    return planning.plan(job, cluster, locate(job, f"{tree.base}/code", {}), given, "/scratch")
 
 
 def installed(tree: Any, **versions: str) -> str:

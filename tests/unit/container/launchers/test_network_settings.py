@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.container import launchers
+from trainshed.container import planning
 from trainshed.container.cluster import sagemaker
 from trainshed.container.launchers.network_settings import EFA, network_settings
 from trainshed.container.program.locate import Program
@@ -88,7 +88,7 @@ def test_every_rank_gets_them_and_the_users_own_value_wins(own: dict[str, str], 
     job = job_tree.read()
     program = Program(name="train.py", kind="python", command=("python", "train.py"), folder="/code")
     cluster = sagemaker.cluster(job, {}).replace(processes_per_host=2)
-    plan = launchers.plan(job, cluster, program, own, "/tmp/x")
+    plan = planning.plan(job, cluster, program, own, "/tmp/x")
 
     for spec in plan.processes:
         assert {name: spec.env[name] for name in RDMA} == {**RDMA, **own}

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from trainshed.base.errors import LaunchError
-from trainshed.container import launchers
+from trainshed.container import planning
 from trainshed.container.cluster import sagemaker, single
-from trainshed.container.launchers import LAUNCHERS, PEERS_MODULES, STACKS_HOOK
+from trainshed.container.launchers import LAUNCHERS
+from trainshed.container.launchers.rank_environment import PEERS_MODULES, STACKS_HOOK
 from trainshed.container.program.locate import Program, locate
 from trainshed.container.supervisor.launch_plan import LaunchPlan, ProcessSpec
 from trainshed.contract.cluster import Cluster, Hardware
@@ -53,7 +54,7 @@ def planned(
     job = tree.read()
     program = program or locate(job, f"{tree.base}/code", {})
     cluster = cluster_of(tree, hosts, current, processes)
-    return launchers.plan(job, cluster, program, GIVEN if environ is None else environ, "/scratch")
+    return planning.plan(job, cluster, program, GIVEN if environ is None else environ, "/scratch")
 
 
 def without_contract(spec: ProcessSpec) -> dict[str, str]:
@@ -111,7 +112,7 @@ def test_a_host_outside_the_distribution_runs_the_script_alone(job_tree: Any) ->
     )
     job = job_tree.read()
     cluster = sagemaker.cluster(job, {}).replace(processes_per_host=4)
-    plan = launchers.plan(job, cluster, locate(job, f"{job_tree.base}/code", {}), GIVEN, "/scratch")
+    plan = planning.plan(job, cluster, locate(job, f"{job_tree.base}/code", {}), GIVEN, "/scratch")
 
     assert plan.launcher == "script" and len(plan.processes) == 1 and "RANK" not in plan.processes[0].env
 
@@ -274,7 +275,7 @@ def test_the_command_line_has_the_style_that_the_job_asks_for(style: str, argume
     job_tree.code("train.py")
     job_tree.configure(hyperparameters={"b": "true", "trainshed_argv": style})
     job = job_tree.read()
-    plan = launchers.plan(job, single.cluster(job, {}), locate(job, f"{job_tree.base}/code", {}), GIVEN, "/scratch")
+    plan = planning.plan(job, single.cluster(job, {}), locate(job, f"{job_tree.base}/code", {}), GIVEN, "/scratch")
 
     assert plan.processes[0].argv[2:] == arguments
 
@@ -318,7 +319,7 @@ def test_restarts_on_several_hosts_need_the_elastic_agent(job_tree: Any) -> None
 def test_a_distribution_that_cannot_be_launched_is_told_with_what_can(
     kind: str, job_tree: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launchers, "LAUNCHERS", {"script": LAUNCHERS["script"]})
+    monkeypatch.setattr(planning, "LAUNCHERS", {"script": LAUNCHERS["script"]})
 
     with pytest.raises(LaunchError, match=f"the distribution '{kind}'.*asked for by trainshed_distribution") as raised:
         planned(job_tree, {**SCRIPT, "trainshed_distribution": kind})

@@ -16,7 +16,7 @@ from .packages import version_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..launchers import Launch
+    from ..launchers.launch import Launch
     from .choice import Choice
     from .devices import Device
 

@@ -10,7 +10,7 @@ from trainshed.base.errors import JobError, NoJobError, TrainshedError
 from trainshed.contract.paths import ARCHIVES
 from trainshed.contract.reading import read_job
 
-from .. import launchers
+from .. import planning
 from ..cluster import resolve
 from ..cluster.hosts import resolves
 from ..program.locate import locate
@@ -145,7 +145,7 @@ def _run_checks(job: Job, environ: Mapping[str, str]) -> list[Check]:
         return [*found, fail("program", error.message, error.hint)]
     found += [ok("program", f"{program.name} ({program.kind}) in {program.folder}"), _requirements(program)]
     try:
-        plan = launchers.plan(job, cluster, program, dict(environ), "/tmp")
+        plan = planning.plan(job, cluster, program, dict(environ), "/tmp")
     except TrainshedError as error:
         return [*found, fail("launcher", error.message, error.hint)]
     missing = _missing_launcher(job)

@@ -15,7 +15,11 @@ import os
 import sys
 import time
 
+from trainshed.base.voice import Voice
+from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST, AGENT_PID
+
+from ..progress import Progress, newest_step, resumption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,13 +50,12 @@ class Observer:
     """What is known of one agent's rounds. Times are of `time.monotonic`, steps -1 for none."""
 
     def __init__(self, environ: os._Environ[str]) -> None:
-        from ..restarts import newest_step
-
-        self.events, self.lost_file = environ[AGENT_EVENTS], environ[AGENT_LOST]
+        self.events = environ[AGENT_EVENTS]
+        self.lost_file = environ[AGENT_LOST]
+        self.checkpoints = environ[AGENT_CHECKPOINTS]
         self.host = environ.get("SM_CURRENT_HOST", "")
-        self.newest = lambda: newest_step(environ[AGENT_CHECKPOINTS])
-        self.best = self.newest()
-        self.without_progress = 0
+        self.say = Voice(_print, environment_secrets(environ)).say
+        self.progress = Progress(newest_step(self.checkpoints))
         self.starts = 0
         self.reason = ""
         self.lost = ""
@@ -62,24 +65,20 @@ class Observer:
         self.starts += 1
         if self.starts == 1:
             return
-        step = self.newest()
-        resume = f"resuming from step {step}" if step >= 0 else "from the beginning"
-        reason, self.reason = self.reason or "hosts have joined or left", ""
-        self.say(f"restart {self.starts - 1} with {hosts} host(s) and {world} ranks, {resume}: {reason}")
+        step = newest_step(self.checkpoints)
+        reason = self.reason or "hosts have joined or left"
+        self.reason = ""
+        self.say(f"restart {self.starts - 1} with {hosts} host(s) and {world} ranks, {resumption(step)}: {reason}")
         event = {"at": time.time(), "reason": reason, "hosts": hosts, "ranks": world, "step": step, "attempt": restart}
         with open(self.events, "a") as file:
             file.write(json.dumps(event) + "\n")
 
-    def failed(self, failures: dict[int, Any]) -> bool:
-        """Ranks have failed; whether that happens again and again without progress."""
-        from ..restarts import WITHOUT_PROGRESS
-
+    def failed(self, failures: dict[int, Any]) -> str:
+        """Ranks have failed; returns why they must not be restarted, "" if they may be."""
         rank, first = min(failures.items(), key=lambda pair: (pair[1].timestamp, pair[0]))
         self.reason = reason_of(rank, self.host, first.exitcode, first.error_file)
-        step = self.newest()
-        self.without_progress = 0 if step > self.best else self.without_progress + 1
-        self.best = max(step, self.best)
-        return self.without_progress >= WITHOUT_PROGRESS
+        self.progress = self.progress.after_failure(newest_step(self.checkpoints))
+        return self.progress.refusal
 
     def host_lost(self) -> str:
         """The host that was lost since the last call, "" for none."""
@@ -91,9 +90,10 @@ class Observer:
         new, self.lost = content[len(self.lost) :], content
         return new.strip().replace("\n", ", ")
 
-    def say(self, text: str) -> None:
-        """One line, among the ranks'."""
-        print(f"trainshed: {text}", file=sys.stderr, flush=True)
+
+def _print(text: str) -> None:
+    """One line, among the ranks'."""
+    print(f"trainshed: {text}", file=sys.stderr, flush=True)
 
 
 def reason_of(rank: int, host: str, code: int, error_file: str) -> str:
@@ -134,8 +134,9 @@ def _observe(observer: Observer) -> None:
     def _monitor_workers(self: Any, group: Any) -> Any:
         result = monitor(self, group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY) and result.failures:
-            if observer.failed(result.failures) and self._remaining_restarts:
-                observer.say(f"not restarted: {observer.without_progress} failures in a row without a newer checkpoint")
+            refusal = observer.failed(result.failures)
+            if refusal and self._remaining_restarts:
+                observer.say(refusal)
                 self._remaining_restarts = 0
         elif result.state == WorkerState.HEALTHY:
             lost = observer.host_lost()

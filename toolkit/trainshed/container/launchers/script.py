@@ -6,7 +6,7 @@ from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import Launch
+    from .launch import Launch
 
 
 def plan(launch: Launch) -> LaunchPlan:

@@ -18,7 +18,7 @@ from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import Launch
+    from .launch import Launch
 
 # What a Python process of ours must not inherit from an outer torchrun.
 _FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)

@@ -11,7 +11,7 @@ from . import script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import Launch
+    from .launch import Launch
 
 
 def plan(launch: Launch) -> LaunchPlan:

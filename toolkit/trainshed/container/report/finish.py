@@ -5,30 +5,25 @@ from __future__ import annotations
 from trainshed.base.errors import EXIT_SUCCESS
 from trainshed.contract.outcome import read_own_failure, write_failure, write_success
 
-from ..console import say
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.contract.outcome import Failure
+    from collections.abc import Callable
+
     from trainshed.contract.paths import Paths
 
-    from ..notices import Interruption
-    from ..supervisor.launch_plan import Outcome
+    from ..attempts import TrainingResult
     from .run_record import RunRecord
 
 
-def finish(
-    paths: Paths,
-    record: RunRecord,
-    outcome: Outcome | None,
-    failure: Failure | None,
-    interruption: Interruption | None = None,
-) -> int:
+def finish(paths: Paths, record: RunRecord, result: TrainingResult, say: Callable[[str], None]) -> int:
     """Writes the failure or success file and the run record; returns the exit status for `train`.
 
     A script that exits with 0 after a stop signal or another notice was interrupted, it has not succeeded and not
     failed: neither file is written, and the exit status is the one that the job asks for (0 by default).
     """
+    outcome = result.outcome
+    failure = result.failure
+    interruption = result.interruption
     if record.room is not None:
         record.room.free()
     record.phase("training" if outcome is not None else "preparing")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.base.errors import LaunchError
-from trainshed.container import launchers
+from trainshed.container import planning
 from trainshed.container.cluster import resolve
 from trainshed.container.launchers.mpi import options
 from trainshed.container.launchers.mpi.mpi_watcher import rank_spec
@@ -35,7 +35,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         variables = {"SAGEMAKER_BASE_DIR": str(base), "PATH": str(bin_folder), **(environ or {})}
         job = read_job(variables)
         program = Program(name="train.py", kind="python", command=("/usr/bin/python3", "train.py"), folder="/code")
-        return launchers.plan(job, resolve(job, variables), program, variables, "/tmp/scratch")
+        return planning.plan(job, resolve(job, variables), program, variables, "/tmp/scratch")
 
     return make
 

@@ -27,7 +27,7 @@ from . import options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .. import Launch
+    from ..launch import Launch
 
 _LONGEST_SOCKET = 100  # sun_path takes 107 bytes
 _INSTALL = (

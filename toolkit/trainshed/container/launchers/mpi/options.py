@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.hyperparameters import Hyperparameters
 
-    from .. import Launch
+    from ..launch import Launch
 
 # The first that is set counts; the second comes with Amazon's data-parallel library, whose jobs may ask for MPI.
 OPTION_NAMES = ("sagemaker_mpi_custom_mpi_options", "sagemaker_distributed_dataparallel_custom_mpi_options")

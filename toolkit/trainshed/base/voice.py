@@ -1,0 +1,35 @@
+"""`Voice`: says lines to the user, and never a secret that it knows."""
+
+from __future__ import annotations
+
+from .secrets import mask_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class Voice:
+    """The way by which one run speaks; hand `voice.say` down to whatever has something to say.
+
+    Args:
+        write: shows a message of one or more lines as it is; must not raise.
+        secrets: values that are masked in every message (`secrets.secret_values` finds them).
+
+    Attributes:
+        secrets: these values, longest first.
+    """
+
+    def __init__(self, write: Callable[[str], None], secrets: Iterable[str] = ()) -> None:
+        self._write = write
+        self.secrets: tuple[str, ...] = ()
+        self.hide(secrets)
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Masks these values too, from now on, also for those who already hold `say`."""
+        known = {*self.secrets, *secrets}
+        self.secrets = tuple(sorted(known, key=lambda value: (-len(value), value)))
+
+    def say(self, message: str) -> None:
+        """Shows a message; masks known secrets, logins in URLs and keys of well-known forms."""
+        self._write(mask_text(message, self.secrets))

@@ -1,0 +1,115 @@
+"""The fourth step: turns a job, a cluster and a program into a launch plan; it starts nothing."""
+
+from __future__ import annotations
+
+import os
+
+from trainshed.base.errors import LaunchError
+from trainshed.base.record import Record
+from trainshed.contract.environment import script_environment
+from trainshed.contract.hyperparameters import to_argv
+from trainshed.contract.wire.variables import NOTICE_FILE
+
+from .compiler.packages import version_of
+from .launchers import LAUNCHERS
+from .launchers.launch import Launch
+from .launchers.rank_environment import default_variables, fixed_variables
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainshed.contract.cluster import Cluster
+    from trainshed.contract.job import Job
+
+    from .program import Program
+    from .supervisor.launch_plan import LaunchPlan
+
+
+class Planned(Record):
+    """What the first four steps of `train` have made: everything that the fifth needs."""
+
+    job: Job
+    cluster: Cluster
+    program: Program
+    plan: LaunchPlan
+
+
+def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str], scratch: str) -> LaunchPlan:
+    """The processes to start on this host.
+
+    Args:
+        scratch: path of a folder for small files of this run; it need not exist yet.
+
+    Raises:
+        LaunchError: this distribution, or this program under it, cannot be started.
+    """
+    # An image's own launcher decides itself what a distribution is.
+    kind = job.distribution.kind if cluster.participates and not job.training_module else "script"
+    if kind not in LAUNCHERS:
+        raise LaunchError(
+            f"the distribution {kind!r} (asked for by {job.distribution.asked_by}) is not available in this version",
+            hint=f"available: {', '.join(LAUNCHERS)}",
+        )
+    notice_file = f"{scratch}/notice.json"
+    launch = _launch(job, cluster, program, environ, scratch, kind, notice_file)
+    if cluster.participates and (job.compiler.on or kind == "xla"):
+        made = _compiled(launch, kind)
+    else:
+        made = LAUNCHERS[kind](_without_torch_xla(launch))
+    return made.replace(notice_file=notice_file)
+
+
+def _launch(
+    job: Job,
+    cluster: Cluster,
+    program: Program,
+    environ: Mapping[str, str],
+    scratch: str,
+    kind: str,
+    notice_file: str,
+) -> Launch:
+    arguments = to_argv(job.hyperparameters.user, job.settings.argv)
+    variables, notes = script_environment(
+        job, cluster, code_dir=program.folder, entry_point=program.name, arguments=arguments
+    )
+    if job.settings.bind != "none" and (kind != "torchrun" or job.settings.engine != "trainshed"):
+        notes.append(
+            f"trainshed_bind = {job.settings.bind} is for ranks that trainshed itself starts, and has no effect here"
+        )
+    return Launch(
+        job=job,
+        cluster=cluster,
+        program=program,
+        arguments=tuple(arguments),
+        environment={
+            **default_variables(job, cluster),
+            **environ,
+            **variables,
+            **fixed_variables(job, cluster, program, environ),
+            NOTICE_FILE: notice_file,
+        },
+        scratch=scratch,
+        notes=tuple(notes),
+    )
+
+
+def _compiled(launch: Launch, kind: str) -> LaunchPlan:
+    """The plan of a job whose ranks compile their model, or are asked not to."""
+    from .compiler.prepare import prepare  # on demand: most jobs have no compiler
+
+    prepared = prepare(launch, kind)
+    made = LAUNCHERS[prepared.launcher](prepared.launch)
+    return made.replace(
+        processes=tuple(spec.replace(argv=(*prepared.prefix, *spec.argv)) for spec in made.processes),
+        compiler=prepared.shown,
+        compile=prepared.plan,
+        says=prepared.says,
+    )
+
+
+def _without_torch_xla(launch: Launch) -> Launch:
+    """Accelerate trains on torch_xla wherever it is installed, unless this variable says no."""
+    if not version_of("torch_xla", launch.environment["PYTHONPATH"].split(os.pathsep)):
+        return launch
+    return launch.replace(environment={"USE_TORCH_XLA": "0", **launch.environment})

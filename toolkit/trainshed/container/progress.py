@@ -1,0 +1,53 @@
+"""The one rule about hopeless restarts: a job that keeps failing without a newer checkpoint is broken, not unlucky.
+
+`train` applies it to the restarts in place (`restarts`), and torch's elastic agent to its own
+(`launchers.elastic`); docs/restarts.md says who restarts what.
+"""
+
+from __future__ import annotations
+
+import os
+
+from trainshed.base.record import Record
+
+WITHOUT_PROGRESS = 3  # failures in a row
+
+
+class Progress(Record):
+    """What a job's failures and checkpoints say about its chances.
+
+    newest: the highest step of a checkpoint so far, -1 for none.
+    failures: how many in a row came without a newer checkpoint.
+    """
+
+    newest: int = -1
+    failures: int = 0
+
+    def after_failure(self, newest: int) -> Progress:
+        """The progress after one more failure, at which `newest` was the highest step (-1 for none)."""
+        failures = 0 if newest > self.newest else self.failures + 1
+        return Progress(max(newest, self.newest), failures)
+
+    @property
+    def refusal(self) -> str:
+        """Why the job must not be restarted, "" if it may be."""
+        if self.failures < WITHOUT_PROGRESS:
+            return ""
+        return f"not restarted: {self.failures} failures in a row without a newer checkpoint"
+
+
+def newest_step(folder: str) -> int:
+    """The highest step in the names of checkpoints (`step-12`, `checkpoint-12`, `model_12.pt` ...); -1 for none."""
+    import re
+
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return -1
+    numbers = [re.findall(r"\d+", name) for name in names if not name.startswith(".")]
+    return max((int(digits[-1]) for digits in numbers if digits), default=-1)
+
+
+def resumption(step: int) -> str:
+    """Where a restart begins, for the user: `resuming from step 12`, or `from the beginning` for -1."""
+    return f"resuming from step {step}" if step >= 0 else "from the beginning"

@@ -1,0 +1,248 @@
+"""One training job in six steps: read, resolve, prepare, plan, run, finish.
+
+The first four make one frozen value each and start nothing that trains; `--dry-run` prints what they
+made. The fifth runs the ranks. The sixth writes the outcome, whichever step the job ended in.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, NoJobError, TrainshedError
+from trainshed.base.voice import Voice
+from trainshed.contract.outcome import Failure, clear_outcome, writable
+from trainshed.contract.paths import Paths
+from trainshed.contract.reading import read_job
+from trainshed.contract.wire.secret_names import environment_secrets
+from trainshed.machine.signals import Interrupted, stop_ignored, stop_raises
+
+from . import console, planning
+from .attempts import Attempts, TrainingResult
+from .cluster import resolve
+from .planning import Planned
+from .program import prepare
+from .report.finish import finish
+from .report.run_record import RunRecord
+from .roster import agree, fail_before_start, join_roster
+from .scratch import Scratch
+from .supervisor.launch_plan import StartError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trainshed.contract.cluster import Cluster
+    from trainshed.contract.job import Job
+
+    from .program import Program
+    from .supervisor.launch_plan import LaunchPlan
+
+    Settle = Callable[[TrainingResult], Failure | None]
+
+_BEFORE = "before the script was started"
+
+
+class Training:
+    """The job that /opt/ml describes, on this host; made for one call of `execute` or `show`.
+
+    Args:
+        environ: the variables that `train` was started with.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+        self._voice = Voice(console.write, environment_secrets(environ))
+        self._paths = Paths.from_environment(environ)
+        self._host = environ.get("SM_CURRENT_HOST", "")
+        self._record = RunRecord()
+        # What the other hosts hear of this one's end, and the job's failure that comes of it.
+        self._settle: Settle = _alone
+
+    def execute(self) -> int:
+        """Runs the job to its end; returns the exit status of `train`."""
+        try:
+            signal.signal(signal.SIGUSR1, self._no_stacks)
+            clear_outcome(self._paths)  # first of all: an earlier run must not speak for this one
+            with stop_raises(_BEFORE), Scratch(self._environ, self._paths.output) as scratch:
+                planned = self._planned(scratch.path)
+                result = self.run(planned, scratch)
+        except NoJobError as error:
+            _welcome()
+            if not os.path.isdir(self._paths.base):  # no folder for an outcome
+                self._voice.say(error.message)
+                return error.exit_code
+            result = TrainingResult(failure=self._explain(error))
+        except BaseException as error:  # every exit path writes its outcome, ours included
+            result = TrainingResult(failure=self._explain(error))
+        with stop_ignored():
+            return self.finish(result)
+
+    def show(self) -> int:
+        """Prints what `execute` would run, and writes nothing; returns the exit status."""
+        try:
+            with stop_raises(_BEFORE), Scratch(self._environ, self._paths.output) as scratch:
+                planned = self._planned(scratch.path, dry=True)
+            from .dry_run import describe
+
+            _print(describe(planned))
+        except NoJobError as error:
+            _welcome()
+            self._voice.say(error.message)
+            return error.exit_code
+        except BaseException as error:
+            failure = self._explain(error)
+            self._voice.say(failure.text())
+            return failure.exit_code
+        return EXIT_SUCCESS
+
+    # --- the six steps ----------------------------------------------------------------------------
+
+    def _planned(self, scratch: str, dry: bool = False) -> Planned:
+        """The first four steps."""
+        job = self.read()
+        if not dry:
+            _make_folders(job)
+        for warning in job.warnings:
+            self._voice.say(f"warning: {warning}")
+        cluster = self.resolve(job)
+        program = self.prepare(job, dry)
+        return Planned(job, cluster, program, self.plan(job, cluster, program, scratch))
+
+    def read(self) -> Job:
+        """Step 1: the platform's files and variables, checked.
+
+        Raises:
+            NoJobError: nothing describes a job.
+            JobError: it cannot be read; names every problem.
+        """
+        job = read_job(self._environ)
+        self._paths = job.paths
+        self._host = job.resources.current_host
+        hyperparameters = {**job.hyperparameters.user, **job.hyperparameters.reserved}
+        self._voice.hide(environment_secrets({**self._environ, **hyperparameters}))
+        self._record.job(job)
+        return job
+
+    def resolve(self, job: Job) -> Cluster:
+        """Step 2: the hosts of the job, this host's rank, its hardware.
+
+        Raises:
+            JobError: the scheduler's variables contradict each other.
+        """
+        cluster = resolve(job, self._environ)
+        self._host = cluster.current_host
+        self._record.cluster(cluster)
+        self._settle = self._tell_waiting(job, cluster)
+        return cluster
+
+    def prepare(self, job: Job, dry: bool = False) -> Program:
+        """Step 3: the user's code in place, its requirements installed (not in a dry run).
+
+        Raises:
+            TrainshedError: the program is missing, or cannot be installed.
+        """
+        return prepare(job, self._environ, self._voice.say, dry=dry)
+
+    def plan(self, job: Job, cluster: Cluster, program: Program, scratch: str) -> LaunchPlan:
+        """Step 4: the processes of this host.
+
+        Raises:
+            LaunchError: this distribution, or this program under it, cannot be started.
+        """
+        plan = planning.plan(job, cluster, program, self._environ, scratch)
+        self._record.plan(program, plan)
+        return plan
+
+    def run(self, planned: Planned, scratch: Scratch) -> TrainingResult:
+        """Step 5: joins the other hosts and runs the ranks, again after failures where the job asks for it.
+
+        Raises:
+            ClusterError: other hosts are missing.
+            StartError: a process could not be started.
+        """
+        plan = planned.plan
+        for note in plan.notes:
+            self._voice.say(f"warning: {note}")
+        for line in plan.says:
+            self._voice.say(line)
+        self._settle = _alone  # a host that fails to join has told the others itself
+        roster = join_roster(planned.job, planned.cluster, self._environ, self._voice.say)
+        self._settle = lambda result: agree(roster, result.outcome, result.failure, self._host)
+        if plan.scratch:
+            scratch.make()
+        return Attempts(planned, roster, self._record, self._environ, self._voice).run()
+
+    def finish(self, result: TrainingResult) -> int:
+        """Step 6: agrees with the other hosts, writes the outcome, says it; returns the exit status."""
+        result = result.replace(failure=self._settle(result))
+        return finish(self._paths, self._record, result, self._voice.say)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _tell_waiting(self, job: Job, cluster: Cluster) -> Settle:
+        """For a host that fails before it joins the others, which wait for it."""
+
+        def settle(result: TrainingResult) -> Failure | None:
+            if result.failure is not None:
+                fail_before_start(job, cluster, self._environ, self._voice.say, result.failure)
+            return result.failure
+
+        return settle
+
+    def _explain(self, error: BaseException) -> Failure:
+        """The failure that an exception stands for."""
+        if isinstance(error, Interrupted):
+            return Failure(
+                kind="Interrupted",
+                summary=str(error),
+                exit_code=EXIT_SIGNAL_BASE + error.number,
+                host=self._host,
+            )
+        from .report.diagnose import failure_of_error, failure_of_start
+
+        known = getattr(error, "failure", None)  # of another host, which could not start
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        if isinstance(error, StartError):
+            return failure_of_start(error, self._host, self._voice.secrets)
+        return failure_of_error(error, self._host, self._voice.secrets)
+
+    def _no_stacks(self, number: int, frame: object) -> None:
+        """SIGUSR1 before and after the script runs; while it runs, the supervisor reports stacks."""
+        self._voice.say("no rank is running on this host now: there are no stacks to report")
+
+
+def _alone(result: TrainingResult) -> Failure | None:
+    """For a host that no other one waits for."""
+    return result.failure
+
+
+def _welcome() -> None:
+    from .welcome import card
+
+    print(card(), file=sys.stderr)
+
+
+def _print(text: str) -> None:
+    """Prints to stdout, whatever its encoding, and whether or not anybody still reads."""
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+        sys.stdout.flush()
+    except OSError:
+        pass
+
+
+def _make_folders(job: Job) -> None:
+    """Makes the folders that the script may write to.
+
+    Raises:
+        TrainshedError: one of them cannot be written, so that nothing could be reported.
+    """
+    for folder in (job.paths.model, job.paths.output_data):
+        if not writable(folder):
+            raise TrainshedError(
+                f"{folder} cannot be written by uid {os.getuid()}",
+                hint="mount it writable, make its owner the container's user, or start the container with --user",
+            )
