@@ -30,6 +30,10 @@ class Voice:
         known = {*self.secrets, *secrets}
         self.secrets = tuple(sorted(known, key=lambda value: (-len(value), value)))
 
+    def mask(self, text: str) -> str:
+        """`text` without known secrets, logins in URLs and keys of well-known forms."""
+        return mask_text(text, self.secrets)
+
     def say(self, message: str) -> None:
-        """Shows a message; masks known secrets, logins in URLs and keys of well-known forms."""
-        self._write(mask_text(message, self.secrets))
+        """Shows a message, masked."""
+        self._write(self.mask(message))

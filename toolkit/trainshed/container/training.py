@@ -177,7 +177,7 @@ class Training:
     def finish(self, result: TrainingResult) -> int:
         """Step 6: agrees with the other hosts, writes the outcome, says it; returns the exit status."""
         result = result.replace(failure=self._settle(result))
-        return finish(self._paths, self._record, result, self._voice.say)
+        return finish(self._paths, self._record, result, self._voice)
 
     # --- ends -------------------------------------------------------------------------------------
 

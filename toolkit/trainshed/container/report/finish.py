@@ -7,19 +7,18 @@ from trainshed.contract.outcome import read_own_failure, write_failure, write_su
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from trainshed.base.voice import Voice
     from trainshed.contract.paths import Paths
 
     from ..attempts import TrainingResult
     from .run_record import RunRecord
 
 
-def finish(paths: Paths, record: RunRecord, result: TrainingResult, say: Callable[[str], None]) -> int:
+def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice) -> int:
     """Writes the failure or success file and the run record; returns the exit status for `train`.
 
-    A script that exits with 0 after a stop signal or another notice was interrupted, it has not succeeded and not
-    failed: neither file is written, and the exit status is the one that the job asks for (0 by default).
+    A script that exits with 0 after a stop signal or another notice was interrupted: it has neither succeeded nor
+    failed. Then neither file is written, and the exit status is the one that the job asks for (0 by default).
     """
     outcome = result.outcome
     failure = result.failure
@@ -28,27 +27,32 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, say: Callabl
         record.room.free()
     record.phase("training" if outcome is not None else "preparing")
     exit_code = failure.exit_code if failure else interruption.exit_code if interruption else EXIT_SUCCESS
-    try:
-        if failure:
-            own = read_own_failure(paths)
-            write_failure(paths, failure.text())
-            if own:
-                say(f"the script gave its own reason: {own.splitlines()[0][:300]}")
-        elif interruption is None and not (outcome and outcome.stopped_by):
-            write_success(paths)
-    except OSError as error:
-        where = paths.failure if failure else paths.success
-        say(f"{where} cannot be written: {error.strerror}")
+    _write_outcome(paths, result, voice)
     if outcome is not None and outcome.left_behind:
-        say(f"{outcome.left_behind} process(es) that the script had left running were ended")
+        voice.say(f"{outcome.left_behind} process(es) that the script had left running were ended")
     if outcome is not None and outcome.log_problem:
-        say(outcome.log_problem)
+        voice.say(outcome.log_problem)
     record.ended(outcome, failure, exit_code, interruption)
     if failure:
-        say("\n".join(failure.text().split("\n\n")[0].splitlines()))
-        say(f"Reporting training FAILURE (exit status {exit_code})")
+        voice.say(failure.text().split("\n\n")[0])
+        voice.say(f"Reporting training FAILURE (exit status {exit_code})")
     elif interruption:
-        say(interruption.line())
+        voice.say(interruption.line())
     else:
-        say("Reporting training SUCCESS")
+        voice.say("Reporting training SUCCESS")
     return exit_code
+
+
+def _write_outcome(paths: Paths, result: TrainingResult, voice: Voice) -> None:
+    """The failure or success file; neither for a job that was interrupted."""
+    try:
+        if result.failure:
+            own = read_own_failure(paths)
+            write_failure(paths, voice.mask(result.failure.text()))
+            if own:
+                voice.say(f"the script gave its own reason: {own.splitlines()[0][:300]}")
+        elif result.interruption is None and not (result.outcome and result.outcome.stopped_by):
+            write_success(paths)
+    except OSError as error:
+        where = paths.failure if result.failure else paths.success
+        voice.say(f"cannot write {where}: {error.strerror}")
