@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainshed.contract.hyperparameters import (
-    Hyperparameters,
     SpelledFloat,
-    argv_style,
     check,
     decode,
     decode_value,
@@ -136,13 +134,6 @@ def test_each_style_of_command_line(style: str, expected: list[str]) -> None:
 def test_every_style_gives_strings_for_any_values(user: dict[str, Any]) -> None:
     for style in ("sagemaker", "json", "flags"):
         assert all(isinstance(argument, str) for argument in to_argv(user, style))
-
-
-def test_a_style_is_chosen_by_name_and_near_names_are_suggested() -> None:
-    assert argv_style(Hyperparameters(), "f") == ("sagemaker", [])
-    assert argv_style(Hyperparameters(reserved={"trainshed_argv": "flags"}), "f") == ("flags", [])
-    style, (problem,) = argv_style(Hyperparameters(reserved={"trainshed_argv": "jsn"}), "f")
-    assert style == "sagemaker" and "did you mean 'json'?" in problem.line()
 
 
 @pytest.mark.parametrize(

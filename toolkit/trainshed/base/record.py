@@ -61,7 +61,7 @@ class Record:
         return ((name, getattr(self, name)) for name in self._fields)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.as_dict() == other.as_dict()  # type: ignore[attr-defined]
+        return type(other) is type(self) and self.as_dict() == other.as_dict()
 
     def __hash__(self) -> int:
         return hash((type(self), *(_hash(value) for value in self.as_dict().values())))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-from trainshed.base.errors import Problem, did_you_mean, shorten
+from trainshed.base.errors import Problem, shorten
 from trainshed.base.reader import ascii_safe, nested_too_deeply, printable
 from trainshed.base.record import Record
 
@@ -103,15 +103,6 @@ def check(raw: Mapping[str, Any], file: str) -> list[Problem]:
         elif not printable(passed):
             problems.append(Problem(file, "holds half of a surrogate pair, which is no text", ascii_safe(shorten(name, 40))))
     return problems
-
-
-def argv_style(hyperparameters: Hyperparameters, file: str) -> tuple[str, list[Problem]]:
-    """The command-line style that `trainshed_argv` asks for (default: sagemaker), and what is wrong with it."""
-    style = hyperparameters.get("trainshed_argv", "sagemaker")
-    if style in ARGV_STYLES:
-        return style, []
-    suggestion = did_you_mean(str(style), ARGV_STYLES) or f"choose one of {', '.join(ARGV_STYLES)}"
-    return "sagemaker", [Problem(file, "is no command-line style", "trainshed_argv", str(style), suggestion)]
 
 
 def to_argv(user: Mapping[str, Any], style: str = "sagemaker") -> list[str]:

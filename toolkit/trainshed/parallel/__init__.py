@@ -22,7 +22,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainshed.contract.wire.pipeline import Settings
+    from trainshed.contract.wire.pipeline import PipelineSettings as Settings
 
     from .checkpoint import load_checkpoint, prune_checkpoints, save_checkpoint
     from .clip import GradScaler, clip_grad_norm_
@@ -110,7 +110,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name == "Settings":
-        return import_module("trainshed.contract.wire.pipeline").Settings
+        return import_module("trainshed.contract.wire.pipeline").PipelineSettings
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from trainshed.contract.wire.pipeline import Settings
+from trainshed.contract.wire.pipeline import PipelineSettings
 
 from .errors import PipelineError
 
@@ -58,7 +58,7 @@ class Grid:
     world: int
     local_rank: int
     local_world: int
-    settings: Settings
+    settings: PipelineSettings
     device: torch.device
     places: list[Coordinates]
     pipeline_group: dist.ProcessGroup
@@ -106,7 +106,7 @@ class Grid:
         return self._subgroups
 
 
-def make_grid(settings: Settings, device: torch.device | None = None) -> Grid:
+def make_grid(settings: PipelineSettings, device: torch.device | None = None) -> Grid:
     """Joins the ranks (torchrun's variables; one rank without them) and makes the groups. Collective."""
     timeout = timedelta(seconds=settings.timeout_seconds)
     owns = not dist.is_initialized()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from trainshed.contract.wire.pipeline import Settings
+    from trainshed.contract.wire.pipeline import PipelineSettings
 
     from .engine.holding import Holding
     from .grid import Grid
@@ -51,7 +51,7 @@ class Session:
     partition_stack: list[int] = field(default_factory=list)
     built_in: dict[int, tuple[nn.Module, int]] = field(default_factory=dict)
     in_step: bool = False
-    planned: Settings | None = None
+    planned: PipelineSettings | None = None
 
     def clear(self) -> None:
         """Forgets everything."""

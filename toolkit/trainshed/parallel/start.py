@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainshed.contract.wire.pipeline import Settings, read_settings, settings_from_environment
+from trainshed.contract.wire.pipeline import PipelineSettings, read_settings, settings_from_environment
 from trainshed.contract.wire.variables import PLAN_ONLY
 
 from .grid import Grid, make_grid
 from .session import session
 
 
-def init(config: Mapping[str, Any] | Settings | None = None, *, device: torch.device | str | None = None) -> Grid:
+def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: torch.device | str | None = None) -> Grid:
     """Joins the ranks and lays the grid out. Collective; a second call does nothing.
 
     Args:
@@ -28,11 +28,11 @@ def init(config: Mapping[str, Any] | Settings | None = None, *, device: torch.de
         return session.grid
     if os.environ.get(PLAN_ONLY):
         session.planned = settings_from_environment()
-        settings = Settings(microbatches=session.planned.microbatches)
+        settings = PipelineSettings(microbatches=session.planned.microbatches)
     elif config is None:
         settings = settings_from_environment()
     else:
-        settings = config if isinstance(config, Settings) else read_settings(config, "init()")
+        settings = config if isinstance(config, PipelineSettings) else read_settings(config, "init()")
     session.grid = make_grid(settings, torch.device(device) if device is not None else None)
     return session.grid
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from trainshed.contract.metrics import log_line
 from trainshed.runner.run.metrics import Metrics
 
 
@@ -42,9 +41,9 @@ def test_values_that_are_not_finite_are_kept_and_words_are_not() -> None:
     assert metrics.series.keys() == set("abce")
 
 
-def test_what_the_contract_writes_is_read_back() -> None:
+def test_a_metric_line_has_values_and_places() -> None:
     metrics = Metrics()
-    metrics.scan((log_line({"loss": 0.125, "val/acc": 2.5}, {"step": 10}) + "\n").encode())
+    metrics.scan(b"metric loss=0.125 val/acc=2.5 step=10\n")
     assert {name: one.last for name, one in metrics.series.items()} == {"loss": 0.125, "val/acc": 2.5}
 
 

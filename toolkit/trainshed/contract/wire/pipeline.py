@@ -44,7 +44,7 @@ class NotServed(PipelineError):
     """A part of Amazon's API that this library does not serve."""
 
 
-class Settings(Record):
+class PipelineSettings(Record):
     """A pipeline's settings.
 
     pipeline_parallel_degree: ranks of one pipeline; the other ranks are replicas (data parallel).
@@ -121,7 +121,7 @@ _REFUSED = {
 _KINDS: dict[str, type] = {"memory_weight": float, "default_partition": int, "atomic": tuple}
 
 
-def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Settings:
+def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> PipelineSettings:
     """Settings from a mapping.
 
     Raises:
@@ -133,20 +133,20 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Set
         name = "pipeline_parallel_degree" if key == "partitions" else key
         if key in _REFUSED and value not in (1, False, None):
             raise NotServed(f"{where}: {key} = {value!r} is not served", hint=_REFUSED[key])
-        if name in _WITHOUT_EFFECT or (key in _REFUSED and name not in Settings._fields):
+        if name in _WITHOUT_EFFECT or (key in _REFUSED and name not in PipelineSettings._fields):
             continue
-        if name not in Settings._fields:
+        if name not in PipelineSettings._fields:
             raise PipelineError(
-                f"{where}: {key}: no such setting", hint=did_you_mean(key, [*Settings._fields, "partitions"])
+                f"{where}: {key}: no such setting", hint=did_you_mean(key, [*PipelineSettings._fields, "partitions"])
             )
         values[name] = _convert(name, value, where)
-    settings = Settings(**values)
+    settings = PipelineSettings(**values)
     _check(settings, where)
     return settings
 
 
 def _convert(name: str, value: Any, where: str) -> Any:
-    default = getattr(Settings, name)
+    default = getattr(PipelineSettings, name)
     kind: Any = _KINDS.get(name, type(default))
     try:
         if kind is bool:
@@ -164,7 +164,7 @@ def _convert(name: str, value: Any, where: str) -> Any:
         raise PipelineError(f"{where}: {name} = {value!r}: not {kind.__name__}") from None
 
 
-def _check(settings: Settings, where: str) -> None:
+def _check(settings: PipelineSettings, where: str) -> None:
     def wrong(name: str, why: str) -> PipelineError:
         return PipelineError(f"{where}: {name} = {getattr(settings, name)!r}: {why}")
 
@@ -195,7 +195,7 @@ def _check(settings: Settings, where: str) -> None:
         )
 
 
-def settings_from_environment(environ: Mapping[str, str] | None = None) -> Settings:
+def settings_from_environment(environ: Mapping[str, str] | None = None) -> PipelineSettings:
     """Settings of a job: `TRAINSHED_PIPELINE`, else `SM_HP_MP_PARAMETERS` (both JSON); else the defaults.
 
     Raises:
@@ -211,7 +211,7 @@ def settings_from_environment(environ: Mapping[str, str] | None = None) -> Setti
             if not isinstance(given, dict):
                 raise PipelineError(f"{name} is not a JSON object")
             return read_settings(given, name)
-    return Settings()
+    return PipelineSettings()
 
 
 def parameters_of(mp_parameters: Any, own: str) -> tuple[dict[str, Any], tuple[tuple[str, str, str], ...]]:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainshed.contract.wire.pipeline import Settings
+from trainshed.contract.wire.pipeline import PipelineSettings
 from trainshed.contract.wire.variables import PLAN_ONLY
 
 from ..errors import PlanError
@@ -64,7 +64,7 @@ def from_leader(grid: Grid, action: Callable[[], Any], meanwhile: Callable[[], N
     return payload[0]
 
 
-def wish_of(settings: Settings, pins: dict[str, int], microbatches: int, link: Link | None = None) -> Wish:
+def wish_of(settings: PipelineSettings, pins: dict[str, int], microbatches: int, link: Link | None = None) -> Wish:
     """What the settings ask of a plan."""
     return Wish(
         ranks=settings.pipeline_parallel_degree,
@@ -80,7 +80,7 @@ def wish_of(settings: Settings, pins: dict[str, int], microbatches: int, link: L
     )
 
 
-def read(root: nn.Module, settings: Settings) -> Plan | None:
+def read(root: nn.Module, settings: PipelineSettings) -> Plan | None:
     """The plan in `partition_file`; None where there is no such file.
 
     Raises:
@@ -94,7 +94,7 @@ def read(root: nn.Module, settings: Settings) -> Plan | None:
     return plan
 
 
-def make(subject: Subject, settings: Settings, pins: dict[str, int], microbatches: int, link: Link) -> Plan:
+def make(subject: Subject, settings: PipelineSettings, pins: dict[str, int], microbatches: int, link: Link) -> Plan:
     """A new plan, which is written to `partition_file` if the job names one.
 
     Raises:
@@ -124,7 +124,7 @@ def keep_busy(subject: Subject, grid: Grid) -> None:
     over.wait()
 
 
-def write_only(subject: Subject, settings: Settings, pins: dict[str, int], microbatches: int) -> None:
+def write_only(subject: Subject, settings: PipelineSettings, pins: dict[str, int], microbatches: int) -> None:
     """In a process that only plans: the plan goes to its file, and the script ends.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainshed.contract.wire.pipeline import Settings
+from trainshed.contract.wire.pipeline import PipelineSettings
 
 from ..errors import PipelineError, PlanError
 from ..plan.plan_file import Plan
@@ -61,7 +61,7 @@ class Preparation:
         holding: Holding,
         attach: Callable[[Backward | None], None],
         *,
-        planned: Settings | None,
+        planned: PipelineSettings | None,
         pins: dict[str, int],
         overlap: bool,
         bucket_bytes: int,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainshed.contract.wire.pipeline import Settings
+from trainshed.contract.wire.pipeline import PipelineSettings
 
 from ..plan.plan_file import Plan
 from ..record.subject import Backward
@@ -48,7 +48,7 @@ class Engine:
         attach: Callable[[Backward | None], None],
         *,
         loss_scale: Callable[[], float],
-        planned: Settings | None,
+        planned: PipelineSettings | None,
         pins: dict[str, int],
         average: bool,
         overlap: bool,

@@ -129,12 +129,6 @@ def _record(subject: Subject, tree: Call, largest: float, closed: dict[str, str]
         closed.update(fresh)
 
 
-def plan_from_trace(trace: Trace, subject: Subject, wish: Wish) -> Plan:
-    """A plan for exactly the units of a measured trace."""
-    costs = costs_of(trace, subject.root, wish.optimizer_states)
-    return describe(trace, subject, costs, partition(costs, wish.request()), wish, {})
-
-
 def describe(
     trace: Trace, subject: Subject, costs: Costs, starts: tuple[int, ...], wish: Wish, closed: dict[str, str]
 ) -> Plan:

@@ -95,11 +95,6 @@ class Event:
     seconds_backward: float = 0.0
     saved_bytes: int = 0
 
-    @property
-    def stage_bound(self) -> bool:
-        """Whether exactly one stage runs it."""
-        return not self.replicated
-
 
 @dataclass(frozen=True)
 class Value:

@@ -8,12 +8,11 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from trainshed.contract.metrics import LOG_PREFIX
-
 LONGEST_SEARCH = 2.0  # seconds of CPU time of one regular expression on one line
 LONGEST_LINE = 16_384  # characters that regular expressions are tried on
 # Where a value was measured, not what: these are no metrics.
 PLACES = frozenset({"step", "epoch", "batch", "iteration", "global_step", "round", "rank"})
+LOG_PREFIX = "metric "  # of a line that a script prints: `metric loss=0.125 step=10`
 _LINE = re.compile(rb"^(?:\[[^\]\n]*\] )*" + LOG_PREFIX.encode() + rb"(.*)$", re.MULTILINE)
 _PAIR = re.compile(r"([A-Za-z_][\w./:-]*)=(\S+)")
 _NUMBER = re.compile(r"\s*[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|inf(?:inity)?|nan)", re.IGNORECASE)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainshed.contract.wire.pipeline import Settings
+from trainshed.contract.wire.pipeline import PipelineSettings
 from trainshed.parallel import StepOutput, groups, start
 from trainshed.parallel import step as _step
 from trainshed.parallel.clip import GradScaler
@@ -59,9 +59,9 @@ class _State:
     module_manager = SimpleNamespace(translate_functions=[])
 
     @property
-    def cfg(self) -> Settings:
+    def cfg(self) -> PipelineSettings:
         """Settings by Amazon's names."""
-        return session.grid.settings if session.grid is not None else Settings()
+        return session.grid.settings if session.grid is not None else PipelineSettings()
 
     @property
     def model(self) -> Any:
