@@ -224,6 +224,17 @@ def test_every_name_of_data_parallel_starts_ranks_of_torch(
     assert flag in answer.printed or flag in out.json("algo-1.0.json")["env"]["SM_FRAMEWORK_PARAMS"]
 
 
+@pytest.mark.parametrize("distribution", [{"torch_distributed": {"enabled": True}}, {"mpi": {"enabled": True}}])
+def test_a_distribution_without_a_count_starts_one_rank_on_each_cpu_host(
+    fit: Fit, folder: Path, distribution: dict[str, Any]
+) -> None:
+    answer, out = fit(
+        source=write(folder / "src", train=LOOK), arguments={"instance_count": 2, "distribution": distribution}
+    )
+    assert answer.ok, answer.log + answer.printed
+    assert ranks(out) == {"algo-1.0": ("0", "2"), "algo-2.1": ("0", "2")}
+
+
 def test_torch_distributed_on_two_hosts_adds_up(fit: Fit, folder: Path) -> None:
     answer, out = fit(
         source=write(folder / "src", train=ADD_UP),

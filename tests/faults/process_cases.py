@@ -159,7 +159,7 @@ ONE_PROCESS = [
     Case(
         "killed by SIGKILL",
         137,
-        ("the script was killed by SIGKILL", "SIGKILL came from outside"),
+        ("the script was killed by SIGKILL", "got SIGKILL from outside"),
         code="import os\nos.kill(os.getpid(), 9)\n",
     ),
     Case(

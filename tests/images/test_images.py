@@ -85,7 +85,7 @@ def user(request: pytest.FixtureRequest) -> str:
 
 
 @needs_docker
-@pytest.mark.parametrize("command", ["python", "python3", "pip", "pip3", "torchrun", "train", "trainshed"])
+@pytest.mark.parametrize("command", ["python", "python3", "pip", "pip3", "torchrun", "train", "trainshed", "demo", "doctor"])
 def test_the_image_has_its_commands_in_its_own_environment(container: Containers, command: str) -> None:
     assert container("bash", "-c", f"command -v {command}").stdout == f"/opt/venv/bin/{command}\n"
 
@@ -218,6 +218,41 @@ def test_train_without_a_job_says_what_it_would_need(container: Containers, user
     assert "Traceback" not in done.output
     assert "/opt/ml" in done.output
     assert 1 <= len(done.output.strip().splitlines()) <= 20
+
+
+@needs_docker
+def test_an_entrypoint_of_train_takes_the_argument_train(container: Containers) -> None:
+    """`ENTRYPOINT ["train"]`: SageMaker and the SDKs run `IMAGE train`."""
+    job = container.job().configure({"epochs": 3}).write({"code/train.py": "import sys; print(sys.argv[1:])"})
+    done = container("train", job=job, options=("--entrypoint", "train"))
+    assert (done.status, done.stdout.strip()) == (0, "['--epochs', '3']"), done.output
+    assert (job.folder / "output/success").is_file()
+
+
+@needs_docker
+def test_doctor_is_a_command_of_the_image(container: Containers) -> None:
+    done = container("doctor", "--json", mount=False)
+    assert done.status == 0, done.output
+    assert "torch" in [check["name"] for check in json.loads(done.stdout)["checks"]]
+
+
+@needs_docker
+@pytest.mark.parametrize("options", [("--tmpfs", "/tmp"), ()], ids=["noexec /tmp", "no /tmp"])
+def test_a_read_only_container_installs_requirements_where_libraries_can_be_loaded(
+    container: Containers, options: tuple[str, ...]
+) -> None:
+    script = (
+        "import os, tiny_requirement\n"
+        "noexec = os.statvfs(tiny_requirement.__file__).f_flag & os.ST_NOEXEC\n"
+        "print(tiny_requirement.VERSION, bool(noexec), os.path.dirname(tiny_requirement.__file__))\n"
+    )
+    requirements = "--no-index\n--find-links .\ntiny_requirement\n"
+    job = container.job().write({"code/train.py": script, "code/requirements.txt": requirements})
+    make_wheel(job.folder / "code", "tiny_requirement", "1.0")
+    done = container("train", job=job, options=("--read-only", *options))
+    assert done.status == 0, done.output
+    assert done.stdout.splitlines()[-1].startswith("1.0 False /opt/ml/trainshed-")
+    assert not list(job.folder.glob("trainshed-*"))
 
 
 @needs_docker

@@ -111,3 +111,19 @@ def test_all_problems_of_a_job_file_are_printed(project: Project) -> None:
     for part in ("job.yaml: program: is missing", "job.yaml:1: instances = 0", "job.yaml:2: argv = x"):
         assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["doctor", "--help"], ["rnu"]])
+def test_python_m_trainshed_is_the_command(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "trainshed", *arguments]
+    as_module = subprocess.run(command, env={"PYTHONPATH": TOOLKIT}, capture_output=True, text=True, timeout=60)
+    script = f"import sys, trainshed.cli as cli; sys.exit(cli.main({arguments!r}))"
+    as_command = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": TOOLKIT}, capture_output=True, text=True, timeout=60
+    )
+    assert (as_module.returncode, as_module.stdout, as_module.stderr) == (
+        as_command.returncode,
+        as_command.stdout,
+        as_command.stderr,
+    )
+    assert as_module.stdout or as_module.stderr

@@ -15,14 +15,14 @@ __all__ = ["Program", "prepare"]
 
 
 def prepare(job: Job, environ: Mapping[str, str], say: Callable[[str], None], *, dry: bool = False) -> Program:
-    """Makes the program ready to run, once a node.
+    """Makes the program ready to run, once on each host.
 
     Args:
-        dry: only look: nothing is installed; sources are still fetched and unpacked, since only then the program is known.
+        dry: install nothing; sources are still fetched and unpacked, since the program is not known otherwise.
 
     Raises:
         ProgramError: it cannot be found, unpacked or installed.
-        Interrupted: a stop signal came meanwhile.
+        Interrupted: a stop signal arrived.
     """
     folder = fetch_source(job, environ, say)
     program = locate(job, folder, environ)

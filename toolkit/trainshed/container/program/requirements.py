@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .locate import Program
 
-# uv reads none of pip's settings, so where any is made pip does the work; these change nothing that matters.
+# uv ignores pip's settings, so pip is used if there are any; these do not change what is installed.
 _HARMLESS_VARIABLES = frozenset(
     {
         "PIP_CACHE_DIR",
@@ -169,7 +169,7 @@ def _environment_is_writable() -> bool:
 
 
 def _site_packages(prefix: str) -> str:
-    """The folders below an installation prefix that Python needs on its path, joined as PYTHONPATH is."""
+    """The folders below an installation prefix that Python needs on its path, joined with `:`."""
     import sysconfig
 
     schemes = (sysconfig.get_default_scheme(), "posix_prefix")  # Debian's own differs, and uv does not use it

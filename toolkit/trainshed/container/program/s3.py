@@ -1,4 +1,4 @@
-"""Downloads source code from S3 through boto3, which is the user's or the extra's, never the core's."""
+"""Downloads source code from S3 through boto3, which the image or the extra `s3` installs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def download(uri: str, folder: str, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
     """Downloads one object into `folder`, or all objects below a prefix that ends in `/`; returns the file or folder.
 
-    The endpoint is S3_ENDPOINT_URL's (SDK v3) or AWS_ENDPOINT_URL_S3's (SDK v2; boto3 reads that one itself).
+    The endpoint is that of S3_ENDPOINT_URL (SDK v3) or AWS_ENDPOINT_URL_S3 (SDK v2; boto3 itself reads it).
 
     Raises:
         ProgramError: boto3 is missing, or S3 refuses.

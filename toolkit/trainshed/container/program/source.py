@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
     from trainshed.contract.paths import Paths
 
-_UNPACKING = ".unpacking-"  # a folder that is being filled: never the code, whatever is in it
-_UNPACKED = ".unpacked-"  # a folder that is complete; its entries are on their way to the folder above it
+_UNPACKING = ".unpacking-"  # a folder that is being filled: never the code, whatever it contains
+_UNPACKED = ".unpacked-"  # a folder that is complete; its entries are being moved to the folder above it
 
 
 def fetch_source(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
-    """The folder that holds the user's code; "" where there is none (the program may still be an absolute path).
+    """Returns the folder with the user's code; "" if there is none (the program may still be an absolute path).
 
-    /opt/ml/code is used as it is if anything is in it; else the place that the job names; else the `code` channel.
+    /opt/ml/code is used unchanged unless it is empty; else the source that the job names; else the `code` channel.
 
     Raises:
-        ProgramError: the place does not exist, or cannot be fetched or unpacked.
+        ProgramError: the source does not exist, or cannot be fetched or unpacked.
     """
     code = job.paths.code
     _settle(code)
@@ -44,7 +44,7 @@ def fetch_source(job: Job, environ: Mapping[str, str], say: Callable[[str], None
 
 
 def has_entries(folder: str) -> bool:
-    """Whether the folder holds anything but the rest of an unpacking that was cut off."""
+    """Whether the folder has entries other than the remains of an interrupted unpacking."""
     try:
         with os.scandir(folder) as entries:
             return any(not entry.name.startswith((_UNPACKING, _UNPACKED)) for entry in entries)
@@ -53,7 +53,7 @@ def has_entries(folder: str) -> bool:
 
 
 def _settle(code: str) -> None:
-    """Moves what was unpacked completely to where it belongs: an earlier run may have been killed while doing so."""
+    """Moves completely unpacked code into the code folder; an earlier run may have been killed while it did so."""
     try:
         whole = [name for name in os.listdir(code) if name.startswith(_UNPACKED)]
     except OSError:
@@ -115,7 +115,7 @@ def _in_folder(paths: Paths, environ: Mapping[str, str], fill: Callable[[str], N
             fcntl.flock(lock, fcntl.LOCK_EX)  # the hosts of a job may share the folder: processes on one machine
         except OSError:  # a file system without locks
             pass
-        if has_entries(code):  # another one was first
+        if has_entries(code):  # another host was first
             return code
         aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
         try:

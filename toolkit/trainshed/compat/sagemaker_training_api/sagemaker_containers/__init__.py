@@ -1,4 +1,4 @@
-"""`sagemaker-containers`, the toolkit's name before 2020, on top of the newer one's names."""
+"""`sagemaker-containers`, the toolkit's name before 2020, based on the newer names."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def array_to_npy(array_like: Any) -> bytes:
 
 
 def npy_to_numpy(npy_array: bytes) -> Any:
-    """The array in NPY bytes; arrays of Python objects are refused, since reading them runs what they say."""
+    """The array in NPY bytes; arrays of Python objects are rejected, since reading them can execute code."""
     import numpy
 
     return numpy.load(io.BytesIO(npy_array), allow_pickle=False)
@@ -44,7 +44,7 @@ def json_to_numpy(string_like: str, dtype: Any = None) -> Any:
 
 
 def array_to_csv(array_like: Any) -> str:
-    """CSV, one row a line."""
+    """CSV, one line for each row."""
     import numpy
 
     array = numpy.array(array_like)
@@ -54,7 +54,7 @@ def array_to_csv(array_like: Any) -> str:
 
 
 def csv_to_numpy(string_like: str, dtype: Any = None) -> Any:
-    """The array in a CSV text: of floats where no type is given and all are numbers, else of text. Raises ClientError."""
+    """The array in a CSV text: of floats if there is no type and all values are numbers, else text. Raises ClientError."""
     import numpy
 
     try:

@@ -36,6 +36,6 @@ def run(
 
 
 def install(name: str, path: str = environment.code_dir, capture_error: bool = False) -> None:
-    """Puts the code on this process's module path; its requirements are installed already."""
+    """Adds the code to this process's module path; its requirements are already installed."""
     if path not in sys.path:
         sys.path.insert(0, path)

@@ -1,4 +1,4 @@
-"""The job as a script sees it: `Environment`, from what `train` has put into SM_TRAINING_ENV, and the folders."""
+"""The job as a script sees it: `Environment`, read from SM_TRAINING_ENV, which `train` sets, and the folders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_hyperparameters() -> dict[str, Any]:
 
 
 def read_resource_config() -> dict[str, Any]:
-    """resourceconfig.json, or what stands for it where there is none."""
+    """resourceconfig.json, or its equivalent if the file is missing."""
     resources = read_job(os.environ).resources
     return dict(resources.raw) or {"current_host": resources.current_host, "hosts": list(resources.hosts)}
 
@@ -72,12 +72,12 @@ def num_neurons(instance_type: str = "") -> int:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: no numbers that remember their spelling."""
+    """The value as plain JSON types, without numbers that keep their spelling."""
     return json.loads(json.dumps(value))
 
 
 def _training_env() -> dict[str, Any]:
-    """What `train` says of the job; where it could not (the variable would be too long), the same from the files."""
+    """The job from SM_TRAINING_ENV; if `train` could not set it (the value was too long), from the files."""
     if text := os.environ.get("SM_TRAINING_ENV"):
         return dict(json.loads(text))
     job = read_job(os.environ)
@@ -91,7 +91,7 @@ def _training_env() -> dict[str, Any]:
 
 
 class Environment(mapping.MappingMixin):
-    """A read-only picture of the job: properties by name, also as a dictionary.
+    """A read-only view of the job: properties by name, also as a dictionary.
 
     Args:
         resource_config, input_data_config, hyperparameters: stand in for the files' contents.
@@ -118,7 +118,7 @@ class Environment(mapping.MappingMixin):
             }
 
     def sagemaker_s3_output(self) -> str | None:
-        """Where intermediate output goes, None where the job does not say."""
+        """Destination of intermediate output; None if the job does not set one."""
         found = read_hyperparameters().get(params.S3_OUTPUT_LOCATION_PARAM)
         return None if found is None else str(found)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ClientError(Exception):
-    """Something that the user's side of the job has to put right."""
+    """An error that the user has to correct."""
 
 
 class _CalledProcessError(ClientError):
@@ -24,7 +24,7 @@ class _CalledProcessError(ClientError):
 
 
 class InstallModuleError(_CalledProcessError):
-    """A package of the user's could not be installed."""
+    """A package of the user could not be installed."""
 
 
 class InstallRequirementsError(_CalledProcessError):
@@ -36,7 +36,7 @@ class ExecuteUserScriptError(_CalledProcessError):
 
 
 class ImportModuleError(ClientError):
-    """A module of the user's could not be imported."""
+    """A module of the user could not be imported."""
 
 
 class ChannelDoesNotExistError(Exception):

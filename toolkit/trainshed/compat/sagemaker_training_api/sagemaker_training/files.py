@@ -1,4 +1,4 @@
-"""Small helpers for files, and the two by which a job tells how it ended."""
+"""Small helpers for files, and the two files that report how a job ended."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from . import environment
 
 
 def write_success_file() -> None:
-    """Does what `train` does at the end anyway."""
+    """Writes the success file, which `train` also does at the end."""
     write_file(os.path.join(environment.output_dir, "success"), "")
 
 
 def write_failure_file(failure_msg: str) -> None:
-    """Gives the script's own reason for failing, which `train` then puts first; an earlier one stays."""
+    """Writes the script's own reason for failing, which `train` then puts first; keeps an earlier one."""
     path = os.path.join(environment.output_dir, "failure")
     if not os.path.exists(path):
         write_file(path, failure_msg)
@@ -27,7 +27,7 @@ def write_failure_file(failure_msg: str) -> None:
 
 @contextlib.contextmanager
 def tmpdir(suffix: str = "", prefix: str = "tmp", directory: str | None = None) -> Iterator[str]:
-    """A temporary folder, gone after the block."""
+    """A temporary folder, removed after the block."""
     folder = tempfile.mkdtemp(suffix=suffix, prefix=prefix, dir=directory)
     try:
         yield folder
@@ -70,7 +70,7 @@ def s3_download(url: str, dst: str) -> None:
 
 
 def download_and_extract(uri: str, path: str) -> None:
-    """Nothing where `path` holds code, as under `train` it does; else copies a folder or a single file there.
+    """Does nothing if `path` has code, as it does under `train`; else copies a folder or a single file there.
 
     Raises:
         errors.ClientError: `uri` is an archive or lies elsewhere: unpacking is for `train`, before the script.
@@ -86,5 +86,5 @@ def download_and_extract(uri: str, path: str) -> None:
         shutil.copy2(uri, path)
     else:
         raise errors.ClientError(
-            f"{uri} is not unpacked here: name it as hyperparameter sagemaker_submit_directory, and train unpacks it first"
+            f"{uri} is not unpacked here: set the hyperparameter sagemaker_submit_directory to it, so that train unpacks it"
         )

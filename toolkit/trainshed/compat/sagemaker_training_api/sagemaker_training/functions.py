@@ -1,4 +1,4 @@
-"""Helpers for calling functions with what a job has."""
+"""Helpers for calling functions with the values of a job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def matching_args(fn: Callable[..., Any], dictionary: Any) -> Any:
 
 
 def error_wrapper(fn: Callable[..., Any], error_class: type[Exception]) -> Callable[..., Any]:
-    """`fn`, whose exceptions become those of another class."""
+    """Wraps `fn`; its exceptions are converted to another class."""
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:

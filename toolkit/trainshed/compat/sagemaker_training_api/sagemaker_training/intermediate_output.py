@@ -1,4 +1,4 @@
-"""Intermediate output, which `train` uploads itself where the job asks for it with `sagemaker_s3_output`."""
+"""Intermediate output, which `train` itself uploads if the job sets `sagemaker_s3_output`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UPLOADER = "trainshed.container.intermediate.uploader"  # a program of its own:
 
 
 class Sync:
-    """An uploader that was started here; `join` has it finish."""
+    """An uploader started here; `join` makes it finish."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process, self.pid = process, process.pid

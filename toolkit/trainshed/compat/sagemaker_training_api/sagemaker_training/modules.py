@@ -1,4 +1,4 @@
-"""Modules of the user's code, whose requirements `train` has installed."""
+"""Modules of the user's code; `train` has installed its requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the user's script from a launcher of the image's own."""
+"""Starts the user's script from the image's own launcher."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ProcessRunner:
 
 @contextlib.contextmanager
 def _unstopped() -> Iterator[None]:
-    """Within the block a stop signal, which `train` sends to the script too, ends nothing here."""
+    """Ignores stop signals within the block; `train` also sends them to the script."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

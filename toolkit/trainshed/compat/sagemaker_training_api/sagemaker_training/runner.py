@@ -1,4 +1,4 @@
-"""How a launcher of an image's own asks for the user's script to be started."""
+"""The interface by which an image's own launcher starts the user's script."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def get(
     env_vars: dict[str, str] | None = None,
     extra_opts: dict[str, Any] | None = None,
 ) -> process.ProcessRunner:
-    """The runner for a type; one that is a runner already, as it is.
+    """Returns the runner for a type; returns a runner unchanged.
 
     Raises:
         errors.ClientError: a distribution, which is `train`'s to start.

@@ -1,4 +1,4 @@
-"""A limit of time for a block of code."""
+"""A time limit for a block of code."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 
 class TimeoutError(Exception):
-    """The time is over."""
+    """The time limit has passed."""
 
 
 @contextmanager
 def timeout(seconds: float = 0, minutes: float = 0, hours: float = 0) -> Iterator[None]:
-    """Raises TimeoutError in the block when the sum of the three is over; main thread only."""
+    """Raises TimeoutError in the block after the sum of the three; main thread only."""
     limit = seconds + 60 * minutes + 3600 * hours
 
     def over(_signal: int, _frame: object) -> None:

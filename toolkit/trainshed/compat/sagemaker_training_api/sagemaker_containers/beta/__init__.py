@@ -1,1 +1,1 @@
-"""Where the old toolkit kept its framework."""
+"""Location of the old toolkit's framework."""
