@@ -33,7 +33,7 @@ HOOKS = {
         "torch._inductor.cpu_vec_isa": "trainshed.compiler.instructions",
     },
     "xla": {f"torch.optim.{name}": "trainshed.compiler.xla" for name in ("adagrad", "adam", "adamw", "sgd")},
-    "probe": {"torch.optim.optimizer": "trainshed.compiler.probe"},
+    "probe": {"torch.optim.optimizer": "trainshed.compiler.batch_size"},
 }
 # The line that a hook's messages begin with.
 _SIGNS = {"checkpoint": "checkpoint=auto"}

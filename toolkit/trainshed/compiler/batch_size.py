@@ -1,16 +1,27 @@
-"""The largest batch that fits, found in the training script itself."""
+"""The largest batch that fits: found in the training script itself, or by jobs of which each is one try.
+
+`install` serves the second way (`trainshed run --find-batch-size`): it ends such a job after a few optimizer steps, and
+reports the memory that they took.
+"""
 
 from __future__ import annotations
 
-from trainshed.contract.wire.batch_search import BatchSize, largest_batch, scaled_learning_rate
+import json
+import os
+import sys
+
+from trainshed.base.files import write_atomic
+from trainshed.contract.wire.batch_search import BatchSize, largest_batch, probe_of, scaled_learning_rate
 
 from . import memory
+from .messages import rank, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
-__all__ = ["BatchSize", "find_batch_size", "scaled_learning_rate"]
+__all__ = ["BatchSize", "find_batch_size", "install", "scaled_learning_rate"]
 
 
 def find_batch_size(
@@ -72,3 +83,34 @@ def _least(batch: int) -> int:
     held: list[int | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(held, batch)
     return min(value for value in held if value is not None)
+
+
+def install(module: ModuleType) -> None:
+    """Hooks into `torch.optim.optimizer`."""
+    probe = probe_of(os.environ)
+    if probe is None:
+        return
+    left = [probe.steps]
+
+    def stepped(*_: object) -> None:
+        left[0] -= 1
+        if left[0] > 0:
+            return
+        limit = memory.limit_bytes() if memory.on_gpu() else min(probe.limit_bytes, memory.limit_bytes())
+        answer = {"peak_bytes": memory.peak_bytes(), "limit_bytes": limit}
+        write_atomic(f"{probe.folder}/{probe.host}.rank{rank()}.json", json.dumps(answer) + "\n")
+        say(f"probe: {answer['peak_bytes'] / 2**30:.2f} of {limit / 2**30:.2f} GiB after {probe.steps} steps")
+        _leave()
+
+    module.register_optimizer_step_post_hook(stepped)
+
+
+def _leave() -> None:
+    """Ends the process as a whole: what comes after training is meant for a model that is done."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()  # nobody leaves in the middle of another's step
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -81,7 +81,7 @@ def _python_path(program: Program, environ: Mapping[str, str], stacks: bool, tra
 
 def _probe(batch_size: int, job: Job, cluster: Cluster) -> str:
     """What a rank that tries out a batch size needs to know."""
-    from trainshed.contract.wire.batch_probe import Probe
+    from trainshed.contract.wire.batch_search import Probe
 
     memory = cluster.hardware.memory_bytes // cluster.processes_per_host
     folder = f"{job.paths.output_data}/probe"

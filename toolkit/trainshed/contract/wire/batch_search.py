@@ -1,14 +1,20 @@
-"""The largest batch that fits into memory, in few tries: memory grows linearly with the batch, so two small tries tell where
-the limit is, and the next ones are only there to make sure. Pure: what a try is, the caller knows.
+"""The largest batch that fits into memory: the search, and what passes between the runner and a job that is one try of it.
+
+Memory grows linearly with the batch: two small tries predict the limit, and the next ones confirm it. The search is pure:
+the caller makes the tries.
 """
 
 from __future__ import annotations
 
+import json
+
 from trainshed.base.record import Record
+
+from .variables import PROBE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 GROWTH = 16  # a try is at most so many times the largest that is known to fit: two small tries may mislead
 
@@ -21,7 +27,11 @@ class Try(Record):
 
 
 class BatchSize(Record):
-    """What was found. batch: the largest that fits, 0 for none; tries: in their order."""
+    """The result of a search.
+
+    batch: the largest that fits; 0 if none does.
+    tries: in the order in which they were made.
+    """
 
     batch: int
     peak_bytes: int
@@ -39,16 +49,16 @@ def largest_batch(
     tries: int = 8,
     reserve: float = 0.1,
 ) -> BatchSize:
-    """Searches.
+    """Searches the largest batch.
 
     Args:
         peak_of: tries a batch size; the most bytes that were held, None where it did not fit.
-        limit_bytes: the memory there is; asked after the first try.
+        limit_bytes: gives the size of the memory; called after the first try.
         start: the first batch to try, rounded up to a multiple of `step`.
         step: batches are multiples of this (at least 1).
         most: the largest batch of interest.
         tries: how often to try at most (at least 2).
-        reserve: part of the memory that is to stay free, 0 to 0.9.
+        reserve: share of the memory that stays free, 0 to 0.9.
     """
     done: list[Try] = []
 
@@ -71,16 +81,16 @@ def largest_batch(
         if after is None:
             break
         attempt(after)
-    best = max((found for found in done if _fits(found, room)), key=lambda found: found.batch)
+    best = max((attempted for attempted in done if _fits(attempted, room)), key=lambda attempted: attempted.batch)
     return BatchSize(best.batch, best.peak_bytes or 0, limit, tuple(done))
 
 
-def _fits(found: Try, room: int) -> bool:
-    return found.peak_bytes is not None and found.peak_bytes <= room
+def _fits(attempted: Try, room: int) -> bool:
+    return attempted.peak_bytes is not None and attempted.peak_bytes <= room
 
 
 def _next(done: list[Try], room: int, step: int, most: int) -> int | None:
-    """The batch to try next, None where nothing is left to find out."""
+    """The batch to try next; None when the answer is known."""
     measured = sorted((found for found in done if found.peak_bytes is not None), key=lambda found: found.batch)
     good = max(found.batch for found in measured if _fits(found, room))
     bad = min((found.batch for found in done if not _fits(found, room)), default=None)
@@ -105,3 +115,30 @@ def _next(done: list[Try], room: int, step: int, most: int) -> int | None:
 def scaled_learning_rate(rate: float, batch: int, larger: int) -> float:
     """The learning rate for another batch, by the linear rule (Goyal et al. 2017): k times the batch, k times the rate."""
     return rate * larger / batch
+
+
+class Probe(Record):
+    """One try of the search: a job that makes a few training steps, reports how much memory they took, and ends.
+
+    steps: optimizer steps to make.
+    folder: where its answer goes, `<host>.rank<rank>.json` with peak_bytes and limit_bytes.
+    limit_bytes: a rank's part of the host's memory, where it trains on no GPU.
+    """
+
+    steps: int
+    folder: str
+    host: str
+    limit_bytes: int
+
+    def to_text(self) -> str:
+        """The variable's value."""
+        return json.dumps(self.plain(), sort_keys=True)
+
+
+def probe_of(environ: Mapping[str, str]) -> Probe | None:
+    """What this rank has to do; None if the job is not a try of a search."""
+    try:
+        value = json.loads(environ.get(PROBE) or "null")
+        return Probe(**value) if isinstance(value, dict) else None
+    except (ValueError, TypeError):
+        return None

@@ -111,7 +111,7 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         PROBE,
         "the runner, when it looks for a batch size; `train`, for the ranks",
         "`train`, the ranks (`trainshed.compiler`)",
-        "steps to measure; for the ranks as JSON (contract/wire/batch_probe.py)",
+        "steps to measure; for the ranks as JSON (contract/wire/batch_search.py)",
     ),
     (
         ROSTER_TOKEN,
