@@ -1,14 +1,15 @@
-"""The roster: the `train` processes of a job's hosts know each other for the life of the job.
+"""The roster: connects the `train` processes of a job's hosts for the life of the job.
 
-Host 0 listens, all others connect to it, and everyone says `alive` every second. So the job starts when all hosts are
-there, ends everywhere when one host fails or vanishes, and ends with one verdict: the same first cause in every
-host's failure file, and success only where every host succeeded.
+Host 0 listens, all others connect to it, and each host sends a sign of life every second. So the job starts when all
+hosts are there, stops on all hosts when one fails or vanishes, and ends with one verdict: the same first cause in each
+host's failure file, and success only if every host succeeded.
 
-    join     every host says hello; host 0 says go when all are there, or names the missing
-    run      a host whose rank failed, or that was told to stop, says so; host 0 tells all others to stop
-    ended    every host reports how its ranks ended; host 0 answers all with the verdict
+    join     every host says hello; host 0 says go when all are there, or names the missing hosts
+    run      a host whose rank failed, or that got a stop signal, says so; host 0 stops all others
+    ended    every host reports how its ranks ended; host 0 sends all of them the verdict
 
-A connection that breaks is made anew; a host is lost only when it stays away (`LOST_AFTER`).
+A broken connection is replaced; a host is lost only when it does not come back (`messages.LOST_AFTER`). A job on one
+host has the roster `Alone`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def join_roster(job: Job, cluster: Cluster, environ: Mapping[str, str], say: Cal
 def fail_before_start(
     job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None], failure: Failure
 ) -> None:
-    """Tells the other hosts that this one could not get as far as joining them, so that they need not wait for it."""
+    """Tells the other hosts that this one failed before it could join them, so that they do not wait for it."""
     part = _part(job, cluster, environ, say)
     if part is not None:
         from .messages import TELLING_SECONDS
@@ -93,7 +94,7 @@ def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host
     elif failure is None:
         state = "stopped" if outcome is not None and outcome.stopped_by else "done"
     else:
-        # A rank that was merely ended because of the others failed for no reason of its own.
+        # Ranks that were ended because of other hosts have not failed themselves.
         state = "stopped" if failure.kind == "Stopped" else "interrupted" if failure.kind == "Interrupted" else "failed"
     report = Report(
         state=state,

@@ -10,11 +10,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LONGEST = 1 << 20  # bytes of one message; more is no message of ours
+LONGEST = 1 << 20  # bytes of one message; a longer one is not ours
 
 
 class Link:
-    """A connected socket. `seen` is when anything last came through it (the caller's clock)."""
+    """A connected socket.
+
+    seen: when anything last came through it, on the caller's clock.
+    open: whether it can still be read.
+    """
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         connection.setblocking(False)
@@ -48,7 +52,7 @@ class Link:
                 self._give_up()
 
     def _give_up(self) -> None:
-        """Sends nothing more. What the peer said before it went is still to be read: `receive` then closes."""
+        """Stops sending. What the peer has sent is still read: `receive` closes the link after that."""
         self._out = b""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -56,8 +60,8 @@ class Link:
             pass
 
     def receive(self, now: float) -> list[dict[str, Any]]:
-        """The messages that have come; closes the link when the peer has, or when it talks nonsense."""
-        self.flush()  # what a long message left behind
+        """The messages that have come; closes the link when the peer did, or when it sends anything else."""
+        self.flush()  # the rest of a long message
         while self.open:
             try:
                 data = self.socket.recv(1 << 16)

@@ -1,4 +1,4 @@
-"""Every host but the first: connects to host 0, and connects again when the connection breaks."""
+"""The roster of every host but the first: connects to host 0, again whenever the connection breaks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-CONNECT_SECONDS = 2.0  # of one attempt; a new one gets through sooner than a kernel that waits ever longer to repeat itself
-PATIENCE = 10.0  # seconds beyond the limit that host 0 has to tell who is missing
-SAY_EVERY = 5.0
+CONNECT_SECONDS = 2.0  # for one attempt; the kernel repeats itself at ever longer intervals, so a new one is sooner through
+PATIENCE = 10.0  # seconds beyond the limit for host 0 to say who is missing
+RETRY_SECONDS = 0.25  # between two attempts to connect
+SAY_EVERY = 5.0  # seconds between two messages that other hosts are awaited
 
 
 class Member(ConnectedRoster):
@@ -46,23 +47,33 @@ class Member(ConnectedRoster):
         grace: float,
         say: Callable[[str], None],
     ) -> None:
+        """
+        Args:
+            hosts: the job's hosts in the agreed order.
+            rank: this host's index among them.
+            address: name and port of host 0.
+            token: what hosts of this job say to prove it.
+            grace: seconds that ranks get after a stop signal.
+            say: prints a message for the user.
+        """
         super().__init__(hosts, rank, grace, say)
+        now = time.monotonic()
         self.address = address
         self.token = token
         self.link: Link | None = None
         self.connecting: socket.socket | None = None
-        self.found: tuple[int, Any] | None = None  # where host 0 was; a name server may be away, too
         self.connecting_since = 0.0
         self.next_attempt = 0.0
-        self.seen = time.monotonic()  # when host 0 last gave a sign of life
-        self.since = self.looked = self.seen  # from when on its silence counts: what we slept through ourselves is none
-        self.closed = False  # whether the connection was closed by the other side since then
+        self.host0: tuple[int, Any] | None = None  # address family and address of host 0; a name server may fail later
+        self.seen = now  # when host 0 was last heard
+        self.since = now  # from when on its silence counts: `seen`, plus the time in which this process was suspended
+        self.looked = now  # when this process last took its turn
+        self.closed = False  # whether host 0 has closed the connection since it was last heard
         self.next_alive = 0.0
-        self.going = False
-        self.refused = ""
+        self.going = False  # whether the job has started
+        self.refused = ""  # why host 0 does not let this host in
         self.verdict: Verdict | None = None
-        self.report: Report | None = None
-        self.unsaid: list[dict[str, Any]] = []  # to be said again on a new connection
+        self.unsaid: list[dict[str, Any]] = []  # sent again on a new connection
         self.posted = 0  # number of the last letter to host 0's launcher
         self.taken = 0  # number of the last one from there
 
@@ -84,7 +95,7 @@ class Member(ConnectedRoster):
             if self.verdict is not None and self.verdict.failure is not None:
                 self.close()
                 raise FailedElsewhere(self.verdict.failure)
-            # Connected: host 0 gives up first, and knows more about why.
+            # While connected, wait longer: host 0 gives up first, and knows more about why.
             if now - start > seconds + (PATIENCE if self.link is not None else 0.0):
                 unknown = "" if self.link or resolves(self.address[0]) else f" (no such host name: {self.address[0]})"
                 raise ClusterError(
@@ -108,37 +119,32 @@ class Member(ConnectedRoster):
     # --- watched by the supervisor ---
 
     def descriptors(self) -> dict[int, int]:
-        """What the supervisor's loop is to poll for us."""
+        """The connection, or the one that is being made."""
         if self.link is not None:
             return dict([self.link.descriptor()])
         return {self.connecting.fileno(): select.POLLOUT} if self.connecting is not None else {}
 
     def pause(self) -> float:
-        """Seconds until we must have a turn."""
-        return 0.25 if self.link is None else max(0.0, self.next_alive - time.monotonic())
+        """Seconds until the next sign of life or attempt to connect is due."""
+        return RETRY_SECONDS if self.link is None else max(0.0, self.next_alive - time.monotonic())
 
     def exchange(self) -> None:
-        """Takes and gives signs of life; notes when host 0 says to stop, or is lost."""
+        """Reads what has come, keeps the connection, sends signs of life, and notes when host 0 is lost."""
         now = time.monotonic()
-        away, self.looked = now - self.looked, now
+        away = now - self.looked
+        self.looked = now
         if away > AWAY:
             self.since = min(now, self.since + away)
             if self.link is not None:
                 self.link.seen = min(now, self.link.seen + away)
         if self.link is not None:
-            self._read(self.link, now)  # before it may be given up: what has come meanwhile may be the verdict
+            self._read(self.link, now)  # before the link may be given up: what has come may be the verdict
         self._connect(now)
         if self.link is not None and now >= self.next_alive:
             self.next_alive = now + ALIVE_EVERY
             self.link.send({"type": "alive"})
         if self.verdict is None and self._lost(now):
-            failure = Failure(
-                kind="ClusterError",
-                summary=f"{self.names[0]} (the first host) vanished: no sign of life for {now - self.seen:.0f} s",
-                exit_code=ClusterError.exit_code,
-                hint="the host was stopped or killed, or the network between the hosts is down; look at its log",
-                host=self.names[0],
-            )
+            failure = self._failure_of_host0(now)
             self.verdict = Verdict(failure=failure)
             self.stopping = self.stopping or failure.summary
 
@@ -151,23 +157,23 @@ class Member(ConnectedRoster):
         self._tell({"type": "failing", "why": why})
 
     def interrupted(self, why: str) -> None:
-        """This host was sent a stop signal: everyone is to stop."""
+        """This host was sent a stop signal: all hosts are to stop."""
         self._tell({"type": "interrupted", "why": why})
 
     # --- letters between the launchers of the hosts ---
 
     def post(self, to: int, body: dict[str, Any]) -> None:
-        """Sends a letter to host 0's launcher; it arrives once, in order, even over a connection made anew."""
+        """Sends a letter to host 0's launcher."""
         assert to == 0, "hosts other than the first talk to it alone"
         self.posted += 1
         self._tell({"type": "letter", "number": self.posted, "body": body})
 
     def absent(self) -> set[int]:
-        """Host 0's node rank if it is lost or has ended, else nothing."""
+        """Host 0's node rank if it is lost or has ended; else an empty set."""
         return {0} if self.verdict is not None else set()
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Tells host 0 something that is of no use later; False where there is no connection now."""
+        """Sends host 0 a message that is of no use later; False where there is no connection now."""
         if self.link is not None:
             self.link.send(message)
         return self.link is not None
@@ -178,7 +184,7 @@ class Member(ConnectedRoster):
         """Reports how this host ended and waits for the verdict on the whole job; at most until host 0 is lost."""
         self.report = report
         self._tell(report.message())
-        start, said = time.monotonic(), time.monotonic()
+        start = said = time.monotonic()
         while self.verdict is None:
             self.wait(0.5)
             now = time.monotonic()
@@ -197,7 +203,8 @@ class Member(ConnectedRoster):
             self.link.close()
         if self.connecting is not None:
             self.connecting.close()
-        self.link = self.connecting = None
+        self.link = None
+        self.connecting = None
 
     # --- the connection ---
 
@@ -206,14 +213,24 @@ class Member(ConnectedRoster):
         if self.link is not None:
             self.link.send(message)
 
+    def _failure_of_host0(self, now: float) -> Failure:
+        return Failure(
+            kind="ClusterError",
+            summary=f"{self.names[0]} (the first host) vanished: no sign of life for {now - self.seen:.0f} s",
+            exit_code=ClusterError.exit_code,
+            hint="the host was stopped or killed, or the network between the hosts is down; look at its log",
+            host=self.names[0],
+        )
+
     def _lost(self, now: float) -> bool:
         if not self.going:
             return False
         return now - self.since > (GONE_AFTER if self.closed else LOST_AFTER)
 
     def _connect(self, now: float) -> None:
+        """Keeps the connection, or takes the next step towards a new one."""
         if self.link is not None:
-            if now - self.link.seen > 5 * ALIVE_EVERY:  # silent: perhaps a new connection gets through sooner
+            if now - self.link.seen > 5 * ALIVE_EVERY:  # a new connection may get through sooner
                 self.link.close()
                 self.link = None
                 self.next_attempt = now
@@ -222,7 +239,7 @@ class Member(ConnectedRoster):
         if self.connecting is None:
             if now < self.next_attempt:
                 return
-            self.next_attempt = now + 0.25
+            self.next_attempt = now + RETRY_SECONDS
             self._start_connecting(now)
         elif now - self.connecting_since > CONNECT_SECONDS:
             self.connecting.close()
@@ -232,9 +249,9 @@ class Member(ConnectedRoster):
 
     def _start_connecting(self, now: float) -> None:
         try:
-            family, address = self.found or self._look_up()
+            family, address = self.host0 or self._look_up()
             self.connecting = socket.socket(family, socket.SOCK_STREAM)
-            self.connecting_since = time.monotonic()  # names may take their time
+            self.connecting_since = time.monotonic()  # looking up the name may have taken long
             self.connecting.setblocking(False)
             self.connecting.connect(address)
         except BlockingIOError:
@@ -259,7 +276,7 @@ class Member(ConnectedRoster):
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             connection.close()
             return
-        self.found = connection.family, connection.getpeername()
+        self.host0 = connection.family, connection.getpeername()
         self.link = Link(connection, now)
         self.link.send({"type": "hello", "rank": self.rank, "token": self.token})
         for message in self.unsaid:
@@ -267,31 +284,37 @@ class Member(ConnectedRoster):
 
     def _read(self, link: Link, now: float) -> None:
         for message in link.receive(now):
-            self.seen, self.since, self.closed = now, now, False
-            kind = message.get("type")
-            if kind == "go":
-                self.going = True
-            elif kind == "refused":
-                self.refused = str(message.get("why", "refused by host 0"))
-            elif kind == "stop":
-                self.stopping = str(message.get("why", "another host failed"))
-                self.stop_interrupts = bool(message.get("interrupted"))
-            elif kind == "letter":
-                number, body = message.get("number"), message.get("body")
-                if isinstance(number, int) and isinstance(body, dict) and number > self.taken:
-                    self.taken = number
-                    self.inbox.append((0, body))
-            elif kind == "verdict":
-                try:
-                    self.verdict = Verdict(failure=failure_of_json(message["failure"]))
-                except (KeyError, TypeError, ValueError):
-                    link.close()
-            elif kind == "lost":
-                self.say(f"{message.get('host')} vanished: the job goes on without it")
-                self.on_lost(str(message.get("host")))
-            elif kind != "alive":
-                self.on_message(self.names[0], message)
+            self.seen = now
+            self.since = now
+            self.closed = False
+            self._handle(message, link)
         if not link.open:
             self.link = None
-            self.closed, self.since = True, now
+            self.closed = True
+            self.since = now
             self.next_attempt = now
+
+    def _handle(self, message: dict[str, Any], link: Link) -> None:
+        kind = message.get("type")
+        if kind == "go":
+            self.going = True
+        elif kind == "refused":
+            self.refused = str(message.get("why", "refused by host 0"))
+        elif kind == "stop":
+            self.stopping = str(message.get("why", "another host failed"))
+            self.stop_interrupts = bool(message.get("interrupted"))
+        elif kind == "letter":
+            number, body = message.get("number"), message.get("body")
+            if isinstance(number, int) and isinstance(body, dict) and number > self.taken:
+                self.taken = number
+                self.inbox.append((0, body))
+        elif kind == "verdict":
+            try:
+                self.verdict = Verdict(failure=failure_of_json(message["failure"]))
+            except (KeyError, TypeError, ValueError):
+                link.close()
+        elif kind == "lost":
+            self.say(f"{message.get('host')} vanished: the job goes on without it")
+            self.on_lost(str(message.get("host")))
+        elif kind != "alive":
+            self.on_message(self.names[0], message)

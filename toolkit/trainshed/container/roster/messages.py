@@ -1,4 +1,4 @@
-"""What the hosts say to each other: one JSON object a line; and what comes of it."""
+"""The messages between hosts, one JSON object a line: reports, verdicts, failures, the job's token, and the time limits."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
 
 ALIVE_EVERY = 1.0  # seconds between two signs of life
-GONE_AFTER = 4.0  # a host whose connection was closed and which has not come back in this time is lost
-AWAY = 2.0  # a process that has not looked for so long was stopped or starved itself, and heard nobody meanwhile
-LOST_AFTER = 24.0  # a host that is silent for so long is lost; a network that is away for 20 s does not end the job
-VERDICT_AFTER = 22.0  # once the job is stopping, how long host 0 waits for the reports of hosts that are alive
-TELLING_SECONDS = 15.0  # how long a host that cannot start stays to tell the others
+GONE_AFTER = 4.0  # seconds after which a host is lost whose connection was closed and that has not come back
+AWAY = 2.0  # seconds between two turns after which this process was suspended itself, and could not hear any host
+LOST_AFTER = 24.0  # seconds of silence after which a host is lost; a network outage of 20 s does not end the job
+VERDICT_AFTER = 22.0  # seconds that host 0 waits for the reports of living hosts once the job is stopping
+TELLING_SECONDS = 15.0  # seconds that a host that cannot start stays to tell the others
 FAILURE_BYTES = 32_000  # a failure's long parts are cut to this before they travel
 
 
 class Report(Record):
     """How one host's ranks ended.
 
-    state: `done`, `failed`, `stopped` (by the roster) or `interrupted` (by a stop signal of its own).
+    state: `done`, `failed`, `stopped` (by the roster) or `interrupted` (by a stop signal to this host).
     failure: why, for `failed`.
     age: seconds since the failure's first sign (the traceback, the exit).
     secondary: whether the failure only says that another rank went away.
@@ -63,7 +63,7 @@ class Report(Record):
 
 
 class FailedElsewhere(ClusterError):
-    """Another host failed before the job could start; `failure` is its reason, which is then everyone's."""
+    """Another host failed before the job could start. failure: its reason, which all hosts report."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.summary, hint=failure.hint)
@@ -81,7 +81,8 @@ def failure_to_json(failure: Failure | None) -> dict[str, Any] | None:
     if failure is None:
         return None
     data = failure.plain()
-    data["details"], data["tail"] = data["details"][-FAILURE_BYTES:], data["tail"][-FAILURE_BYTES:]
+    for name in ("details", "tail"):
+        data[name] = data[name][-FAILURE_BYTES:]
     return data
 
 
@@ -94,9 +95,9 @@ def failure_of_json(data: Mapping[str, Any] | None) -> Failure | None:
 
 
 def job_token(job: Job, cluster: Cluster, environ: Mapping[str, str]) -> str:
-    """What only hosts of this very job say: the variable ROSTER_TOKEN where it is set, and the job itself.
+    """A digest of what only hosts of this job know: the variable ROSTER_TOKEN where it is set, and the job itself.
 
-    Hosts that were started with different hyperparameters, programs or host lists do not meet.
+    Hosts that were started with different hyperparameters, programs or host lists have different tokens.
     """
     same = [
         environ.get(ROSTER_TOKEN, ""),
