@@ -163,7 +163,7 @@ def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[
     assert codes == [124] * hosts
     for number in range(hosts):
         assert job.failure(number).startswith(f"Hang: {sentence}\n")
-        assert "different ways through the script" in job.failure(number)
+        assert "different paths through the script" in job.failure(number)
         assert sentence in job.output(number)
     report = job.report()
     assert report.startswith(f"hang report, nothing has moved for 4 s: {sentence}\n")
@@ -396,7 +396,9 @@ def test_the_report_says_what_the_flight_recorders_know(job_tree: Any) -> None:
     first, second = [line for line in path.read_text().splitlines() if line.startswith("flight recorder: ")]
     assert first.startswith("flight recorder: all_reduce number 2 of default_pg, [[3]] Float: ")
     assert f"not completed; 2 enqueued, 1 completed; called at train.py:{len(RECORDED.splitlines())}" in first
-    assert second.startswith("flight recorder: all_reduce number 1 of default_pg, [[2]] Float: completed; it is in none now")
+    assert second.startswith(
+        "flight recorder: all_reduce number 1 of default_pg, [[2]] Float: completed; it is not in a collective now"
+    )
 
 
 def test_a_file_that_is_no_dump_says_nothing(tmp_path: Path) -> None:

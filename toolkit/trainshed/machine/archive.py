@@ -1,4 +1,4 @@
-"""Unpacks archives that may be hostile: nothing leaves the folder, nothing but files, folders and inner links appears."""
+"""Unpacks archives that may be hostile: writes only files, folders and links, and only inside the folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from trainshed.base.errors import ProgramError, shorten
 
 MOST_MEMBERS = 1_000_000
 MOST_LINKS = 40  # on the way to one file, as in the kernel
-MOST_AFTER_END = 64 << 20  # bytes behind the last member; tar pads with a few thousand
+MOST_AFTER_END = 64 << 20  # bytes after the last member; tar pads with a few thousand
 
 
 def unpack(archive: str, folder: str) -> None:
-    """Unpacks a .tar (plain, gz, bz2, xz) or .zip into an empty folder. The kind is told by content, not by name.
+    """Unpacks a .tar (plain, gz, bz2, xz) or .zip into an empty folder. The content tells the kind, not the name.
 
     Raises:
-        ProgramError: it is no archive, is damaged, holds members that point outside, devices or other special files,
-            or is larger than the free space.
+        ProgramError: it is not an archive, is damaged, holds members that point outside, devices or other special
+            files, or is larger than the free space.
         OSError: reading or writing failed.
     """
     with open(archive, "rb") as file:  # a tar that ends with a zip would pass for a zip, too
@@ -34,7 +34,7 @@ def unpack(archive: str, folder: str) -> None:
     except Exception as error:  # hostile data makes these libraries raise nearly anything
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = "it is no .tar, .tar.gz, .tar.bz2, .tar.xz or .zip" if _is_unknown(error) else shorten(str(error), 200)
+        reason = "it is not a .tar, .tar.gz, .tar.bz2, .tar.xz or .zip" if _is_unknown(error) else shorten(str(error), 200)
         raise ProgramError(
             f"{archive} cannot be unpacked: {reason or type(error).__name__}",
             hint="make it with `tar czf sourcedir.tar.gz -C SOURCE_DIR .` or `zip -r`",
@@ -54,7 +54,7 @@ def _unpack_tar(archive: str, folder: str) -> None:
             size += max(0, member.size)
             if len(members) > MOST_MEMBERS:
                 raise ProgramError(f"{archive} has more than {MOST_MEMBERS:,} members")
-            if size > available:  # told while reading: a bomb takes hours to read to its end
+            if size > available:  # refused while reading: reading a bomb to its end takes hours
                 raise _too_large(archive, folder, size, available)
             _check_name(archive, member.name)
             if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
@@ -69,7 +69,7 @@ def _unpack_tar(archive: str, folder: str) -> None:
 
 
 def _read_to_the_end(archive: str, tar: tarfile.TarFile) -> None:
-    """Compressed data ends with a checksum, which nobody compares who stops at the last member."""
+    """Reads to the end of the compressed data, whose checksum would otherwise not be compared."""
     assert tar.fileobj is not None
     tar.fileobj.seek(tar.offset)  # type: ignore[attr-defined]
     after = 0
@@ -104,7 +104,7 @@ def _check_name(archive: str, name: str) -> None:
 
 
 def _check_links(archive: str, members: list[tarfile.TarInfo]) -> None:
-    """Links may only lead to places inside, however many of them are chained, and nothing may be written through one."""
+    """Refuses links that lead outside, through however many other links, and members below a link."""
     names = [os.path.normpath(member.name) for member in members]
     links = {name: member.linkname for name, member in zip(names, members, strict=True) if member.issym()}
     files = {name for name, member in zip(names, members, strict=True) if member.isfile()}
@@ -121,12 +121,12 @@ def _check_links(archive: str, members: list[tarfile.TarInfo]) -> None:
         if member.islnk() and (os.path.normpath(member.linkname) not in files or ".." in member.linkname.split("/")):
             raise ProgramError(
                 f"{archive} holds the hard link {shorten(name)!r} to {shorten(member.linkname)!r}, "
-                "which is no file of the archive: refused"
+                "which is not a file of the archive: refused"
             )
     if links:
         seen: set[str] = set()
         for name in names:
-            if name in seen and name in links:  # the second one could be written to where the first one leads
+            if name in seen and name in links:  # the second one would be written to where the first one leads
                 raise ProgramError(f"{archive} holds the link {shorten(name)!r} more than once: refused")
             seen.add(name)
 

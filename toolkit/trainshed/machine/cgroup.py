@@ -1,4 +1,4 @@
-"""What the control group allows this process, for version 1 and 2 of the kernel's interface (cgroups(7))."""
+"""Limits of this process's control group, for versions 1 and 2 of the kernel's interface (cgroups(7))."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _ROOT = "/sys/fs/cgroup"
 
 
 def _files(controller: str, v1_name: str, v2_name: str) -> list[str]:
-    """Where a value may stand, nearest group first. Inside a container the group's own path is mostly the root."""
+    """Files that may hold a value, nearest group first. Inside a container the group's path is mostly the root."""
     places = []
     try:
         with open("/proc/self/cgroup") as file:
@@ -34,7 +34,7 @@ def _read(controller: str, v1_name: str, v2_name: str) -> str:
 
 
 def cpu_limit() -> float | None:
-    """CPUs that the quota allows, None without one."""
+    """CPUs that the quota allows; None without a quota."""
     try:
         v2 = _read("cpu", "", "cpu.max").split()
         if len(v2) == 2:
@@ -47,7 +47,7 @@ def cpu_limit() -> float | None:
 
 
 def memory_limit() -> int | None:
-    """Bytes that the group may use, None without a limit."""
+    """Bytes that the group may use; None without a limit."""
     text = _read("memory", "memory.limit_in_bytes", "memory.max").strip()
     limit = int(text) if text.isdigit() else 0
     return limit if 0 < limit < 1 << 60 else None
@@ -63,7 +63,7 @@ def oom_kills() -> int:
 
 
 def cpus() -> int:
-    """CPUs this process may really use: the affinity mask and the quota, at least 1."""
+    """CPUs that this process may use, by affinity mask and quota; at least 1."""
     available = len(os.sched_getaffinity(0))
     limit = cpu_limit()
     return max(1, available if limit is None else min(available, -int(-limit // 1)))

@@ -1,4 +1,4 @@
-"""What this host has, found without starting a program where /dev already tells."""
+"""CPUs, GPUs, Neuron cores and memory of this host; starts a program only where /dev does not tell."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _numbered(name: str, prefix: str) -> bool:
 
 
 def _visible_gpus(present: int, environ: Mapping[str, str]) -> int:
-    """`CUDA_VISIBLE_DEVICES` takes GPUs away; the list ends at the first entry that is no device (CUDA's own rule)."""
+    """GPUs that `CUDA_VISIBLE_DEVICES` leaves; the list ends at the first entry that is not a device (CUDA's own rule)."""
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None or not present:
         return present

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
-# Below the range from which the kernel gives ports to outgoing connections (32768 and up on Linux): one from there may be
-# taken between the look and the use, and who tries it before somebody listens may even be connected to itself.
+# Below the range from which the kernel takes ports for outgoing connections (32768 and up on Linux). A port from there may
+# be taken between the look and the use, and a process that connects before anything listens may be connected to itself.
 _LOWEST, _HIGHEST = 10_000, 32_000
 
 
 def interface_to(named: str) -> str:
     """The interface for traffic to the other hosts: the one the platform names if it exists, else the default route's.
 
-    SDK v3's local mode names `ethwe`, which no container has. "" where nothing can be found: then the libraries choose.
+    SDK v3's local mode names `ethwe`, which containers do not have. "" if there is no route: then the libraries choose.
     """
     if named in _interfaces():
         return named
@@ -33,7 +33,7 @@ def _interfaces() -> list[str]:
 
 
 def free_port(wanted: int) -> int:
-    """`wanted` if nobody listens there on loopback, else a port that is free now."""
+    """`wanted` if it is free, else a port that is free now; `wanted` 0 means any."""
     import socket  # slow to load; see hosts.py
 
     spread = (_LOWEST + int.from_bytes(os.urandom(4), "big") % (_HIGHEST - _LOWEST) for _ in range(32))

@@ -1,4 +1,4 @@
-"""From a rank's pipe to the console and its log file: whole lines, tagged, valid UTF-8, nothing kept without bound.
+"""From a rank's pipe to the console and its log file: whole, tagged lines of valid UTF-8, in bounded memory.
 
 All work is done on blocks of lines, never line by line, so that a chatty script costs the supervisor next to nothing.
 """
@@ -14,7 +14,7 @@ READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces of this size
 TAIL_BYTES = 1 << 16  # of each stream, kept for the failure report
 FRAME_SECONDS = 1.0  # at most one frame of a progress bar in this time
-CONSOLE_BYTES = 1 << 22  # waiting for a slow console; beyond this the ranks have to wait, too
+CONSOLE_BYTES = 1 << 22  # that may wait for a slow console; beyond this the ranks have to wait, too
 _TRACEBACK = b"Traceback (most recent call last)"
 
 
@@ -69,9 +69,9 @@ class Console:
         return bool(poll.poll(0))
 
     def drain(self, seconds: float) -> float:
-        """Writes everything, waiting at most `seconds` for a reader that does not read; how many of them are left.
+        """Writes everything, waiting at most `seconds` for a reader that does not read; returns how many of them are left.
 
-        What this process sleeps through itself, on a machine that stalls, does not count: the reader slept, too.
+        Time in which this process was suspended does not count: the reader was, too.
         """
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
@@ -79,28 +79,31 @@ class Console:
         while self.waiting and not self.closed and seconds > 0:
             size = self.size
             self.flush(bool(poll.poll(min(0.5, seconds) * 1000)))
-            if self.size == size:  # a terminal may be called writable, and take nothing
+            if self.size == size:  # `poll` may call a terminal writable that takes nothing
                 time.sleep(0.01)
             before, now = now, time.monotonic()
             seconds -= min(0.6, now - before)
         return seconds
 
     def give_up(self) -> None:
-        """Drops what waits, and leads the descriptor to /dev/null for everyone in this process who still writes to it."""
-        self.waiting, self.size, self.closed = [], 0, True
+        """Drops what waits, and leads the descriptor to /dev/null for all further writers of this process."""
+        self.waiting = []
+        self.size = 0
+        self.closed = True
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         os.dup2(null, self.fd)
         os.close(null)
 
 
 class Terminal:
-    """One of our descriptors that is a terminal, opened a second time for this process alone and without blocking.
+    """One of our descriptors that is a terminal, opened a second time, non-blocking, for this process only.
 
-    A terminal that nobody reads (a suspended `docker run -t`) is called writable by `poll` as long as it takes one byte.
+    `poll` calls a terminal writable while it takes one byte, even if nobody reads it (a suspended `docker run -t`).
     """
 
     def __init__(self, fd: int) -> None:
-        self.fd, self.shared = fd, -1
+        self.fd = fd
+        self.shared = -1
         try:
             own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:  # it belongs to another user
@@ -119,7 +122,7 @@ class Terminal:
 
 
 def same_file(one: int, other: int) -> bool:
-    """Whether two descriptors lead to one and the same pipe, terminal or file."""
+    """Whether two descriptors lead to the same pipe, terminal or file."""
     try:
         return os.path.samestat(os.fstat(one), os.fstat(other))
     except OSError:
@@ -127,10 +130,15 @@ def same_file(one: int, other: int) -> bool:
 
 
 class LogFile:
-    """A rank's log file: every byte, in order of arrival. A full disk costs the log, never the job."""
+    """A rank's log file: every byte, in order of arrival. A full disk ends the log, not the job.
+
+    problem: why the file is missing or ends early, "" while it is whole.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path, self.fd, self.problem = path, -1, ""
+        self.path = path
+        self.fd = -1
+        self.problem = ""
         if not path:
             return
         try:
@@ -140,7 +148,7 @@ class LogFile:
             self.problem = f"no log file {path}: {error.strerror}"
 
     def write(self, data: bytes) -> None:
-        """Appends data, or gives up the file."""
+        """Appends data; closes the file where that fails."""
         if self.fd < 0:
             return
         try:
@@ -159,7 +167,7 @@ class LogFile:
 
 
 def read_block(fd: int) -> bytes | None:
-    """What a non-blocking pipe holds, one block at most; None where that is nothing now, b"" where nothing will come."""
+    """Reads what a non-blocking pipe holds, one block at most; None if that is nothing now, b"" if it has ended."""
     try:
         return os.read(fd, READ_BYTES)
     except BlockingIOError:
@@ -169,22 +177,36 @@ def read_block(fd: int) -> bytes | None:
 
 
 class Stream:
-    """One pipe of one rank."""
+    """One pipe of one rank.
+
+    heard: when anything last came, on the clock of `read`.
+    traceback_at: when the last Python traceback began to arrive; None without one.
+    """
 
     def __init__(
         self, fd: int, console: Console, log: LogFile, label: str, masked: bool = False, hidden: tuple[bytes, ...] = ()
     ) -> None:
-        self.fd, self.console, self.log, self.masked, self.hidden = fd, console, log, masked, hidden
+        """
+        Args:
+            label: tag of each line, "" for none.
+            masked: whether logins in URLs are masked.
+            hidden: secrets to mask.
+        """
+        self.fd = fd
+        self.console = console
+        self.log = log
+        self.masked = masked
+        self.hidden = hidden
         self.prefix = f"[{label}] ".encode() if label else b""
         self.pending = b""
         self.tail = bytearray()
         self.traceback_at: float | None = None
         self.open = True
         self.last_frame = 0.0
-        self.heard = 0.0  # when anything last came
+        self.heard = 0.0
 
     def read(self, now: float) -> int:
-        """Takes what the pipe holds, one block at most; how many bytes, 0 when there are none now or ever again."""
+        """Takes what the pipe holds, one block at most; returns how many bytes, 0 if there are none now or at all."""
         if not self.open:
             return 0
         block = read_block(self.fd)
@@ -218,7 +240,7 @@ class Stream:
         self._emit(data[:cut], data[:cut])
 
     def _thin_open_line(self, data: bytes, now: float) -> bytes:
-        """A progress bar at work: shows its latest finished frame now and then, keeps only the frame being drawn."""
+        """Thins out a progress bar: shows its latest finished frame now and then, keeps only the frame being drawn."""
         done, _, rest = data.rpartition(b"\r")
         for secret in self.hidden:
             done = done.replace(secret, b"******")
@@ -252,7 +274,7 @@ class Stream:
         self.console.put(lines)
 
     def close(self) -> None:
-        """Passes on an unfinished last line and closes the pipe."""
+        """Prints an unfinished last line and closes the pipe."""
         if not self.open:
             return
         if self.pending:
@@ -267,7 +289,7 @@ class Stream:
 
 
 def _whole_characters(data: bytes) -> int:
-    """How many bytes of `data` there are up to a character of UTF-8 that its end cuts in two."""
+    """The length of `data` without a character of UTF-8 that its end cuts in two."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
         if byte >= 0xC0:

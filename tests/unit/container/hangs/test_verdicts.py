@@ -101,7 +101,7 @@ def ranks(*activities: Activity) -> list[Where]:
             [],
         ),
         ((WORKS, LOADS), "the ranks are at different places: ", []),
-        ((WAITS, WAITS), "all ranks wait in all_reduce at train.py:60: nobody is late", []),
+        ((WAITS, WAITS), "all ranks wait in all_reduce at train.py:60: no rank is late", []),
         ((WORKS, WORKS), "all ranks are at train.py:50 in evaluate", []),
         ((LOADS,), "rank 0 on algo-1 is in data loading at train.py:41", []),
         ((), "no rank is running", []),

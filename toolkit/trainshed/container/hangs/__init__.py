@@ -1,10 +1,15 @@
-"""Hangs: are the ranks still moving, where is each of them, and who is it that all the others wait for?
+"""Hangs: whether the ranks make progress, where each of them is, and which rank all the others wait for.
 
-    processes   what /proc says of a rank: CPU time, bytes read and written, its processes
-    stacks      the Python stacks of a rank's processes, asked for by a signal (`hook/` answers)
-    activity    what a stack means: in which collective, in the data loader, at which line of the user's
-    judge       who holds up whom, in one sentence
-    watch       when to look; all hosts' parts put together; stop or go on
+    hang_watch    when to look at the ranks of this host; loaded by every job, the rest only by one that may hang
+    movement      what the kernel says of a rank: CPU time, bytes read and written, its processes
+    stacks        the Python stacks of a rank's processes, asked for by a signal (`hook/` answers)
+    recorder      what torch's flight recorder has written
+    activity      what a stack means: which collective, the data loader, which line of the user's code
+    sample        one look at all ranks of this host
+    contribution  this host's part of a report
+    gathering     host 0: the parts of all hosts
+    stragglers    which ranks hold up which, in one sentence
+    hang_report   the report: file, console lines, the job's failure
 
 `docs/hangs.md` says what counts as movement, and why.
 """

@@ -1,4 +1,4 @@
-"""What a stack means: in which collective a rank is, or what else it is doing, and at which line of the user's code."""
+"""What a stack means: the collective that a rank waits in, or what else it does, and the line of the user's code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 COLLECTIVE, WORK, UNKNOWN, ENDED = "collective", "work", "unknown", "ended"
 _OUTSIDE = ("/site-packages/", "/dist-packages/", "/lib/python3")
-# Parts of torch.distributed that do something else than wait for other ranks.
+# Parts of torch.distributed that do not wait for other ranks.
 _NOT_WAITING = ("checkpoint", "elastic", "launcher", "pipelining", "debug", "run.py")
 _DATA = "/torch/utils/data/"
-# (part of a file's path, beginning of a function's name, what the rank is doing); what says more comes first
+# (part of a file's path, beginning of a function's name, what the rank is doing); the most specific first
 _WORK = (
     ("/torch/serialization.py", "save", "saving a file"),
     ("/torch/distributed/checkpoint/", "", "saving or loading a checkpoint"),
@@ -38,10 +38,10 @@ _WORK = (
 class Activity(Record):
     """What a rank is doing.
 
-    kind: COLLECTIVE (it waits for other ranks), WORK, UNKNOWN (no Python stack) or ENDED.
-    what: the collective's name, or words like `data loading`; "" where the place says it all.
-    place: `train.py:41`, the innermost line of the user's code, "" where there is none.
-    function: the user's function there, "" at the top of the script.
+    kind: COLLECTIVE (it waits for other ranks), WORK, UNKNOWN (it shows no Python stack) or ENDED.
+    what: the collective's name, or words like `data loading`; "" if there is nothing to add to the place.
+    place: `train.py:41`, the innermost line of the user's code; "" if there is no such line.
+    function: the user's function there; "" at the top of the script.
     """
 
     kind: str

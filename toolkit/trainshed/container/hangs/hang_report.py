@@ -1,4 +1,4 @@
-"""The hang report: each host's part of it, all parts put together, the file and the lines on the console."""
+"""The hang report: the hosts' parts, the whole report, its file and its lines on the console."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ LONGEST_PART = 200_000  # characters of one host's stacks; a message between hos
 class Part(Record):
     """What one host contributes.
 
-    moved: whether something there has moved since that host had said that all stands still.
-    recorded: how many of its ranks write down their last collectives, too.
+    ranks: what each of its ranks is doing.
+    text: their stacks.
+    moved: whether a rank has moved since the host said that all of them stand still.
+    recorded: how many of its ranks write a flight recorder's dump.
     """
 
     host: str
@@ -45,7 +47,11 @@ class Part(Record):
 
 
 class Report(Record):
-    """What is known of all hosts. `missing`: hosts that did not answer."""
+    """The report of all hosts.
+
+    why: why it was made, for the user.
+    missing: the hosts that did not answer.
+    """
 
     why: str
     verdict: Verdict
@@ -53,7 +59,7 @@ class Report(Record):
     missing: tuple[str, ...] = ()
 
     def console(self, path: str) -> list[str]:
-        """At most 12 lines."""
+        """The lines for the console, at most 12. path: the report's file, "" if it could not be written."""
         everyone = [where for part in self.parts for where in part.ranks]
         missing = [f"  no answer from {', '.join(self.missing[:8])}"] if self.missing else []
         place = f"  stacks of all threads: {path}" if path else "  (the stacks could not be written)"
@@ -70,7 +76,7 @@ class Report(Record):
         return "\n".join([*head, ""]) + "\n" + "\n".join(part.text for part in self.parts)
 
     def failure(self, host: str, path: str, at: float) -> Failure:
-        """Why the job ends, if it is to end."""
+        """The hang as the job's failure. host: this host; path: the report's file; at: seconds since the start."""
         first = self.verdict.stragglers[0] if self.verdict.stragglers else None
         return Failure(
             kind="Hang",
@@ -87,31 +93,35 @@ class Report(Record):
 def part_of(
     host: str, samples: list[Sample], moved: bool, recorded: int = 0, collectives: dict[int, str] | None = None
 ) -> Part:
-    """This host's part. collectives: what the flight recorders of its ranks say, by rank."""
+    """This host's part.
+
+    Args:
+        collectives: what the flight recorders of its ranks say, by rank.
+    """
     texts = []
     known = collectives or {}
     for sample in samples:
         name = "the script" if sample.where.rank is None else f"rank {sample.where.rank}"
         words = sample.where.activity.words(False)
-        told = known.get(sample.where.rank, "") if sample.where.rank is not None else ""
-        told = f"flight recorder: {told}\n" if told else ""
-        texts.append(f"=== {name} on {host} {words} ===\n{told}{sample.text}")
-    room = LONGEST_PART // max(1, len(texts))  # no rank's stacks push out another's
-    return Part(host, tuple(s.where for s in samples), "\n".join(cut(text, room) for text in texts), moved, recorded)
+        recorder = known.get(sample.where.rank, "") if sample.where.rank is not None else ""
+        recorder_line = f"flight recorder: {recorder}\n" if recorder else ""
+        texts.append(f"=== {name} on {host} {words} ===\n{recorder_line}{sample.text}")
+    share = LONGEST_PART // max(1, len(texts))  # so that one rank's stacks do not push out another's
+    return Part(host, tuple(s.where for s in samples), "\n".join(cut(text, share) for text in texts), moved, recorded)
 
 
 def cut(text: str, limit: int) -> str:
-    """The two ends of a long text."""
+    """The text, or its beginning and end if it is longer than `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit // 2]}\n[...]\n{text[-limit // 2 :]}"
 
 
 def put_together(why: str, parts: list[Part], missing: list[str]) -> Report:
-    """The report of all hosts."""
+    """Makes the report of all hosts. missing: the hosts that did not answer."""
     return Report(why, judge(where for part in parts for where in part.ranks), tuple(parts), tuple(missing))
 
 
 def write(folder: str, host: str, text: str) -> str:
-    """Writes `hang-<host>-<n>.txt`, n counting on from what is there; returns its path, "" where that cannot be done."""
+    """Writes `hang-<host>-<n>.txt` with the next free n; returns its path, "" if it cannot be written."""
     number = 1
     while os.path.exists(path := f"{folder}/hang-{host}-{number}.txt"):
         number += 1

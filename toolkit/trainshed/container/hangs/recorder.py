@@ -1,7 +1,7 @@
-"""What torch's flight recorder has written: of each rank the collective that it is in, without torch.
+"""What torch's flight recorder has written: the collective that each rank is in; read without torch.
 
 A dump is a pickle of dictionaries, lists, texts and numbers (format 2.x; the reader of torch is `torchfrtrace`, and
-torch/distributed/flight_recorder describes the fields). Nothing else is let in: a pickle could name any function.
+torch/distributed/flight_recorder describes the fields). The reader refuses all else: a pickle could name any function.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 LONGEST = 256 << 20  # bytes
-DUMP_SECONDS = 8.0  # that ranks get to write; the recorder looks at its pipe every second
+DUMP_SECONDS = 8.0  # for ranks to write; the recorder reads its pipe every second
 _NAMES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 def dump_file(environ: Mapping[str, str], rank: int) -> str:
-    """Where a rank writes, "" where it has not been told."""
+    """The file that a rank writes to; "" if it has no recorder."""
     prefix = next((environ[name] for name in _NAMES if environ.get(name)), "")
     return f"{prefix}{rank}" if prefix else ""
 
 
 def written_since(path: str, moment: float) -> bool:
-    """Whether a file has been written to since a moment (seconds since the epoch)."""
+    """Whether a file was written to since a moment (seconds since the epoch)."""
     try:
         return os.stat(path).st_mtime >= moment
     except OSError:
@@ -35,14 +35,14 @@ def written_since(path: str, moment: float) -> bool:
 
 
 def summary(path: str) -> str:
-    """One line on the collectives of a rank, "" where the file holds no dump that can be read.
+    """One line on the collectives of a rank; "" if the file is not a dump that can be read.
 
     `all_reduce number 12 of default_pg, [[1]] Float: started, not completed; 12 enqueued, 11 completed`
     """
     try:
         data = _load(read_bytes(path, LONGEST) or b"")
         return _words(data)
-    except Exception:  # half written, of another version, no dump at all: the stacks say enough
+    except Exception:  # half written, of another version, not a dump at all: the stacks say enough
         return ""
 
 
@@ -52,13 +52,13 @@ def _load(data: bytes) -> Any:
 
     class Reader(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
-            raise pickle.UnpicklingError(f"a dump holds no {module}.{name}")
+            raise pickle.UnpicklingError(f"a dump must not contain {module}.{name}")
 
     return Reader(io.BytesIO(data)).load()
 
 
 def _words(data: dict[str, Any]) -> str:
-    """The oldest collective that is not done, since it is what the rank waits in; else the last one."""
+    """The oldest collective that is not done, which is the one that the rank waits in; else the last one."""
     status = data.get("pg_status") or {}
     entries = [entry for entry in data.get("entries") or [] if not entry.get("is_p2p")]
     if not entries:
@@ -76,15 +76,15 @@ def _words(data: dict[str, Any]) -> str:
     group = entry.get("process_group") or ("", "")
     of = f" of {group[1] or group[0]}" if any(group) else ""
     shape = f", {entry.get('input_sizes')} {' '.join(map(str, entry.get('input_dtypes') or []))}".rstrip(", []")
-    state = f"{entry.get('state')}, not completed" if waiting else "completed; it is in none now"
+    state = f"{entry.get('state')}, not completed" if waiting else "completed; it is not in a collective now"
     counts = status.get(entry.get("pg_id")) or status.get(str(entry.get("pg_id"))) or {}
-    told = (
+    counted = (
         f"; {counts['last_enqueued_collective']} enqueued, {counts['last_completed_collective']} completed"
         if {"last_enqueued_collective", "last_completed_collective"} <= set(counts)
         else ""
     )
     place = _place(entry.get("frames") or [])
-    return f"{name} number {entry.get('collective_seq_id')}{of}{shape}: {state}{told}{place}"
+    return f"{name} number {entry.get('collective_seq_id')}{of}{shape}: {state}{counted}{place}"
 
 
 def _place(frames: list[dict[str, Any]]) -> str:

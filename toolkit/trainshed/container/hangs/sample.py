@@ -1,4 +1,4 @@
-"""One look at all ranks of this host: asked for without waiting, read when the answers are there."""
+"""One look at all ranks of this host: asks for their stacks without waiting, and reads the answers when they are there."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Sample(Record):
-    """What one look found of one rank.
+    """What one look has shown of one rank.
 
     text: the stacks of all its processes, for the report.
     place: the same without what differs between two looks at a process that stands still.
-    reading: what it had used by then, None once it has ended.
+    reading: what it had used by then; None if it has ended.
     """
 
     where: Where
@@ -33,10 +33,11 @@ class Sample(Record):
 
 
 class Look:
-    """Asks all ranks for their stacks; `done` tells when there is no more to come."""
+    """Asks all ranks for their stacks; the samples are there when `done` is true."""
 
     def __init__(self, ranks: Sequence[Process], host: str, code_folder: str) -> None:
-        self.host, self.code_folder = host, code_folder
+        self.host = host
+        self.code_folder = code_folder
         self.until = time.monotonic() + WAIT
         self.ended = [rank for rank in ranks if not rank.alive]
         self.asked: list[tuple[Rank, Reading, list[Asked]]] = []
@@ -46,17 +47,17 @@ class Look:
                     self.asked.append((rank, read(rank, time.monotonic()), ask(list(rank.pids))))
 
     def done(self) -> bool:
-        """Whether everyone has answered, or had the time to."""
-        # All of them are looked at every time: each notes by that when its answer stopped growing.
+        """Whether all ranks have answered, or had the time to."""
+        # A list, so that `whole` is called for all of them: each notes by that when its answer stopped growing.
         return all([asked.whole() for _, _, answers in self.asked for asked in answers]) or time.monotonic() > self.until
 
     def samples(self) -> list[Sample]:
-        """What was found, a rank each."""
-        found = [
+        """One sample for each rank."""
+        ended = [
             Sample(Where(rank.spec.rank, self.host, Activity(ENDED, f"exit status {rank.returncode}")), "", "")
             for rank in self.ended
         ]
-        return found + [self._sample(rank, reading, answers) for rank, reading, answers in self.asked]
+        return ended + [self._sample(rank, reading, answers) for rank, reading, answers in self.asked]
 
     def _sample(self, rank: Rank, reading: Reading, answers: list[Asked]) -> Sample:
         texts = {asked.pid: asked.text() for asked in answers}
@@ -76,7 +77,7 @@ class Look:
 
 
 def anything_moved(before: list[Sample], after: list[Sample]) -> bool:
-    """Whether any rank of this host did anything between two looks."""
+    """Whether any rank of this host moved between two looks; `movement.moved` says what counts."""
     earlier = {(sample.where.rank, sample.reading.pids[0] if sample.reading else 0): sample for sample in before}
     for sample in after:
         old = earlier.get((sample.where.rank, sample.reading.pids[0] if sample.reading else 0))

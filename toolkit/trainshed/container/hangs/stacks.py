@@ -11,8 +11,8 @@ from trainshed.machine.processes import blocks, catches
 
 SIGNAL = 42  # as in hook/sitecustomize.py
 NAME = "trainshed-stacks"
-WAIT = 10.0  # seconds that a process gets; one that is stopped, or waits for a disk, never answers
-SETTLED = 0.1  # seconds without another byte
+WAIT = 10.0  # seconds that a process gets; one that is stopped or waits for a disk does not answer
+SETTLED = 0.1  # seconds without another byte after which an answer is complete
 QUIET = 0.2  # seconds that all processes together get to come to rest before they are asked
 LOOKS = 5  # looks, 2 ms apart, that must find all threads of a process asleep
 LONGEST = 1 << 18  # bytes of one dump; the fault handler itself stops at 100 threads of 100 frames
@@ -29,30 +29,37 @@ class Frame(Record):
 
 
 class Asked:
-    """A process that has been asked, and what it has answered so far."""
+    """A process that has been asked, and its answer so far."""
 
-    def __init__(self, pid: int, path: str, offset: int, shut: bool) -> None:
+    def __init__(self, pid: int, path: str, offset: int, blocked: bool) -> None:
         """
         Args:
-            shut: whether its main thread had the signal blocked before it was asked.
+            path: the file that it writes its stacks to.
+            offset: where in that file the answer begins.
+            blocked: whether its main thread had the signal blocked before it was asked.
         """
-        self.pid, self.path, self.offset, self.shut = pid, path, offset, shut
-        self.size, self.since = offset, time.monotonic()
+        self.pid = pid
+        self.path = path
+        self.offset = offset
+        self.blocked = blocked
+        self.size = offset
+        self.since = time.monotonic()  # when the file last grew
 
     def whole(self) -> bool:
-        """Whether the answer has come to its end."""
+        """Whether the answer is complete, or none will come."""
         now = time.monotonic()
         try:
             size = os.stat(self.path).st_size
         except OSError:  # it has ended
             return True
         if size != self.size:
-            self.size, self.since = size, now
+            self.size = size
+            self.since = now
         # On a busy machine the handler may be kept from the CPU for longer than that; while it runs, the signal is blocked.
-        return size > self.offset and now - self.since >= SETTLED and (self.shut or not blocks(self.pid, SIGNAL))
+        return size > self.offset and now - self.since >= SETTLED and (self.blocked or not blocks(self.pid, SIGNAL))
 
     def text(self) -> str:
-        """The answer, "" where none has come."""
+        """The answer; "" if none has come."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
@@ -62,7 +69,7 @@ class Asked:
 
 
 def ask(pids: list[int]) -> list[Asked]:
-    """Asks processes for their stacks. Those that could not answer, and would die of the signal, are left alone.
+    """Asks processes for their stacks, but for those that cannot answer: the signal would kill them.
 
     Args:
         pids: parents before their children. A child that was forked shares its parent's file, so it is not asked.
@@ -81,17 +88,18 @@ def ask(pids: list[int]) -> list[Asked]:
             files.add((stat.st_dev, stat.st_ino))
             if catches(pid, SIGNAL):
                 _await_rest(pid, end)
-                shut = blocks(pid, SIGNAL)
+                blocked = blocks(pid, SIGNAL)
                 os.kill(pid, SIGNAL)
-                asked.append(Asked(pid, path, stat.st_size, shut))
+                asked.append(Asked(pid, path, stat.st_size, blocked))
         except OSError:
             continue
     return asked
 
 
 def _await_rest(pid: int, end: float) -> None:
-    """Until no thread runs, or `end` has come: the fault handler reads the stacks of threads that go on meanwhile, and may
-    crash on one that is just changing.
+    """Waits until no thread of the process runs, at most until `end` (monotonic clock).
+
+    The fault handler reads the stacks of threads that run meanwhile, and may crash on one that is just changing.
     """
     quiet = 0
     while quiet < LOOKS and time.monotonic() < end:
@@ -111,7 +119,7 @@ def _rests(pid: int) -> bool:
 
 
 def _answers_to(pid: int) -> str:
-    """Where a process writes its stacks; "" where it cannot. Looked up every time: a program may close all its files."""
+    """The file that a process writes its stacks to; "" if it has none. Looked up each time: it may close all its files."""
     folder = f"/proc/{pid}/fd"
     try:
         for name in os.listdir(folder):
@@ -126,14 +134,14 @@ def _answers_to(pid: int) -> str:
 
 
 def main_thread(text: str) -> tuple[Frame, ...]:
-    """The main thread's frames, innermost first: the thread that took the signal, which is the main one while it can."""
+    """The frames of the thread that took the signal, innermost first: the main thread's, unless it blocks the signal."""
     threads = _threads(text)
     current = next((frames for is_current, frames in threads if is_current), None)
     return current if current is not None else threads[-1][1] if threads else ()
 
 
 def same_place(text: str) -> str:
-    """A dump without what differs between two dumps of a process that stands still."""
+    """A dump without what differs between two dumps of a process that stands still: the threads' addresses."""
     return "\n".join("Thread" if _THREAD.match(line) else line for line in text.splitlines())
 
 

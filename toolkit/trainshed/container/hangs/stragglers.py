@@ -1,4 +1,4 @@
-"""Who holds up whom: from what all ranks are doing to one sentence, and to a few lines for the console."""
+"""Which ranks hold up the others: from what all ranks are doing to one sentence, and to a few lines for the console."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_NAMED = 3  # groups of stragglers in the sentence
 
 
 class Where(Record):
-    """One rank (None: a program without ranks) and what it is doing."""
+    """A rank (None for a program without ranks), its host, and what it is doing."""
 
     rank: int | None
     host: str
@@ -23,10 +23,10 @@ class Where(Record):
 
 
 class Verdict(Record):
-    """Who is waited for.
+    """Which ranks the others wait for.
 
     sentence: `rank 3 on algo-2 is in data loading at train.py:41 while ranks 0, 1, 2 wait in all_reduce at train.py:60`.
-    stragglers: those that are waited for, none where no rank stands out.
+    stragglers: those ranks, empty if none stands out.
     """
 
     sentence: str
@@ -34,10 +34,10 @@ class Verdict(Record):
 
 
 def judge(everyone: Iterable[Where]) -> Verdict:
-    """Names the ranks that the others wait for: those not in the collective in which most are.
+    """Names the ranks that the others wait for: those outside the collective that most ranks are in.
 
-    Where no rank is in a collective (on GPUs a rank waits at whatever line next needs a result), it is those that are
-    not where more than half are. Where all are in the same place, or none stands out, the sentence says so.
+    If no rank is in a collective (on GPUs a rank waits at the line that next needs a result): those that are not where
+    more than half of the ranks are. If all are in one place, or none stands out, the sentence says so.
     """
     all_ranks = sorted(everyone, key=lambda where: (-1 if where.rank is None else where.rank, where.host))
     if not all_ranks:
@@ -48,7 +48,7 @@ def judge(everyone: Iterable[Where]) -> Verdict:
         return Verdict(_clause(all_ranks, named=True))
     if len(groups) == 1:
         cause = (
-            ": nobody is late, so it is the network between them, sizes that differ, or a rank that is one call behind"
+            ": no rank is late; the cause is the network, sizes that differ, or a rank that is one call behind"
             if waiting
             else ""
         )
@@ -66,7 +66,7 @@ def judge(everyone: Iterable[Where]) -> Verdict:
 
 
 def grouped(everyone: Iterable[Where]) -> list[list[Where]]:
-    """Ranks that do the same at the same place, the largest group first."""
+    """Groups of ranks that do the same at the same place, the largest first."""
     groups: dict[Activity, list[Where]] = {}
     for where in everyone:
         groups.setdefault(where.activity, []).append(where)
@@ -101,7 +101,7 @@ def _clause(group: list[Where], *, named: bool) -> str:
 
 
 def ranges(numbers: list[int]) -> str:
-    """`0, 1, 2` or, where they are many, `0-6, 9`."""
+    """`0, 1, 2`, or `0-6, 9` for more than four numbers."""
     if len(numbers) <= 4:
         return ", ".join(map(str, numbers))
     parts: list[list[int]] = []
@@ -115,12 +115,12 @@ def ranges(numbers: list[int]) -> str:
 
 
 def hint(verdict: Verdict) -> str:
-    """What to do about it."""
+    """What the user can do about it."""
     kinds = {where.activity.kind for where in verdict.stragglers}
     if COLLECTIVE in kinds:
-        return "the ranks have taken different ways through the script: every rank has to make the same calls in order"
+        return "the ranks have taken different paths through the script: all of them have to make the same calls in order"
     if ENDED in kinds:
         return "a rank has ended while others still need it: every rank has to make the same number of steps"
     if WORK in kinds:
-        return "look at what that rank waits for; the report holds the stacks of all threads of all ranks"
-    return "the report holds the stacks of all threads of all ranks"
+        return "find out what that rank waits for; the report has the stacks of all threads of all ranks"
+    return "the report has the stacks of all threads of all ranks"

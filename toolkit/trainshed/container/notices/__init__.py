@@ -1,7 +1,11 @@
 """Notices of interruption: collected from signals and platforms, handed to the ranks as `contract.wire.notice` says.
 
-One object a run, an observer of the supervisor's loop. It costs a good run nothing: platforms are looked for only where
-the machine says that it is one, in threads that start after the ranks, and everything else waits for the first notice.
+One object a job, a watcher of the supervisor's loop. A run without notices pays next to nothing: only the platform that
+the machine's firmware names is polled, by threads that start after the ranks; the rest is loaded at the first notice.
+
+Threads: all of `Notices` belongs to the supervisor's thread but `_announce`. The polling threads (`polling`) call that
+alone: it appends to a list and writes one byte to a pipe. The supervisor's thread wakes from the byte, empties the list
+in `turn`, and is the only one that writes the notice file, prints, or signals ranks.
 """
 
 from __future__ import annotations
@@ -26,10 +30,12 @@ if TYPE_CHECKING:
 
 
 class Interruption(Record):
-    """The job stopped because its time was up, not because it was done and not because it failed.
+    """The job was stopped from outside: it has neither finished nor failed.
 
+    reason, source: why, for the user, and who said so (`ec2`, `slurm`, `SIGTERM` ...).
+    exit_code: the exit status that asks the platform to run the job again.
     step, checkpoint: what the ranks say they have saved; step None where none of them said anything.
-    announced: whether a platform had said so.
+    announced: whether a platform had announced it.
     """
 
     reason: str
@@ -41,11 +47,11 @@ class Interruption(Record):
 
     @property
     def plain_stop(self) -> bool:
-        """Whether there was a stop signal and nothing else: nobody says that the job is to be resumed."""
+        """Whether there was only a stop signal, so that nothing says that the job is to be resumed."""
         return self.step is None and not self.announced
 
     def line(self) -> str:
-        """For the user."""
+        """The last line of the log."""
         if self.plain_stop:
             return "Reporting training STOPPED: the script ended in time after the stop signal"
         done = f" after step {self.step}" if self.step is not None else ""
@@ -54,24 +60,35 @@ class Interruption(Record):
 
 
 class Notices(Watcher):
-    """Watches, writes the notice file, and says afterwards whether the job was interrupted.
+    """Collects notices, writes the notice file, and says afterwards whether the job was interrupted.
 
-    path: the notice file (`TRAINSHED_NOTICE_FILE` of the ranks).
-    fd: readable when a platform has announced something; -1 while nobody watches.
+    path: the notice file, which the ranks watch.
+    fd: readable when a platform has announced something; -1 while none is polled.
+    told: whether a rank was sent SIGTERM because of an announcement.
     """
 
     def __init__(
         self, path: str, environ: Mapping[str, str], say: Callable[[str], None], *, watch: bool = True, exit_code: int = 0
     ) -> None:
-        self.path, self.fd = path, -1
-        self._environ, self._say, self._watch, self._exit_code = environ, say, watch, exit_code
+        """
+        Args:
+            say: prints a message for the user.
+            watch: whether platforms are polled.
+            exit_code: the exit status of an interrupted job.
+        """
+        self.path = path
+        self.fd = -1
+        self.told = False
+        self._environ = environ
+        self._say = say
+        self._watch = watch
+        self._exit_code = exit_code
         self._write_fd = -1
-        self._announced: list[tuple[str, str, bool, float | None]] = []
+        self._announced: list[tuple[str, str, bool, float | None]] = []  # source, reason, stop, deadline
         self._last: Notice | None = None
-        self.told = False  # whether the loop has sent a rank a signal because of an announcement
 
     def started(self) -> None:
-        """The ranks run: begins to watch the platforms that are there. Once; a restart of the ranks changes nothing."""
+        """Starts to poll the platforms that this machine belongs to; later calls, after restarts, do nothing."""
         if not self._watch or self.fd >= 0:
             return
         from .platforms import present
@@ -85,7 +102,7 @@ class Notices(Watcher):
         start(names, self._environ, self._announce)
 
     def _announce(self, source: str, reason: str, stop: bool, deadline: float | None) -> None:
-        """Called by the watching threads."""
+        """Called by the polling threads, and only by them."""
         self._announced.append((source, reason, stop, deadline))
         try:
             os.write(self._write_fd, b"!")
@@ -93,7 +110,7 @@ class Notices(Watcher):
             pass
 
     def descriptors(self) -> dict[int, int]:
-        """The end of the pipe that the watching threads write to."""
+        """The end of the pipe that the polling threads write to."""
         return {self.fd: select.POLLIN} if self.fd >= 0 else {}
 
     def turn(self, run: Supervised) -> None:
@@ -137,7 +154,11 @@ class Notices(Watcher):
         return self._last.reason if self._last else ""
 
     def _post(self, source: str, reason: str, stop: bool, deadline: float | None) -> bool:
-        """Puts a notice before the ranks unless a more urgent one is there; whether it is news that says stop."""
+        """Writes a notice unless a more urgent one is there.
+
+        Returns:
+            Whether it is the first one that says stop.
+        """
         from trainshed.contract.wire.notice import Notice, write_notice
 
         last = self._last
@@ -156,19 +177,22 @@ class Notices(Watcher):
             received=time.time(),
             deadline=deadline,
         )
-        if source not in signal.Signals.__members__:  # those the supervisor announces itself
+        if source not in signal.Signals.__members__:  # for a signal the supervisor prints a message itself
             self._say(f"notice: {reason}")
         try:
             write_notice(self.path, notice)
         except OSError as error:
-            self._say(f"the ranks cannot be told of it: {self.path}: {error.strerror}")
+            self._say(f"the notice cannot be written, so the ranks do not see it: {self.path}: {error.strerror}")
         return news
 
     def interruption(self, outcome: Outcome, ranks_here: int) -> Interruption | None:
         """How the run was interrupted, None if it was not.
 
         A script that exits with 0 after a notice, or whose ranks say that they stopped because of one, was interrupted.
-        torchrun's agent fails after every stop signal, so there all of its ranks' answers count more than its exit status.
+        torchrun's agent fails after every stop signal; if all of its ranks have answered, its exit status is ignored.
+
+        Args:
+            ranks_here: how many ranks this host has.
         """
         if self._last is None and not os.path.isdir(os.path.dirname(self.path)):
             return None
@@ -193,8 +217,10 @@ class Notices(Watcher):
         )
 
     def close(self) -> None:
-        """Nobody is told anything any more."""
-        for fd in (self.fd, self._write_fd):
+        """Takes no more announcements."""
+        descriptors = (self.fd, self._write_fd)
+        self.fd = -1
+        self._write_fd = -1  # before it is closed: polling threads go on, and its number may be reused
+        for fd in descriptors:
             if fd >= 0:
                 os.close(fd)
-        self.fd = self._write_fd = -1

@@ -19,7 +19,7 @@ _DATA = "/latest/meta-data"
 
 
 class Ec2:
-    """Asks every five seconds, as the guide advises; on machines that are no spot instances, once."""
+    """Asks every five seconds, as the guide advises; only once on a machine that is not a spot instance."""
 
     seconds = 5.0
 
@@ -31,7 +31,7 @@ class Ec2:
 
     @property
     def nothing_to_watch(self) -> bool:
-        """Whether this is known to be no spot instance."""
+        """Whether this machine is known not to be a spot instance."""
         return self._spot is False
 
     def poll(self, now: float) -> list[tuple[str, str, bool, float | None]]:
@@ -41,21 +41,21 @@ class Ec2:
             self._spot = life_cycle is None or life_cycle.strip() == "spot"
             if not self._spot:
                 return []
-        found: list[tuple[str, str, bool, float | None]] = []
+        announcements: list[tuple[str, str, bool, float | None]] = []
         if not self._rebalanced and self._get("/events/recommendations/rebalance") is not None:
             self._rebalanced = True
             reason = "EC2 says that this spot instance is at elevated risk (rebalance recommendation)"
-            found.append(("ec2-rebalance", reason, False, None))
+            announcements.append(("ec2-rebalance", reason, False, None))
         action = self._get("/spot/instance-action")
         if action is not None:
             notice = json.loads(action)
             deadline = calendar.timegm(time.strptime(notice["time"], "%Y-%m-%dT%H:%M:%SZ"))
             reason = f"EC2 will {notice['action']} this spot instance in {max(0, deadline - now):.0f} s"
-            found.append(("ec2", reason, True, float(deadline)))
-        return found
+            announcements.append(("ec2", reason, True, float(deadline)))
+        return announcements
 
     def _get(self, path: str) -> str | None:
-        """A metadata value, None where there is none (404)."""
+        """A metadata value; None if it does not exist (404)."""
         for _ in range(2):
             if not self._token:
                 lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}

@@ -16,7 +16,7 @@ _NOTICE = 30.0  # seconds between the announcement and the end
 
 
 class Gce:
-    """One question that the service answers when the value changes."""
+    """Asks one question, which the service answers when the value changes."""
 
     seconds = 1.0
     nothing_to_watch = False

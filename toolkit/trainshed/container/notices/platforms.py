@@ -1,4 +1,4 @@
-"""Which cloud this machine says it is, from its firmware's strings; no network is touched."""
+"""Which cloud this machine belongs to, by the strings of its firmware; without any network access."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 DMI = "/sys/class/dmi/id"
 _AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # chassis asset tag of every Azure machine
-# A variable that names an endpoint says that there is one. The first two are those of the vendors' own libraries.
+# A variable that names an endpoint says that there is a service. The vendors' own libraries read the first two.
 ENDPOINTS = {"ec2": "AWS_EC2_METADATA_SERVICE_ENDPOINT", "gce": "GCE_METADATA_HOST", "azure": AZURE_METADATA}
 
 

@@ -1,4 +1,7 @@
-"""Watches the platforms' metadata services, one thread each; a service that cannot be reached is given up quietly."""
+"""Polls the platforms' metadata services, one daemon thread each; stops polling one that cannot be reached.
+
+A thread owns its source, and hands what it finds to `announce`, which has to be safe to call from any thread.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,39 @@ if TYPE_CHECKING:
     Announce = Callable[[str, str, bool, "float | None"], None]
 
 SOURCES = {"ec2": ec2.Ec2, "gce": gce.Gce, "azure": azure.Azure}
-PATIENCE = 3  # failures in a row after which a service counts as out of reach (IMDS behind a hop limit, a firewall)
+PATIENCE = 3  # failures in a row after which a service is out of reach (IMDS behind a hop limit, a firewall)
 
 
 def start(names: list[str], environ: Mapping[str, str], announce: Announce) -> None:
-    """Starts a thread for each platform; they end with the process."""
+    """Starts a thread for each platform. The threads end with the process.
+
+    Args:
+        names: some of `ec2`, `gce`, `azure`.
+        announce: takes (source, reason, whether to stop, deadline in seconds since the epoch or None).
+    """
     for name in names:
         source = SOURCES[name](environ)
         threading.Thread(target=follow, args=(source, announce), name=f"notices-{name}", daemon=True).start()
 
 
 def follow(source: ec2.Ec2 | gce.Gce | azure.Azure, announce: Announce, pause: Callable[[float], None] = time.sleep) -> None:
-    """Asks one source until it has announced the end, has nothing to watch, or cannot be reached."""
+    """Polls one source until it has announced the end, has nothing to watch, or cannot be reached."""
     failures = 0
     while failures < PATIENCE:
         try:
-            found = source.poll(time.time())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no service, or no service that we know
+            announcements = source.poll(time.time())
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # no service, or an unknown one
             failures += 1
-            found = []
+            announcements = []
         else:
             failures = 0
-        for source_name, reason, stop, deadline in found:
+        for source_name, reason, stop, deadline in announcements:
             announce(source_name, reason, stop, deadline)
             if stop:
                 return

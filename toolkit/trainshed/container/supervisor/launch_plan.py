@@ -1,4 +1,4 @@
-"""What is to be run, and what came of it: the two records between the launchers, the supervisor and the report."""
+"""What to run and how it ended: the records between the launchers, the supervisor and the report."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class ProcessSpec(Record):
     env: its whole environment.
     cwd: its working directory.
     label: tag of its log lines when there are several processes, e.g. `algo-1:3`.
-    log: file that keeps every byte it prints; "" for a tool of ours (pip), on whose lines logins in URLs are blanked.
-    rank: its rank in the job, None where it has none.
-    signal_group: whether a stop signal goes to its whole process group. Shells do not pass signals on, so the group it
-        is; Python programs get it alone, because their data-loader workers would die of it before a checkpoint is made.
-    helper: name of a process that serves the ranks without being one, e.g. `mpirun`; it outlives them, and gets none of
-        their signals.
-    cpus: the only CPUs that it may run on, () for no such limit.
+    log: file that keeps every byte it prints; "" for tools that we run (pip), whose output has logins in URLs masked.
+    rank: its rank in the job; None if it has none.
+    signal_group: whether a stop signal goes to its whole process group. True for shells, which do not pass signals on;
+        False for Python programs, whose data-loader workers would die of it before a checkpoint is made.
+    helper: name of a process that serves the ranks without being one, e.g. `mpirun`; it outlives them and does not get
+        their signals. "" for a rank.
+    cpus: the only CPUs that it may run on; () for all.
     """
 
     argv: tuple[str, ...]
@@ -37,19 +37,19 @@ class ProcessSpec(Record):
 
 
 class LaunchPlan(Record):
-    """Everything needed to start the job's processes on this host; made without touching any process.
+    """Everything needed to start the job's processes on this host; made without starting any process.
 
-    grace_seconds: from a stop signal to SIGKILL.
-    max_seconds: longest time that all of it may take, 0 for no limit.
-    notes: what to tell the user about how this plan came about (shown by `--dry-run` and at the start).
+    grace_seconds: seconds from a stop signal to SIGKILL.
+    max_seconds: time limit of the whole run in seconds; 0 for no limit.
+    notes: warnings about how the plan was made (shown by `--dry-run` and at the start).
     launcher: the distribution that made it.
-    scratch: the folder for this run's small files, "" where nothing needs it.
-    notice_file: where the processes look for notices of interruption (`contract.wire.notice`).
-    rank: what every rank is made from where the ranks are started on another program's word (mpirun's).
-    agent_events: file in which torch's elastic agent notes its restarts, "" without it.
-    compiler: which compiler the ranks use and why (shown by `--dry-run`), "" where nobody asks for one.
-    compile: what the ranks are told about it, None where nothing is compiled.
-    says: lines for the start of the job.
+    scratch: the folder for this run's small files; "" if none is needed.
+    notice_file: the file in which the processes find notices of interruption (`contract.wire.notice`).
+    rank: what every rank is made from if another program (mpirun) asks for the ranks; else None.
+    agent_events: file to which torch's elastic agent writes its restarts; "" without the agent.
+    compiler: which compiler the ranks use and why (shown by `--dry-run`); "" if none was asked for.
+    compile: what the ranks are told about it; None if nothing is compiled.
+    says: lines to print at the start of the job.
     mpi: what MPI's watcher is made from (`launchers.mpi.MpiPlan`), None for other launchers.
     """
 
@@ -98,17 +98,17 @@ class ProcessResult(Record):
 
 
 class Outcome(Record):
-    """How the run ended, as the supervisor saw it.
+    """How the run ended.
 
     results: one for each rank, in their order, and one for each helper that failed them.
-    stop_signal: the first stop signal that the supervisor itself was sent, 0 for none.
+    stop_signal: the first stop signal that `train` itself was sent; 0 for none.
     stop_at: when, in seconds since the start.
-    stopped_by: why another host of the job had us stop, "" if none did.
-    killed: how many processes had to be sent SIGKILL after the grace.
+    stopped_by: why another host of the job stopped this one; "" if none did.
+    killed: how many processes were killed after the grace.
     left_behind: how many processes the script had left running when its ranks had ended.
     seconds: wall time of the run.
-    timed_out: whether the plan's time ran out.
-    log_problem: why a log file is missing or ends early, "" if none does.
+    timed_out: whether the plan's time limit ended the run.
+    log_problem: why a log file is missing or ends early; "" if all are whole.
     """
 
     results: tuple[ProcessResult, ...]
@@ -132,4 +132,6 @@ class StartError(Exception):
 
     def __init__(self, spec: ProcessSpec, stage: str, error: OSError) -> None:
         super().__init__(f"cannot start {spec.argv[0]}: {error.strerror}")
-        self.spec, self.stage, self.error = spec, stage, error
+        self.spec = spec
+        self.stage = stage
+        self.error = error

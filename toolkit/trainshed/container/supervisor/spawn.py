@@ -1,6 +1,6 @@
 """Starts one process with a pipe for each of its two output streams.
 
-Plain fork and exec instead of `subprocess`: `train` has one thread, needs prctl in the child anyway, and starts in half
+Plain fork and exec instead of `subprocess`: `train` has one thread, has to call prctl in the child, and starts in half
 the time without that module.
 """
 
@@ -19,10 +19,10 @@ _F_SETPIPE_SZ = 1031  # <fcntl.h>; `fcntl` of Python 3.10 on Linux has it, but n
 
 
 def spawn(spec: ProcessSpec) -> tuple[int, int, int]:
-    """Starts the process in a session of its own; returns (pid, stdout pipe, stderr pipe), the pipes non-blocking.
+    """Starts the process in a new session; returns (PID, stdout pipe, stderr pipe), the pipes non-blocking.
 
     Raises:
-        StartError: the working directory or the program is not there, or cannot be used.
+        StartError: the working directory or the program does not exist or cannot be used.
     """
     executable = find_executable(spec.argv[0], spec.env.get("PATH", os.defpath), spec.cwd)
     if executable is None:
@@ -66,12 +66,12 @@ def _pipe() -> tuple[int, int]:
 
 
 def _become(spec: ProcessSpec, executable: str, out: int, err: int, status: int, parent: int) -> None:
-    """In the child: turn into the program, or say through `status` why not. Never returns."""
+    """In the child: turns into the program, or writes to `status` why it cannot. Never returns."""
     stage = "exec"
     try:
         os.setsid()
         die_with_parent(signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above took effect
+        if os.getppid() != parent:  # the parent died before the line above took effect
             os._exit(1)
         signal.set_wakeup_fd(-1)
         for number in (*signal.valid_signals(),):
@@ -94,14 +94,14 @@ def _become(spec: ProcessSpec, executable: str, out: int, err: int, status: int,
         os.execve(executable, spec.argv, spec.env)
     except OSError as error:
         os.write(status, f"{stage} {error.errno or 0}".encode())
-    except ValueError:  # a NUL or an unusable name in arguments or environment: refused earlier, so never silent
+    except ValueError:  # a NUL or an unusable name in arguments or environment, which is refused earlier
         os.write(status, f"{stage} 22".encode())
     finally:
         os._exit(EXIT_NOT_FOUND)
 
 
 def _bind(cpus: tuple[int, ...]) -> None:
-    """Binds this process; CPUs that have been taken away since are no reason not to run."""
+    """Binds this process; runs unbound if the CPUs were taken away meanwhile."""
     try:
         os.sched_setaffinity(0, cpus)
     except OSError:
@@ -109,7 +109,7 @@ def _bind(cpus: tuple[int, ...]) -> None:
 
 
 def find_executable(name: str, path: str, cwd: str) -> str | None:
-    """The file that `name` runs: itself if it has a slash (relative to `cwd`), else the first on `path`; None if none."""
+    """The file that `name` runs: itself if it has a slash (relative to `cwd`), else the first on `path`; None if absent."""
     if "/" in name:
         return os.path.join(cwd, name)
     for folder in path.split(":"):
