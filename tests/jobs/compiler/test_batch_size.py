@@ -10,11 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.command_line import options_of
 from support.notice_jobs import TOOLKIT
 from trainshed.base.errors import TrainshedError
+from trainshed.cli.parser import UsageError
+from trainshed.cli.run import check
 from trainshed.contract.wire.batch_search import largest_batch, scaled_learning_rate
 from trainshed.runner.job.job import Job
-from trainshed.runner.tools.batch_size import fitted, flags_of
+from trainshed.runner.tools.batch_size import fitted
 
 GIB = 2**30
 
@@ -145,16 +148,14 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
 # --- as a run mode ---------------------------------------------------------------------------------------------------
 
 
-def test_the_flags_are_taken_out_of_the_command_line() -> None:
-    assert flags_of(["j.yaml", "--find-batch-size=b", "--hp", "b=4", "--scale-lr", "lr"]) == (
-        "b",
-        "lr",
-        ["j.yaml", "--hp", "b=4"],
-    )
-    with pytest.raises(TrainshedError, match="--find-batch-size needs the name"):
-        flags_of(["j.yaml", "--find-batch-size"])
-    with pytest.raises(TrainshedError, match="goes with --find-batch-size"):
-        flags_of(["--scale-lr", "lr"])
+def test_the_flags_are_read_from_the_command_line() -> None:
+    words = ["j.yaml", "--find-batch-size=b", "--hp", "b=4", "--scale-lr", "lr"]
+    options = options_of("run", words)
+    assert (options.find_batch_size, options.scale_lr, options.what) == ("b", "lr", "j.yaml")
+    with pytest.raises(SystemExit):
+        options_of("run", ["j.yaml", "--find-batch-size"])
+    with pytest.raises(UsageError, match="goes with --find-batch-size"):
+        check(options_of("run", ["--scale-lr", "lr"]))
 
 
 @pytest.mark.parametrize(("hyperparameters", "rate"), [({}, ""), ({"b": "four"}, ""), ({"b": 4}, "lr")])

@@ -9,7 +9,7 @@ import pytest
 
 import trainshed
 from support.runner_project import TOOLKIT, Project
-from trainshed.cli import COMMANDS, HELP
+from trainshed.cli import COMMANDS, help_text
 
 SLOW = ("torch", "yaml", "docker", "boto3", "numpy", "psutil", "dataclasses", "asyncio")
 LOADED = "import sys, trainshed.cli as cli; code = cli.main({arguments!r}); print([n for n in {slow!r} if n in sys.modules])"
@@ -62,9 +62,9 @@ def test_running_a_job_never_loads_torch(project: Project) -> None:
 
 
 def test_every_command_is_in_the_help() -> None:
-    words = {word.strip(",") for line in HELP.splitlines() for word in line[2:24].split()}
-    assert COMMANDS.keys() <= words
-    assert max(len(line) for line in HELP.splitlines()) <= 80
+    lines = help_text().splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")][: len(COMMANDS)] == list(COMMANDS)
+    assert max(map(len, lines)) <= 80
 
 
 def test_the_version_is_printed(project: Project) -> None:
@@ -89,10 +89,10 @@ def test_a_defect_of_ours_is_one_line_with_its_place(
 ) -> None:
     from trainshed import cli
 
-    def broken(_: list[str]) -> int:
+    def broken(_: object) -> int:
         raise KeyError("x")
 
-    monkeypatch.setitem(cli.COMMANDS, "run", broken)
+    monkeypatch.setattr("trainshed.cli.run.run", broken)
     monkeypatch.delenv("TRAINSHED_LOG_LEVEL", raising=False)
     assert cli.main(["run"]) == 70
     error = capsys.readouterr().err

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from support.command_line import job_of
 from support.runner_project import Project
-from trainshed.runner.job.flags import job_of
 
 SCRIPT = """\
 import argparse, os
@@ -34,7 +34,7 @@ def test_an_empty_folder_becomes_a_job_that_trains(project: Project) -> None:
 def test_a_script_tells_of_its_hyperparameters_channels_and_ranks(project: Project) -> None:
     project.write({"src/fit.py": SCRIPT, "src/data/train/a.csv": "1", "src/requirements.txt": "numpy\n"})
     assert project.trainshed("init", "src/fit.py").status == 0
-    job = job_of([str(project.folder / "src/job.yaml")], {}).job
+    job = job_of([str(project.folder / "src/job.yaml")], {})
     assert {name: str(value) for name, value in job.hyperparameters.items()} == {"epochs": "3", "lr": "0.001", "name": "no"}
     assert [(one.name, one.path) for one in job.channels] == [("train", f"{project.folder}/src/data/train")]
     assert (job.program, job.distribution.kind) == ("fit.py", "torchrun")

@@ -126,7 +126,7 @@ def test_a_secret_that_was_plain_text_must_be_given_again(training: Project) -> 
 
 
 def test_a_clone_is_the_same_job(training: Project) -> None:
-    from trainshed.runner.job.flags import job_of
+    from support.command_line import job_of
 
     training.write({
         "data/a.csv": "",
@@ -148,8 +148,8 @@ retries: 2
     assert (training.run / "status.json").exists(), first.output
     text = training.trainshed("clone").stdout
     (training.folder / "cloned.yaml").write_text(text)
-    before = job_of([str(training.folder / "job.yaml"), "--argv", "json"], os.environ).job
-    assert job_of([str(training.folder / "cloned.yaml")], os.environ).job == before
+    before = job_of([str(training.folder / "job.yaml"), "--argv", "json"], os.environ)
+    assert job_of([str(training.folder / "cloned.yaml")], os.environ) == before
     assert 'lr": 1.10' in text
 
 

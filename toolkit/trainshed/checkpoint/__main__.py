@@ -23,30 +23,39 @@ convert CHECKPOINT FILE     the model's weights as one safetensors file
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="trainshed checkpoints", description=USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="python -m trainshed.checkpoint")
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line, also of `trainshed checkpoints`."""
+    parser.description = USAGE
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("command", choices=("list", "verify", "prune", "convert"))
     parser.add_argument("folder")
     parser.add_argument("file", nargs="?", help="for convert")
     parser.add_argument("--keep-last", type=int, default=0)
     parser.add_argument("--keep-every", type=int, default=0)
     parser.add_argument("--model", default="model", help="for convert, where the checkpoint holds several models")
-    arguments = parser.parse_args(argv)
-    path = os.path.abspath(arguments.folder)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs one command; returns its exit status."""
+    path = os.path.abspath(options.folder)
     if not os.path.isdir(path):
         return _fail(f"there is no folder {path}")
-    if arguments.command == "prune":
-        if arguments.keep_last < 1:
+    if options.command == "prune":
+        if options.keep_last < 1:
             return _fail("prune needs --keep-last of at least 1")
-        gone = folders.prune(path, keep_last=arguments.keep_last, keep_every=arguments.keep_every)
+        gone = folders.prune(path, keep_last=options.keep_last, keep_every=options.keep_every)
         print(f"deleted {len(gone)}: {', '.join(map(folders.name_of, gone))}" if gone else "nothing to delete")
         return 0
-    if arguments.command == "convert":
-        if not arguments.file:
+    if options.command == "convert":
+        if not options.file:
             return _fail("convert needs the file to write")
-        return _convert(path, arguments.file, arguments.model)
-    return _list(path, arguments.command == "verify")
+        return _convert(path, options.file, options.model)
+    return _list(path, options.command == "verify")
 
 
 def _list(path: str, verify: bool) -> int:

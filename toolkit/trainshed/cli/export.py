@@ -2,64 +2,68 @@
 
 from __future__ import annotations
 
-import argparse
-import gzip
 import json
 import os
-import sys
-import tarfile
+from argparse import Namespace
 
-from trainshed.base.errors import did_you_mean
-from trainshed.base.files import write_atomic
-from trainshed.runner.job.flags import job_of
-from trainshed.runner.job.job import Job
-from trainshed.runner.run import code
+from trainshed.base.errors import EXIT_SUCCESS
 
-TARGETS = ("kubernetes", "sagemaker")
-USAGE = """\
-usage: trainshed export kubernetes JOB.yaml [--jobset] [options of `trainshed run`]
-       trainshed export sagemaker JOB.yaml [--code FILE.tar.gz] [options of `trainshed run`]
+from . import say
+from .parser import Parser
 
-Prints what another system needs to run the job: manifests for `kubectl apply -f -`, or a CreateTrainingJob
-request for `aws sagemaker create-training-job --cli-input-json`. Nothing is sent. What the job says of the
-place is in its mappings `kubernetes` and `sagemaker` (docs/exports.md).
-
-  --jobset   a JobSet instead of an Indexed Job with a headless Service
-  --code     also pack the job's code, for S3
-"""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainshed.runner.job.job import Job
 
 
-def main(arguments: list[str]) -> int:
-    """`trainshed export`; the exit status. Raises TrainshedError."""
-    if not arguments or arguments[0] in ("--help", "-h") or "--help" in arguments or "-h" in arguments:
-        print(USAGE, end="")
-        return 0 if arguments else 2
-    target = arguments[0]
-    if target not in TARGETS:
-        near = did_you_mean(target, TARGETS) or f"one of {', '.join(TARGETS)}"
-        print(f"trainshed: a job cannot be exported to {target!r} ({near})", file=sys.stderr)
-        return 2
-    own = argparse.ArgumentParser(prog="trainshed export", add_help=False, allow_abbrev=False)
-    own.add_argument("--jobset", action="store_true")
-    own.add_argument("--code", default="")
-    chosen, rest = own.parse_known_args(arguments[1:])
-    job = job_of(rest, os.environ).job
-    if target == "kubernetes":
+def add_arguments(parser: Parser) -> None:
+    """The command line: the place, then what `trainshed run` takes for the job."""
+    from trainshed.runner.job.flags import add_flags, add_groups
+
+    parser.description = (
+        "Prints what another system needs to run the job. Nothing is sent. What the job says "
+        "about the place is in its mappings `kubernetes` and `sagemaker` (docs/exports.md)."
+    )
+    places = parser.add_subparsers(dest="place", metavar="PLACE", required=True)
+    kubernetes = places.add_parser(
+        "kubernetes", help="manifests for `kubectl apply -f -`",
+        usage="trainshed export kubernetes JOB.yaml [options]",
+    )  # fmt: skip
+    add_flags(add_groups(kubernetes))
+    kubernetes.add_argument(
+        "--jobset", action="store_true",
+        help="a JobSet instead of an Indexed Job with a headless Service",
+    )  # fmt: skip
+    sagemaker = places.add_parser(
+        "sagemaker",
+        help="a request for `aws sagemaker create-training-job --cli-input-json`",
+        usage="trainshed export sagemaker JOB.yaml [options]",
+    )
+    add_flags(add_groups(sagemaker))
+    sagemaker.add_argument("--code", default="", metavar="FILE.tar.gz", help="also pack the job's code, for S3")
+
+
+def run(options: Namespace) -> int:
+    """Prints the job for the place; returns the exit status. Raises TrainshedError."""
+    from trainshed.runner.job.flags import job_of
+
+    job = job_of(options, os.environ)
+    if options.place == "kubernetes":
         from trainshed.runner.places.kubernetes import manifests
 
-        objects, notes = manifests(job, jobset=chosen.jobset)
+        objects, notes = manifests(job, jobset=options.jobset)
         text = to_yaml(objects)
     else:
         from trainshed.runner.places.sagemaker import request
 
-        if chosen.code:
-            pack(job, chosen.code)
+        if options.code:
+            pack(job, options.code)
         made, notes = request(job)
         text = json.dumps(made, indent=2) + "\n"
     for note in notes:
-        print(f"trainshed: {note}", file=sys.stderr)
+        say(note)
     print(text, end="")
-    return 0
+    return EXIT_SUCCESS
 
 
 def to_yaml(objects: list[dict[str, object]]) -> str:
@@ -79,7 +83,12 @@ def to_yaml(objects: list[dict[str, object]]) -> str:
 
 def pack(job: Job, path: str) -> None:
     """The job's code as a .tar.gz that is the same for the same code: no times, no owners. Raises ProgramError, OSError."""
+    import gzip
     import io
+    import tarfile
+
+    from trainshed.base.files import write_atomic
+    from trainshed.runner.run import code
 
     source = code.survey(job.source_dir, [channel.path for channel in job.channels]) if job.source_dir else code.Source("")
     packed = io.BytesIO()

@@ -12,24 +12,17 @@ import subprocess
 import sys
 import tempfile
 
-from trainshed.base.errors import EXIT_SUCCESS, JobError, Problem, TrainshedError
+from trainshed.base.errors import EXIT_SUCCESS, TrainshedError
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.wire.variables import ENTRYPOINTS
 
 from .console import say
 from .main import train
 
-USAGE = """\
-usage: demo [--help]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-Trains a small network on handwritten digits, offline, in about ten seconds: lays out a job below /opt/ml (a temporary
-folder where that cannot be written) and runs `train` on it. Where torch is missing, a line is fitted to points instead.
-
-    docker run --rm IMAGE demo
-    docker run --rm -v "$PWD/job:/opt/ml" IMAGE demo     keeps the job, and what it made
-
-  --help    print this and exit
-"""
 EPOCHS = "6"
 LINE = """\
 import json, os, random
@@ -50,28 +43,22 @@ with open(os.path.join(os.environ["SM_MODEL_DIR"], "line.json"), "w") as file:
 """
 
 
-def main(arguments: list[str]) -> int:
-    """The `demo` command; returns its exit status."""
-    if "--help" in arguments or "-h" in arguments:
-        print(USAGE, end="")
-        return EXIT_SUCCESS
-    if arguments:
-        raise JobError([Problem("demo", f"does not take {arguments[0]!r}", suggestion="see `demo --help`")])
-    environ = os.environ
+def demo(environ: Mapping[str, str]) -> int:
+    """Trains something small; returns the job's exit status. Raises TrainshedError: it cannot be laid out."""
     base = environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_BASE
     if os.path.isdir(f"{base}/input/config") and os.listdir(f"{base}/input/config"):
         raise TrainshedError(
             f"{base} already holds a job", hint="run it with `train`, or mount an empty folder for the demo"
         )
     if _writable(base):
-        return _demo(base, base)
+        return _demo(base, base, environ)
     with tempfile.TemporaryDirectory(prefix="trainshed-demo-") as folder:
-        return _demo(folder, "")
+        return _demo(folder, "", environ)
 
 
-def _demo(base: str, kept: str) -> int:
+def _demo(base: str, kept: str, environ: Mapping[str, str]) -> int:
     """kept: the folder that outlives the demo, "" for none."""
-    ready = _ready_programs()
+    ready = _ready_programs(environ)
     try:
         os.makedirs(f"{base}/input/config", exist_ok=True)
         os.makedirs(f"{base}/checkpoints", exist_ok=True)
@@ -92,17 +79,17 @@ def _demo(base: str, kept: str) -> int:
     except OSError as error:
         raise TrainshedError(f"the files of the demo cannot be written: {error.filename}: {error.strerror}") from error
     say(f"demo: {'a network on handwritten digits' if ready else 'a line through points'}, {EPOCHS} epochs, in {base}")
-    code = train({**os.environ, "SAGEMAKER_BASE_DIR": base})
+    code = train({**environ, "SAGEMAKER_BASE_DIR": base})
     if code == EXIT_SUCCESS and kept:
         say(f"demo: the model is in {kept}/model, measurements and the run's record in {kept}/output/data")
     return code
 
 
-def _ready_programs() -> str:
+def _ready_programs(environ: Mapping[str, str]) -> str:
     """The folder of trainshed's ready programs, "" where they or what they need are missing."""
     from importlib.util import find_spec
 
-    folder = os.environ.get(ENTRYPOINTS) or "/opt/trainshed/entrypoints"
+    folder = environ.get(ENTRYPOINTS) or "/opt/trainshed/entrypoints"
     there = os.path.isfile(f"{folder}/demo_data.py") and os.path.isfile(f"{folder}/image_classification.py")
     return folder if there and all(find_spec(name) for name in ("torch", "sklearn", "numpy")) else ""
 

@@ -152,17 +152,11 @@ def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields:
     if isinstance(file, Mapping):
         values = dict(_node(dict(file)).value)
     elif file:
-        from .job.request import is_request, translate
-        from .job.yamlfile import read_nodes
+        from .job.request import read_file
 
         path = os.fspath(file)
         name = os.path.splitext(os.path.basename(path))[0]
-        root = read_nodes(path, problems)
-        if root is None:
-            raise JobError(problems)
-        values = dict(root.value)
-        if is_request(values):
-            values, extra = translate(values, problems)
+        values, extra = read_file(path, problems)
     for field, value in fields.items():
         node, present = _node(value), values.get(field)
         if isinstance(node.value, dict) and present is not None and isinstance(present.value, dict):

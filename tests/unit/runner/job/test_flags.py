@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import job_of, options_of, parser_of
 from trainshed.base.errors import JobError
-from trainshed.runner.job.flags import job_of, parser
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +32,17 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_hyperparameter_keeps_its_spelling(pair: str, value: str) -> None:
-    assert str(job_of(["train.py", "--hp", pair], {})[0].hyperparameters["a"]) == value
+    assert str(job_of(["train.py", "--hp", pair], {}).hyperparameters["a"]) == value
 
 
 def test_json_values_have_their_types() -> None:
     pairs = ["flag=true", "none=null", "count=3", 'map={"x": [1]}']
     flags = [part for pair in pairs for part in ("--hyperparameter", pair)]
-    assert job_of(["train.py", *flags], {})[0].hyperparameters == {"flag": True, "none": None, "count": 3, "map": {"x": [1]}}
+    assert job_of(["train.py", *flags], {}).hyperparameters == {"flag": True, "none": None, "count": 3, "map": {"x": [1]}}
 
 
 def test_a_variable_without_a_value_is_the_callers() -> None:
-    made = job_of(["train.py", "--env", "MINE", "--env", "B=x=y"], {"MINE": "secret"}).job
+    made = job_of(["train.py", "--env", "MINE", "--env", "B=x=y"], {"MINE": "secret"})
     assert made.environment == {"MINE": "secret", "B": "x=y"}
 
 
@@ -68,8 +68,8 @@ def test_flags_are_never_guessed_from_their_beginning() -> None:
 
 
 def test_a_dry_run_is_asked_for_beside_the_job() -> None:
-    assert job_of(["train.py", "--dry-run"], {})[1] is True
-    assert job_of(["train.py"], {})[1] is False
+    assert options_of("run", ["train.py", "--dry-run"]).dry_run is True
+    assert options_of("run", ["train.py"]).dry_run is False
 
 
 def test_a_missing_job_file_is_one_line() -> None:
@@ -79,4 +79,4 @@ def test_a_missing_job_file_is_one_line() -> None:
 
 
 def test_every_flag_has_a_line_of_help() -> None:
-    assert all(action.help for action in parser()._actions)
+    assert all(action.help for action in parser_of("run")._actions)

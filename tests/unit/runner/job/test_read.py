@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import job_of
 from trainshed.base.errors import JobError
-from trainshed.runner.job.flags import job_of
 from trainshed.runner.job.job import ALL_GPUS, Channel, Distribution, Job, Resources
 from trainshed.runner.run.platform_files import hyperparameters
 
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def job(folder: Path, text: str, *flags: str) -> Job:
     (folder / "job.yaml").write_text(text)
-    return job_of([str(folder / "job.yaml"), *flags], {})[0]
+    return job_of([str(folder / "job.yaml"), *flags], {})
 
 
 def problems(folder: Path, text: str, *flags: str) -> list[str]:
@@ -267,7 +267,7 @@ def test_a_program_may_be_named_as_seen_from_the_job_or_from_its_folder(folder: 
 
 def test_a_name_is_made_of_the_scripts(folder: Path) -> None:
     (folder / "src/my_train.v2.py").write_text("")
-    assert job_of([str(folder / "src/my_train.v2.py")], {})[0].name == "my-train-v2"
+    assert job_of([str(folder / "src/my_train.v2.py")], {}).name == "my-train-v2"
 
 
 def test_twelve_hosts_are_listed_as_the_platform_lists_them(folder: Path) -> None:

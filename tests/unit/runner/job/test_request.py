@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from support.command_line import job_of
 from support.runner_project import Project
 from trainshed.base.errors import JobError
-from trainshed.runner.job.flags import job_of
 from trainshed.runner.job.request import REQUEST_FIELDS
 
 botocore_session = pytest.importorskip("botocore.session", reason="needs botocore: pip install 'trainshed[dev]'")
@@ -103,7 +103,7 @@ def test_we_know_every_field_of_the_api(model: Any) -> None:
 
 
 def test_a_request_becomes_a_job(folder: Path) -> None:
-    job = job_of([written(folder, request(folder))], {}).job
+    job = job_of([written(folder, request(folder))], {})
     assert (job.full_name, job.name, job.image) == (
         "digits-of-today",
         "digits-of-today",
@@ -125,7 +125,7 @@ def test_a_request_becomes_a_job(folder: Path) -> None:
 
 def test_flags_win_over_a_request(folder: Path) -> None:
     flags = ["--no-image", "--instances", "1", "--hp", "epochs=9", "--name", "mine", "--output", "elsewhere"]
-    job = job_of([written(folder, request(folder)), *flags], {}).job
+    job = job_of([written(folder, request(folder)), *flags], {})
     assert (job.image, job.instances, job.name, job.full_name) == ("", 1, "mine", "")
     assert (job.hyperparameters["epochs"], str(job.hyperparameters["lr"])) == (9, "1.10")
     assert job.output == f"{folder}/elsewhere"

@@ -9,22 +9,32 @@ if TYPE_CHECKING:
 
 
 def read_plan_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """stages, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), output, script, arguments.
+    """The options of `add_arguments`.
 
     Raises:
         SystemExit: help was asked for, or the command line cannot be read.
     """
     import argparse
 
-    parser = argparse.ArgumentParser(prog="trainshed plan", description="Profiles a script's first step and writes a plan.")
-    parser.add_argument("--stages", type=int, default=2, help="pipeline ranks")
-    parser.add_argument("--virtual", type=int, default=1, help="stages a rank")
-    parser.add_argument("--microbatches", type=int, default=4)
-    parser.add_argument(
-        "--pipeline", default="interleaved", help="simple, interleaved, interleaved1f1b or interleavedzerobubble"
-    )
-    parser.add_argument("--memory-limit", type=int, default=0, help="MiB a stage may take")
-    parser.add_argument("-o", "--output", default="plan.json")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser = argparse.ArgumentParser(prog="python -m trainshed.parallel.plan")
+    add_arguments(parser)
     return parser.parse_args(argv)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """stages, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), output, script, arguments."""
+    parser.description = "Profiles a script's first step and writes a plan."
+    add = parser.add_argument
+    add("--stages", type=int, default=2, metavar="N", help="pipeline ranks (default: 2)")
+    add("--virtual", type=int, default=1, metavar="N", help="stages on each rank (default: 1)")
+    add("--microbatches", type=int, default=4, metavar="N", help="of each step (default: 4)")
+    add(
+        "--pipeline",
+        default="interleaved",
+        metavar="SCHEDULE",
+        help="simple, interleaved (default), interleaved1f1b or interleavedzerobubble",
+    )
+    add("--memory-limit", type=int, default=0, metavar="MIB", help="memory limit of a stage")
+    add("-o", "--output", default="plan.json", metavar="FILE", help="default: plan.json")
+    add("script", metavar="SCRIPT", help="the training script")
+    add("arguments", nargs="...", metavar="ARGUMENT", help="the script's arguments")

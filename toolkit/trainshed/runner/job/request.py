@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainshed.base.errors import Problem, did_you_mean
+from trainshed.base.errors import JobError, Problem, did_you_mean
 from trainshed.base.reader import ascii_safe
 
 from .checker import Checker, entries
@@ -62,6 +62,21 @@ _CHANNEL = (
 )  # fmt: skip
 # Fields that a request writes in another form: their methods translate them.
 _OTHER_MEANING = ("hyperparameters", "channels", "spot", "spot.max_wait_seconds", "checkpoints.folder")
+
+
+def read_file(path: str, problems: list[Problem]) -> tuple[dict[str, Node], dict[str, Any]]:
+    """(fields, further fields of `Job` by name) of a job file, or of a request as a job file.
+
+    Raises:
+        JobError: the file holds no fields at all.
+    """
+    from .yamlfile import read_nodes
+
+    root = read_nodes(path, problems)
+    if root is None:
+        raise JobError(problems)
+    values = dict(root.value)
+    return translate(values, problems) if is_request(values) else (values, {})
 
 
 def is_request(values: dict[str, Node]) -> bool:

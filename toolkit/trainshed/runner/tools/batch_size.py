@@ -116,28 +116,6 @@ def _size(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-def flags_of(arguments: list[str]) -> tuple[str, str, list[str]]:
-    """(the batch size's hyperparameter, the learning rate's, all other words) of a command line.
-
-    Raises:
-        TrainshedError: a flag has no value.
-    """
-    values = {"--find-batch-size": "", "--scale-lr": ""}
-    rest, words = [], list(arguments)
-    while words:
-        word, equals, value = words.pop(0).partition("=")
-        if word not in values:
-            rest.append(word + equals + value)
-            continue
-        value = value if equals else words.pop(0) if words else ""
-        if not value or value.startswith("-"):
-            raise TrainshedError(f"{word} needs the name of a hyperparameter", hint=f"{word} NAME")
-        values[word] = value
-    if values["--scale-lr"] and not values["--find-batch-size"]:
-        raise TrainshedError("--scale-lr goes with --find-batch-size")
-    return values["--find-batch-size"], values["--scale-lr"], rest
-
-
 def run_fitted(job: Job, name: str, rate: str, environ: Mapping[str, str] = os.environ) -> int:
     """Finds the batch, then runs the job; the job's exit status."""
     from ..control.execution import run_job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -23,7 +22,6 @@ from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ...display.screen import Screen
 from ...display.summary import render, shown
-from ...job.flags import job_of
 from ...job.job import Job
 from ...job.references import look_up
 from ...run import layout
@@ -43,17 +41,22 @@ from .script import RUNTIMES, Options, batch_script
 _OURS = ("nodes", "ntasks-per-node", "ntasks", "output", "error", "open-mode", "array", "wrap")  # the script relies on them
 
 
-def main(arguments: list[str]) -> int:
-    """`trainshed run --on slurm`, without these two words."""
-    own = argparse.ArgumentParser(prog="trainshed run --on slurm", add_help=False, allow_abbrev=False)
-    own.add_argument("--sbatch", action="append", default=[])
-    own.add_argument("--detach", action="store_true")
-    chosen, rest = own.parse_known_args(arguments)
-    job, dry_run, *_ = job_of(rest, os.environ)
-    options = read_options(job, chosen.sbatch)
+def run_on_slurm(job: Job, pairs: list[str], *, dry_run: bool = False, detach: bool = False) -> int:
+    """Submits the job, follows it to its end; its exit status.
+
+    Args:
+        pairs: options of sbatch as NAME=VALUE.
+        dry_run: print the batch script, submit nothing.
+        detach: return as soon as Slurm has the job.
+
+    Raises:
+        JobError: an option is wrong.
+        TrainshedError: the job could not be submitted.
+    """
+    options = read_options(job, pairs)
     screen = Screen()
     try:
-        return submit_and_follow(job, options, screen, os.environ, dry_run=dry_run, detach=chosen.detach)
+        return submit_and_follow(job, options, screen, os.environ, dry_run=dry_run, detach=detach)
     except Interrupted as error:
         screen.say(str(error))
         return EXIT_SIGNAL_BASE + error.number

@@ -7,44 +7,15 @@ inside, its doctor.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import Any
 
-from trainshed.base.check import Check, as_json, as_lines, fail, ok, warn
-from trainshed.base.errors import EXIT_JOB, EXIT_SUCCESS, EXIT_USER
+from trainshed.base.check import Check, fail, ok, warn
 
-from ...places.container_engine import Engine, EngineError, find_engine, hint_for, near_image, reason
+from ...places.container_engine import Engine, EngineError, hint_for, near_image, reason
 from .image_config import check_config, runs_train_only
 from .image_probe import PROBE, check_probe, parse
 
-USAGE = """\
-usage: trainshed check-image IMAGE [--json]
-
-Checks whether a container image can train: its configuration, `train`, Python, and with `trainshed doctor` inside it.
-
-  --json    print the checks as JSON
-  --help    print this and exit
-
-Exit status: 0, or 1 if a check failed; 69 if Docker (or Podman) cannot be used. DOCKER names another command.
-"""
 SECONDS = 300.0  # for each container
-
-
-def main(arguments: list[str]) -> int:
-    """The `trainshed check-image` command; returns its exit status."""
-    if "--help" in arguments or "-h" in arguments:
-        print(USAGE, end="")
-        return EXIT_SUCCESS
-    names = [argument for argument in arguments if not argument.startswith("-")]
-    unknown = [argument for argument in arguments if argument.startswith("-") and argument != "--json"]
-    if unknown or len(names) != 1:
-        wrong = f"does not take {unknown[0]!r}" if unknown else "takes one image"
-        print(f"trainshed check-image {wrong}; see `trainshed check-image --help`", file=sys.stderr)
-        return EXIT_JOB
-    checks = examine(names[0], find_engine(os.environ))
-    print(as_json(checks) if "--json" in arguments else as_lines(checks))
-    return EXIT_USER if any(check.level == "fail" for check in checks) else EXIT_SUCCESS
 
 
 def examine(image: str, engine: Engine) -> list[Check]:

@@ -1,0 +1,85 @@
+"""Every command reads its words with one parser, which answers in one style."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from support.command_line import options_of, parser_of
+from trainshed.cli import COMMANDS, main
+from trainshed.cli.parser import UsageError
+from trainshed.cli.run import check
+
+PARSED = [name for name in COMMANDS if name != "train"]
+
+
+def error_of(command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command line that cannot be read prints: one line."""
+    with pytest.raises(SystemExit) as caught:
+        options_of(command, words)
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("command", PARSED)
+def test_every_command_says_what_it_does_and_what_each_word_means(command: str) -> None:
+    parser = parser_of(command)
+
+    assert parser.description
+    if command != "checkpoints":  # its description has a line for each word
+        assert all(action.help or isinstance(action, argparse._SubParsersAction) for action in parser._actions)
+
+
+@pytest.mark.parametrize("command", PARSED)
+def test_an_unknown_flag_is_refused_in_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    needed = {
+        "check-image": ["image"],
+        "checkpoints": ["list", "folder"],
+        "compare": ["a", "b"],
+        "export": ["sagemaker"],
+        "rm": ["run"],
+    }
+    words = ["--colour"] if command == "plan" else [*needed.get(command, []), "--colour"]
+    words += ["train.py"] if command == "plan" else []
+    line = error_of(command, words, capsys)
+
+    assert line.startswith(f"trainshed {command}: does not take '--colour'")
+    assert line.endswith(f"; see `trainshed {command} --help`")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "near"),
+    [
+        ("run", ["--instanses", "2"], "(did you mean '--instances'?)"),
+        ("run", ["--on", "slrum"], "argument --on: 'slrum' must be one of here, slurm (did you mean 'slurm'?)"),
+        ("doctor", ["--jsn"], "(did you mean '--json'?)"),
+        ("export", ["kubernets"], "must be one of kubernetes, sagemaker (did you mean 'kubernetes'?)"),
+        ("export", ["kubernetes", "--jobst"], "(did you mean '--jobset'?)"),
+        ("checkpoints", ["lst", "folder"], "must be one of list, verify, prune, convert (did you mean 'list'?)"),
+        ("logs", ["--ho", "a"], "(did you mean '--host'?)"),
+    ],
+)
+def test_the_nearest_word_is_suggested(
+    command: str, words: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert near in error_of(command, words, capsys)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--scale-lr", "lr"],
+        ["--sbatch", "partition=gpu"],
+        ["--on", "slurm", "--find-batch-size", "batch_size"],
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError):
+        check(options_of("run", words))
+
+
+def test_a_usage_error_has_the_status_of_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "train.py", "--scale-lr", "lr"]) == 2
+    assert capsys.readouterr().err == "trainshed: --scale-lr goes with --find-batch-size\n"

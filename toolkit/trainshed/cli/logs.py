@@ -1,0 +1,44 @@
+"""`trainshed logs`: what a run's hosts have printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+
+from trainshed.base.errors import EXIT_SUCCESS, did_you_mean
+
+from .parser import Parser, UsageError
+
+
+def add_arguments(parser: Parser) -> None:
+    """The command line."""
+    parser.description = "Prints what a run's hosts have printed."
+    parser.add_run()
+    add = parser.add_argument
+    add("--follow", "-f", action="store_true", help="continue until the run ends")
+    add("--rank", type=int, metavar="N", help="lines of one rank only")
+    add("--host", default="", metavar="NAME", help="lines of one host only, like algo-2")
+    add("--last", "-n", type=int, metavar="N", help="start with the last N lines of each host")
+
+
+def run(options: Namespace) -> int:
+    """Prints the lines; returns the exit status. Raises UsageError where the host has no log."""
+    from trainshed.runner.display.follow import logs_of, show_logs
+    from trainshed.runner.state.stored import find
+
+    stored = find(options.run, os.environ)
+    hosts = logs_of(stored)
+    if options.host and options.host not in hosts and not options.follow:
+        near = did_you_mean(options.host, hosts)
+        raise UsageError(f"there is no log of {options.host!r}", hint=near)
+    sys.stdout.flush()
+    show_logs(
+        stored,
+        1,
+        host=options.host,
+        rank=options.rank,
+        last=options.last,
+        go_on=options.follow,
+    )
+    return EXIT_SUCCESS

@@ -1,0 +1,57 @@
+"""The parser of every command: one style of errors, and the nearest name for one that does not exist."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean
+
+RUN_HELP = "the run: its name, the beginning of it, or its folder (default: the newest run)"
+
+
+class UsageError(TrainshedError):
+    """The command line asks for something that does not exist or does not go together."""
+
+    exit_code = EXIT_JOB
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads the words after `trainshed COMMAND`. Flags are never guessed from their beginning."""
+
+    def __init__(self, *, prog: str, **options: Any) -> None:
+        super().__init__(prog=prog, allow_abbrev=False, **options)
+
+    def read(self, arguments: list[str]) -> argparse.Namespace:
+        """The options. Raises SystemExit for `--help` (0) and for words that are not known (2)."""
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            near = did_you_mean(unknown[0].partition("=")[0], self._flags(options))
+            self.error(f"does not take {unknown[0]!r}" + (f" ({near})" if near else ""))
+        return options
+
+    def add_run(self) -> None:
+        """Adds the optional positional RUN: which run a command is about."""
+        self.add_argument("run", nargs="?", default="", metavar="RUN", help=RUN_HELP)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with one line and status 2."""
+        self.exit(EXIT_JOB, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuses a value that is not among the choices, with the nearest one."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        near = did_you_mean(str(value), choices)
+        message = f"{value!r} must be one of {', '.join(choices)}" + (f" ({near})" if near else "")
+        raise argparse.ArgumentError(action, message)
+
+    def _flags(self, options: argparse.Namespace) -> Iterable[str]:
+        """The flags of this parser and of the chosen subcommand."""
+        for action in self._actions:
+            yield from action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                chosen = action.choices.get(getattr(options, action.dest))
+                yield from chosen._flags(options) if isinstance(chosen, Parser) else ()

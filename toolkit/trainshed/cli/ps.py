@@ -1,0 +1,31 @@
+"""`trainshed ps`: the runs of this machine."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+from trainshed.base.errors import EXIT_SUCCESS, visible
+
+from .parser import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """The command line."""
+    parser.description = "Lists the runs of this machine that have not ended: those in ./runs and in the index."
+    parser.epilog = (
+        "A run whose runner was killed is Lost: `trainshed stop` ends it and collects its results, "
+        "`trainshed rm` removes it."
+    )
+    parser.add_argument("--all", "-a", action="store_true", help="list ended runs too")
+
+
+def run(options: Namespace) -> int:
+    """Prints the table; returns the exit status."""
+    from trainshed.runner.control.operations import state_of
+    from trainshed.runner.display.runs import table
+    from trainshed.runner.state.stored import every
+
+    runs = [(stored, state_of(stored, os.environ)) for stored in every(os.environ)]
+    print(visible(table(runs, everything=options.all)), end="")
+    return EXIT_SUCCESS

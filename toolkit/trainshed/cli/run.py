@@ -1,0 +1,85 @@
+"""`trainshed run`: runs a training job here, or submits it to Slurm."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+from trainshed.base.errors import EXIT_SUCCESS
+
+from .parser import Parser, UsageError
+
+PLACES = ("here", "slurm")
+
+
+def add_arguments(parser: Parser) -> None:
+    """The command line: the job file or script, a flag for each field, and how to run it."""
+    from trainshed.runner.job.flags import add_flags, add_groups
+
+    parser.usage = "trainshed run JOB.yaml|SCRIPT [options]"
+    parser.description = "Runs a training job here: as processes of this machine, or as containers of an image (--image)."
+    parser.epilog = (
+        "Flags win over the job file. Results, logs and status.json go to runs/NAME-TIME/. "
+        "Exit status: the job's own; 130 after Ctrl-C, 124 when --max-runtime is over, "
+        "2 if the job cannot be read, 69 without Docker."
+    )
+    groups = add_groups(parser)
+    place, course = groups["place"].add_argument, groups["course"].add_argument
+    place(
+        "--on", default="here", choices=PLACES, metavar="PLACE",
+        help="here (default), or slurm: submit it with sbatch and follow it",
+    )  # fmt: skip
+    place(
+        "--sbatch", action="append", default=[], metavar="NAME=VALUE",
+        help="with --on slurm: one more option of sbatch, like partition=gpu; --detach submits "
+        "and returns",
+    )  # fmt: skip
+    add_flags(groups)
+    course(
+        "--find-batch-size", default="", metavar="NAME",
+        help="first find the largest value of this hyperparameter that fits into memory, "
+        "by short runs of the job",
+    )  # fmt: skip
+    course(
+        "--scale-lr", default="", metavar="NAME",
+        help="with --find-batch-size: scale this hyperparameter, the learning rate, linearly",
+    )  # fmt: skip
+    course(
+        "--detach", action="store_true",
+        help="run in the background; see trainshed ps, logs, attach, stop",
+    )  # fmt: skip
+    course("--dry-run", action="store_true", help="print what would be run, and change nothing")
+
+
+def run(options: Namespace) -> int:
+    """Runs the job; returns its exit status. Raises JobError, TrainshedError, UsageError."""
+    check(options)
+    from trainshed.runner.job.flags import job_of
+
+    job = job_of(options, os.environ)
+    if options.on == "slurm":
+        from trainshed.runner.places.slurm.submit import run_on_slurm
+
+        return run_on_slurm(job, options.sbatch, dry_run=options.dry_run, detach=options.detach)
+    if options.find_batch_size and not options.dry_run:
+        from trainshed.runner.tools.batch_size import run_fitted
+
+        return run_fitted(job, options.find_batch_size, options.scale_lr)
+    if options.detach and not options.dry_run:
+        from trainshed.runner.control.detached import start
+
+        print(start(job, os.environ).name)
+        return EXIT_SUCCESS
+    from trainshed.runner.control.execution import run_job
+
+    return run_job(job, os.environ, dry_run=options.dry_run)
+
+
+def check(options: Namespace) -> None:
+    """Refuses flags that do not go together. Raises UsageError."""
+    if options.scale_lr and not options.find_batch_size:
+        raise UsageError("--scale-lr goes with --find-batch-size")
+    if options.sbatch and options.on != "slurm":
+        raise UsageError("--sbatch goes with --on slurm")
+    if options.find_batch_size and options.on == "slurm":
+        raise UsageError("--find-batch-size cannot be used with --on slurm")

@@ -1,0 +1,35 @@
+"""`trainshed status`: the state of a run."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+from trainshed.base.errors import EXIT_SUCCESS, visible
+
+from .parser import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """The command line."""
+    parser.description = (
+        "Shows the state of a run: phases with their seconds, exit status, metrics, and the reason of a failure."
+    )
+    parser.add_run()
+    parser.add_argument("--json", action="store_true", help="in the shape of DescribeTrainingJob, plus `Trainshed`")
+
+
+def run(options: Namespace) -> int:
+    """Prints the state; returns the exit status."""
+    from trainshed.runner.control.operations import public_status, state_of
+    from trainshed.runner.display.runs import describe
+    from trainshed.runner.state.stored import find
+
+    stored = find(options.run, os.environ)
+    if options.json:
+        import json
+
+        print(json.dumps(public_status(stored, os.environ), indent=2))
+    else:
+        print(visible(describe(stored, state_of(stored, os.environ))), end="")
+    return EXIT_SUCCESS
