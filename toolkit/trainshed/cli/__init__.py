@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get(LOG_LEVEL, "").upper() == "DEBUG":
             raise
         say(f"trainshed itself failed: {type(error).__name__}: {error} ({_origin(error)})")
-        say("hint: this is a defect of trainshed; please report it with what TRAINSHED_LOG_LEVEL=DEBUG prints")
+        say(f"hint: this is a defect of trainshed; please report it with what {LOG_LEVEL}=DEBUG prints")
         return EXIT_INTERNAL
 
 
