@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 from trainshed.base.errors import EXIT_JOB, EXIT_SUCCESS
-
-from .console import say
-from .training import Training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         from trainshed.base.errors import did_you_mean
 
+        from .console import say
+
         near = did_you_mean(unknown[0], known)
         say(f"train does not take {unknown[0]!r}" + (f" ({near})" if near else "") + "; see `train --help`")
         return EXIT_JOB
@@ -81,6 +81,11 @@ def command() -> None:
 
 def train(environ: Mapping[str, str], dry_run: bool = False) -> int:
     """Runs one job to its end (or prints what it would run) and returns the exit status."""
+    gc.disable()  # a start is mostly imports, which leave nothing to collect
+    try:
+        from .training import Training
+    finally:
+        gc.enable()
     training = Training(environ)
     return training.show() if dry_run else training.execute()
 

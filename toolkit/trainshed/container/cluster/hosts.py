@@ -19,7 +19,8 @@ def natural_order(hosts: Iterable[str]) -> tuple[str, ...]:
         # Text and numbers take turns, so a number is only ever compared with a number.
         return [(place % 2 == 0, int(part) if place % 2 else 0, part) for place, part in enumerate(parts)], host
 
-    return tuple(sorted(dict.fromkeys(hosts), key=key))
+    unique = tuple(dict.fromkeys(hosts))
+    return tuple(sorted(unique, key=key)) if len(unique) > 1 else unique  # one host: no pattern to compile
 
 
 def resolves(host: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import PathFinder
 
 import trainshed
 from trainshed.contract.settings import COPY_TO_VARIABLE
@@ -91,6 +90,6 @@ def _probe(batch_size: int, job: Job, cluster: Cluster) -> str:
 def _peers_modules(own: list[str]) -> list[str]:
     """The folder that stands for Amazon's toolkit, for scripts that import it; [] where the real one is installed."""
     path = [folder for folders in own for folder in folders.split(os.pathsep) if folder]
-    if any(PathFinder.find_spec(name, [*path, *sys.path]) for name in ("sagemaker_training", "sagemaker_containers")):
-        return []
-    return [PEERS_MODULES]
+    packages = ("sagemaker_training", "sagemaker_containers")
+    installed = any(os.path.isdir(f"{folder}/{name}") for folder in (*path, *sys.path) for name in packages)
+    return [] if installed else [PEERS_MODULES]
