@@ -552,7 +552,7 @@ LEFTOVERS = [
 
 
 def _says_left(end: Ended, count: int) -> None:
-    assert f"{count} process(es) that the script had left running were ended".encode() in end.stderr
+    assert f"ended {count} process(es) that the script had left running".encode() in end.stderr
 
 
 def _kill_supervisor(running: Running) -> None:

@@ -49,8 +49,8 @@ def test_two_processes_are_refused_with_the_reason(tmp_path: Path) -> None:
     job = language_model(tmp_path, **CONTRACT, trainshed_processes_per_host=2)
 
     assert job.status == 1
-    assert "cannot train with 2 processes: they do not see each other" in job.output and "metric" not in job.output
-    assert "they do not see each other" in (job.folder / "output/failure").read_text()
+    assert "cannot train with 2 processes: they cannot communicate" in job.output and "metric" not in job.output
+    assert "they cannot communicate" in (job.folder / "output/failure").read_text()
     assert dict(DISTRIBUTION_FLAGS)["sagemaker_pytorch_xla_multi_worker_enabled"] == "xla"
 
 

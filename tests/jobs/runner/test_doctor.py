@@ -102,7 +102,7 @@ def block_output(tree: Path) -> None:
         (break_json, "job", "is not JSON"),
         (remove_channel, "channel train", "input/data/train does not exist"),
         (remove_program, "program", "there is no program 'train.py'"),
-        (ask_for_xla, "launcher", "asks for torch_xla, which is not installed here"),
+        (ask_for_xla, "launcher", "asks for torch_xla, which is not installed"),
         (block_output, "output", "cannot be written"),
     ],
 )

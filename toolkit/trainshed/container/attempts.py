@@ -190,7 +190,7 @@ class Attempts:
             with stop_raises("while the compile cache was being kept"):
                 cache.keep(plan, self._voice.say)
         except Interrupted as error:  # how the script ended stands
-            self._voice.say(f"the compile cache is not kept: {error}")
+            self._voice.say(f"the compile cache was not kept: {error}")
         self._record.compiled(plan.backend, rank_reports.read(plan))
 
     def _start_uploads(self) -> Uploads | None:
@@ -207,4 +207,4 @@ class Attempts:
                 uploads.finish(stopped)
         except Interrupted as error:  # how the script ended stands
             uploads.give_up()
-            self._voice.say(f"the upload of the intermediate output is cut off: {error}")
+            self._voice.say(f"the upload of the intermediate output was cancelled: {error}")

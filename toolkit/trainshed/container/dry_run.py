@@ -105,16 +105,16 @@ def _ranks(cluster: Cluster, plan: LaunchPlan) -> str:
 
 def _hangs(job: Job, plan: LaunchPlan) -> str:
     seconds = job.settings.hang_seconds
-    does = "stopped" if stops_on_hang(job, plan) else "reported, and goes on"
-    when = f"a job in which nothing moves for {seconds:g} s is {does}" if seconds else "not looked for"
+    does = "stopped" if stops_on_hang(job, plan) else "reported, and continues"
+    when = f"a job without progress for {seconds:g} s is {does}" if seconds else "not detected"
     answers = "" if job.settings.stacks == "on" else "; without Python stacks (trainshed_stacks = off)"
-    return f"{when}; SIGUSR1 has all ranks reported{answers}"
+    return f"{when}; SIGUSR1 reports where all ranks are{answers}"
 
 
 def _size(path: str) -> str:
     """Number of files and bytes below a path, counting at most 10,000 files."""
     if not os.path.isdir(path):
-        return "one file" if os.path.isfile(path) else "not there"
+        return "one file" if os.path.isfile(path) else "missing"
     count = size = 0
     for root, _, names in os.walk(path):
         for name in names:

@@ -18,7 +18,7 @@ usage: train [--dry-run] [--help] [--version]
 Runs the training job that /opt/ml describes: reads input/config, sets the environment, launches the script under the
 distribution the job asks for, passes signals on, and leaves model, output/data, output/success or output/failure.
 
-SIGUSR1 has it report where every rank is (output/data/hang-<host>-<n>.txt) and go on.
+SIGUSR1 makes it report where every rank is (output/data/hang-<host>-<n>.txt); the job continues.
 
   --dry-run   print what would be run (command lines, environment, hosts, signals) and exit
   --version   print the version and exit

@@ -1,4 +1,4 @@
-"""A small folder of this run's own, for files between `train` and the ranks; `tempfile` would cost a third of the start."""
+"""A small folder for each run, for files between `train` and the ranks; without `tempfile`, which is slow to import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from trainshed.contract.paths import Paths
 
-_more: list[str] = []  # folders elsewhere that go when the scratch does
+_more: list[str] = []  # folders elsewhere that are removed with the scratch
 
 
 def own_folder(what: str, environ: Mapping[str, str], paths: Paths) -> str:
@@ -45,7 +45,7 @@ def can_execute(folder: str) -> bool:
 
 
 class Scratch:
-    """Use in a `with` block: `path` is a name from the start, a folder after `make`, and nothing after the block."""
+    """Use in a `with` block: `path` is known at once, `make` makes the folder, and the end of the block removes it."""
 
     def __init__(self, environ: Mapping[str, str], last_resort: str) -> None:
         places = [place for place in (environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", last_resort) if place]
@@ -57,7 +57,7 @@ class Scratch:
         """Makes the folder, for this user alone.
 
         Raises:
-            TrainshedError: no place for temporary files can be written.
+            TrainshedError: no folder for temporary files can be written.
         """
         try:
             os.mkdir(self.path, 0o700)

@@ -226,7 +226,7 @@ def _welcome() -> None:
 
 
 def _print(text: str) -> None:
-    """Prints to stdout, whatever its encoding, and whether or not anybody still reads."""
+    """Prints to stdout, whatever its encoding, and also without a reader."""
     try:
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
         sys.stdout.flush()

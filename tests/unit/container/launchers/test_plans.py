@@ -377,7 +377,7 @@ def test_without_mpirun_the_supervisor_starts_such_a_jobs_ranks_and_says_so(
 
     assert plan.launcher == "pipeline" and plan.mpi is None
     assert [process.rank for process in plan.processes] == [0, 1]
-    assert "there is no mpirun: trainshed itself starts the ranks" in plan.notes
+    assert "mpirun is not installed: trainshed starts the ranks itself" in plan.notes
     assert plan.processes[1].env["RANK"] == "1" and "TRAINSHED_PIPELINE" in plan.processes[1].env
 
 
@@ -404,5 +404,5 @@ def test_a_pipelines_ranks_are_started_by_whoever_the_job_names(
 
 
 def test_the_engine_mpi_is_for_pipelines(job_tree: Any) -> None:
-    with pytest.raises(LaunchError, match="trainshed_engine = mpi starts the ranks of a pipeline"):
+    with pytest.raises(LaunchError, match="trainshed_engine = mpi works with the distribution pipeline"):
         planned(job_tree, {**TORCHRUN, "trainshed_engine": "mpi"})

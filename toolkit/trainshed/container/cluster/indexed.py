@@ -1,4 +1,4 @@
-"""Clusters that are told as a number of hosts, this host's index, and the address of the first."""
+"""Clusters described by the number of hosts, this host's index, and the address of the first host."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
         count, rank, address = "PET_NNODES", "PET_NODE_RANK", environ.get("PET_MASTER_ADDR", "")
         least, colon, most = environ["PET_NNODES"].partition(":")
         if colon and job.settings.engine != "torchrun":
-            message = "a range of hosts is only for torch's elastic agent: give one number"
+            message = "a range of hosts needs torch's elastic agent; without it, give one number"
             hint = f"or set trainshed_engine to torchrun and trainshed_min_nodes to {least}"
             raise JobError([Problem("variable PET_NNODES", message, value=environ["PET_NNODES"], suggestion=hint)])
         if colon:

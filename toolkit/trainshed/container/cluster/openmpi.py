@@ -1,4 +1,4 @@
-"""`train` started by somebody else's mpirun, once a host (`mpirun -npernode 1 train`, an MPIJob's workers)."""
+"""`train` started by an outer mpirun, once on each host (`mpirun -npernode 1 train`, an MPIJob's workers)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def evidence(job: Job, environ: Mapping[str, str]) -> str:
 
 
 def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
-    """One host a process. Raises JobError."""
+    """One host for each process. Raises JobError."""
     local = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
     if local != "1":
-        message = "train starts the ranks itself: start it once a host"
+        message = "train starts the ranks itself: start it once on each host"
         raise JobError([Problem("mpirun", message, "processes on this host", local, "mpirun -npernode 1 train")])
     count, rank = number(environ, "OMPI_COMM_WORLD_SIZE"), number(environ, "OMPI_COMM_WORLD_RANK")
     return cluster_of(Counted("openmpi", count, rank, environ.get("MASTER_ADDR", "")), "variable OMPI_COMM_WORLD_RANK")

@@ -1,4 +1,4 @@
-"""A cluster as `resourceconfig.json` (or SM_HOSTS and SM_CURRENT_HOST) tells it: SageMaker, local modes, our runner."""
+"""A cluster described by `resourceconfig.json`, or by SM_HOSTS and SM_CURRENT_HOST: SageMaker, local modes, our runner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def evidence(job: Job, environ: Mapping[str, str]) -> str:
-    """Whether somebody listed the hosts."""
+    """Says that the job lists its hosts; "" if it does not."""
     return f"the job lists {len(job.resources.hosts)} host(s)" if job.resources.given else ""
 
 

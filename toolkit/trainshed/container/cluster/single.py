@@ -1,4 +1,4 @@
-"""A job on this machine alone, described by nobody."""
+"""A job on this machine alone, without any description of a cluster."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
     hosts = expand(environ["SLURM_STEP_NODELIST"])
     tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or "1"
     if re.fullmatch(r"1(\(x\d+\))?", tasks) is None:
-        message = "train starts the ranks itself: start it once a node"
+        message = "train starts the ranks itself: start it once on each node"
         raise JobError([Problem("Slurm step", message, "tasks per node", tasks, "srun --ntasks-per-node=1 train")])
     rank = number(environ, "SLURM_NODEID")
     return cluster_of(Counted("slurm", len(hosts), rank, hosts[0], hosts), "variable SLURM_NODEID")

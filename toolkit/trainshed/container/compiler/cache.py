@@ -1,7 +1,7 @@
-"""The compile cache around the ranks: where it lives, what it is called, unpacked before them and packed after them.
+"""The compile cache: its folder and name; unpacked before the ranks start, packed after they end.
 
 Compiled code is for one torch, one Python, one device, and, on a CPU, for one set of instructions: inductor compiles for
-the machine it runs on (`-march=native`), and such code ends in SIGILL elsewhere. The key holds all of that.
+the machine it runs on (`-march=native`), and such code ends in SIGILL on other CPUs. The key includes all of these.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ def _cpu_capability(path: str) -> str:
 
 
 def live_folder(environ: Mapping[str, str], name: str) -> str:
-    """A folder of this user's own on local disk; "" where another user holds that name."""
+    """A folder for this user on local disk; "" if another user owns that name."""
     place = environ.get("TMPDIR") or "/tmp"
     root = f"{place}/trainshed-compile-{os.getuid()}"
     try:
         stat = os.lstat(root)
         if stat.st_uid != os.getuid() or stat.st_mode & 0o022 or not os.path.isdir(root) or os.path.islink(root):
-            return ""  # code is loaded from there
+            return ""  # its contents are executed
     except FileNotFoundError:
         pass
     except OSError:
@@ -95,7 +95,7 @@ def live_folder(environ: Mapping[str, str], name: str) -> str:
 
 
 def restore(plan: CompilePlan, say: Callable[[str], None]) -> None:
-    """Before the ranks: makes the live folder and fills it from the store. A cache that is lost costs time, nothing else."""
+    """Before the ranks: makes the live folder and fills it from the store. A lost cache only costs time."""
     if not plan.live:
         return
     try:

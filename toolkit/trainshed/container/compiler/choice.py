@@ -5,8 +5,8 @@
     trn1, inf     torch_xla's Neuron variant, ranks as torchrun's
     trn2, trn3    Neuron's native backend, ranks as torchrun's
 
-torch_xla has no CUDA since 2.9, and on the CPU its processes do not find each other: two ranks train two models, and
-report success. So there it runs in one process, or not at all.
+torch_xla has no CUDA support since 2.9. On a CPU its processes do not find each other: two ranks would train two models
+and report success. So on a CPU it runs in one process or not at all.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ def choose(request: CompilerRequest, device: Device, distribution: str, world_si
         torch_xla: its version where it is installed, else "".
 
     Raises:
-        LaunchError: what is asked for cannot work here, or would train something else than it seems to.
+        LaunchError: the requested compiler cannot work here, or would silently train separate models.
     """
     ranks = "torchrun" if distribution == "xla" else distribution
     if not request.on:
-        why = f"{request.asked_by} says so" if request.asked_by else "nobody asks for it"
+        why = f"turned off by {request.asked_by}" if request.asked_by else "not requested"
         return Choice("", why, ranks)
     backend, why = _backend(request, device, distribution, torch_xla)
     if backend != "xla":
         return Choice(backend, why, ranks)
     if distribution in ("mpi", "pipeline"):
         raise LaunchError(
-            f"torch_xla starts its own processes, and the job asks for the distribution {distribution!r} too",
+            f"torch_xla starts its own processes, but the job also asks for the distribution {distribution!r}",
             hint="leave out the distribution, or set trainshed_compiler to auto",
         )
     if not torch_xla:
         raise LaunchError(
-            f"{request.asked_by} asks for torch_xla, which is not installed here",
+            f"{request.asked_by} asks for torch_xla, which is not installed",
             hint="use the xla image (images/README.md), or set trainshed_compiler to inductor",
         )
     if device.kind == "cpu" and world_size > 1:
         raise LaunchError(
-            f"torch_xla on a CPU cannot train with {world_size} processes: they do not see each other, so each would train "
-            "a model of its own and report success",
+            f"torch_xla on a CPU cannot train with {world_size} processes: they cannot communicate, so each would train "
+            "a separate model and report success",
             hint="use one process, or set trainshed_compiler to inductor to compile the ranks of torchrun",
         )
     return Choice("xla", why, "xla")

@@ -1,4 +1,4 @@
-"""Which kind of device the job trains on, as far as the choice of a compiler goes; nothing is imported or started.
+"""Which kind of device the job trains on, for the choice of a compiler; imports and starts nothing.
 
 Sources: TPU hosts set `TPU_ACCELERATOR_TYPE`, `TPU_WORKER_ID` (Google's TPU VM and GKE documentation) and have
 `/dev/accel<n>`; EC2 shows an instance's type as its DMI product name.

@@ -1,4 +1,4 @@
-"""Puts the chosen compiler into a launch: variables for the ranks, hooks, the cache's folders, and what to say about it."""
+"""Adds the chosen compiler to a launch: variables for the ranks, hooks, folders of the cache, and messages."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NEURON_PORT = 62182  # torch_xla's own for NEURON_RT_ROOT_COMM_ID (torch_xla/_in
 
 
 class Prepared(Record):
-    """A launch that the compiler has its part in.
+    """A launch to which the compiler's settings have been added.
 
     launcher: the distribution that starts it.
-    plan: what the ranks are told; None where nothing is compiled.
+    plan: the ranks' compile plan; None if nothing is compiled.
     shown: the choice and its reason, for `--dry-run`.
     says: lines for the start of the job.
-    prefix: a program that the launcher's command is given to.
+    prefix: a command that runs the launcher's command.
     """
 
     launch: Launch
@@ -42,7 +42,7 @@ class Prepared(Record):
 
 
 def prepare(launch: Launch, distribution: str) -> Prepared:
-    """Chooses and arranges.
+    """Chooses the compiler and adds its settings to the launch.
 
     Raises:
         LaunchError: the compiler that the job asks for cannot work here.
@@ -76,7 +76,7 @@ def _path(launch: Launch) -> list[str]:
 
 
 def _with_mp_fn(launch: Launch, choice: Choice) -> Launch:
-    """The contract's `_mp_fn(index)`: called by a small program of ours in each process."""
+    """Starts a small program of ours in each process, which calls the script's `_mp_fn(index)`."""
     program = launch.program
     if program.kind != "python":
         if choice.launcher != "xla":
@@ -90,7 +90,7 @@ def _with_mp_fn(launch: Launch, choice: Choice) -> Launch:
 
 
 def _plan(launch: Launch, backend: str, cache_key: str = "", live: str = "") -> CompilePlan:
-    """What the ranks are told; without a folder for checkpoints the cache stays on this host's disk."""
+    """The ranks' compile plan; without a folder for checkpoints the cache stays on this host's disk."""
     job, request = launch.job, launch.job.compiler
     live = live or (cache.live_folder(launch.environment, cache_key) if cache_key else "")
     keeps = live and cache_key and job.settings.compiler_cache != "off" and os.path.isdir(job.paths.checkpoints)
@@ -108,8 +108,8 @@ def _plan(launch: Launch, backend: str, cache_key: str = "", live: str = "") -> 
     )
 
 
-def _told(prepared: Prepared, plan: CompilePlan, hook: str, defaults: dict[str, str]) -> Prepared:
-    """The ranks' environment; the user's own values win over the defaults."""
+def _with_plan(prepared: Prepared, plan: CompilePlan, hook: str, defaults: dict[str, str]) -> Prepared:
+    """Adds the plan, its hook and default variables to the ranks' environment; the user's values win."""
     environment = {**defaults, **prepared.launch.environment, COMPILE_PLAN: plan.to_text()}
     present = environment.get(AUTOPATCH, "")
     environment[AUTOPATCH] = f"{present},{hook}" if present else hook
@@ -141,7 +141,7 @@ def _inductor(prepared: Prepared, device: Device, torch: str) -> Prepared:
         defaults.update(TORCH_COMPILE_DEBUG="1", TORCH_COMPILE_DEBUG_DIR=plan.report)
     kept = f"compile cache: kept in {plan.store}" if plan.store else "compile cache: for this host only"
     why = "" if plan.store else f" ({_why_not_kept(launch)})"
-    return _told(prepared, plan, "compile", defaults).replace(says=(kept + why,))
+    return _with_plan(prepared, plan, "compile", defaults).replace(says=(kept + why,))
 
 
 def _why_not_kept(launch: Launch) -> str:
@@ -153,7 +153,10 @@ def _why_not_kept(launch: Launch) -> str:
 
 
 def _missing_compiler(environ: dict[str, str], device: str) -> str:
-    """Why inductor cannot compile here, "" if it can: it needs a C++ compiler on a CPU, and Triton a C compiler."""
+    """Why inductor cannot compile here, "" if it can.
+
+    On a CPU it needs a C++ compiler; on a GPU Triton needs a C compiler.
+    """
     path = environ.get("PATH", os.defpath)
     if device == "cuda":
         names, what = [environ["CC"]] if environ.get("CC") else ["gcc", "clang"], "Triton needs a C compiler"
@@ -177,7 +180,7 @@ def _xla(prepared: Prepared, choice: Choice, device: Device, torch: str, torch_x
     if torch_xla and torch.split(".")[:2] != torch_xla.split(".")[:2]:
         pair = ".".join(torch_xla.split(".")[:2])
         raise LaunchError(
-            f"torch_xla {torch_xla} was built for torch {pair}, and here is torch {torch or 'none'}",
+            f"torch_xla {torch_xla} was built for torch {pair}, but the installed torch is {torch or 'none'}",
             hint="use the xla image (images/README.md), or install the pair of the same version",
         )
     if choice.backend == "neuron-xla":
@@ -191,21 +194,21 @@ def _xla(prepared: Prepared, choice: Choice, device: Device, torch: str, torch_x
         defaults["XLA_PERSISTENT_CACHE_PATH"] = plan.live
     if launch.job.compiler.debug:
         defaults.update(PT_XLA_DEBUG="1", PT_XLA_DEBUG_FILE=f"{plan.report}/xla.txt")
-    return _told(prepared, plan, "xla", defaults)
+    return _with_plan(prepared, plan, "xla", defaults)
 
 
 def _neuron_xla(prepared: Prepared, torch: str) -> Prepared:
-    """trn1: torch_xla finds the ranks' places in torchrun's variables (torch_xla/_internal/neuron.py)."""
+    """trn1: torch_xla reads the ranks from torchrun's variables (torch_xla/_internal/neuron.py)."""
     launch = prepared.launch
     if launch.cluster.port == NEURON_PORT:
         raise LaunchError(
-            f"port {NEURON_PORT} is the Neuron runtime's own, and rank 0 is to listen there",
-            hint="set trainshed_master_port to another one",
+            f"rank 0 cannot listen on port {NEURON_PORT}: the Neuron runtime uses it",
+            hint="set trainshed_master_port to another port",
         )
     environ = launch.environment
     plan = _plan(launch, "xla", cache.key(torch, "neuron") if torch else "")
     defaults = {"PJRT_DEVICE": "NEURON"}
-    prepared = _told(prepared, plan, "xla", defaults)
+    prepared = _with_plan(prepared, plan, "xla", defaults)
     flags = environ.get("NEURON_CC_FLAGS", "")
     if plan.live and "--cache_dir" not in flags and not environ.get("NEURON_COMPILE_CACHE_URL"):
         environment = {**prepared.launch.environment, "NEURON_CC_FLAGS": f"{flags} --cache_dir={plan.live}".strip()}
@@ -215,16 +218,16 @@ def _neuron_xla(prepared: Prepared, torch: str) -> Prepared:
         prepared = prepared.replace(
             launch=prepared.launch.replace(job=job),
             prefix=("neuron_parallel_compile",),
-            says=("neuron_parallel_compile collects the graphs of torch's own launcher, and compiles them side by side",),
+            says=("neuron_parallel_compile collects the graphs of torch's launcher and compiles them in parallel",),
         )
     return prepared
 
 
 def _neuron(prepared: Prepared) -> Prepared:
-    """trn2 and newer: a device of torch's own, its compiler takes neither a mode nor dynamic shapes."""
+    """trn2 and newer: a native torch device whose compiler takes neither a mode nor dynamic shapes."""
     request = prepared.launch.job.compiler
     plan = _plan(prepared.launch, "neuron").replace(mode="default", dynamic="off")
     refused = [f"mode {request.mode}"] if request.mode != "default" else []
     refused += ["dynamic shapes"] if request.dynamic == "on" else []
-    says = (f"compiler: the neuron backend has no {' and no '.join(refused)}: left out",) if refused else ()
-    return _told(prepared, plan, "compile", {}).replace(says=says)
+    says = (f"compiler: the neuron backend does not support {' and '.join(refused)}: ignored",) if refused else ()
+    return _with_plan(prepared, plan, "compile", {}).replace(says=says)

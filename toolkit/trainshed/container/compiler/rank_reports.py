@@ -1,4 +1,4 @@
-"""What the ranks have reported of their compiler."""
+"""Reads the ranks' reports on their compiler."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Intermediate output: what the script writes to output/intermediate is in S3 while the job still runs.
+"""Intermediate output: uploads what the script writes to output/intermediate to S3 while the job runs.
 
 The SDKs ask for it with the hyperparameter `sagemaker_s3_output`. On the platform, and where the SDK mounts a folder of its
-own, the folder exists already and somebody else looks after it. Elsewhere the image does: to
+own, the folder exists already and is uploaded from outside. Elsewhere the image uploads it, to
 `<sagemaker_s3_output>/<job name>/output/intermediate/`, as `sagemaker-training` has it.
 
     this module   decides, starts the uploader, and waits for it at the end
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from trainshed.contract.job import Job
 
 LAST_SECONDS = 600.0  # for what is left at the end of a job
-STOPPED_SECONDS = 5.0  # the same where somebody has asked the job to stop
+STOPPED_SECONDS = 5.0  # the same after a stop signal
 SAY_EVERY = 10.0
 
 
 def destination(job: Job) -> str:
-    """Where to, `s3://bucket/prefix/`; "" where nobody asks for it or somebody else looks after the folder."""
+    """The URI to upload to, `s3://bucket/prefix/`; "" if nothing is to be uploaded, or something outside does it."""
     uri = job.hyperparameters.get("sagemaker_s3_output")
     if not isinstance(uri, str) or not uri.startswith("s3://") or os.path.isdir(job.paths.intermediate):
         return ""
@@ -36,14 +36,14 @@ def destination(job: Job) -> str:
 
 
 class Uploads:
-    """The uploader as `train` sees it."""
+    """The uploader process, as `train` sees it."""
 
     def __init__(self, process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
         self.process, self.say = process, say
 
     @property
     def pid(self) -> int:
-        """The uploader, which is not the script's to leave behind."""
+        """The uploader, which is not a process of the script."""
         return self.process.pid
 
     def finish(self, stopped: bool) -> None:
@@ -70,7 +70,7 @@ class Uploads:
                 said = now
                 self.say(f"uploading the last of the intermediate output ({now - start:.0f} s of {limit:.0f} s)")
         self.give_up()
-        self.say("the upload of the intermediate output was not finished in time and is cut off")
+        self.say("the upload of the intermediate output did not finish in time and was cancelled")
 
     def give_up(self) -> None:
         """Ends the uploader at once."""
@@ -79,9 +79,9 @@ class Uploads:
 
 
 def start(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> Uploads | None:
-    """Makes the folder and starts to upload what appears in it; None where the job asks for nothing of this.
+    """Makes the folder and starts to upload what appears in it; None if the job does not ask for it.
 
-    A folder or an uploader that cannot be had costs the job nothing but these uploads.
+    If the folder or the uploader cannot be made, the job goes on without these uploads.
     """
     to = destination(job)
     if not to:

@@ -1,7 +1,7 @@
 """Which CPUs each rank of this host is bound to (`trainshed_bind`).
 
 `cores`: the allowed CPUs, in the order of NUMA nodes and physical cores, in equal parts. `numa`: the same within the NUMA
-node that a rank's GPU is at (evenly over the nodes where no GPU tells). Hyper-threads of one core stay together as long
+node of a rank's GPU (evenly over the nodes if the GPU's node is unknown). Hyper-threads of one core stay together as long
 as there are as many cores as ranks. A rank is never bound to a CPU that this container may not use.
 """
 
@@ -29,7 +29,7 @@ class Topology(Record):
 
 
 def read_topology(environ: Mapping[str, str], allowed: Iterable[int], root: str = "/") -> Topology:
-    """This host's topology, from /sys and /proc; one node with one core a CPU where they say nothing."""
+    """This host's topology, from /sys and /proc; one node with one core for each CPU if they lack it."""
     cpus = sorted(allowed)
     listed = {node: parse_list(_read(f"{root}sys/devices/system/node/{node}/cpulist")) for node in _nodes(root)}
     node_of = {cpu: node for node, members in listed.items() for cpu in members}
@@ -46,7 +46,7 @@ def read_topology(environ: Mapping[str, str], allowed: Iterable[int], root: str 
 
 
 def bind(how: str, topology: Topology, ranks: int) -> list[tuple[int, ...]]:
-    """The CPUs of each local rank, in order; empty ones where there are fewer CPUs than ranks, or for `none`."""
+    """The CPUs of each local rank, in order; () for every rank if there are fewer CPUs than ranks, or for `none`."""
     if how == "none":
         return [()] * ranks
     everything = tuple(core for cores in topology.nodes.values() for core in cores)

@@ -1,11 +1,11 @@
-"""torch's own elastic agent, with what it knows about restarts written down: `python -m ...launchers.elastic AGENT-OPTIONS`.
+"""torch's elastic agent with its restarts recorded: `python -m trainshed.container.launchers.elastic AGENT-OPTIONS`.
 
-Runs `torch.distributed.run` in this process and looks over the shoulder of its agent, at the two steps that every agent has
-to have (`SimpleElasticAgent`'s abstract methods): when ranks are started, and when they are looked at. So each restart is
-told and recorded with its reason, a job that fails again and again without a newer checkpoint ends, and the loss of a host,
-of which the hosts' `train` know within seconds, makes ranks that wait for it start again without it.
+Runs `torch.distributed.run` in this process and wraps the two abstract methods that every `SimpleElasticAgent` implements:
+the one that starts ranks and the one that monitors them. So each restart is printed and recorded with its reason; a job
+that keeps failing without a newer checkpoint ends (`progress`); and when a host is lost, which the hosts' `train` notice
+within seconds, ranks that wait for it are started again without it.
 
-Loaded by the agent's process alone, the only one of ours around the user's ranks that has torch.
+Only the agent's process loads this module, so only that process of ours imports torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> None:
-    """torchrun, observed. Ends by the signal that it was sent, and without tracebacks of its own."""
+    """Runs torchrun with an observer. Ends by the signal that it receives, and prints no traceback."""
     os.environ[AGENT_PID] = str(os.getpid())
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
 
 
 class Observer:
-    """What is known of one agent's rounds. Times are of `time.monotonic`, steps -1 for none."""
+    """Watches one agent's starts and failures, and prints and records restarts."""
 
     def __init__(self, environ: os._Environ[str]) -> None:
         self.events = environ[AGENT_EVENTS]
@@ -81,7 +81,7 @@ class Observer:
         return self.progress.refusal
 
     def host_lost(self) -> str:
-        """The host that was lost since the last call, "" for none."""
+        """The hosts that were lost since the last call, with commas; "" for none."""
         try:
             with open(self.lost_file) as file:
                 content = file.read()
@@ -97,7 +97,7 @@ def _print(text: str) -> None:
 
 
 def reason_of(rank: int, host: str, code: int, error_file: str) -> str:
-    """`rank 3 on algo-2 exited with 1: ValueError: bad batch`, from the file that the rank has left, where it has."""
+    """`rank 3 on algo-2 exited with 1: ValueError: bad batch`; the exception comes from the rank's error file."""
     import signal
 
     try:
@@ -114,18 +114,18 @@ def reason_of(rank: int, host: str, code: int, error_file: str) -> str:
 
 
 def _observe(observer: Observer) -> None:
-    """Puts the observer into torch's agent; an agent of another make is left alone."""
+    """Hooks the observer into torch's agent; an agent with other methods is left unchanged."""
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 
     agent = local_elastic_agent.LocalElasticAgent
     start, monitor = getattr(agent, "_start_workers", None), getattr(agent, "_monitor_workers", None)
     if start is None or monitor is None:
-        observer.say("this torch has another elastic agent: its restarts are not recorded")
+        observer.say("this version of torch has a different elastic agent: its restarts are not recorded")
         return
 
     def _start_workers(self: Any, group: Any) -> Any:
-        observer.host_lost()  # a host that was lost before this start is no reason for another one
+        observer.host_lost()  # a host that was lost before this start must not cause another one
         observer.started(
             group.workers[0].world_size, group.group_world_size, group.spec.max_restarts - self._remaining_restarts
         )
@@ -142,7 +142,7 @@ def _observe(observer: Observer) -> None:
             lost = observer.host_lost()
             if lost:
                 observer.reason = f"{lost} vanished"
-                self._remaining_restarts += 1  # the next line takes one, and this is no failure of the script's
+                self._remaining_restarts += 1  # UNHEALTHY costs a restart, but the script has not failed
                 return RunResult(state=WorkerState.UNHEALTHY)
         return result
 

@@ -29,7 +29,7 @@ def recorder_settings(output_data: str, scratch: str, environ: Mapping[str, str]
 
 
 def ask_for_dump(environ: Mapping[str, str], rank: int | None) -> bool:
-    """Asks one rank's recorder to write what it knows, which it does within seconds; False where nobody listens."""
+    """Asks one rank's recorder to write its collectives, which takes it seconds; False if no rank listens."""
     if not environ.get(PIPE) or rank is None:
         return False
     try:

@@ -1,6 +1,6 @@
 """Variables for EFA, Amazon's network adapter, by instance type: a table, and when it applies.
 
-Only what the software of today does not find out by itself, and the user's own value wins over each of them:
+Only what the software does not detect by itself. The user's own value wins over each of them:
 
     FI_PROVIDER=efa             libfabric is to take this adapter, and to fail rather than fall back to TCP in silence
     FI_EFA_USE_DEVICE_RDMA=1    where the adapter has RDMA; libfabric may refuse to start with it where it has not, so it
@@ -51,7 +51,7 @@ DEVICES = "/sys/class/infiniband"
 
 
 class NetworkSettings(Record):
-    """Variables, and how we know that they fit (shown by `--dry-run`); both empty where nothing is to be set."""
+    """Variables, and how we know that they fit (shown by `--dry-run`); both empty if nothing is to be set."""
 
     variables: dict[str, str]
     evidence: str = ""
@@ -81,7 +81,7 @@ def network_settings(cluster: Cluster, instance_type: str, devices: str = DEVICE
 
 
 def _efa_device(folder: str) -> str:
-    """The first EFA adapter, "" without one: the driver tells, since the names are up to udev's rules."""
+    """The first EFA adapter, "" without one. Its driver identifies it, since udev's rules decide its name."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:

@@ -26,7 +26,7 @@ _COMPAT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 
 
 def plan(launch: Launch) -> LaunchPlan:
-    """The plan of whoever starts the ranks, with this distribution's variables.
+    """The plan of torchrun or mpirun, with this distribution's variables added.
 
     The SDK asks for MPI wherever it asks for Amazon's library. A pipeline does not need it: where the image has no Open
     MPI, our own supervisor starts the ranks of such a job.
@@ -40,12 +40,12 @@ def plan(launch: Launch) -> LaunchPlan:
 
         if engine == "mpi" or mpi.available(environment):
             return mpi.plan(launch).replace(launcher="pipeline")
-        launch = launch.replace(notes=(*launch.notes, "there is no mpirun: trainshed itself starts the ranks"))
+        launch = launch.replace(notes=(*launch.notes, "mpirun is not installed: trainshed starts the ranks itself"))
     return torchrun.plan(launch).replace(launcher="pipeline")
 
 
 def variables(environment: dict[str, str], parameters: dict[str, Any]) -> dict[str, str]:
-    """What the ranks' environment has on top of the job's.
+    """Variables that the ranks get in addition to the job's.
 
     Args:
         parameters: the pipeline's settings, by name.

@@ -1,4 +1,4 @@
-"""One process a host: the program as it is."""
+"""One process on each host: the program, unchanged."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """torch.distributed ranks on one host or many.
 
-For a fixed number of ranks our own supervisor starts them with torchrun's whole environment contract, so that
+A fixed number of ranks is started by our own supervisor with torchrun's whole environment contract, so that
 `torch.distributed`, Accelerate and Lightning behave as under torchrun (torch.distributed.elastic's
 `LocalElasticAgent._start_workers` documents the names). `TORCHELASTIC_USE_AGENT_STORE` stays unset: with it rank 0
 would expect torchrun to serve the store. `trainshed_engine=torchrun` starts torch's own elastic agent instead.
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .launch import Launch
 
-# What a Python process of ours must not inherit from an outer torchrun.
+# Variables that ranks must not inherit from an outer torchrun.
 _FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)
 LAST_CALL = 10  # seconds that the agents wait for further hosts once there are enough
 _ERROR_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "error_hook")
@@ -31,7 +31,7 @@ def plan(launch: Launch) -> LaunchPlan:
     settings = launch.job.settings
     if settings.engine == "mpi":
         raise LaunchError(
-            "trainshed_engine = mpi starts the ranks of a pipeline, not those of torchrun",
+            "trainshed_engine = mpi works with the distribution pipeline, not with torchrun",
             hint="trainshed_distribution = mpi starts any program with mpirun",
         )
     if settings.max_restarts and settings.engine != "torchrun" and len(launch.cluster.hosts) > 1:
@@ -51,7 +51,7 @@ def plan(launch: Launch) -> LaunchPlan:
     ignored = "sagemaker_distributed_dataparallel_custom_mpi_options"
     notes = launch.notes
     if launch.job.hyperparameters.get(ignored):
-        notes += (f"{ignored} is not used: there is no mpirun",)
+        notes += (f"{ignored} has no effect: this job does not use mpirun",)
     if settings.bind != "none" and settings.engine != "torchrun" and not processes[0].cpus:
         notes += (f"trainshed_bind = {settings.bind}: there are fewer CPUs than ranks, so no rank is bound",)
     return LaunchPlan(
@@ -68,7 +68,7 @@ def _common(launch: Launch, bound: tuple[int, ...] = ()) -> dict[str, str]:
     """Shared by all ranks; the user's own value wins.
 
     Args:
-        bound: the CPUs that a rank is bound to, none for all.
+        bound: the CPUs that a rank is bound to, () for all.
     """
     cluster, environment = launch.cluster, launch.environment
     threads = max(1, cluster.hardware.cpus // cluster.processes_per_host)
@@ -154,14 +154,14 @@ def _run_id(launch: Launch) -> str:
 
 
 def _agent(launch: Launch) -> tuple[ProcessSpec, ...]:
-    """torchrun's agent with a c10d rendezvous; host 0 is told to serve it, since host names need not match.
+    """torchrun's agent with a c10d rendezvous, which host 0 is set to serve, since host names need not match.
 
-    The hosts' `train` have found each other by then, so with fewer hosts allowed there is no need to wait long for more.
+    The hosts' `train` have met by then, so with fewer hosts allowed the agents need not wait long for more.
     """
     cluster, settings = launch.cluster, launch.job.settings
     count = len(cluster.hosts)
     least = settings.min_nodes or count
-    # Each host that may be lost costs its peers a start: their collectives fail.
+    # Each lost host costs its peers a restart: their collectives fail.
     restarts = settings.max_restarts or count - least
     rendezvous = [f"is_host={'true' if cluster.rank == 0 else 'false'}"]
     if least < count:

@@ -1,7 +1,6 @@
 """torch_xla: one process on each host, which starts one process for each chip itself (`trainshed.compiler.mp_fn`).
 
-What could train silently wrong (several processes on a CPU) was refused when the compiler was chosen
-(`container.compiler.choice`).
+Several processes on a CPU would silently train separate models: `container.compiler.choice` refuses them.
 """
 
 from __future__ import annotations

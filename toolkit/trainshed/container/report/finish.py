@@ -29,7 +29,7 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
     exit_code = failure.exit_code if failure else interruption.exit_code if interruption else EXIT_SUCCESS
     _write_outcome(paths, result, voice)
     if outcome is not None and outcome.left_behind:
-        voice.say(f"{outcome.left_behind} process(es) that the script had left running were ended")
+        voice.say(f"ended {outcome.left_behind} process(es) that the script had left running")
     if outcome is not None and outcome.log_problem:
         voice.say(outcome.log_problem)
     record.ended(outcome, failure, exit_code, interruption)
