@@ -211,7 +211,7 @@ ONE_PROCESS = [
         3,
         code="import os, sys\nos.mkdir(os.environ['SM_OUTPUT_FAILURE'])\nsys.exit(3)\n",
         reportable=False,
-        then=lambda end: _said(end, "output/failure cannot be written", "the script exited with 3"),
+        then=lambda end: _said(end, "cannot write", "output/failure: Is a directory", "the script exited with 3"),
     ),
     Case(
         "script that writes a reason and succeeds",

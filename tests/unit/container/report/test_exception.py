@@ -373,8 +373,9 @@ def test_relative_frames_are_the_users_where_such_a_file_is(tmp_path: Path) -> N
     assert raised is not None and raised.place == "train.py:9"
 
 
-def test_the_agents_report_names_rank_and_code_of_the_first_failure() -> None:
-    cause = root_cause(AGENT)
+@pytest.mark.parametrize("folder", ["", "/venv/lib/python3.11/site-packages/"], ids=["relative", "absolute"])
+def test_the_agents_report_names_rank_and_code_of_the_first_failure(folder: str) -> None:
+    cause = root_cause(AGENT.replace(" torch/distributed/elastic/", f" {folder}torch/distributed/elastic/"))
     assert cause is not None
     rank, code, before = cause
     assert (rank, code) == (1, 1)

@@ -30,7 +30,8 @@ _ROOT_CAUSE = re.compile(
     re.MULTILINE,
 )
 _AGENT = re.compile(r"^E\d{4} .*failed \(exitcode: .*\) local_rank: ", re.MULTILINE)
-AGENT_LINE = re.compile(r"^[IWE]\d{4} .* torch/distributed/(?:elastic/|run\.py)")
+# torch's paths are relative to an entry of sys.path, or absolute where that is a link (a linked virtual environment).
+AGENT_LINE = re.compile(r"^[IWE]\d{4} .*[ /]torch/distributed/(?:elastic/|run\.py)")
 _NEAR = 20  # lines between two things that belong together
 # Raised by launchers about a child's failure; the child's own exception is the reason.
 _WRAPPERS = (
