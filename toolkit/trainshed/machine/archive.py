@@ -60,7 +60,10 @@ def _unpack_tar(archive: str, folder: str) -> None:
             if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
                 raise ProgramError(f"{archive} holds {shorten(member.name)!r}, a device or other special file: refused")
             member.mode = 0o755 if member.isdir() else (member.mode | 0o600) & 0o755
-            member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+            member.uid = os.getuid()
+            member.gid = os.getgid()
+            member.uname = ""
+            member.gname = ""
         _read_to_the_end(archive, tar)
         _check_links(archive, members)
         # Checked above, also against the traps that Python's own "data" filter would catch in newer versions.

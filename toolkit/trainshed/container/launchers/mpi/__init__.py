@@ -67,12 +67,7 @@ def plan(launch: Launch) -> LaunchPlan:
     chosen = options.read(launch.job.hyperparameters)
     environment = {**options.common(launch), **launch.environment, **chosen.variables}
     mpirun = _find("mpirun", environment.get("PATH", os.defpath))
-    socket = f"{launch.scratch}/mpi.socket"
-    if len(socket.encode()) > _LONGEST_SOCKET:
-        raise LaunchError(
-            f"the path of the temporary folder {os.path.dirname(launch.scratch)} is too long for a socket",
-            hint="set TMPDIR to a shorter one",
-        )
+    socket = _socket_path(launch)
     rank = ProcessSpec(
         argv=(*_command(launch), *launch.arguments),
         env=environment,
@@ -81,27 +76,13 @@ def plan(launch: Launch) -> LaunchPlan:
         log=launch.log_file("{rank}"),
         signal_group=not launch.program.is_python,
     )
-    # Open MPI's own files go into our scratch folder, where nothing of them is left even if it has no time to clean up.
+    # Open MPI's own files go into the scratch folder, which is removed even if Open MPI has no time to clean up.
     own = {"TMPDIR": launch.scratch, MPI_SOCKET: socket}
     serving = {**options.defaults(launch, chosen, _script("agent")), **environment, **own}
-    daemon = ProcessSpec(
-        argv=("/bin/sh", "-c"),
-        env=serving,
-        cwd="/",
-        label=f"{cluster.current_host}:mpi",
-        helper="Open MPI's daemon",
-        signal_group=True,
-    )
-    first = ProcessSpec(
-        argv=(mpirun, *options.command_line(cluster, chosen), *_script("proxy")),
-        env=serving,
-        cwd="/",  # where the ranks start; a folder that every host has
-        label=f"{cluster.current_host}:mpirun",
-        helper="mpirun",
-        signal_group=True,
-    )
+    daemon = _helper(launch, "Open MPI's daemon", "mpi", ("/bin/sh", "-c"), serving)
+    command_line = (mpirun, *options.command_line(cluster, chosen), *_script("proxy"))
     return LaunchPlan(
-        processes=(first,) if cluster.rank == 0 else (),
+        processes=(_helper(launch, "mpirun", "mpirun", command_line, serving),) if cluster.rank == 0 else (),
         grace_seconds=settings.grace_seconds,
         notes=(*launch.notes, *chosen.notes),
         launcher="mpi",
@@ -116,6 +97,28 @@ def plan(launch: Launch) -> LaunchPlan:
             socket=socket,
             start_seconds=settings.host_timeout_seconds,
         ),
+    )
+
+
+def _socket_path(launch: Launch) -> str:
+    path = f"{launch.scratch}/mpi.socket"
+    if len(path.encode()) > _LONGEST_SOCKET:
+        raise LaunchError(
+            f"the path of the temporary folder {os.path.dirname(launch.scratch)} is too long for a socket",
+            hint="set TMPDIR to a shorter one",
+        )
+    return path
+
+
+def _helper(launch: Launch, name: str, tag: str, argv: tuple[str, ...], environment: dict[str, str]) -> ProcessSpec:
+    """One of Open MPI's own processes; tag: for its log lines."""
+    return ProcessSpec(
+        argv=argv,
+        env=environment,
+        cwd="/",  # mpirun starts the ranks in its own folder, so it has to be one that every host has
+        label=f"{launch.cluster.current_host}:{tag}",
+        helper=name,
+        signal_group=True,
     )
 
 

@@ -233,7 +233,8 @@ class MpiWatcher(Watcher):
         """Lets the proxies go, here and, from host 0, everywhere; Open MPI then ends by itself."""
         if self.released:
             return
-        self.released, self.released_at = True, now
+        self.released = True
+        self.released_at = now
         if self.plan.node_rank == 0:
             for host in range(1, len(self.plan.hosts)):
                 self.roster.post(host, {"type": "release"})
