@@ -90,10 +90,10 @@ def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:
         read_settings({"microbatch": 2})
     with pytest.raises(PipelineError, match="microbatches = 'many': not int"):
         read_settings({"microbatches": "many"})
-    with pytest.raises(NotServed, match="tensor_parallel_degree = 2 is not served"):
+    with pytest.raises(NotServed, match="tensor_parallel_degree = 2 is not supported"):
         read_settings({"tensor_parallel_degree": 2})
     for name in ("ZBVZeroBubble", "DualPipeV"):
-        with pytest.raises(NotServed, match="is not served") as refused:
+        with pytest.raises(NotServed, match="is not supported") as refused:
             read_settings({"pipeline": name})
         assert "interleavedzerobubble" in (refused.value.hint or "")
     assert read_settings({"pipeline": "InterleavedZeroBubble", "virtual_stages": 2}).schedule == "interleavedzerobubble"
@@ -116,4 +116,4 @@ def test_what_is_not_served_says_what_to_use_instead(statement: str, message: st
     environment = ranks.environment(0, 1, 0)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, cwd=tmp_path)
     assert done.returncode == 1
-    assert "is not served" in done.stderr and message in done.stderr
+    assert "is not supported" in done.stderr and message in done.stderr

@@ -127,7 +127,7 @@ def _copy(graph: Any) -> Any:
 
 @contextlib.contextmanager
 def turn(live: str, graph: Any, inputs: Any) -> Iterator[None]:
-    """Waits until no other process of this host compiles the same graph. Without a live folder nobody waits."""
+    """Waits until no other process of this host compiles the same graph. Does not wait without a live folder."""
     if not live:
         yield
         return

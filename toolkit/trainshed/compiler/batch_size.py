@@ -110,7 +110,7 @@ def _leave() -> None:
     import torch
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.barrier()  # nobody leaves in the middle of another's step
+        torch.distributed.barrier()  # a rank must not end during another's step
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

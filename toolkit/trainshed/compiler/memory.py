@@ -64,7 +64,7 @@ def limit_bytes() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is what torch raises where memory is short; its CPU allocator has no type of its own for it."""
+    """Whether torch raised this because memory is short; its CPU allocator has no special type for that."""
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):

@@ -3,7 +3,7 @@
 PipelineError             one line for a person
 |- PlanError              no partition satisfies what was asked, or a plan file does not fit the model
 |- TraceMismatch          a forward did something else than the recorded one; stops before a wrong gradient
-`- NotServed              part of Amazon's API that is not served; names the alternative
+`- NotServed              part of Amazon's API that is not supported; names the alternative
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class PipelineModel(nn.Module):
     """A model whose stages run on the ranks of a pipeline.
 
     All ranks build the same model on the CPU and wrap it; the first step plans, and from then on each rank holds the
-    parameters of its own stages only (the others are shown with their shape and take no memory).
+    parameters of its own stages only (the others keep their shape and take no memory).
 
     Args:
         module: any model.
@@ -101,7 +101,10 @@ class PipelineModel(nn.Module):
 
         Args:
             tensors: the loss, shape (), or several tensors.
-            grad_tensors: gradients for tensors that are no scalars.
+            grad_tensors: gradients for tensors that are not scalars.
+
+        Raises:
+            PipelineError: called outside a step.
         """
         outputs = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         gradients = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else list(grad_tensors or [])
@@ -137,7 +140,7 @@ class PipelineModel(nn.Module):
             if other is module:
                 self._pins[name] = stage
                 return
-        raise PipelineError(f"{type(module).__name__} is no part of the model")
+        raise PipelineError(f"{type(module).__name__} is not a part of the model")
 
     @property
     def _optimizer(self) -> Any:

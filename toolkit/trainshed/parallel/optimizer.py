@@ -86,11 +86,11 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     @property
     def loss_scale(self) -> float:
-        """What `model.backward` multiplies the loss with."""
+        """Factor by which `model.backward` multiplies the loss."""
         return self.scaler.get_scale() if self.scaler is not None else 1.0
 
     def unscale(self) -> None:
-        """Divides the gradients by the loss scale, once a step; for who looks at them before the step. Collective."""
+        """Divides the gradients by the loss scale, once a step; call it to read gradients before the step. Collective."""
         if self.scaler is not None and not self._unscaled:
             self.scaler.unscale_(self._update)
             self._unscaled = True
@@ -106,7 +106,7 @@ class PipelineOptimizer(torch.optim.Optimizer):
         held = session.holding.parameters if session.holding is not None else {}
         local = {id(parameter) for parameter in held.values()}
         every = [p for group in self.optimizer.param_groups for p in group["params"]]
-        trained = [p for p in every if p.requires_grad and id(p) in local]  # whoever has a gradient: owners never change
+        trained = [p for p in every if p.requires_grad and id(p) in local]  # with or without a gradient: owners never change
         loads = [0] * len(grid.replica_ranks)
         owner: dict[int, int] = {}
         for number in sorted(range(len(trained)), key=lambda n: (-trained[n].numel(), n)):
@@ -125,7 +125,7 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients."""
-        if self.scaler is not None and self._unscaled:  # they were looked at, and are not used
+        if self.scaler is not None and self._unscaled:  # they were read, but there was no step
             self.scaler.update()
             self._unscaled = False
         self.optimizer.zero_grad(set_to_none=set_to_none)

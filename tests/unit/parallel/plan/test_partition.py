@@ -76,12 +76,12 @@ def test_overrides_are_kept_and_impossible_ones_are_named() -> None:
     assert partition(costs([1.0, 1.0, 1.0, 9.0]), request(2, pins={"u1": 1})) == (0, 1)
     with pytest.raises(PlanError, match="'u2' on stage 0 runs after 'u1' on stage 1"):
         partition(costs([1.0] * 4), request(2, pins={"u1": 1, "u2": 0}))
-    with pytest.raises(PlanError, match="'nothing' names no module"):
+    with pytest.raises(PlanError, match="'nothing' names a module that the forward does not call"):
         partition(costs([1.0] * 4), request(2, pins={"nothing": 0}))
 
 
 def test_a_model_with_too_few_parts_is_an_error_that_says_so() -> None:
-    with pytest.raises(PlanError, match="has 2 parts that can be a stage, 3 stages are asked for"):
+    with pytest.raises(PlanError, match="has 2 parts that can be a stage, but 3 stages are requested"):
         partition(costs([1.0, 1.0]), request(3))
 
 

@@ -126,13 +126,13 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Pip
 
     Raises:
         PipelineError: an unknown key or a wrong value, with its name.
-        NotServed: a feature of Amazon's library that is not served, with the alternative.
+        NotServed: a feature of Amazon's library that is not supported, with the alternative.
     """
     values: dict[str, Any] = {}
     for key, value in given.items():
         name = "pipeline_parallel_degree" if key == "partitions" else key
         if key in _REFUSED and value not in (1, False, None):
-            raise NotServed(f"{where}: {key} = {value!r} is not served", hint=_REFUSED[key])
+            raise NotServed(f"{where}: {key} = {value!r} is not supported", hint=_REFUSED[key])
         if name in _WITHOUT_EFFECT or (key in _REFUSED and name not in PipelineSettings._fields):
             continue
         if name not in PipelineSettings._fields:
@@ -173,7 +173,7 @@ def _check(settings: PipelineSettings, where: str) -> None:
             raise wrong(name, "must be 1 or more")
     if settings.pipeline.lower() in _V_SHAPED:
         raise NotServed(
-            f"{where}: pipeline = {settings.pipeline!r} is not served: it puts the first and the last stage on one rank",
+            f"{where}: pipeline = {settings.pipeline!r} is not supported: it puts the first and the last stage on one rank",
             hint="use interleavedzerobubble, whose stages go round the ranks",
         )
     if settings.pipeline.lower() not in SCHEDULES:
@@ -190,7 +190,7 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("fp16", "and bf16 exclude each other")
     if settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree > 1:
         raise NotServed(
-            f"{where}: sharded_data_parallel_degree together with a pipeline is not served",
+            f"{where}: sharded_data_parallel_degree together with a pipeline is not supported",
             hint="use partitions = 1 with it, or shard_optimizer_state",
         )
 

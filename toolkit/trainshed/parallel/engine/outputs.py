@@ -13,7 +13,7 @@ from ..tree import map_leaves
 
 
 class _Described:
-    """Stands for a tensor while the structure travels."""
+    """Stands for a tensor while the structure is sent."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
@@ -25,7 +25,7 @@ def share(results: list[Any] | None, source: int, group: dist.ProcessGroup, devi
     Args:
         results: one entry a microbatch on the source rank, None elsewhere.
         source: global rank of the last stage.
-        device: where tensors shall be.
+        device: of the returned tensors.
     """
     if dist.get_world_size(group) == 1:
         return results or []
@@ -62,7 +62,7 @@ def share(results: list[Any] | None, source: int, group: dist.ProcessGroup, devi
 
 
 def _portable(leaf: Any) -> Any:
-    """Itself, or None where it cannot travel (a lock, a file ...)."""
+    """The value, or None if it cannot be sent (a lock, a file ...)."""
     if isinstance(leaf, (Slot, str, int, float, bool, type(None))):
         return leaf
     try:

@@ -1,7 +1,7 @@
 """Steps of a model without stages whose parameters are sharded over ranks: FSDP2, or HSDP where shards are replicated.
 
-Each block of a list of blocks is a unit of its own, which is gathered when it runs; all other parameters are one more.
-Gradients are averaged by torch, after each microbatch, so that nobody ever holds all of them.
+Each block of a list of blocks is one unit, which is gathered when it runs; all other parameters are another unit. torch
+averages gradients after each microbatch, so that a rank never holds all of them.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class ReplayStage(PipelineStage):
             given = [torch.ones_like(loss)]
         else:
             given = [g for tensor, g in zip(outputs, self._retrieve_recv_grads(number), strict=True) if tensor.requires_grad]
-        if split is None:  # nobody waits for this stage: all of its backward can be later
+        if split is None:  # no stage waits for this one: its whole backward can run later
             self.bwd_cache[number] = tuple(None for _ in inputs)
             self._later[number] = lambda: torch.autograd.backward(made, given)
             return True

@@ -49,9 +49,9 @@ def partition(costs: Costs, request: Request) -> tuple[int, ...]:
     if possible < stages:
         reasons = sorted(set(costs.no_cut.values()))
         raise PlanError(
-            f"the model has {possible} part{'s' if possible != 1 else ''} that can be a stage, {stages} stages are asked for"
-            + (f": elsewhere {reasons[0]}" if reasons else ""),
-            hint="use fewer partitions or virtual stages, or put parts of the forward into modules of their own",
+            f"the model has {possible} part{'s' if possible != 1 else ''} that can be a stage, "
+            f"but {stages} stages are requested" + (f": elsewhere {reasons[0]}" if reasons else ""),
+            hint="use fewer partitions or virtual stages, or move parts of the forward into separate modules",
         )
     tables = StageCosts(costs, request.link)
     weighted = [_weighted(tables, request, stage, pinned) for stage in range(stages)]
@@ -66,7 +66,7 @@ def pinned_stages(costs: Costs, request: Request) -> list[int | None]:
     names = {unit.unit for unit in costs.units}
     for name in request.pins:
         if not any(unit == name or unit.startswith(name + ".") or name.startswith(unit + ".") or not name for unit in names):
-            raise PlanError(f"the override for {name!r} names no module that the forward calls")
+            raise PlanError(f"the override for {name!r} names a module that the forward does not call")
     pinned: list[int | None] = []
     for unit in costs.units:
         covering = [name for name in request.pins if unit.unit == name or unit.unit.startswith(name + ".") or not name]

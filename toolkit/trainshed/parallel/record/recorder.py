@@ -186,7 +186,7 @@ class Recorder:
             self.trace.atomic.setdefault(name, reason)
         else:
             raise PipelineError(
-                f"the model's own forward cannot be cut: {reason}", hint="move that part into a module of its own"
+                f"the model's own forward cannot be cut: {reason}", hint="move that part into a separate module"
             )
 
     def _note_region(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""A step function with one microbatch of inputs: what is recorded, without leaving a trace in the model."""
+"""A step function with one microbatch of inputs: what is recorded, without changing the model."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def recording() -> bool:
 
 
 class Backward(Protocol):
-    """Takes what the step function gives to `model.backward`."""
+    """Receives the losses that the step function gives to `model.backward`."""
 
     def backward(self, losses: list[torch.Tensor]) -> None:
-        """`losses` are multiplied with their gradients already."""
+        """`losses` have been multiplied by their gradients."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Subject:
             return recorder.record(self.function, *self.inputs())
 
     def exercise(self) -> None:
-        """One forward and backward whose results nobody sees."""
+        """Runs one forward and backward and discards the results."""
         with self.untouched(), self._attached(_Discarding(self.root)):
             args, kwargs = self.inputs()
             self.function(*args, **kwargs)
@@ -97,7 +97,7 @@ class Subject:
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Buffers and random numbers are afterwards as they were before."""
+        """Restores buffers and random states at the end of the block."""
         state = rng.get_state(self.device)
         buffers = [(buffer, buffer.clone()) for buffer in self.root.buffers()]
         try:

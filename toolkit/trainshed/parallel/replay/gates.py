@@ -2,7 +2,7 @@
 
 A gate stands in each unit itself: in the attribute that `Module.compile` fills and that `nn.Module.__call__` looks at. To
 replace `nn.Module.__call__` for each microbatch instead would cost a third of a millisecond every time, since Python then
-forgets what it had cached about every subclass. With nobody at the gates a call is the module's own.
+forgets what it had cached about every subclass. Without a keeper a call is the module's own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Gatekeeper(Protocol):
 class UnitGates:
     """The gates of one model.
 
-    keeper: who is asked when a unit is called; None lets all calls pass.
+    keeper: handles the calls of units; None lets all calls pass.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -41,7 +41,7 @@ class UnitGates:
 
     @contextmanager
     def kept(self, keeper: Gatekeeper) -> Iterator[None]:
-        """Within this context `keeper` is asked."""
+        """Within this context `keeper` handles the calls of units."""
         before, self.keeper = self.keeper, keeper
         try:
             yield

@@ -133,7 +133,11 @@ class StageForward:
     # Events ----------------------------------------------------------------------------------------------------------
 
     def _compute(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        args, kwargs = map_leaves(self._bind, args), map_leaves(self._bind, kwargs)
+        """Calls the function with real tensors in place of stand-ins."""
+        return self._call(function, map_leaves(self._bind, args), map_leaves(self._bind, kwargs))
+
+    def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls the function; what it calls in turn is not intercepted."""
         self._depth += 1
         try:
             return function(*args, **kwargs)
@@ -142,7 +146,7 @@ class StageForward:
 
     def _event(self, name: str, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._next >= self.trace.free_from and self.is_last:
-            return self._compute(function, args, kwargs)  # nothing comes after this stage: it may do as it likes
+            return self._compute(function, args, kwargs)  # the rest of the forward is this stage's alone
         given = leaves((args, kwargs))
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         numbers = tuple(number for tensor in inputs if (number := self._number(tensor, name)) is not None)
@@ -163,10 +167,11 @@ class StageForward:
     def _untracked(
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, event: Event | None, numbers: tuple[int, ...]
     ) -> Any:
-        """An operation that is not in the record is a question about a tensor if it gives none back, else an error."""
+        """Runs an operation that is not in the record: allowed if it returns no tensor (a question about one)."""
         ghosts = any(id(leaf) in self._ghosts for leaf in leaves((args, kwargs)))
         try:
-            result = self._compute_loose(function, args, kwargs) if ghosts else self._compute(function, args, kwargs)
+            # Questions about a stand-in's shape and type are answered by the stand-in itself.
+            result = self._call(function, args, kwargs) if ghosts else self._compute(function, args, kwargs)
         except (RuntimeError, NotImplementedError) as error:
             if ghosts:
                 raise self._differs(f"operation {name!r}", self._expected(event, numbers)) from error
@@ -174,14 +179,6 @@ class StageForward:
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves(result)):
             raise self._differs(f"operation {name!r}", self._expected(event, numbers))
         return result
-
-    def _compute_loose(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Questions about a stand-in's shape and type are answered by the stand-in itself."""
-        self._depth += 1
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self._depth -= 1
 
     def _mark(self, event: Event, result: Any, given: list[Any], inputs: list[torch.Tensor]) -> None:
         for index, number in event.mutated:
@@ -199,7 +196,7 @@ class StageForward:
                     self.values[slot.value] = leaf
             elif slot.kind == "argument":
                 if not isinstance(leaf, torch.Tensor):
-                    raise self._differs(f"the result of {event.name!r}", "an argument handed back")
+                    raise self._differs(f"the result of {event.name!r}", "one of its arguments")
                 tag = getattr(inputs[slot.value], "_trainshed", None)
                 if tag is not None and tag[0] is self._token:
                     self._tag(leaf, tag[1])
@@ -253,7 +250,7 @@ class StageForward:
         if real is None:
             raise TraceMismatch(
                 f"value {number}, made by {self._maker(number)}, is needed here but was not sent to this stage",
-                hint="the forward took another way than the recorded one",
+                hint="the forward differs from the recorded one",
             )
         return real
 

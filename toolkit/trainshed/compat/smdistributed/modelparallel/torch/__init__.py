@@ -1,6 +1,6 @@
 """`import smdistributed.modelparallel.torch as smp`: Amazon's names (SMP v1) for `trainshed.parallel`.
 
-Scripts that pipeline run as they are, on CPU (gloo) too. What is not served raises `NotServed` with the alternative.
+Scripts that pipeline run as they are, on CPU (gloo) too. What is not supported raises `NotServed` with the alternative.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def set_tensor_parallelism(*_args: Any, **_kwargs: Any) -> None:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise NotServed(f"smp.{name} is not served", hint=unserved.ALTERNATIVES.get(name, unserved.OTHERWISE))
+    raise NotServed(f"smp.{name} is not supported", hint=unserved.ALTERNATIVES.get(name, unserved.OTHERWISE))
 
 
 __all__ = [

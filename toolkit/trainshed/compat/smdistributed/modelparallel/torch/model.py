@@ -50,7 +50,7 @@ class DistributedModel(PipelineModel):
         if session.model is self:
             return
         if unknown:
-            raise NotServed(f"DistributedModel({next(iter(unknown))}=...) is not served")
+            raise NotServed(f"DistributedModel({next(iter(unknown))}=...) is not supported")
         transformers_support.apply()
         super().__init__(
             module,
@@ -77,7 +77,7 @@ class DistributedModel(PipelineModel):
 
     def register_comm_hook(self, *_args: Any, **_kwargs: Any) -> None:
         """Not served."""
-        raise NotServed("register_comm_hook is not served", hint="gradients are summed in their own type")
+        raise NotServed("register_comm_hook is not supported", hint="gradients are summed in their own type")
 
     def distributed_modules(self) -> Iterable[nn.Module]:
         """Tensor parallel modules: none."""

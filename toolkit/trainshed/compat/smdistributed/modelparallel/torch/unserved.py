@@ -1,4 +1,4 @@
-"""Modules of Amazon's library that are not served: importing one says what to use instead."""
+"""Modules of Amazon's library that are not supported: importing one says what to use instead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Finder(MetaPathFinder):
         if fullname.startswith(self._prefix):
             name = fullname.removeprefix(self._prefix)
             instead = ALTERNATIVES.get(name.split(".")[0], OTHERWISE)
-            raise ModuleNotFoundError(f"{fullname} is not served: {instead}", name=fullname)
+            raise ModuleNotFoundError(f"{fullname} is not supported: {instead}", name=fullname)
 
 
 def install(package: str) -> None:
