@@ -314,7 +314,7 @@ def test_a_job_gets_its_files_and_its_results_come_home(engine: Engine, project:
         done = run(project, "run", "src/train.py", *DATA, "--checkpoints", "kept", **engine.environment)
         assert done[0] == 0, done[1] + done[2]
         assert f"data ['a.csv'] 2\nstarting at {step}\n" in done[1]
-        assert ("files are copied there and back" in done[2]) == engine.copies
+        assert ("files are copied to it and back" in done[2]) == engine.copies
     newest = max(project.glob("runs/*"))
     assert (newest / "model/deep/model-algo-1").read_text() == "weights"
     assert (newest / "algo-1/output/data/report-algo-1").read_text() == "fine"

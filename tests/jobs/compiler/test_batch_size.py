@@ -160,7 +160,7 @@ def test_the_flags_are_read_from_the_command_line() -> None:
 
 @pytest.mark.parametrize(("hyperparameters", "rate"), [({}, ""), ({"b": "four"}, ""), ({"b": 4}, "lr")])
 def test_hyperparameters_that_are_not_there_are_told(hyperparameters: dict[str, object], rate: str) -> None:
-    with pytest.raises(TrainshedError, match="the job has no such hyperparameter"):
+    with pytest.raises(TrainshedError, match="the job has no hyperparameter of this name"):
         fitted(Job("j", hyperparameters=hyperparameters), "b", rate, {})
 
 

@@ -53,7 +53,7 @@ def test_a_job_file_and_fields_on_top_of_it(folder: Path) -> None:
 def test_everything_wrong_with_a_job_is_raised_at_once(folder: Path) -> None:
     with pytest.raises(JobError) as caught:
         runner.run(program="cuont.py", instances=0, hyperparameters={"a": object()})
-    assert "a object cannot be in a job" in str(caught.value)
+    assert "a job cannot contain a value of type object" in str(caught.value)
     with pytest.raises(JobError) as caught:
         runner.run({"program": "cuont.py", "instances": 0})
     assert len(caught.value.problems) == 2

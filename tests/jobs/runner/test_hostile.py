@@ -75,7 +75,7 @@ JOB_FILES: dict[str, tuple[str | bytes, str]] = {
     "a number of a million digits": ("program: train.py\ninstances: " + "1" * 1_000_000, "must be a whole number"),
     "results over other people's files": ("program: train.py\noutput: precious", "holds 1 other things (thesis.tex)"),
     "results into a file": ("program: train.py\noutput: precious/thesis.tex", "is not a folder"),
-    "results below a device": ("program: train.py\noutput: /dev/null/x", "the run's folder cannot be made"),
+    "results below a device": ("program: train.py\noutput: /dev/null/x", "cannot create the run's folder"),
     "checkpoints over the system": ("image: a\ncheckpoints: {local_path: /opt/ml/../../etc}", "a folder of its own below"),
     "a program that is an option": ("program: -c import os", "there is no such file"),
     "an expression that is none": ("program: train.py\nmetric_definitions: {a: '(((('}", "is no regular expression"),
@@ -233,7 +233,7 @@ def test_an_expression_that_never_ends_costs_the_metric_not_the_job(prey: Projec
     })  # fmt: skip
     done = prey.trainshed("run", "job.yaml")
     assert done.status == 0, done.output
-    assert "metric 'slow': its regular expression took seconds on one line, and was given up" in done.stderr
+    assert "metric 'slow': its regular expression took seconds on one line and was dropped" in done.stderr
     assert "good 1" in done.stderr
 
 

@@ -48,7 +48,7 @@ def test_a_script_tells_of_its_hyperparameters_channels_and_ranks(project: Proje
 def test_what_is_there_stays(project: Project) -> None:
     project.write({"train.py": "mine", "job.yaml": "mine", "Dockerfile": "mine"})
     done = project.trainshed("init")
-    assert "kept job.yaml, which was there" in done.stdout
+    assert "kept job.yaml, which exists" in done.stdout
     assert (project.folder / "job.yaml").read_text() == (project.folder / "train.py").read_text() == "mine"
     project.trainshed("init", "--force")
     assert "program: train.py" in (project.folder / "job.yaml").read_text()
@@ -59,7 +59,7 @@ def test_a_script_that_is_not_there_is_one_line(project: Project) -> None:
     project.write({"train.py": ""})
     done = project.trainshed("init", "trian.py")
     assert done.status == 1
-    assert "there is no trian.py: did you mean 'train.py'?" in done.stderr
+    assert "trian.py does not exist: did you mean 'train.py'?" in done.stderr
 
 
 def test_a_script_that_is_no_python_gets_a_job_file_all_the_same(project: Project) -> None:

@@ -177,7 +177,7 @@ def test_what_is_not_the_runs_stays_when_it_is_removed(training: Project) -> Non
     training.trainshed("run", "count.py", "--hp", "until=1", "--output", "mine")
     training.write({"mine/thesis.tex": "dear"})
     done = training.trainshed("rm", "./mine")
-    assert "thesis.tex is not the run's, and stays" in done.stderr
+    assert "thesis.tex does not belong to the run and stays" in done.stderr
     assert os.listdir(training.folder / "mine") == ["thesis.tex"]
 
 

@@ -259,7 +259,7 @@ def test_a_dry_run_prints_everything_and_makes_nothing(training: Project) -> Non
 def test_limits_that_processes_cannot_have_are_named(training: Project) -> None:
     done = training.trainshed("run", "src/train.py", "--channel", "train=data", "--memory", "1g")
     assert done.status == 0
-    assert "warning: resources.memory: only containers are limited" in done.stderr
+    assert "warning: resources.memory: only containers can be limited" in done.stderr
 
 
 def test_metrics_of_the_jobs_own_and_those_that_never_came(training: Project) -> None:

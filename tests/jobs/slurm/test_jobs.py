@@ -206,5 +206,5 @@ def test_nothing_of_the_machine_is_asked_where_there_is_no_slurm(tmp_path: Path)
         text=True,
     )
 
-    assert done.returncode == 69 and "there is no sbatch here" in done.stderr
+    assert done.returncode == 69 and "sbatch is not installed" in done.stderr
     assert not (tmp_path / "runs").exists()

@@ -4,7 +4,7 @@
     training.logs()                    # what it has printed so far
     training.stop().status["SecondaryStatus"]
 
-A job runs in a process of its own. So it works in notebooks and in threads, and ends only when it is over or stopped.
+A job runs in a separate process. So it works in notebooks and in threads, and it goes on when the caller ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class JobFailed(TrainshedError):
 
 
 class Training:
-    """A run: that goes on, or is over."""
+    """A run that is in progress or has ended."""
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
@@ -55,24 +55,26 @@ class Training:
 
     @property
     def status(self) -> dict[str, Any]:
-        """How it stands now, in the shape of the platform's DescribeTrainingJob, and `Trainshed` beside it."""
+        """The present status, in the shape of the platform's DescribeTrainingJob with one more field, `Trainshed`."""
         return public_status(self._load(), os.environ)
 
     @property
     def running(self) -> bool:
-        """Whether it is not over yet."""
+        """Whether the run is in progress."""
         return bool(self._load().runner)
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit status, None as long as it has none."""
+        """The exit status; None while the run is in progress."""
         code = self._load().ours.get("ExitCode")
         return code if isinstance(code, int) else None
 
     @property
     def metrics(self) -> dict[str, float]:
         """Last value of each metric of a run that is over; NaN and infinities as such."""
-        return {one["MetricName"]: float(one["Value"]) for one in self._load().status.get("FinalMetricDataList") or []}
+        return {
+            metric["MetricName"]: float(metric["Value"]) for metric in self._load().status.get("FinalMetricDataList") or []
+        }
 
     @property
     def model(self) -> str:
@@ -202,7 +204,7 @@ def find(run: str = "") -> Training:
 
 def runs() -> list[Training]:
     """The runs of this machine that are known, oldest first."""
-    return [Training(one) for one in every(os.environ)]
+    return [Training(stored) for stored in every(os.environ)]
 
 
 def _node(value: Any) -> Node:
@@ -220,7 +222,7 @@ def _node(value: Any) -> Node:
         return Node(value, "job", os.getcwd(), text)
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise JobError([Problem("job", f"a {type(value).__name__} cannot be in a job")])
+        raise JobError([Problem("job", f"a job cannot contain a value of type {type(value).__name__}")])
     return Node(text, "job", os.getcwd(), text)
 
 

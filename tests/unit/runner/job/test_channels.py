@@ -162,6 +162,6 @@ def test_data_that_cannot_be_read_ends_the_job_with_the_reason(files: Project) -
     )
     done = files.trainshed("run", "job.yaml")
     assert done.status == 1, done.output
-    assert "the channel train cannot be fed: Not a gzipped file" in done.stderr
+    assert "cannot feed the channel train: Not a gzipped file" in done.stderr
     found = json.loads((files.run / "status.json").read_text())
-    assert "cannot be fed" in found["FailureReason"]
+    assert "cannot feed" in found["FailureReason"]

@@ -82,7 +82,7 @@ def test_a_password_in_an_address_is_shown_nowhere(tmp_path: Path) -> None:
     engine(tmp_path, "mydocker", f"echo '{NO_DAEMON}' >&2; exit 1")
     with pytest.raises(EngineError) as caught:
         find_engine({**environ, "DOCKER": f"{tmp_path}/mydocker"})
-    assert caught.value.hint == "is tcp://me:******@far:2376 the right address, and may you use it?"
+    assert caught.value.hint == "check that tcp://me:******@far:2376 is the right address and that you may use it"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ esac"""
 
 
 def test_no_engine_is_one_line_with_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="there is no docker command here") as caught:
+    with pytest.raises(EngineError, match="docker is not installed") as caught:
         find_engine({"PATH": str(tmp_path)})
     assert "leave the image out" in caught.value.hint
     assert caught.value.exit_code == 69
@@ -178,5 +178,5 @@ esac"""
     engine(tmp_path / "bin", "docker", script)
     done = project.trainshed("run", "train.py", "--image", "trainshd:cpu", DOCKER=str(tmp_path / "bin/docker"))
     assert done.status == 69
-    assert "there is no image trainshd:cpu here, and it cannot be pulled: pull access denied" in done.stderr
+    assert "the image trainshd:cpu is not on this machine and cannot be pulled: pull access denied" in done.stderr
     assert "did you mean 'trainshed:cpu'?" in done.stderr

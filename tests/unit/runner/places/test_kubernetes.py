@@ -147,10 +147,10 @@ def test_what_pods_cannot_have_is_told_all_at_once(source: Path) -> None:
     for text in (
         "name: must be a DNS label",
         "image: is not given",
-        "kubernetes.volume: is no field of it",
-        "kubernetes.volumes.test: is no channel",
+        "kubernetes.volume: is not a known field",
+        "kubernetes.volumes.test: is not a channel",
         "kubernetes.retries: must be a whole number",
-        "channels.train: is not where pods can see it",
+        "channels.train: is not on a volume that pods can mount",
         "source_dir: is 1.0 MB",
         "resources.gpus: must be a number",
     ):

@@ -152,10 +152,10 @@ def test_a_flag_says_where_copies_go(files: Project, s3: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("uri", "kind", "says"),
     [
-        ("s3://bucket/evil/", "S3Prefix", "which would be written outside its folder: refused"),
-        ("s3://bucket/nothing/", "S3Prefix", "there is nothing below this prefix"),
+        ("s3://bucket/evil/", "S3Prefix", "which points outside its folder: refused"),
+        ("s3://bucket/nothing/", "S3Prefix", "no object has this prefix"),
         ("s3://missing-bucket/x", "S3Prefix", "s3://missing-bucket/x: "),
-        ("s3://bucket/no-manifest", "ManifestFile", "is no manifest"),
+        ("s3://bucket/no-manifest", "ManifestFile", "is not a manifest"),
     ],
 )
 def test_what_s3_does_not_give_is_one_line(files: Project, s3: dict[str, str], uri: str, kind: str, says: str) -> None:

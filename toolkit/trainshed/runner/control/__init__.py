@@ -1,1 +1,1 @@
-"""Acting on runs: start, watch, repeat, stop, resume, remove, and recover what a killed runner left."""
+"""Acts on runs: starts, watches, repeats, stops, resumes, removes them, and recovers what a killed runner left."""

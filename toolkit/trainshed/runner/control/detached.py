@@ -1,4 +1,4 @@
-"""Runs a job in a process of its own, which goes on when whoever asked for it is gone.
+"""Runs a job in a separate process, which goes on when the process that started it ends.
 
 The asking process hands the job over through a pipe (so that nothing secret lies on disk or on a command line), and waits
 until the run has its folder or cannot be started. It runs nothing else of the job: a notebook's threads do no harm.
@@ -65,11 +65,11 @@ def start(job: Job, environ: Mapping[str, str], again: Run | None = None, *, qui
     try:
         told = json.loads(answer)
     except ValueError:
-        raise NotStarted(f"the runner ended with {process.wait()} and said nothing", "", "", EXIT_INTERNAL) from None
+        raise NotStarted(f"the runner exited with {process.wait()} without a message", "", "", EXIT_INTERNAL) from None
     if "folder" not in told:
         process.wait()
         raise NotStarted(told["message"], told["hint"], told["details"], told["exit_code"])
-    # It is our child until we end; unless somebody waits for it, it would stay a zombie for as long.
+    # The runner is a child of this process: without a wait it would stay a zombie until this process ends.
     threading.Thread(target=process.wait, daemon=True, name=f"wait-{process.pid}").start()
     return load(told["folder"])
 
@@ -93,7 +93,7 @@ def main() -> None:
         os.close(answer)
 
     def started(run: Run) -> None:
-        os.dup2(null, 2)  # its words go to runner.log
+        os.dup2(null, 2)  # its messages go to runner.log
         tell(folder=run.folder)
 
     try:

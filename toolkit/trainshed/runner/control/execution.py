@@ -1,4 +1,4 @@
-"""One run from start to end: plan, place, start, watch, judge, collect, report; again where spot or retries ask for it."""
+"""One run from start to end: claim a folder, place files, run the attempts, collect results, report."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run_job(
 
 
 def execute(job: Job, backend: Backend, screen: Screen, environ: Mapping[str, str]) -> Finished:
-    """Runs a job to its end, whatever that is. Raises TrainshedError and Interrupted where nothing was started."""
+    """Runs a job to its end, successful or not. Raises TrainshedError and Interrupted where nothing was started."""
     return Execution(job, backend, screen, environ).run_to_the_end()
 
 
@@ -107,7 +107,7 @@ class Execution:
         self.attempts_before = 0  # by earlier runners
 
     def run_to_the_end(self) -> Finished:
-        """Until the job is over, whatever that takes."""
+        """Runs the job with all its attempts to its end and reports it."""
         self.signals = SignalPipe()  # a signal stops the hosts, and nothing is left half done
         try:
             with stop_raises("before the job was started"):
@@ -133,7 +133,7 @@ class Execution:
             self.signals.close()
 
     def _claim(self) -> None:
-        """From here on the run can be found, whatever happens to us."""
+        """Makes the folder and its index entry: from here on other commands find the run, whatever happens to this one."""
         now = time.time()
         if self.again is not None:
             self.run = self.again
@@ -177,7 +177,7 @@ class Execution:
             write_atomic(f"{folder}/.whole", "")
 
     def _discard(self) -> None:
-        """Takes away a run that was never started: its folder was empty or absent before."""
+        """Removes a run that never started: its folder was empty or absent before."""
         self.status.ended = lambda *_: None  # type: ignore[method-assign]
         for name in os.listdir(self.run.folder):
             path = f"{self.run.folder}/{name}"

@@ -47,7 +47,7 @@ def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def public_status(run: Stored, environ: Mapping[str, str]) -> dict[str, Any]:
-    """`status.json` as it is true now: a run whose runner was killed is Failed, and says so."""
+    """`status.json`, corrected: a run whose runner was killed is Failed."""
     data = json.loads(json.dumps(run.status))
     if run.lost:
         _, more = state_of(run, environ)
@@ -63,14 +63,14 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
         kill: do not wait for the script.
 
     Raises:
-        TrainshedError: it runs on another machine, or as somebody else.
+        TrainshedError: it runs on another machine or belongs to another user.
     """
     if run.elsewhere:
         raise TrainshedError(f"{run.name} runs on {run.elsewhere}", hint="stop it there")
     if run.submitted and not run.ended and not run.runner:
         raise TrainshedError(f"{run.name} is {run.submitted}", hint=f"scancel {run.ours['SlurmJobId']}")
     if run.ended:
-        say(f"{run.name} is over: {state_of(run, environ)[0]}")
+        say(f"{run.name} has ended: {state_of(run, environ)[0]}")
         return run
     if pid := run.runner:
         _signal(run, pid, signal.SIGTERM)
@@ -85,7 +85,7 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
             time.sleep(PAUSE)
     run = load(run.folder)
     if run.status and not run.ended:
-        say(f"{run.name}: its runner is gone; ending and collecting what it left")
+        say(f"{run.name}: its runner was killed; ending its hosts and collecting their results")
         if run.about:
             settle(run, environ, say, grace=0 if kill else None)
         run = load(run.folder)
@@ -117,7 +117,7 @@ def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = F
         if not force:
             raise TrainshedError(f"{run.name} is running", hint=f"trainshed stop {run.name}, or rm --force")
         run = stop(run, environ, say, kill=True)
-    while run.finishing:  # it is over, and its runner has a last word to say
+    while run.finishing:  # the run has ended; its runner prints the summary
         time.sleep(PAUSE)
     remove_leftovers(run, environ)
     own = {RUNNER_LOG, "slurm", "job.json", "status.json", "output", "logs", "model", "checkpoints", "staged", "attempts"}
@@ -127,7 +127,7 @@ def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = F
         for name in os.listdir(run.folder):
             # Only what a runner makes: a folder that `--output` named may have got other things since.
             if name not in own | hosts and not (name.startswith(".") and name.endswith(".tmp")):
-                say(f"{run.folder}/{name} is not the run's, and stays")
+                say(f"{run.folder}/{name} does not belong to the run and stays")
                 continue
             path = f"{run.folder}/{name}"
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
@@ -155,20 +155,22 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
     """
     if run.runner or run.elsewhere or run.submitted:
         if run.submitted:
-            raise TrainshedError(f"{run.name} is {run.submitted}", hint="Slurm queues it again by itself; or run it anew")
+            raise TrainshedError(
+                f"{run.name} is {run.submitted}", hint="Slurm requeues it by itself; otherwise start a new run"
+            )
         raise TrainshedError(f"{run.name} is running", hint=f"trainshed attach {run.name} shows it")
     if not run.about:
-        raise TrainshedError(f"{run.folder} holds no job.json: there is nothing to resume", hint="trainshed rm removes it")
+        raise TrainshedError(f"{run.folder} has no job.json: there is nothing to resume", hint="trainshed rm removes it")
     made = run.run()
     job = change(made.job)
     refuse_masked(job, f"{run.name}")
     if not run.ended:
         settle(run, environ, say)
     if job.source_dir and "://" not in job.source_dir and not os.path.exists(job.source_dir):
-        raise TrainshedError(f"the code is gone: there is no {job.source_dir}")
+        raise TrainshedError(f"the code is missing: {job.source_dir} does not exist")
     for channel in job.channels:
         if not channel.staged and not os.path.exists(channel.path):
-            raise TrainshedError(f"the channel {channel.name} is gone: there is no {channel.path}")
+            raise TrainshedError(f"the data of the channel {channel.name} is missing: {channel.path} does not exist")
     spot = replace(job.spot, interrupt_after=()) if job.spot else None
     return replace(made, job=replace(job, spot=spot))
 

@@ -1,4 +1,4 @@
-"""Runs whose runner died: what still runs of them is ended, what they made is collected, and how they ended is written."""
+"""Runs whose runner was killed: ends their hosts, collects their results, writes how they ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def engine_of(run: Stored, environ: Mapping[str, str]) -> Engine | None:
     if run.engine and run.engine != engine.place:
         place = run.engine if run.engine == "podman" else f"the engine at {run.engine}"
         raise EngineError(
-            f"{run.name} has its containers with {place}, and this command would ask {engine.place}",
+            f"{run.name} has its containers in {place}, but this command uses {engine.place}",
             hint="set DOCKER=podman" if run.engine == "podman" else f"set DOCKER_HOST={run.engine}",
         )
     return engine
@@ -110,7 +110,7 @@ def _bring_home(engine: Engine, run: Run, say: Callable[[str], None]) -> None:
             try:
                 copy_out(engine, run, host)
             except TrainshedError as error:
-                say(f"warning: what {host.name} made cannot be fetched: {error.message}")
+                say(f"warning: cannot fetch what {host.name} wrote: {error.message}")
 
 
 def _end_containers(engine: Engine, run_id: str, grace: float, hosts: int) -> list[HostEnd]:

@@ -288,11 +288,11 @@ class Watch:
         limits = self.limits
         grace = self.run.job.grace_seconds
         if limits.runtime is not None and ran >= limits.runtime:
-            self.screen.say(f"the job's {duration(self.run.job.max_runtime_seconds)} are over: stopping it")
-            self.ask_to_stop(Cause.RUNTIME, grace, "its time is over")
+            self.screen.say(f"the job reached its time limit of {duration(self.run.job.max_runtime_seconds)}: stopping it")
+            self.ask_to_stop(Cause.RUNTIME, grace, "time limit reached")
         elif limits.wait is not None and ran >= limits.wait:
-            self.screen.say("the job's time, interruptions included, is over: stopping it")
-            self.ask_to_stop(Cause.WAIT, grace, "its time, interruptions included, is over")
+            self.screen.say("the job reached its time limit, interruptions included: stopping it")
+            self.ask_to_stop(Cause.WAIT, grace, "time limit reached, interruptions included")
         elif limits.interrupt is not None and ran >= limits.interrupt:
             self.interrupt()
         elif problem := self.trouble():

@@ -1,1 +1,1 @@
-"""What a person sees of a run: lines, the line of status, metrics, the closing summary."""
+"""What a person sees of a run: lines, the status line, the closing summary, tables."""

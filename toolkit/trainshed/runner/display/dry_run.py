@@ -26,7 +26,7 @@ def describe(run: Run, interface: str, commands: list[tuple[str, str]]) -> str:
         ("job", run.name),
         ("folder", shown(run.folder)),
         ("hosts", f"{', '.join(job.hosts)}, {'containers of ' + job.image if job.image else 'processes of this machine'}"),
-        ("program", job.program or "the first that `train` finds"),
+        ("program", job.program or "the first script that `train` finds"),
     ]
     if job.source_dir:
         source = survey(job.source_dir, [*(channel.path for channel in job.channels), job.output, job.checkpoints])
@@ -34,7 +34,7 @@ def describe(run: Run, interface: str, commands: list[tuple[str, str]]) -> str:
         rows.append(("code", f"{shown(job.source_dir)}, {what}"))
         rows += [("warning", note) for note in source.notes]
     else:
-        rows.append(("code", "what the image holds"))
+        rows.append(("code", "what the image contains"))
     rows += [("channel", f"{item.name}: {item.input_mode}, {shown(item.path)}") for item in job.channels]
     rows.append(("checkpoints", shown(run.checkpoints) + ("" if job.checkpoints else " (of this run alone)")))
     limit = duration(job.max_runtime_seconds) if job.max_runtime_seconds else "none"

@@ -81,7 +81,7 @@ def follow(
         hosts: only these.
         last: start with so many lines of each host's log; None starts at the beginning.
         forever: go on until the run is over; else to the present end.
-        runner: the runner's own words, too, as those of "runner".
+        runner: also the runner's messages, as those of "runner".
     """
     tails: dict[str, Tail] = {}
     over = False
@@ -122,7 +122,7 @@ def rank_of(line: bytes) -> int | None:
 def show_logs(
     run: Stored, out: int, *, host: str = "", rank: int | None = None, last: int | None = None, go_on: bool = False
 ) -> None:
-    """Writes a run's log to a descriptor. Raises BrokenPipeError when nobody reads any more."""
+    """Writes a run's log to a descriptor. Raises BrokenPipeError when the reader is gone."""
     several = len(logs_of(run)) > 1
     ranks_seen = False
     for entry in follow(run, hosts=[host] if host else None, last=last, forever=go_on):
@@ -161,7 +161,7 @@ def attach(run: Stored, screen: Screen) -> Stored:
 
 
 def describe(run: Stored, metrics: Metrics) -> str:
-    """The line of status as it can be told from outside."""
+    """The status line, from what the run's files and lines say."""
     parts = [str(run.status.get("SecondaryStatus", "starting")).lower()]
     seconds = run.status.get("TrainingTimeInSeconds")
     if isinstance(seconds, int) and run.ended:

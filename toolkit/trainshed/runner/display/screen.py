@@ -45,7 +45,7 @@ class Screen:
         self._last_output = time.monotonic()
 
     def say(self, message: str) -> None:
-        """Our own words, on standard error."""
+        """A message of the runner, on standard error."""
         self._clear()
         self._own("".join(f"trainshed: {line}\n" for line in mask_text(message, self.secrets).splitlines()))
         self._last_output = time.monotonic()
@@ -57,7 +57,7 @@ class Screen:
         self._own(mask_text(text, self.secrets).rstrip("\n") + "\n")
 
     def keep(self, path: str) -> None:
-        """From now on our own words go to this file as well."""
+        """Also writes the runner's messages to this file from now on."""
         try:
             self._kept = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError:  # costs the file, never the job
@@ -73,7 +73,7 @@ class Screen:
                 pass
 
     def status(self, line: str | Callable[[], str]) -> None:
-        """The present state: redrawn in place on a terminal, a line of its own after a silence elsewhere.
+        """The status line: redrawn in place on a terminal; elsewhere a line after SILENCE_SECONDS without output.
 
         Args:
             line: the text, or what makes it, which is asked only when there is something to be shown.

@@ -42,7 +42,7 @@ class HostStream:
         os.set_blocking(fd, False)
 
     def read(self) -> int:
-        """Takes one block; how many bytes, 0 when there are none now or ever again."""
+        """Reads one block; returns its bytes, 0 when nothing waits or the pipe has ended."""
         if not self.open:
             return 0
         block = read_block(self.fd)

@@ -94,9 +94,9 @@ def _metrics(metrics: Metrics) -> list[tuple[str, str]]:
     if len(names) > MOST_METRICS:
         rows.append(("", f"and {len(names) - MOST_METRICS} more in status.json"))
     for name, text in metrics.unreadable.items():
-        rows.append(("warning", f"metric {name!r}: its regular expression found {text!r}, which is no number"))
+        rows.append(("warning", f"metric {name!r}: its regular expression matched {text!r}, which is not a number"))
     for name in metrics.slow:
-        rows.append(("warning", f"metric {name!r}: its regular expression took seconds on one line, and was given up"))
+        rows.append(("warning", f"metric {name!r}: its regular expression took seconds on one line and was dropped"))
     for name, _ in metrics.definitions:
         if name not in metrics.series and name not in metrics.unreadable:
             rows.append(("warning", f"metric {name!r}: its regular expression matched no line"))

@@ -52,7 +52,7 @@ class Backend(Protocol):
 
     @property
     def place(self) -> str:
-        """Where the container engine is that has the hosts, "" for none."""
+        """Address of the container engine that runs the hosts, "" for processes."""
 
     def prepare(self) -> None:
         """Finds out whether hosts can be started at all. Raises TrainshedError."""

@@ -105,7 +105,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
     command = tuple(named) or next(((name,) for name in ("docker", "podman") if shutil.which(name, path=path)), ())
     if not command or shutil.which(command[0], path=path) is None:
         raise EngineError(
-            f"there is no {command[0] if command else 'docker'} command here",
+            f"{command[0] if command else 'docker'} is not installed",
             hint="install Docker or Podman (DOCKER names another command), or leave the image out to run processes",
         )
     kind = "podman" if "podman" in os.path.basename(command[0]) else "docker"
@@ -121,7 +121,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
         said = "\n".join(errors) or done.stderr
         hint = hint_for(said)
         if address.startswith(_NETWORKS):
-            hint = f"is {_without_password(address)} the right address, and may you use it?"
+            hint = f"check that {_without_password(address)} is the right address and that you may use it"
         raise EngineError(f"{kind} does not answer: {reason(said)}", hint=hint)
     if kind == "podman":
         host = info.get("host", {})
@@ -176,10 +176,11 @@ def call(
         )
     except subprocess.TimeoutExpired as error:
         raise EngineError(
-            f"`{shlex.join(command[:3])}` gave no answer in {timeout:g} s", hint="is its daemon well? try it by hand"
+            f"`{shlex.join(command[:3])}` did not answer within {timeout:g} s",
+            hint="check that its daemon runs; try the command by hand",
         ) from error
     except OSError as error:
-        raise EngineError(f"{command[0]} cannot be run: {error.strerror}") from error
+        raise EngineError(f"cannot run {command[0]}: {error.strerror}") from error
 
 
 def reason(stderr: str) -> str:
@@ -193,13 +194,16 @@ def reason(stderr: str) -> str:
 
 
 _HINTS = (
-    ("permission denied while trying to connect", "let this user use it: sudo usermod -aG docker $USER, then log in again"),
+    (
+        "permission denied while trying to connect",
+        "add this user to the group docker: sudo usermod -aG docker $USER, then log in again",
+    ),
     ("Cannot connect to the Docker daemon", "start it: sudo systemctl start docker, or open Docker Desktop"),
     ("could not select device driver", "install the NVIDIA container toolkit, or run without GPUs: --gpus 0"),
     ("nvidia-container-cli", "the NVIDIA driver of this machine does not work with containers: try nvidia-smi"),
     ('exec: "train"', "the image has no `train`: RUN pip install trainshed in it; `trainshed check-image` says more"),
     ("train: not found", "the image has no `train`: RUN pip install trainshed in it; `trainshed check-image` says more"),
-    ("all predefined address pools", "too many networks: docker network prune"),
+    ("all predefined address pools", "too many networks exist: docker network prune"),
     ("Minimum memory limit", "raise --memory"),
     ("exceeds", "ask for less: --cpus, --memory"),
     ("exec format error", "the image is for another processor architecture"),

@@ -126,7 +126,7 @@ class Containers:
             self._copy(f"the container engine is on another machine ({engine.place})")
         if engine.inspect_image(image) is not None:
             return
-        self.say(f"the image {image} is not here: pulling it")
+        self.say(f"pulling the image {image}, which is not on this machine")
         # Its progress goes to the terminal, its errors to us.
         done = subprocess.run(
             [*engine.command, "pull", image],
@@ -139,10 +139,12 @@ class Containers:
         )
         if done.returncode != 0:
             hint = near_image(image, engine) or hint_for(done.stderr)
-            raise EngineError(f"there is no image {image} here, and it cannot be pulled: {reason(done.stderr)}", hint=hint)
+            raise EngineError(
+                f"the image {image} is not on this machine and cannot be pulled: {reason(done.stderr)}", hint=hint
+            )
 
     def _copy(self, why: str) -> None:
-        self.say(f"{why}: files are copied there and back")
+        self.say(f"{why}: files are copied to it and back")
         if any(channel.input_mode == "Pipe" for channel in self.job.channels):
             raise EngineError(f"Pipe mode does not work here: {why}", hint="use File mode")
 
@@ -181,10 +183,10 @@ class Containers:
         )
         if done.returncode != 0 and self._is_blind(run, index, done.stderr):
             self._machine = replace(self.machine, copies=True)
-            self._copy("the container engine does not see this machine's folders")
+            self._copy("the container engine cannot access this machine's folders")
             self._create(run, index, addresses)
         elif done.returncode != 0:
-            what = f"the container of {run.hosts[index].name} cannot be made: {reason(done.stderr)}"
+            what = f"cannot create the container of {run.hosts[index].name}: {reason(done.stderr)}"
             raise EngineError(what, hint=hint_for(done.stderr))
 
     def _is_blind(self, run: Run, index: int, stderr: str) -> bool:

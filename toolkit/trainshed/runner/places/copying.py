@@ -73,7 +73,7 @@ def _make_folder(engine: Engine, container: str, path: str) -> None:
         file.seek(0)
         done = subprocess.run([*engine.command, "cp", "-", f"{container}:/"], stdin=file, capture_output=True, text=True)
     if done.returncode != 0:
-        raise EngineError(f"{path} cannot be made in {container}: {reason(done.stderr)}", hint=hint_for(done.stderr))
+        raise EngineError(f"cannot create {path} in {container}: {reason(done.stderr)}", hint=hint_for(done.stderr))
 
 
 def _extract(engine: Engine, source: str, target: str, run: Run) -> None:

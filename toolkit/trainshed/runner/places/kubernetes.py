@@ -63,7 +63,7 @@ class _Export:
         if not _NAME.fullmatch(self.name) or len(self.name) > LONGEST_NAME:
             place.problem("job.name", f"must be a DNS label of at most {LONGEST_NAME} characters, first a letter")
         if not job.image:
-            place.problem("job.image", "is not given: pods need one")
+            place.problem("job.image", "is missing: pods need an image")
         self.labels = {
             "app.kubernetes.io/name": self.name,
             "app.kubernetes.io/component": "training",
@@ -184,7 +184,9 @@ class _Export:
         for name in self.job.hyperparameters:
             if is_secret_name(name):
                 hint = f"give it as a variable (environment.{name.upper()}), which becomes a reference to a Secret"
-                self.place.problem(f"job.hyperparameters.{name}", "looks like a secret, and would be in a ConfigMap", hint)
+                self.place.problem(
+                    f"job.hyperparameters.{name}", "looks like a secret and would be stored in a ConfigMap", hint
+                )
         files = config_files(self.job, self.name, self.name, DEFAULT_BASE, "")
         files.pop("resourceconfig.json", None)
         return {name: to_json(value) for name, value in files.items()}
@@ -196,7 +198,7 @@ class _Export:
         source = code.survey(self.job.source_dir, [channel.path for channel in self.job.channels])
         if source.size * 4 / 3 > MOST_CODE:
             hint = "put it into the image, or on a volume: kubernetes.volumes.code names a claim"
-            self.place.problem("job.source_dir", f"is {source.size / 1e6:.1f} MB, more than a ConfigMap holds", hint)
+            self.place.problem("job.source_dir", f"is {source.size / 1e6:.1f} MB, more than a ConfigMap can hold", hint)
             return []
         found = []
         for path, name in source.files:
@@ -220,10 +222,10 @@ class _Export:
             if isinstance(where, dict) and set(where) == {"name", "key"}:
                 references[name] = {"name": str(where["name"]), "key": str(where["key"])}
             else:
-                self.place.problem(f"secrets.{name}", "must say where it is: {name: SECRET, key: KEY}")
+                self.place.problem(f"secrets.{name}", "must have the form {name: SECRET, key: KEY}")
         if wanted:
             values = " ".join(f'--from-literal={name}="${name}"' for name in wanted)
-            self.notes.append(f"first make the Secret: kubectl create secret generic {self.name}-secrets {values}")
+            self.notes.append(f"create the Secret first: kubectl create secret generic {self.name}-secrets {values}")
         named |= {name: value for name, value in job.environment.items() if name not in references}
         named |= {name: {"secretKeyRef": where} for name, where in references.items()}
         return [
@@ -262,7 +264,7 @@ class _Export:
         for name, where in given.items():
             claim, path = (where.get("claim"), where.get("path", "")) if isinstance(where, dict) else (where, "")
             if name not in (*channels, "code"):
-                self.place.problem(f"volumes.{name}", "is no channel of the job")
+                self.place.problem(f"volumes.{name}", "is not a channel of the job")
             elif not isinstance(claim, str) or not isinstance(path, str):
                 self.place.problem(f"volumes.{name}", "must name a claim, or {claim: NAME, path: FOLDER}")
             else:
@@ -270,16 +272,16 @@ class _Export:
         for name in channels:
             if name not in given:
                 hint = f"kubernetes.volumes.{name} names a PersistentVolumeClaim that holds it"
-                self.place.problem(f"job.channels.{name}", "is not where pods can see it", hint)
+                self.place.problem(f"job.channels.{name}", "is not on a volume that pods can mount", hint)
         output, checkpoints = self.place.get("output", str, ""), self.place.get("checkpoints", str, "")
         if output:
             found += [(output, f"{self.name}/{folder}", folder, False) for folder in ("model",)]
         else:
-            self.notes.append("kubernetes.output names no claim: the model is gone with the pods")
+            self.notes.append("kubernetes.output is not set: the model is lost when the pods end")
         if checkpoints or output:
             found.append((checkpoints or output, f"{self.name}/checkpoints", "checkpoints", False))
         else:
-            self.notes.append("kubernetes.checkpoints names no claim: a pod that is made anew starts from the beginning")
+            self.notes.append("kubernetes.checkpoints is not set: a replacement pod starts training from the beginning")
         return found
 
     def resources(self) -> dict[str, Any]:
@@ -290,7 +292,7 @@ class _Export:
         if wanted.memory is not None:
             limits["memory"] = _size(wanted.memory)
         if wanted.gpus == ALL_GPUS:
-            self.place.problem("job.resources.gpus", "must be a number: pods ask for so many GPUs")
+            self.place.problem("job.resources.gpus", "must be a number: pods request a number of GPUs")
         elif wanted.gpus:
             limits[self.place.get("gpu_resource", str, "nvidia.com/gpu")] = wanted.gpus
         return {"requests": dict(limits), "limits": limits} if limits else {}

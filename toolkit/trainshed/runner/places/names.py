@@ -32,7 +32,7 @@ def host_addresses(engine: Engine, run: Run) -> dict[str, str]:
         space = ipaddress.ip_network(text)
         return {host.name: str(space[FIRST + number]) for number, host in enumerate(run.hosts)}
     except (ValueError, LookupError, TypeError) as error:
-        raise EngineError(f"the network {network} has no room for {len(run.hosts)} hosts: {error}") from error
+        raise EngineError(f"the network {network} has too few addresses for {len(run.hosts)} hosts: {error}") from error
 
 
 def _is_podman(engine: Engine) -> bool:

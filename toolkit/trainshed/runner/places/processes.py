@@ -82,7 +82,7 @@ class Processes:
         limits = self.job.resources
         given = [name for name in ("cpus", "memory", "shm_size") if getattr(limits, name) is not None]
         if given:
-            self.say(f"warning: resources.{', resources.'.join(given)}: only containers are limited; give an image")
+            self.say(f"warning: resources.{', resources.'.join(given)}: only containers can be limited; set an image")
 
     def start(self, run: Run) -> list[RunningHost]:
         """One child a host; a child whose runner dies is asked to end by the kernel."""
@@ -104,7 +104,7 @@ class Processes:
                 )
             except OSError as error:
                 self.clear()
-                raise LaunchError(f"{host.name} cannot be started: {error.strerror}") from error
+                raise LaunchError(f"cannot start {host.name}: {error.strerror}") from error
             self.hosts.append(ProcessHost(host.name, process))
         return list(self.hosts)
 

@@ -39,13 +39,13 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
     code, output = uri("code"), uri("output")
     role = place.get("role", str, "")
     if not _ROLE.fullmatch(role):
-        place.problem("role", "must be the ARN of the role that the job is run with")
+        place.problem("role", "must be the ARN of the role that runs the job")
     if not job.image:
-        place.problem("job.image", "is not given: name the image's address in ECR")
+        place.problem("job.image", "is missing: set the image's address in ECR")
     if not output:
         place.problem("output", "must be an s3:// address for the model")
     if job.source_dir and not code:
-        hint = "`trainshed export sagemaker --code code.tar.gz` packs it; copy it to S3 and name it there"
+        hint = "`trainshed export sagemaker --code code.tar.gz` packs the code; copy the file to S3 and set its address here"
         place.problem("code", "must be the s3:// address of the packed code", hint)
     spot = place.get("spot", bool, False)
     runtime = math.ceil(job.max_runtime_seconds) or DEFAULT_RUNTIME
@@ -81,12 +81,12 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
         if wait < runtime:
             place.problem("max_wait_seconds", f"must be at least the job's own time, {runtime}")
         if not checkpoints:
-            notes.append("sagemaker.checkpoints names no address: after an interruption the job starts from the beginning")
+            notes.append("sagemaker.checkpoints is not set: after an interruption the job starts from the beginning")
     if place.get("keep_alive_seconds", int, 0):
         made["ResourceConfig"]["KeepAlivePeriodInSeconds"] = place.get("keep_alive_seconds", int, 0)
     subnets, groups = place.get("subnets", list, []), place.get("security_groups", list, [])
     if bool(subnets) != bool(groups):
-        place.problem("subnets", "and security_groups belong together")
+        place.problem("subnets", "and security_groups must be set together")
     elif subnets:
         made["VpcConfig"] = {"Subnets": subnets, "SecurityGroupIds": groups}
     tags = {**job.tags, **place.get("tags", dict, {})}
@@ -105,7 +105,7 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
 
 
 def _missing(place: Place, field: str, what: str) -> str:
-    place.problem(field, f"is not given: {what}")
+    place.problem(field, f"is missing: {what}")
     return ""
 
 
@@ -127,7 +127,10 @@ def _hyperparameters(job: Job, place: Place, code: str) -> dict[str, str]:
         values["sagemaker_submit_directory"] = f'"{code}"'
     for name, value in values.items():
         if is_secret_name(name):
-            place.problem(f"job.hyperparameters.{name}", "looks like a secret, and everybody may read hyperparameters")
+            place.problem(
+                f"job.hyperparameters.{name}",
+                "looks like a secret, and hyperparameters are readable for everybody in the account",
+            )
         if len(value) > LONGEST_VALUE:
             place.problem(f"job.hyperparameters.{name}", f"has {len(value)} characters; {LONGEST_VALUE} are allowed")
     if len(values) > MOST_HYPERPARAMETERS:
@@ -139,7 +142,7 @@ def _environment(job: Job, place: Place, notes: list[str]) -> dict[str, str]:
     secrets = [name for name in job.environment if is_secret_name(name)]
     if secrets:
         notes.append(
-            f"left out, since a request is no place for secrets: {', '.join(secrets)}; "
+            f"left out, because a request must not contain secrets: {', '.join(secrets)}; "
             "let the script read them from Secrets Manager"
         )
     kept = {name: value for name, value in job.environment.items() if name not in secrets}
@@ -155,7 +158,7 @@ def _channels(job: Job, place: Place) -> list[dict[str, Any]]:
     given = place.get("channels", dict, {})
     for name in given:
         if name not in [channel.name for channel in job.channels]:
-            place.problem(f"channels.{name}", "is no channel of the job")
+            place.problem(f"channels.{name}", "is not a channel of the job")
     made = []
     for channel in job.channels:
         address = given.get(channel.name) or (channel.path if channel.path.startswith("s3://") else "")

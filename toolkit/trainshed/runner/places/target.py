@@ -26,7 +26,7 @@ class Place:
         self.problems: list[Problem] = []
         for field in self.values:
             if field not in known:
-                self.problem(field, "is no field of it", did_you_mean(field, known) or f"it has {', '.join(known)}")
+                self.problem(field, "is not a known field", did_you_mean(field, known) or f"it has {', '.join(known)}")
 
     def problem(self, field: str, message: str, hint: str = "") -> None:
         """Something is wrong with a field (`kubernetes.volumes`), or with one of the job's own (`image`)."""

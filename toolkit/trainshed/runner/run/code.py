@@ -46,8 +46,8 @@ def survey(folder: str, leave_out: Iterable[str] = ()) -> Source:
         size += os.path.getsize(path)
         if size > MOST_BYTES or len(files) > MOST_FILES:
             raise ProgramError(
-                f"{folder} holds more than {MOST_BYTES >> 30} GiB or {MOST_FILES:,} files, too much for code",
-                hint="name a folder with the code alone (source_dir), and give data as channels",
+                f"{folder} contains more than {MOST_BYTES >> 30} GiB or {MOST_FILES:,} files: too much for code",
+                hint="set source_dir to a folder that contains only code, and pass data as channels",
             )
     if size > WARN_BYTES:
         notes.append(f"{folder} is copied for each host: {size / 1e6:.0f} MB; give data as channels, they are not copied")
@@ -63,7 +63,7 @@ def copy(source: Source, target: str) -> None:
             os.makedirs(os.path.dirname(destination), exist_ok=True)
             shutil.copy2(path, destination)
         except OSError as error:
-            raise ProgramError(f"the code cannot be copied: {error.filename or path}: {error.strerror}") from error
+            raise ProgramError(f"cannot copy the code: {error.filename or path}: {error.strerror}") from error
 
 
 def _walk(folder: str, leave_out: set[str], notes: list[str]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""How hosts ended, and what that means for the job: values that the watch makes and everybody else reads."""
+"""How hosts ended, and what that means for the job: values that the watch makes and the other rooms read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HostEnd:
-    """How one host ended, in the order in which they did. asked: after we had asked it to stop."""
+    """How one host ended. code: exit status. asked: whether the runner had asked it to stop before."""
 
     name: str
     code: int
@@ -19,7 +19,10 @@ class HostEnd:
 class Ending:
     """How all hosts ended.
 
-    stop_signal: the first stop signal that came to us, 0 for none.
+    hosts: in the order in which they ended.
+    stop_signal: the first stop signal that the runner received, 0 without one.
+    seconds: from the start of the hosts to the end of the last one.
+    trouble: what failed on the runner's side, like a Pipe channel.
     timed_out: the job's time was over; waited: its time with all interruptions was.
     interrupted: spot capacity was taken away.
     killed: hosts were killed, because their grace was over or the user would not wait.
@@ -41,8 +44,8 @@ class Verdict:
 
     status, secondary: TrainingJobStatus and SecondaryStatus of the platform's DescribeTrainingJob.
     exit_code: what the runner exits with: the failed host's, 128 + n after stop signal n, 124 when the time was over.
-    failed_host: the host that failed first, "" for none.
-    reason: why it failed, at most 1,024 bytes; for a stopped job by whom.
+    failed_host: the host that failed first, "" if none failed.
+    reason: why it failed, at most 1,024 bytes; for a stopped job what stopped it.
     """
 
     status: str

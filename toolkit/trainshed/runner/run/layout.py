@@ -35,10 +35,10 @@ def plan(job: Job, *, in_containers: bool, now: float) -> Run:
 
 
 def claim(run: Run) -> Run:
-    """Makes the run's folder, which nobody else has then; the run, under its next name if another was first.
+    """Makes the run's folder. Returns the run, under its next name if another process has just taken this one.
 
     Raises:
-        TrainshedError: it cannot be made, or holds something.
+        TrainshedError: the folder cannot be made or is not empty.
     """
     while True:
         try:
@@ -91,7 +91,7 @@ def put_aside(run: Run, attempt: int) -> None:
             if os.path.lexists(path):
                 os.rename(path, f"{aside}/{os.path.basename(path)}")
     except OSError as error:
-        raise TrainshedError(f"attempt {attempt} cannot be put aside: {error.filename}: {error.strerror}") from error
+        raise TrainshedError(f"cannot move attempt {attempt} aside: {error.filename}: {error.strerror}") from error
 
 
 def attempts(folder: str) -> int:
@@ -109,7 +109,7 @@ def _unpack(archive: str, folder: str) -> None:
 
 def _unusable(error: OSError) -> TrainshedError:
     return TrainshedError(
-        f"the run's folder cannot be made: {error.filename}: {error.strerror}", hint="name another place with --output"
+        f"cannot create the run's folder: {error.filename}: {error.strerror}", hint="name another place with --output"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 LONGEST_SEARCH = 2.0  # seconds of CPU time of one regular expression on one line
 LONGEST_LINE = 16_384  # characters that regular expressions are tried on
-# Where a value was measured, not what: these are no metrics.
+# Where a value was measured, not what was: these are not metrics.
 PLACES = frozenset({"step", "epoch", "batch", "iteration", "global_step", "round", "rank"})
 LOG_PREFIX = "metric "  # of a line that a script prints: `metric loss=0.125 step=10`
 _LINE = re.compile(rb"^(?:\[[^\]\n]*\] )*" + LOG_PREFIX.encode() + rb"(.*)$", re.MULTILINE)
@@ -78,7 +78,7 @@ class Metrics:
             return None
 
     def now(self) -> list[str]:
-        """For the line of status: where training is, loss, throughput; where there is no loss, what came last."""
+        """For the status line: step and epoch, loss, throughput; without a loss the last two metrics."""
         parts = [f"{name} {value}" for name, value in self.places.items() if name != "rank"]
         shown = [name for name in self.series if "loss" in name.lower()][:2]
         shown += [name for name in self.series if "per_sec" in name or "throughput" in name.lower()][:1]

@@ -16,7 +16,7 @@ def caller(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def hand_over(run: Run, environ: Mapping[str, str]) -> None:
-    """Under sudo: gives what root has made for the run to who called sudo. Without sudo there is nothing to give."""
+    """Under sudo: gives the files that root made for the run to the user who called sudo. Otherwise does nothing."""
     uid, gid = caller(environ)
     if os.getuid() != 0 or uid == 0:
         return

@@ -1,4 +1,4 @@
-"""Pipe mode: each epoch of a channel goes through a FIFO of its own, `<channel>_<epoch>`, to whoever opens it.
+"""Pipe mode: each epoch of a channel goes through a separate FIFO, `<channel>_<epoch>`, to the process that opens it.
 
 The platform's rules: read to the end or close early, then look for the next epoch's. So the next FIFO is there before the
 last one goes. Threads feed the FIFOs; they end when the hosts have.
@@ -52,7 +52,7 @@ class Feeders:
         try:
             _feed(stem, channel, files, over)
         except (OSError, EOFError, zlib.error) as error:
-            self.problem = f"the channel {channel.name} cannot be fed: {error}"
+            self.problem = f"cannot feed the channel {channel.name}: {error}"
 
     def trouble(self) -> str:
         """Why a channel cannot be fed, "" while all is well."""
@@ -97,7 +97,7 @@ def _feed(stem: str, channel: Channel, files: list[str], over: threading.Event) 
 
 
 def _open(path: str, over: threading.Event) -> int | None:
-    """The FIFO, once somebody reads it; None when all is over."""
+    """A descriptor of the FIFO once it has a reader; None when the hosts have ended."""
     while not over.is_set():
         try:
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -108,7 +108,7 @@ def input_data_config(job: Job) -> dict[str, dict[str, str]]:
 
 
 def resource_config(job: Job, host: str, interface: str) -> dict[str, Any]:
-    """Who is in the job, as one host is told."""
+    """resourceconfig.json of one host."""
     hosts = list(job.hosts)
     group = {"instance_group_name": DEFAULT_GROUP, "instance_type": job.instance_type, "hosts": hosts}
     return {

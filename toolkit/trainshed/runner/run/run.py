@@ -5,7 +5,7 @@ runs/digits-2026-11-21-10-15-30-123/
     algo-1/ algo-2/               /opt/ml of each host: input/, code/, output/
     model/ checkpoints/           one for all hosts
     logs/algo-1.log               everything the host printed
-    runner.log                    the runner's own words
+    runner.log                    the runner's messages
     staged/                       channels that were fetched or put together for the run
     attempts/1/                   what an attempt left that was followed by another one: hosts' trees, model
     output/                       model.tar.gz, output.tar.gz when it is over
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def words(self) -> str:
-        """What the runner itself said."""
+        """The file with the runner's messages."""
         return f"{self.folder}/{RUNNER_LOG}"
 
     def data(self, host: Host, channel: Channel) -> str:

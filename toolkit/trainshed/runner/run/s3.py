@@ -43,11 +43,11 @@ class Bucket:
         `ManifestFile`: `[{"prefix": "s3://..."}, "key", ...]`; names are the keys as listed.
 
         Raises:
-            TrainshedError: S3 refuses, there is nothing, or the manifest is none.
+            TrainshedError: S3 refuses, no object matches, or the manifest is malformed.
         """
         found = self._manifest() if kind == "ManifestFile" else self._below()
         if not found:
-            raise TrainshedError(f"{self.uri}: there is nothing below this prefix")
+            raise TrainshedError(f"{self.uri}: no object has this prefix")
         return sorted(found)
 
     def fetching(self, place: tuple[str, str]) -> Callable[[str], None]:
@@ -83,7 +83,7 @@ class Bucket:
                 raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise TrainshedError(
-                f"{self.uri} is no manifest", hint='it must be JSON like [{"prefix": "s3://bucket/folder/"}, "a", "b"]'
+                f"{self.uri} is not a manifest", hint='it must be JSON like [{"prefix": "s3://bucket/folder/"}, "a", "b"]'
             ) from None
         bucket, _, start = prefix.removeprefix("s3://").partition("/")
         return [(name, (bucket, f"{start}{name}")) for name in names]

@@ -76,11 +76,9 @@ def _place_file(path: str, target: str) -> None:
 def _write(folder: str, name: str, bring: Bring, channel: Channel) -> None:
     target = os.path.normpath(f"{folder}/{name}")
     if not target.startswith(f"{folder}/") or "\0" in name:
-        raise TrainshedError(
-            f"the channel {channel.name} holds {name!r}, which would be written outside its folder: refused"
-        )
+        raise TrainshedError(f"the channel {channel.name} contains {name!r}, which points outside its folder: refused")
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         bring(target)
     except OSError as error:
-        raise TrainshedError(f"the channel {channel.name} cannot be prepared: {target}: {error.strerror}") from error
+        raise TrainshedError(f"cannot prepare the channel {channel.name}: {target}: {error.strerror}") from error

@@ -1,1 +1,1 @@
-"""What is known of runs, by their folders: how they stand, whether somebody still runs them, and how they ended."""
+"""What the folders of runs say: their status, whether their runner lives, and how they ended."""

@@ -1,4 +1,7 @@
-"""Whether a runner still runs that wrote its identity into a file: PID, start time and boot, so that it is no other's."""
+"""Whether the runner that wrote its identity into a file still lives.
+
+PID, start time and boot tell it from later processes.
+"""
 
 from __future__ import annotations
 

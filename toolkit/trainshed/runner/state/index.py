@@ -1,4 +1,4 @@
-"""Which runs there are on this machine: one small file a run below the user's state folder, so that any folder finds them.
+"""The index of this machine's runs: one small file a run in the user's state folder, read by commands in any folder.
 
 `$XDG_STATE_HOME/trainshed/runs/<id>.json`, else below `~/.local/state`. Losing it loses nothing: runs below `./runs` are
 found by looking there, and every command takes a run's folder.

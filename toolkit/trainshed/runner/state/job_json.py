@@ -43,7 +43,7 @@ def described(run: Run, engine: str = "") -> dict[str, object]:
 
 
 def job_of(data: dict[str, Any]) -> Job:
-    """A job from `job.json`. Raises KeyError, TypeError, ValueError where it is none."""
+    """A job from `job.json`. Raises KeyError, TypeError, ValueError if the data does not describe one."""
     fields = dict(data)
     fields["hyperparameters"] = {str(name): RawText(str(text)) for name, text in data["hyperparameters"].items()}
     fields["channels"] = tuple(Channel(**{**one, "files": tuple(one["files"])}) for one in data["channels"])

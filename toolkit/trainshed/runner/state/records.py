@@ -15,7 +15,7 @@ _LIMIT = 16 << 20
 
 
 def record_of(host: Host) -> dict[str, Any]:
-    """The host's run record; {} where it has none, as with images that bring a `train` of their own."""
+    """The host's run record; {} if there is none: the image may have another `train`."""
     try:
         value = json.loads(read_bytes(host.record, _LIMIT) or b"{}")
     except (OSError, ValueError):

@@ -31,8 +31,8 @@ MESSAGES = {
     "Completed": "The job completed",
     "Failed": "The job failed",
     "Stopped": "The job was stopped",
-    "MaxRuntimeExceeded": "The job was stopped: its time was over",
-    "MaxWaitTimeExceeded": "The job was stopped: its time was over, interruptions included",
+    "MaxRuntimeExceeded": "The job was stopped: it reached its time limit",
+    "MaxWaitTimeExceeded": "The job was stopped: it reached its time limit, interruptions included",
 }
 ENDED = ("Completed", "Failed", "Stopped")
 LONGEST_REASON = 1024  # characters, as the platform cuts it
@@ -61,7 +61,7 @@ class StatusFile:
             self.data["Trainshed"]["Tags"] = mask_mapping(run.job.tags)
         self.secrets: tuple[str, ...] = ()
         self.attempts: list[dict[str, Any]] = list((before.get("Trainshed") or {}).get("Attempts") or [])
-        # What earlier runners counted; the time between them, when nobody ran, is not the job's.
+        # What earlier runners counted; the time between two runners does not count.
         self.seconds_before = float(before.get("TrainingTimeInSeconds") or 0)
         self.billed_before = float(before.get("BillableTimeInSeconds") or 0)
         self.training_since: float | None = None

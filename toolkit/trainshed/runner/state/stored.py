@@ -1,4 +1,4 @@
-"""Runs as their folders tell of them, to commands that come later. What a folder says is checked: it may be anybody's."""
+"""Runs as later commands find them in their folders. The files are checked: anybody may have written them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Stored:
 
     @property
     def id(self) -> str:
-        """The run's id, "" where it has none."""
-        found = self.ours.get("RunId") or self.about.get("id")
-        return found if isinstance(found, str) and _ID.fullmatch(found) else ""
+        """The run's id, "" if it is missing or malformed."""
+        run_id = self.ours.get("RunId") or self.about.get("id")
+        return run_id if isinstance(run_id, str) and _ID.fullmatch(run_id) else ""
 
     @property
     def ours(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Stored:
 
     @property
     def submitted(self) -> str:
-        """The scheduler that has the job, whoever follows it here; "" for none."""
+        """The scheduler that has the job, like `job 7 of Slurm`; "" for a run on this machine."""
         number = self.ours.get("SlurmJobId")
         return f"job {number} of Slurm" if isinstance(number, (int, str)) and str(number).isdigit() else ""
 
@@ -100,8 +100,8 @@ class Stored:
     @property
     def engine(self) -> str:
         """Where the container engine is that has its hosts, as far as is known."""
-        found = self.about.get("engine")
-        return found if isinstance(found, str) and _PLACE.fullmatch(found) else ""
+        address = self.about.get("engine")
+        return address if isinstance(address, str) and _PLACE.fullmatch(address) else ""
 
     def run(self) -> Run:
         """The run as it was started; values that were masked stay so. Raises TrainshedError where its files are no run's."""
@@ -110,11 +110,11 @@ class Stored:
             hosts = hosts_of(job, self.folder, in_containers=self.in_containers)
             return Run(job, self.name, self.id, self.folder, float(self.about["started_seconds"]), hosts)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TrainshedError(f"{self.folder}/job.json is not as a runner writes it") from error
+            raise TrainshedError(f"{self.folder}/job.json was not written by trainshed") from error
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """A JSON object; {} where there is none to be read."""
+    """A JSON object; {} if the file is missing or damaged."""
     try:
         value = json.loads(read_bytes(path, LARGEST) or b"{}")
     except (OSError, ValueError, RecursionError):
@@ -140,7 +140,7 @@ def _in_shape(status: dict[str, Any]) -> dict[str, Any]:
     good: dict[str, Any] = {name: value for name, value in status.items() if isinstance(value, _SHAPE.get(name, object))}
     for name in ("SecondaryStatusTransitions", "FinalMetricDataList"):
         if name in good:
-            good[name] = [one for one in good[name] if isinstance(one, dict)]
+            good[name] = [entry for entry in good[name] if isinstance(entry, dict)]
     if "TrainingTimeInSeconds" not in good or "BillableTimeInSeconds" not in good:
         good.pop("TrainingTimeInSeconds", None)
     return good
@@ -154,8 +154,8 @@ def every(environ: Mapping[str, str]) -> list[Stored]:
             folders.update(dict.fromkeys(os.path.abspath(entry.path) for entry in entries if entry.is_dir()))
     except OSError:
         pass
-    found = [load(folder) for folder in folders]
-    return sorted((one for one in found if one.status or one.about), key=lambda one: str(one.status.get("CreationTime", "")))
+    runs = [run for run in map(load, folders) if run.status or run.about]
+    return sorted(runs, key=lambda run: str(run.status.get("CreationTime", "")))
 
 
 def find(text: str, environ: Mapping[str, str]) -> Stored:
@@ -165,26 +165,26 @@ def find(text: str, environ: Mapping[str, str]) -> Stored:
         NoRunError: there is none, or several begin so.
     """
     if "/" in text or text in (".", ".."):
-        one = load(text)
-        if one.status or one.about:
-            return one
-        raise NoRunError(f"{text} is no run's folder: it has no status.json")
+        run = load(text)
+        if run.status or run.about:
+            return run
+        raise NoRunError(f"{text} is not a run's folder: it has no status.json")
     runs = every(environ)
     if not text and runs:
         return runs[-1]
     if not runs:
-        raise NoRunError("there is no run here, nor does the index know one", hint="start one: trainshed run SCRIPT")
-    exact = [one for one in runs if one.name == text]
-    begins = exact or [one for one in runs if one.name.startswith(text) or (len(text) > 5 and one.id.startswith(text))]
+        raise NoRunError("there are no runs, neither in ./runs nor in the index", hint="start a run: trainshed run SCRIPT")
+    exact = [run for run in runs if run.name == text]
+    begins = exact or [run for run in runs if run.name.startswith(text) or (len(text) > 5 and run.id.startswith(text))]
     if len(begins) == 1:
         return begins[0]
     if not begins:
-        near = did_you_mean(text, [one.name for one in runs])
+        near = did_you_mean(text, [run.name for run in runs])
         raise NoRunError(f"there is no run {text!r}" + (f": {near}" if near else ""), hint="trainshed ps --all lists them")
-    names = ", ".join(one.name for one in begins[-3:])
+    names = ", ".join(run.name for run in begins[-3:])
     if exact:
         raise NoRunError(f"several runs are named {text!r}", hint="name the folder instead")
-    raise NoRunError(f"{len(begins)} runs begin with {text!r}: {names}", hint="give more of the name")
+    raise NoRunError(f"{len(begins)} runs begin with {text!r}: {names}", hint="give more characters of the name")
 
 
 def refuse_masked(job: Job, where: str) -> None:

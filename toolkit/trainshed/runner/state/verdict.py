@@ -13,7 +13,7 @@ from ..run.ending import Ending, HostEnd, Verdict
 from ..run.run import Host, Run
 from .records import failure_of, record_of
 
-# What a host says when it was another one that failed.
+# What a host prints when another one failed.
 _LOST_PEER = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|ncclRemoteError|ncclSystemError|[Rr]emote process|"
     r"Socket closed|recvBytes|failed to recv|Connection refused|no such host name"
@@ -21,7 +21,7 @@ _LOST_PEER = re.compile(
 
 
 def judge(run: Run, ending: Ending) -> Verdict:
-    """How the job ended, from its hosts' exits and their own words."""
+    """How the job ended, from its hosts' exit statuses, records and failure files."""
     failed = first_failure(run, ending)
     if failed is not None:
         note = f" ({failed.note})" if failed.note else ""
@@ -31,10 +31,12 @@ def judge(run: Run, ending: Ending) -> Verdict:
     if ending.trouble:
         return Verdict("Failed", "Failed", EXIT_USER, reason=ending.trouble)
     if ending.waited:
-        return Verdict("Stopped", "MaxWaitTimeExceeded", EXIT_TIMEOUT, reason="its time, interruptions included, was over")
+        return Verdict(
+            "Stopped", "MaxWaitTimeExceeded", EXIT_TIMEOUT, reason="it reached its time limit, interruptions included"
+        )
     if ending.timed_out:
         limit = duration(run.job.max_runtime_seconds)
-        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"its time, {limit}, was over")
+        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit of {limit}")
     if ending.stop_signal:
         name = signal.Signals(ending.stop_signal).name
         how = f"{name}, killed" if ending.killed else name
@@ -73,14 +75,14 @@ def _failure(run: Run, end: HostEnd) -> dict[str, Any]:
 
 
 def _was_stopped(run: Run, end: HostEnd, ending: Ending) -> bool:
-    """Whether a host that we had asked to stop ended for that reason; an exception meanwhile is a reason of its own."""
+    """Whether a host that we had asked to stop ended for that reason, and not because of an exception meanwhile."""
     if ending.stop_signal or ending.timed_out:
         return True
     return _failure(run, end).get("kind", "Interrupted") in ("Interrupted", "Stopped")
 
 
 def _stopped_itself(run: Run, end: HostEnd) -> bool:
-    """Whether the host was stopped by somebody else, `docker stop` in another terminal for example."""
+    """Whether the host was stopped from outside, for example by `docker stop`."""
     return record_of(_host(run, end.name)).get("state") == "Stopped"
 
 

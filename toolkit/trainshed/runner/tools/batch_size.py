@@ -43,11 +43,11 @@ def fitted(job: Job, name: str, rate: str, environ: Mapping[str, str]) -> Job:
     batch = job.hyperparameters.get(name)
     if type(batch) is not int or batch < 1:
         raise TrainshedError(
-            f"--find-batch-size {name}: the job has no such hyperparameter that is a whole number",
-            hint=f"give it its present value: --hp {name}=8",
+            f"--find-batch-size {name}: the job has no hyperparameter of this name that is a whole number",
+            hint=f"set its present value: --hp {name}=8",
         )
     if rate and not isinstance(job.hyperparameters.get(rate), (int, float)):
-        raise TrainshedError(f"--scale-lr {rate}: the job has no such hyperparameter that is a number")
+        raise TrainshedError(f"--scale-lr {rate}: the job has no hyperparameter of this name that is a number")
     screen = Screen()
     try:
         found = _search(job, name, batch, screen, environ)
@@ -86,7 +86,7 @@ def _search(job: Job, name: str, batch: int, screen: Screen, environ: Mapping[st
                 return max(answer["peak_bytes"] for answer in answers)
             if finished.verdict.exit_code == 0:
                 raise TrainshedError(
-                    f"the job ended before {STEPS} optimizer steps, so nothing is known of its memory",
+                    f"the job ended before {STEPS} optimizer steps, so its use of memory is not known",
                     hint="let it train for longer, or use trainshed.compiler.find_batch_size in the script",
                 )
             if _out_of_memory(finished.verdict.reason, finished.verdict.exit_code):

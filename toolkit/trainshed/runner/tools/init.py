@@ -1,4 +1,4 @@
-"""`trainshed init`: a job file and a Dockerfile beside a script, made from what the script says of itself."""
+"""`trainshed init`: a job file and a Dockerfile beside a script, made from the script's source."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _CHANNEL = re.compile(r"SM_CHANNEL_([A-Z0-9_]+)")
 
 @dataclass
 class Found:
-    """What a script tells: hyperparameters with their defaults, channels, whether it is distributed."""
+    """What a script reveals: hyperparameters with their defaults, channels, whether it is distributed."""
 
     hyperparameters: dict[str, object] = field(default_factory=dict)
     channels: list[str] = field(default_factory=list)
@@ -80,7 +80,8 @@ def write(script: str, *, force: bool = False) -> list[str]:
             if script:
                 near = did_you_mean(name, [one for one in _listing(folder) if one.endswith((".py", ".sh"))])
                 raise TrainshedError(
-                    f"there is no {script}" + (f": {near}" if near else ""), hint="without a name one is written"
+                    f"{script} does not exist" + (f": {near}" if near else ""),
+                    hint="without a name, `trainshed init` writes one",
                 )
             write_atomic(path, SCRIPT)
             said.append("wrote train.py: a small script to begin with")
@@ -94,7 +95,7 @@ def write(script: str, *, force: bool = False) -> list[str]:
             target = f"{folder}/{file}"
             shown = os.path.relpath(target)
             if os.path.lexists(target) and not (force and file != ".dockerignore"):
-                said.append(f"kept {shown}, which was there")
+                said.append(f"kept {shown}, which exists")
                 continue
             write_atomic(target, text)
             said.append(f"wrote {shown}: {use.format(shown if file == 'job.yaml' else os.path.dirname(shown) or '.')}")
@@ -104,7 +105,7 @@ def write(script: str, *, force: bool = False) -> list[str]:
 
 
 def look(path: str) -> Found:
-    """What a script tells of itself; a script that cannot be read tells nothing."""
+    """What the script's source reveals; nothing if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read(LARGEST)

@@ -60,8 +60,8 @@ class Client:
         """Raises SlurmError where this machine cannot submit jobs."""
         if shutil.which("sbatch", path=self.environ.get("PATH")) is None:
             raise SlurmError(
-                "there is no sbatch here: jobs for Slurm are submitted from a machine of the cluster",
-                hint="run trainshed on a login node, or leave --on slurm out",
+                "sbatch is not installed: Slurm jobs are submitted from a machine of the cluster",
+                hint="run trainshed on a login node, or omit --on slurm",
             )
 
     def submit(self, script: str, environment: Mapping[str, str]) -> int:
@@ -69,7 +69,9 @@ class Client:
         done = self._run("sbatch", "--parsable", script, environment=environment)
         number = done.stdout.strip().partition(";")[0]
         if done.returncode != 0 or not number.isdigit():
-            raise SlurmError(f"sbatch refuses the job: {_reason(done)}", hint="--sbatch NAME=VALUE gives it further options")
+            raise SlurmError(
+                f"sbatch refuses the job: {_reason(done)}", hint="pass further options with --sbatch NAME=VALUE"
+            )
         return int(number)
 
     def state(self, job: int) -> State | None:

@@ -147,7 +147,7 @@ class Follower:
         self.screen.flush()
 
     def _late_lines(self, tails: list[Tail]) -> None:
-        """The batch script's last word may come late over a network's file system."""
+        """Waits for the batch script's last line, which may come late over a network file system."""
         until = time.monotonic() + LATE_SECONDS
         path = f"{self.run.folder}/logs/slurm.log"
         while self.state.state in ("COMPLETED", "FAILED") and time.monotonic() < until:

@@ -84,7 +84,7 @@ def read_options(job: Job, pairs: list[str]) -> Options:
         )
     for name in sbatch:
         if not name.replace("-", "").isalnum():
-            problems.append(Problem("slurm", "is no option of sbatch", name))
+            problems.append(Problem("slurm", "is not a valid option of sbatch", name))
         elif name in _OURS:
             problems.append(Problem("slurm", "is set by trainshed; `instances` says how many nodes", name))
     if problems:
@@ -184,7 +184,7 @@ def finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Scr
 
 
 def judge(run: Run, end: End) -> Verdict:
-    """How the job ended, from Slurm's state and the nodes' own words."""
+    """How the job ended, from Slurm's state and the nodes' records."""
     state = end.state
     if end.stop_signal:
         name = signal.Signals(end.stop_signal).name
@@ -195,7 +195,7 @@ def judge(run: Run, end: End) -> Verdict:
         return Verdict("Completed", "Completed", 0)
     if state.state == "TIMEOUT":
         limit = duration(run.job.max_runtime_seconds) if run.job.max_runtime_seconds else "the partition's"
-        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"its time, {limit}, was over")
+        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit, {limit}")
     if state.state == "CANCELLED":
         return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason="cancelled by scancel")
     failed = next((host for host in run.hosts if failure_of(host)), None)

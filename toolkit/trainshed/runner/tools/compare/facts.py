@@ -99,7 +99,7 @@ def _load(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise TrainshedError(f"{path} cannot be read as a run record: {error}") from error
     if not isinstance(value, dict) or "phases" not in value:
-        raise TrainshedError(f"{path} is no run record", hint="run records lie in output/data/run/")
+        raise TrainshedError(f"{path} is not a run record", hint="run records lie in output/data/run/")
     return value
 
 
