@@ -146,7 +146,7 @@ def test_what_pods_cannot_have_is_told_all_at_once(source: Path) -> None:
     told = str(caught.value) + caught.value.details
     for text in (
         "name: must be a DNS label",
-        "image: is not given",
+        "image: is missing",
         "kubernetes.volume: is not a known field",
         "kubernetes.volumes.test: is not a channel",
         "kubernetes.retries: must be a whole number",

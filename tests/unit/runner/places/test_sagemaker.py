@@ -126,8 +126,8 @@ def test_what_the_platform_needs_is_told_all_at_once(tmp_path: Path) -> None:
         "sagemaker.channels.tset: is not a channel",
         "sagemaker.channels.train: must be the s3:// address",
         "sagemaker.instance: is not a known field",
-        "sagemaker.instance_type: is not given",
-        "image: is not given",
+        "sagemaker.instance_type: is missing",
+        "image: is missing",
         "hyperparameters.text: has 2502 characters",
         "hyperparameters.password: looks like a secret",
     ):

@@ -56,7 +56,7 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
         "HyperParameters": _hyperparameters(job, place, code),
         "OutputDataConfig": {"S3OutputPath": output},
         "ResourceConfig": {
-            "InstanceType": place.get("instance_type", str, "") or _missing(place, "instance_type", "like ml.g5.2xlarge"),
+            "InstanceType": place.get("instance_type", str, "") or _missing(place, "instance_type", "for example ml.g5.2xlarge"),
             "InstanceCount": job.instances,
             "VolumeSizeInGB": place.get("volume_gb", int, DEFAULT_VOLUME),
         },
