@@ -66,7 +66,7 @@ ONE_WORKER = {
     "images/test_other_engines.py": "daemons of other engines",
     "jobs/compiler/test_compiled_jobs.py": "the results of eager runs",
     "jobs/entrypoints": "trained models",
-    "unit/runner/run/test_s3.py": "a server",
+    "unit/runner/files/test_s3.py": "a server",
 }
 # What takes longest begins first, so that no worker is left with it at the end.
 FIRST = ("clients", "jobs/compiler", "images", "jobs/slurm", "jobs/entrypoints", "jobs", "faults")

@@ -40,7 +40,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
 }
 # The runner's rooms, each of which knows those before it.
-RUNNER = ("job", "run", "state", "display", "places", "control", "tools")
+RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
 LIGHT = ("base", "contract", "machine", "container", "runner", "cli")
 CORE_PACKAGES = {"psutil", "yaml"}  # what installing trainshed brings along
@@ -143,9 +143,7 @@ def test_arrows_point_down_only(path: Path) -> None:
     assert known <= MAY_KNOW.get(part, set()), f"{part} must not import {sorted(known - MAY_KNOW.get(part, set()))}"
 
 
-NOT_YET = {"flags.py"}  # of runner/job: `main` of it is moving to cli
 RUNNERS_ROOMS = [path for room in RUNNER for path in sorted((PACKAGE / "runner" / room).rglob("*.py"))]
-RUNNERS_ROOMS = [path for path in RUNNERS_ROOMS if path.name not in NOT_YET]
 
 
 @pytest.mark.parametrize("path", RUNNERS_ROOMS, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -74,7 +74,7 @@ def test_a_job_that_goes_on_is_watched_stopped_and_taken_up_again(folder: Path) 
     assert "InProgress" in repr(training)
     training.stop()
     assert (training.running, training.exit_code) == (False, 143)
-    with pytest.raises(TrainshedError, match="there is no"):
+    with pytest.raises(TrainshedError, match="the code is missing"):
         (folder / "count.py").unlink()
         os.rename(folder, f"{folder}-away")
         try:

@@ -88,7 +88,7 @@ def pack(job: Job, path: str) -> None:
     import tarfile
 
     from trainshed.base.files import write_atomic
-    from trainshed.runner.run import code
+    from trainshed.runner.files import code
 
     source = code.survey(job.source_dir, [channel.path for channel in job.channels]) if job.source_dir else code.Source("")
     packed = io.BytesIO()

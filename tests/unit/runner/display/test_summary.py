@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from trainshed.runner.display.summary import headline, render
+from trainshed.runner.files import layout
+from trainshed.runner.files.ending import Verdict
+from trainshed.runner.files.metrics import Metrics
+from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
-from trainshed.runner.run import layout
-from trainshed.runner.run.ending import Verdict
-from trainshed.runner.run.metrics import Metrics
-from trainshed.runner.run.run import Run
 
 REASON = """\
 UserError: rank 1 on algo-1 exited with 1: ValueError: no such split

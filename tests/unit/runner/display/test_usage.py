@@ -10,9 +10,9 @@ import pytest
 
 from trainshed.runner.display import usage
 from trainshed.runner.display.usage import Gauge
+from trainshed.runner.files import layout
+from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
-from trainshed.runner.run import layout
-from trainshed.runner.run.run import Run
 
 BUSY = "import os, sys; held = bytearray(32 << 20)\nwhile os.times().user < 0.2: pass\nprint(flush=True); sys.stdin.read()"
 

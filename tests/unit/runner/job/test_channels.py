@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from support.runner_project import Project
+from trainshed.runner.files import layout, pipes, staging
+from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Channel, Job
-from trainshed.runner.run import layout, pipes, staging
-from trainshed.runner.run.run import Run
 
 SHOW = """\
 import json, os

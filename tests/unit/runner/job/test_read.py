@@ -9,8 +9,8 @@ import pytest
 
 from support.command_line import job_of
 from trainshed.base.errors import JobError
+from trainshed.runner.files.platform_files import hyperparameters
 from trainshed.runner.job.job import ALL_GPUS, Channel, Distribution, Job, Resources
-from trainshed.runner.run.platform_files import hyperparameters
 
 FULL = """\
 name: digits

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from trainshed.runner.files import layout
+from trainshed.runner.files.owner import caller
+from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import ALL_GPUS, Channel, Job, Resources
 from trainshed.runner.places.container_command import Machine, create, create_network, mounts, network_name
 from trainshed.runner.places.container_engine import Engine
-from trainshed.runner.run import layout
-from trainshed.runner.run.owner import caller
-from trainshed.runner.run.run import Run
 
 GIB = 1 << 30
 MACHINE = Machine(Engine(("docker",)), uid=1000, gid=100, user="ada", memory=64 * GIB)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from support.runner_project import Project
+from trainshed.runner.files import layout
 from trainshed.runner.job.job import Job
 from trainshed.runner.places.container_command import Machine, create
 from trainshed.runner.places.container_engine import EngineError, find_engine, hint_for, reason
 from trainshed.runner.places.names import host_addresses
-from trainshed.runner.run import layout
 
 HEALTHY = '{"ServerVersion": "27.0", "Runtimes": {"runc": {}, "nvidia": {}}, "SecurityOptions": ["name=seccomp"]}'
 ROOTLESS = '{"ServerVersion": "27.0", "SecurityOptions": ["name=seccomp", "name=rootless"]}'

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from trainshed.runner.files import layout
+from trainshed.runner.files.ending import Ending, HostEnd
+from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
-from trainshed.runner.run import layout
-from trainshed.runner.run.ending import Ending, HostEnd
-from trainshed.runner.run.run import Run
 from trainshed.runner.state.verdict import judge
 
 

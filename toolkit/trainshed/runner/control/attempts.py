@@ -13,12 +13,12 @@ from trainshed.machine.signals import SignalPipe, stop_raises
 
 from ..display.screen import Screen
 from ..display.usage import Gauge
+from ..files import layout
+from ..files.ending import Ending, Verdict
+from ..files.metrics import Metrics
+from ..files.pipes import Feeders
+from ..files.run import Run
 from ..places import Backend
-from ..run import layout
-from ..run.ending import Ending, Verdict
-from ..run.metrics import Metrics
-from ..run.pipes import Feeders
-from ..run.run import Run
 from ..state.status import StatusFile
 from ..state.verdict import judge
 from .watch import Cause, Limits, Watch

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import trainshed
 from trainshed.base.errors import EXIT_INTERNAL, TrainshedError
 
+from ..files.run import Run
 from ..job.job import Job
-from ..run.run import Run
 from ..state.stored import Stored, load
 
 

@@ -16,16 +16,16 @@ from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ..display.screen import Screen
 from ..display.summary import render, shown
+from ..files import layout
+from ..files.collect import Archive, collect
+from ..files.ending import Ending, Verdict
+from ..files.metrics import Metrics
+from ..files.owner import hand_over
+from ..files.run import Run
+from ..files.staging import stage
 from ..job.job import Job
 from ..job.references import secrets_of
 from ..places import Backend, choose
-from ..run import layout
-from ..run.collect import Archive, collect
-from ..run.ending import Ending, Verdict
-from ..run.metrics import Metrics
-from ..run.owner import hand_over
-from ..run.run import Run
-from ..run.staging import stage
 from ..state import index
 from ..state.job_json import described
 from ..state.records import phases_of
@@ -219,7 +219,7 @@ class Execution:
         return Finished(run, verdict, metrics, archives)
 
     def _upload(self, archives: tuple[Archive, Archive]) -> str:
-        from ..run.s3 import archives_to
+        from ..files.s3 import archives_to
 
         self.screen.say(f"uploading to {self.job.upload}")
         paths = [archive.path for archive in archives if archive.path]

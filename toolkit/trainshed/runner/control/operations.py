@@ -13,10 +13,10 @@ from typing import Any
 
 from trainshed.base.errors import TrainshedError
 
+from ..files.run import RUNNER_LOG, RUNS, Run
 from ..job.job import Job
 from ..job.write import job_file
 from ..places.container_engine import EngineError
-from ..run.run import RUNNER_LOG, RUNS, Run
 from ..state import index
 from ..state.stored import Stored, load, refuse_masked
 from .recover import remove_leftovers, settle, still_running

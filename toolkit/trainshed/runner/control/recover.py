@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError, exit_status
 
+from ..files.collect import collect
+from ..files.ending import Ending, HostEnd, Verdict
+from ..files.grace import KILL_SECONDS, REPORT_SECONDS
+from ..files.metrics import Metrics
+from ..files.owner import hand_over
+from ..files.run import Run
 from ..places.base import Exit
 from ..places.cleanup import Found, containers, remove_all
 from ..places.container_engine import Engine, EngineError, find_engine
 from ..places.copying import copy_out
 from ..places.leftovers import await_clients, end_leftovers, processes_of
-from ..run.collect import collect
-from ..run.ending import Ending, HostEnd, Verdict
-from ..run.grace import KILL_SECONDS, REPORT_SECONDS
-from ..run.metrics import Metrics
-from ..run.owner import hand_over
-from ..run.run import Run
 from ..state.records import record_of
 from ..state.status import StatusFile
 from ..state.stored import Stored

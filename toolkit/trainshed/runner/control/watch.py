@@ -20,11 +20,11 @@ from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 
 from ..display.screen import Screen
 from ..display.stream import HostStream
+from ..files.ending import Ending, HostEnd
+from ..files.grace import KILL_SECONDS
+from ..files.metrics import Metrics
+from ..files.run import Run
 from ..places.base import RunningHost
-from ..run.ending import Ending, HostEnd
-from ..run.grace import KILL_SECONDS
-from ..run.metrics import Metrics
-from ..run.run import Run
 
 FAILURE_GRACE = 30.0  # seconds that the other hosts get once one has failed
 HURRY_SECONDS = 5.0  # for `train` to kill its script and to report, before it is killed itself

@@ -8,9 +8,9 @@ import os
 from trainshed.base.secrets import mask_mapping, mask_text
 from trainshed.base.units import duration, size
 
-from ..run.code import survey
-from ..run.platform_files import config_files
-from ..run.run import Run
+from ..files.code import survey
+from ..files.platform_files import config_files
+from ..files.run import Run
 from .summary import shown
 
 

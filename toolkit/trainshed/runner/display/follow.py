@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from trainshed.base.units import duration
 
-from ..run.metrics import Metrics
-from ..run.run import RUNNER_LOG
+from ..files.metrics import Metrics
+from ..files.run import RUNNER_LOG
 from ..state.stored import Stored, load
 from .screen import Screen
 

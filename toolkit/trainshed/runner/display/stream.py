@@ -8,7 +8,7 @@ from typing import BinaryIO
 from trainshed.base.secrets import MASK
 from trainshed.machine.streams import read_block
 
-from ..run.metrics import Metrics
+from ..files.metrics import Metrics
 from .screen import Screen
 
 LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces

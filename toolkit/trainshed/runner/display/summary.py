@@ -9,10 +9,10 @@ from typing import Any
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration, size
 
-from ..run.collect import Archive
-from ..run.ending import Verdict
-from ..run.metrics import Metrics
-from ..run.run import Run
+from ..files.collect import Archive
+from ..files.ending import Verdict
+from ..files.metrics import Metrics
+from ..files.run import Run
 from ..state.status import savings
 
 MOST_METRICS = 12

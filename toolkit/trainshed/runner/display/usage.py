@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from trainshed.base.units import duration, size
 
-from ..run.run import Run
+from ..files.run import Run
 
 EVERY_SECONDS = 2.0  # between two looks
 GPU_SECONDS = 5.0

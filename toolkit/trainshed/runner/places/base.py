@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..run.run import Run
+from ..files.run import Run
 
 DEFAULT_SHM = 2 << 30  # bytes of /dev/shm; engines give 64 MB, too little for data loaders and NCCL
 

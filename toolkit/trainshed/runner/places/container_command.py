@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from trainshed.contract.wire.variables import RUN_ID
 
+from ..files.run import Host, Run
 from ..job.client_names import is_read_by_client
 from ..job.job import S3
-from ..run.run import Host, Run
 from . import gpus
 from .base import DEFAULT_SHM
 from .container_engine import Engine

@@ -17,11 +17,11 @@ from trainshed.contract.wire.variables import CLIENT_OF
 from trainshed.machine.hardware import probe
 from trainshed.machine.processes import die_with_parent
 
+from ..files.grace import REPORT_SECONDS
+from ..files.owner import caller, hand_over
+from ..files.run import Run
 from ..job.job import Job
 from ..job.references import look_up
-from ..run.grace import REPORT_SECONDS
-from ..run.owner import caller, hand_over
-from ..run.run import Run
 from . import gpus
 from .base import Exit, RunningHost
 from .cleanup import remove_all

@@ -12,8 +12,8 @@ import tempfile
 from trainshed.base.errors import TrainshedError
 from trainshed.machine.archive import unpack
 
+from ..files.run import Host, Run
 from ..job.job import S3
-from ..run.run import Host, Run
 from .container_command import container_name
 from .container_engine import Engine, EngineError, hint_for, reason
 

@@ -24,10 +24,10 @@ from trainshed.base.secrets import is_secret_name
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.wire.variables import ROSTER_TOKEN, of_setting
 
+from ..files import code
+from ..files.grace import CLUSTER_REPORT_SECONDS
+from ..files.platform_files import config_files, to_json
 from ..job.job import ALL_GPUS, Job
-from ..run import code
-from ..run.grace import CLUSTER_REPORT_SECONDS
-from ..run.platform_files import config_files, to_json
 from .base import DEFAULT_SHM
 from .target import Place
 

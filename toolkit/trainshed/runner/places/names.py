@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 
-from ..run.run import Run
+from ..files.run import Run
 from .container_command import network_name
 from .container_engine import Engine, EngineError
 

@@ -17,9 +17,9 @@ from trainshed.machine.cgroup import cpus
 from trainshed.machine.network import free_port
 from trainshed.machine.processes import die_with_parent
 
+from ..files.run import Host, Run
 from ..job.job import Job
 from ..job.references import look_up
-from ..run.run import Host, Run
 from . import gpus
 from .base import Exit, RunningHost
 from .leftovers import end_leftovers, remove_scratch

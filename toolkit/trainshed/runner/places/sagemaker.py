@@ -12,8 +12,8 @@ from typing import Any
 from trainshed.base.secrets import is_secret_name
 from trainshed.contract.paths import DEFAULT_BASE
 
+from ..files.platform_files import hyperparameters
 from ..job.job import Job
-from ..run.platform_files import hyperparameters
 from .target import Place
 
 FIELDS = (
@@ -56,7 +56,7 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
         "HyperParameters": _hyperparameters(job, place, code),
         "OutputDataConfig": {"S3OutputPath": output},
         "ResourceConfig": {
-            "InstanceType": place.get("instance_type", str, "") or _missing(place, "instance_type", "for example ml.g5.2xlarge"),
+            "InstanceType": place.get("instance_type", str, "") or _missing(place, "instance_type", "e.g. ml.g5.2xlarge"),
             "InstanceCount": job.instances,
             "VolumeSizeInGB": place.get("volume_gb", int, DEFAULT_VOLUME),
         },

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from trainshed.base.files import remove, write_atomic
 
-from ..run.run import Run
+from ..files.run import Run
 
 _ID = re.compile(r"[0-9a-f]{32}")
 LARGEST = 64 << 10  # bytes of one entry

@@ -9,10 +9,10 @@ from typing import Any
 
 from trainshed.base.secrets import mask_mapping
 
+from ..files.platform_files import shown_hyperparameters
+from ..files.run import Run
 from ..job.job import Channel, Distribution, Job, Reference, Resources, Spot
 from ..job.nodes import RawText
-from ..run.platform_files import shown_hyperparameters
-from ..run.run import Run
 from .status import iso
 
 FORMAT = 1

@@ -9,7 +9,7 @@ from typing import Any
 from trainshed.base.files import read_bytes
 from trainshed.contract.outcome import REASON_BYTES, clip
 
-from ..run.run import Host
+from ..files.run import Host
 
 _LIMIT = 16 << 20
 

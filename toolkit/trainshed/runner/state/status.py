@@ -13,11 +13,11 @@ from typing import Any
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import MASK, mask_mapping, mask_text
 
+from ..files.ending import Ending, Verdict
+from ..files.metrics import Metrics
+from ..files.platform_files import input_data_config, shown_hyperparameters
+from ..files.run import Run
 from ..job.job import S3
-from ..run.ending import Ending, Verdict
-from ..run.metrics import Metrics
-from ..run.platform_files import input_data_config, shown_hyperparameters
-from ..run.run import Run
 from . import identity
 
 MESSAGES = {

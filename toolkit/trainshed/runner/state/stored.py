@@ -13,8 +13,8 @@ from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, d
 from trainshed.base.files import read_bytes
 from trainshed.base.secrets import MASK
 
+from ..files.run import RUNS, Run, hosts_of
 from ..job.job import Job
-from ..run.run import RUNS, Run, hosts_of
 from . import identity, index
 from .job_json import job_of
 from .status import ENDED

@@ -9,8 +9,8 @@ from typing import Any
 from trainshed.base.errors import EXIT_TIMEOUT, EXIT_USER
 from trainshed.base.units import duration
 
-from ..run.ending import Ending, HostEnd, Verdict
-from ..run.run import Host, Run
+from ..files.ending import Ending, HostEnd, Verdict
+from ..files.run import Host, Run
 from .records import failure_of, record_of
 
 # What a host prints when another one failed.

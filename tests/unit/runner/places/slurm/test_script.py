@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from trainshed.base.errors import JobError
+from trainshed.runner.files import layout
 from trainshed.runner.job.job import Job, Resources
 from trainshed.runner.places.slurm.client import State, parse_state
 from trainshed.runner.places.slurm.script import Options, batch_script, directives
 from trainshed.runner.places.slurm.submit import read_options
-from trainshed.runner.run import layout
 
 SHOWS = """\
 #!/bin/sh

@@ -13,9 +13,9 @@ from trainshed.machine.hostlist import expand
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 
 from ...display.screen import Screen
-from ...run.grace import KILL_SECONDS
-from ...run.metrics import Metrics
-from ...run.run import Run
+from ...files.grace import KILL_SECONDS
+from ...files.metrics import Metrics
+from ...files.run import Run
 from .client import PENDING, Client, SlurmError, State
 
 LOOK_SECONDS = 0.5  # between two looks at the logs

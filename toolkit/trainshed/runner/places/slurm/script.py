@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from trainshed.base.errors import EXIT_INTERRUPTED
 
+from ...files.grace import CLUSTER_REPORT_SECONDS
+from ...files.run import Run
 from ...job.job import ALL_GPUS
-from ...run.grace import CLUSTER_REPORT_SECONDS
-from ...run.run import Run
 
 FIRST_PORT = 12_000  # of the ranks, by job: nodes may be shared, and two jobs must not meet
 RUNTIMES = ("auto", "pyxis", "apptainer", "none")

@@ -22,13 +22,13 @@ from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ...display.screen import Screen
 from ...display.summary import render, shown
+from ...files import layout
+from ...files.collect import collect
+from ...files.ending import Ending, HostEnd, Verdict
+from ...files.metrics import Metrics
+from ...files.run import Run
 from ...job.job import Job
 from ...job.references import look_up
-from ...run import layout
-from ...run.collect import collect
-from ...run.ending import Ending, HostEnd, Verdict
-from ...run.metrics import Metrics
-from ...run.run import Run
 from ...state import index
 from ...state.job_json import described
 from ...state.records import failure_of, phases_of, record_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.record import Record
-from trainshed.runner.run.metrics import LOG_PREFIX
+from trainshed.runner.files.metrics import LOG_PREFIX
 
 LARGEST = 64 << 20  # bytes of a record or of a log's end that are read
 LOSSES = ("train_loss", "loss", "training_loss")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trainshed.base.errors import ProgramError, TrainshedError
+from trainshed.runner.files import code, layout
 from trainshed.runner.job.job import Channel, Job
-from trainshed.runner.run import code, layout
 
 
 def made(job: Job, *, in_containers: bool, now: float) -> layout.Run:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value, to_argv
+from trainshed.runner.files.platform_files import config_files, to_json
 from trainshed.runner.job.encode import encode
 from trainshed.runner.job.job import Channel, Distribution, Job
-from trainshed.runner.run.platform_files import config_files, to_json
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = Job(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trainshed.runner.run.metrics import Metrics
+from trainshed.runner.files.metrics import Metrics
 
 
 def test_first_and_last_values_of_every_metric_are_kept() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from trainshed.runner.files import collect as collect_module
+from trainshed.runner.files import layout
+from trainshed.runner.files.collect import collect
+from trainshed.runner.files.ending import Verdict
+from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
-from trainshed.runner.run import collect as collect_module
-from trainshed.runner.run import layout
-from trainshed.runner.run.collect import collect
-from trainshed.runner.run.ending import Verdict
-from trainshed.runner.run.run import Run
 
 COMPLETED = Verdict("Completed", "Completed", 0)
 FAILED = Verdict("Failed", "Failed", 3, "algo-2", "why")
