@@ -301,6 +301,16 @@ def test_requirements_that_trainshed_stands_in_for_entirely_need_no_installer(jo
     assert "installing requirements.txt" not in done.stderr
 
 
+def test_requirements_that_cannot_be_read_are_the_installers_to_report(shared_venv: Environment, job_tree: Any) -> None:
+    job_tree.code("requirements.txt", "anything\n", mode=0o000)
+    job_tree.code("train.py")
+
+    done = job_tree.train(python=shared_venv.python, powerless=True)
+
+    assert done.status == 1 and job_tree.failure.startswith("ProgramError: requirements.txt could not be installed: ")
+    assert "Permission denied" in job_tree.failure
+
+
 # --- hosts that share an environment ---------------------------------------------------------------------------------
 
 

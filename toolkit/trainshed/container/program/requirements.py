@@ -97,9 +97,13 @@ def _requirements(program: Program, job: Job, environ: Mapping[str, str], say: C
     """The installer's arguments for requirements.txt: without packages that trainshed stands in for."""
     if not program.requirements:
         return []
-    with open(program.requirements, encoding="utf-8", errors="surrogateescape") as file:
-        absent = [name for name, module in STAND_INS.items() if not PathFinder.find_spec(module)]
-        text, left_out = without(absent, file.read(), os.path.dirname(program.requirements))
+    try:
+        with open(program.requirements, encoding="utf-8", errors="surrogateescape") as file:
+            given = file.read()
+    except OSError:  # the installer reports it
+        return ["-r", program.requirements]
+    absent = [name for name, module in STAND_INS.items() if not PathFinder.find_spec(module)]
+    text, left_out = without(absent, given, os.path.dirname(program.requirements))
     if not left_out:
         return ["-r", program.requirements]
     say(
