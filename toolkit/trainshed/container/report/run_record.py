@@ -31,7 +31,7 @@ PACKAGES = ("torch", "transformers", "accelerate", "lightning", "numpy", "torch_
 
 
 class RunRecord:
-    """Collects what is known as the job goes on; `write` puts the present state on disk.
+    """Collects facts while the job runs; `write` puts the present state on disk.
 
     The file is `output/data/run/<host>.json`; times are seconds since the epoch, phases have their own seconds.
     """
@@ -50,7 +50,7 @@ class RunRecord:
         }
 
     def phase(self, name: str) -> None:
-        """Closes the phase that has been going on since the last call (or the start), under this name."""
+        """Ends the phase that began at the last call (or the start) and gives it this name."""
         now = time.time()
         self.data["phases"].append(
             {"name": name, "started": self._phase_start, "seconds": round(now - self._phase_start, 6)}
@@ -74,7 +74,7 @@ class RunRecord:
         self.data["paths"] = job.paths.plain()
 
     def cluster(self, cluster: Cluster) -> None:
-        """Who is in the job, and what this host has."""
+        """The job's hosts and this host's hardware."""
         self.path = f"{os.path.dirname(self.path)}/{cluster.current_host}.json"
         self.data["cluster"] = {**cluster.plain(), "world_size": cluster.world_size}
 
@@ -93,7 +93,7 @@ class RunRecord:
             self.data["compiler"] = {"choice": plan.compiler}
 
     def running(self) -> None:
-        """The script has been started; from here on the disk may fill up."""
+        """The script has started; from now on the disk may fill up."""
         self.room = Room(self.data["paths"]["output"])
         self.phase("preparing")
         self.data["versions"].update(installed_versions())
@@ -101,7 +101,7 @@ class RunRecord:
         self.write()
 
     def compiled(self, backend: str, reports: dict[str, Any]) -> None:
-        """What the training compiler did in this host's ranks."""
+        """The compiler's reports of this host's ranks."""
         self.data["compiler"] = {**self.data.get("compiler", {}), "backend": backend, "ranks": reports}
 
     def restarted(self, failure: Failure) -> None:
@@ -126,7 +126,7 @@ class RunRecord:
         exit_code: int,
         interruption: Interruption | None = None,
     ) -> None:
-        """How it ended."""
+        """The end of the job: state, exit status, every rank's end."""
         stopped = bool(outcome and (outcome.stop_signal or (outcome.stopped_by and not failure)))
         stopped = stopped or bool(failure and failure.kind == "Interrupted")
         interrupted = interruption is not None and not interruption.plain_stop and failure is None
@@ -150,7 +150,7 @@ class RunRecord:
         self.write()
 
     def write(self) -> None:
-        """Puts the record on disk; a full or read-only disk costs the record, never the job."""
+        """Puts the record on disk; a full or read-only disk loses the record, never the job."""
         if not self.path:
             return
         # One line a key: readable enough, and several times faster than the indenting encoder, which is pure Python.
