@@ -83,7 +83,7 @@ def test_an_archive_that_leads_elsewhere_is_refused(name: str, tmp_path: Path) -
         entry.size = 1
         archive.addfile(entry, io.BytesIO(b"x"))
 
-    with pytest.raises(ValueError, match="is no file of a cache"):
+    with pytest.raises(ValueError, match="is not a file of the compile cache"):
         unpack(str(tmp_path / "bad.tar"), str(tmp_path / "live"))
     assert not (tmp_path / "out").exists()
 
@@ -94,7 +94,7 @@ def test_a_link_in_an_archive_is_refused(tmp_path: Path) -> None:
         entry.type, entry.linkname = tarfile.SYMTYPE, "/etc"
         archive.addfile(entry)
 
-    with pytest.raises(ValueError, match="no file of a cache"):
+    with pytest.raises(ValueError, match="not a file of the compile cache"):
         unpack(str(tmp_path / "bad.tar"), str(tmp_path / "live"))
 
 

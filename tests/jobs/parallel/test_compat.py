@@ -86,7 +86,7 @@ def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:
     assert read_settings({"partitions": 2}).pipeline_parallel_degree == 2
     assert read_settings({"optimize": "memory"}).weight == 0.8
     assert read_settings({"active_microbatches": 4, "tensor_parallel_degree": 1}).microbatches == 1
-    with pytest.raises(PipelineError, match="mp_parameters: microbatch: no such setting"):
+    with pytest.raises(PipelineError, match="mp_parameters: microbatch: not a pipeline setting"):
         read_settings({"microbatch": 2})
     with pytest.raises(PipelineError, match="microbatches = 'many': not int"):
         read_settings({"microbatches": "many"})

@@ -206,7 +206,7 @@ def differences(case: dict[str, Any], tree: Any) -> set[str]:
 
 RECORDED = [case for case in ENVIRONMENT if "sm" in case]
 REFUSED = {
-    "a current group that is not in the list": "current_group_name = other: is none of the groups (cpu_group, gpu_group)",
+    "a current group that is not in the list": "current_group_name = other: is not one of the groups (cpu_group, gpu_group)",
     "a program that reads as a number": "sagemaker_program = 123: must be a string",
 }
 

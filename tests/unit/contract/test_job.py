@@ -219,7 +219,7 @@ def test_a_regex_that_only_java_knows_is_left_out_with_a_warning(job_tree: Any) 
     job = job_tree.configure(metrics=[{"Name": "loss", "Regex": "loss=(?<v>.*)\\h"}, {"Name": "a", "Regex": "a"}]).read()
 
     assert [definition.name for definition in job.metric_definitions] == ["a"]
-    assert "metric 'loss': its regex does not compile here" in job.warnings[0]
+    assert "metric 'loss': ignored, because Python cannot compile its regex" in job.warnings[0]
 
 
 def test_the_debuggers_files_are_read_in_any_case_of_letters(job_tree: Any) -> None:
@@ -375,7 +375,7 @@ def test_log_levels_are_numbers_or_words(value: Any, level: int, job_tree: Any) 
 def test_what_is_no_log_level_means_info_and_a_warning(value: str, job_tree: Any) -> None:
     job = job_tree.configure(hyperparameters={"sagemaker_container_log_level": value}).read()
 
-    assert job.log_level == 20 and "is no log level" in job.warnings[0]
+    assert job.log_level == 20 and "is not a log level" in job.warnings[0]
 
 
 def test_the_base_folder_moves_with_its_variable_and_folders_with_theirs(job_tree: Any) -> None:
@@ -545,7 +545,11 @@ def test_our_own_pipeline_setting_chooses_it_and_its_entries_win(job_tree: Any) 
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [
-        ("mp_parameters", '{"microbatch": 2}', "mp_parameters: microbatch: no such setting (did you mean 'microbatches'?)"),
+        (
+            "mp_parameters",
+            '{"microbatch": 2}',
+            "mp_parameters: microbatch: not a pipeline setting (did you mean 'microbatches'?)",
+        ),
         ("mp_parameters", '{"tensor_parallel_degree": 2}', "tensor_parallel_degree = 2 is not supported"),
         ("mp_parameters", "two", "mp_parameters: must be a JSON object"),
         ("trainshed_pipeline", '{"microbatches": 0}', "trainshed_pipeline: microbatches = 0: must be 1 or more"),
@@ -601,7 +605,7 @@ def test_an_unknown_group_is_refused_with_the_nearest(job_tree: Any) -> None:
     )
 
     assert problems_of(job_tree) == [
-        "hyperparameters.json: sagemaker_distribution_instance_groups = gpu: is none of the job's groups (cpus, gpus) "
+        "hyperparameters.json: sagemaker_distribution_instance_groups = gpu: is not one of the job's groups (cpus, gpus) "
         "(did you mean 'gpus'?)"
     ]
 
@@ -646,9 +650,9 @@ def test_all_problems_are_told_at_once_each_with_its_place(job_tree: Any) -> Non
     lines = problems_of(job_tree)
 
     assert lines == [
-        "hyperparameters.json: bad: holds a NUL character, which no command line can carry",
+        "hyperparameters.json: bad: contains a NUL character, which cannot be passed on a command line",
         "hyperparameters.json: trainshed_argv = jsn: must be one of sagemaker, json, flags (did you mean 'json'?)",
-        "inputdataconfig.json: a b: is no channel name: up to 64 letters, digits, '.', '_' and '-'",
+        "inputdataconfig.json: a b: is not a valid channel name: up to 64 letters, digits, '.', '_' and '-'",
         "inputdataconfig.json: test = []: must be an object, not a list",
         "inputdataconfig.json: train.TrainingInputMode = Fille: must be one of File, Pipe, FastFile (did you mean 'File'?)",
         "resourceconfig.json: hosts = algo-1: appears more than once",
@@ -693,13 +697,17 @@ def test_the_error_says_how_many_problems_there_are_and_lists_them(job_tree: Any
             "algo-3",
             "current_host = algo-3: is not among the hosts (algo-1, algo-2) (did you mean 'algo-2'?)",
         ),
-        ("current_host", "al go", "current_host = al go: is no host name"),
+        ("current_host", "al go", "current_host = al go: is not a valid host name"),
         ("hosts", "algo-1", "hosts = algo-1: must be a list of strings"),
-        ("hosts", ["algo-1", "-x"], "hosts = -x: is no host name"),
-        ("hosts", ["algo-1", "é"], "hosts = é: is no host name"),
+        ("hosts", ["algo-1", "-x"], "hosts = -x: is not a valid host name"),
+        ("hosts", ["algo-1", "é"], "hosts = é: is not a valid host name"),
         ("hosts", ["algo-1", None], "hosts = ['algo-1', None]: must be a list of strings"),
         ("instance_groups", {}, "instance_groups = {}: must be a list, not an object"),
-        ("network_interface_name", "a\0", "network_interface_name = a\\x00: holds characters that are no text"),
+        (
+            "network_interface_name",
+            "a\0",
+            "network_interface_name = a\\x00: contains a NUL character or an unpaired surrogate",
+        ),
     ],
 )
 def test_wrong_fields_of_the_cluster(name: str, value: Any, line: str, job_tree: Any) -> None:

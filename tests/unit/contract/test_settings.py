@@ -93,7 +93,7 @@ def test_an_empty_value_is_no_value(value: Any) -> None:
         ("trainshed_master_port", "-1", "from 0 to 65535"),
         ("trainshed_master_port", "70000", "from 0 to 65535"),
         ("trainshed_grace_secnds", "1", "did you mean 'trainshed_grace_seconds'?"),
-        ("trainshed_", "1", "is no setting"),
+        ("trainshed_", "1", "is not a setting"),
     ],
 )
 def test_a_wrong_setting_is_reported_with_place_name_and_value(name: str, value: Any, message: str) -> None:

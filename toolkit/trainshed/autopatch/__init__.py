@@ -1,8 +1,8 @@
-"""Hooks into other people's training loops, for jobs that ask for them (`trainshed_checkpoint=auto`, the compiler).
+"""Hooks into the training loops of other libraries, for jobs that ask for them (`trainshed_checkpoint=auto`, the compiler).
 
 The launcher puts `startup/` first on the script's PYTHONPATH and names the hooks in a variable; its `sitecustomize` calls
-`install`, which only remembers what to do: a hook runs when, and if, its library is imported. Nothing is imported here but
-what Python has loaded anyway.
+`install`, which only remembers what to do: a hook runs when, and if, its library is imported. This module imports only
+what Python has already loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 # Hook (the names in the variable) -> library module -> the module of ours whose `install(module)` hooks into it. By name:
-# nothing is imported before its time.
+# each is imported when it is needed.
 HOOKS = {
     "checkpoint": {
         "transformers.trainer": "trainshed.checkpoint.hf_trainer",
@@ -40,7 +40,7 @@ _SIGNS = {"checkpoint": "checkpoint=auto"}
 
 
 def install() -> None:
-    """Waits for the libraries that this job's hooks are for."""
+    """Installs a finder that runs this job's hooks when their libraries are imported."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     chosen = [name for name in os.environ.get(AUTOPATCH, "").split(",") if name in HOOKS]
@@ -49,7 +49,7 @@ def install() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; adds the hooks to what the others find."""
+    """Wraps what the other finders find; finds nothing itself."""
 
     def __init__(self, chosen: Sequence[str]) -> None:
         self._hooks: dict[str, list[tuple[str, str]]] = {}
@@ -60,7 +60,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's own spec, its loader wrapped; None for everything that has no hook."""
+        """Returns the module's own spec with its loader wrapped; None for modules without a hook."""
         if name not in self._hooks:
             return None
         for finder in sys.meta_path:
@@ -74,7 +74,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, and the hooks afterwards."""
+    """Another loader; runs the hooks after it."""
 
     def __init__(self, loader: importlib.abc.Loader, hooks: list[tuple[str, str]]) -> None:
         self._loader, self._hooks = loader, hooks
@@ -87,16 +87,16 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module, then the hooks; a hook that fails leaves the library as it is, and says why."""
+        """Runs the module, then the hooks; prints a line if a hook fails, and leaves the library unchanged."""
         self._loader.exec_module(module)
         for name, hook in self._hooks:
             try:
                 importlib.import_module(hook).install(module)
             except Exception as error:
-                say(name, f"{module.__name__} is left as it is: {type(error).__name__}: {error}")
+                say(name, f"{module.__name__} is left unchanged: {type(error).__name__}: {error}")
 
 
 def say(hook: str, line: str) -> None:
-    """One line on stderr, from the first rank only."""
+    """Prints one line on stderr, on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
         print(f"trainshed: {_SIGNS.get(hook, 'compiler')}: {line}", file=sys.stderr, flush=True)

@@ -1,1 +1,1 @@
-"""Tools that know nothing of training: records, errors, files, secrets. Everything else may use them."""
+"""Tools that are not about training: records, errors, files, secrets. All other parts may use them."""

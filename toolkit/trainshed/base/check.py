@@ -1,4 +1,4 @@
-"""One check's result, and how all of them are shown."""
+"""The result of a check, and how results are shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_PYTHON = (3, 10)  # that trainshed runs with
 class Check(Record):
     """One result.
 
-    name: what was looked at. level: `ok`, `warn` or `fail`. message: what was found. fix: what to do, "" where all is well.
+    name: what was checked. level: `ok`, `warn` or `fail`. message: the finding. fix: what to do, "" for `ok`.
     """
 
     name: str
@@ -27,22 +27,22 @@ class Check(Record):
 
 
 def ok(name: str, message: str) -> Check:
-    """All is well."""
+    """A check that passed."""
     return Check(name=name, level="ok", message=message)
 
 
 def warn(name: str, message: str, fix: str = "") -> Check:
-    """A job may suffer from it."""
+    """A check whose finding may harm a job."""
     return Check(name=name, level="warn", message=message, fix=fix)
 
 
 def fail(name: str, message: str, fix: str = "") -> Check:
-    """A job will fail of it."""
+    """A check whose finding makes a job fail."""
     return Check(name=name, level="fail", message=message, fix=fix)
 
 
 def as_lines(checks: Iterable[Check]) -> str:
-    """A line a check, and a last one that counts them."""
+    """Returns one line for each check, and a last line with their numbers."""
     checks = list(checks)
     width = max((len(check.name) for check in checks), default=0)
     lines = [

@@ -85,7 +85,7 @@ class Problem(Record):
 
 
 class TrainshedError(Exception):
-    """An error with a first line for a person, optional details, and the exit status it leads to."""
+    """An error with a message of one line, optional details and hint, and an exit status."""
 
     exit_code = EXIT_USER
 
@@ -97,7 +97,7 @@ class TrainshedError(Exception):
 
 
 class JobError(TrainshedError):
-    """The job cannot be read; `problems` holds everything found, in the order of the files."""
+    """The job cannot be read; `problems` lists all problems, in the order of the files."""
 
     exit_code = EXIT_JOB
 
@@ -113,7 +113,7 @@ class JobError(TrainshedError):
 
 
 class NoJobError(TrainshedError):
-    """There is nothing to train: no config, no code, no program named."""
+    """Nothing describes a job: neither config, nor code, nor a program."""
 
     exit_code = EXIT_JOB
 
@@ -133,7 +133,7 @@ class ClusterError(TrainshedError):
 
 
 def visible(text: str) -> str:
-    """`text` with control characters spelled out (`\\x1b`): what others wrote must not command the reader's terminal."""
+    """`text` with control characters spelled out (`\\x1b`): other people's text must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -143,7 +143,7 @@ def visible(text: str) -> str:
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """`text` on one line, at most `limit` characters, the cut shown."""
+    """Returns `text` on one line of at most `limit` characters; `...` marks a cut."""
     text = " ".join(str(text).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
 

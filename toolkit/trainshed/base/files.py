@@ -1,4 +1,4 @@
-"""Reading and writing small files so that nobody ever sees half of one."""
+"""Reads and writes small files; a reader never sees a partly written one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_atomic(path: str, data: str | bytes, *, mode: int = 0o644) -> None:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
-            if data:  # an empty file has nothing that could be lost
+            if data:  # an empty file has no content to lose
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -29,7 +29,7 @@ def write_atomic(path: str, data: str | bytes, *, mode: int = 0o644) -> None:
 
 
 def remove(path: str) -> None:
-    """Removes a file if it is there and may be removed; never raises."""
+    """Removes a file if it exists and can be removed; never raises."""
     try:
         os.unlink(path)
     except OSError:
@@ -37,7 +37,7 @@ def remove(path: str) -> None:
 
 
 def read_bytes(path: str, limit: int, *, cut: bool = False) -> bytes | None:
-    """The file's bytes, or None where there is no such file.
+    """Returns the file's bytes, None if it does not exist.
 
     Raises:
         OSError: it cannot be read.
@@ -48,7 +48,7 @@ def read_bytes(path: str, limit: int, *, cut: bool = False) -> bytes | None:
             data = file.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if data is None:  # a FIFO nobody writes to
+    if data is None:  # a FIFO without a writer
         return b""
     if len(data) > limit and not cut:
         raise ValueError(f"larger than {limit >> 20} MiB")

@@ -1,4 +1,4 @@
-"""Reads JSON objects field by field and collects every problem instead of stopping at the first."""
+"""Reads JSON objects field by field; collects all problems instead of stopping at the first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LIMIT = 64 << 20  # bytes; a config file beyond this is a mistake
-DEEPEST = 100  # levels of nesting; nobody configures with more, and recursion over more would end in an error of its own
+DEEPEST = 100  # levels of nesting; more is a mistake, and recursion over it would fail
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
 
 
@@ -24,7 +24,7 @@ def kind_of(value: Any) -> str:
 
 
 def parse_json(data: bytes, file: str, problems: list[Problem], **options: Any) -> Any:
-    """The JSON value in `data`; None, with a problem noted, where there is none. Blank data is None without a problem."""
+    """Returns the JSON value in `data`, or None and adds a problem. Blank data is None without a problem."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -67,7 +67,7 @@ def nested_too_deeply(text: str, value: Any) -> bool:
 
 
 def read_json(path: str, problems: list[Problem], **options: Any) -> Any:
-    """The JSON value in a file; None where the file is absent or blank, or, with a problem noted, unreadable."""
+    """Returns the JSON value in a file; None if it is absent or blank, None and a problem if it is unreadable."""
     try:
         data = read_bytes(path, LIMIT)
     except PermissionError:
@@ -82,16 +82,18 @@ def read_json(path: str, problems: list[Problem], **options: Any) -> Any:
 
 
 class Fields:
-    """One JSON object being read: each method takes a field, or its default with a problem noted."""
+    """One JSON object. Each method returns a field, or its default and adds a problem."""
 
     def __init__(self, value: Any, file: str, problems: list[Problem], prefix: str = "") -> None:
-        self.file, self.problems, self.prefix = file, problems, prefix
+        self.file = file
+        self.problems = problems
+        self.prefix = prefix
         if value is not None and not isinstance(value, dict):
             self.problem("", value, f"must be an object, not {kind_of(value)}")
         self.values: dict[str, Any] = value if isinstance(value, dict) else {}
 
     def problem(self, name: str, value: Any, message: str, suggestion: str = "") -> None:
-        """Notes a problem with a field of this object."""
+        """Adds a problem with a field of this object."""
         field = f"{self.prefix}{name}" if name else self.prefix.rstrip(".")
         text = "" if value is None else value if isinstance(value, str) else repr(value)
         self.problems.append(
@@ -99,7 +101,7 @@ class Fields:
         )
 
     def text(self, name: str, default: str = "") -> str:
-        """A string; numbers are taken as they print."""
+        """Returns a string; numbers are converted."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -109,12 +111,12 @@ class Fields:
             self.problem(name, value, f"must be a string, not {kind_of(value)}")
             return default
         if not printable(value):
-            self.problem(name, value, "holds characters that are no text")
+            self.problem(name, value, "contains a NUL character or an unpaired surrogate")
             return default
         return value
 
     def choice(self, name: str, choices: Iterable[str], default: str) -> str:
-        """One of a few words, in any case of letters; the nearest one is suggested."""
+        """Returns one of the choices, ignoring case; a problem suggests the nearest."""
         choices = list(choices)
         value = self.text(name, default)
         for choice in choices:
@@ -124,7 +126,7 @@ class Fields:
         return default
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings without repeats."""
+        """Returns a list of distinct strings."""
         value = self.values.get(name)
         if value is None:
             return ()
@@ -150,7 +152,7 @@ class Fields:
         return value
 
     def items(self, name: str) -> list[Any]:
-        """A list of anything."""
+        """Returns a list of any values."""
         value = self.values.get(name)
         if value is None:
             return []
@@ -161,7 +163,7 @@ class Fields:
 
 
 def printable(text: str) -> bool:
-    """Whether the operating system can carry the text: UTF-8 without NUL."""
+    """Whether a process can be given the text: encodable as UTF-8, without NUL."""
     if "\0" in text:
         return False
     try:
@@ -172,5 +174,5 @@ def printable(text: str) -> bool:
 
 
 def ascii_safe(text: str) -> str:
-    """The text with anything that could not be printed escaped."""
+    """Returns the text, escaped if it could not be printed."""
     return text if printable(text) else ascii(text)[1:-1]

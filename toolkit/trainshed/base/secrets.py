@@ -1,4 +1,4 @@
-"""What looks like a secret, and how it is shown: never."""
+"""Finds what looks like a secret, and masks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MASK = "******"
-SHORTEST_SECRET = 4  # shorter values ("0", "yes") would blank out innocent text
+SHORTEST_SECRET = 4  # masking shorter values ("0", "yes") would mask harmless text
 _NO_SECRETS = ("true", "false", "none", "null")  # likewise
 
 # Patterns are strings, compiled by `re` when first used: a job without secrets never pays for them at start.
@@ -38,7 +38,7 @@ _KNOWN_FORMS = (
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a hyperparameter or variable of this name should never be shown."""
+    """Whether the value of a hyperparameter or variable of this name must not be shown."""
     lower = name.lower()
     if not any(word in lower for word in _SUSPECTS):
         return False
@@ -47,7 +47,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy in which the values of secret names are masked and logins in URLs are blanked, at any depth."""
+    """A copy in which the values of secret names and logins in URLs are masked, at any depth."""
     return {
         key: MASK if is_secret_name(str(key)) and value not in ("", None) else _mask(value) for key, value in values.items()
     }
@@ -90,7 +90,7 @@ def _collect(value: Any, secret: bool, found: set[str]) -> None:
 
 
 def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """`text` without the given secrets, without logins in URLs, without keys of well-known forms."""
+    """Masks the given secrets, logins in URLs, and keys of well-known forms."""
     for secret in secrets:
         text = text.replace(secret, MASK)
     if "://" in text:
@@ -99,7 +99,7 @@ def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
 
 
 def mask_arguments(arguments: list[str], secrets: tuple[str, ...] = ()) -> list[str]:
-    """A command line for showing: the value after `--api-token` (or in `--api-token=...`) is masked, too."""
+    """Masks a command line; also the value after `--api-token` or in `--api-token=...`."""
     shown: list[str] = []
     hide_next = False
     for argument in arguments:
@@ -114,7 +114,7 @@ def mask_arguments(arguments: list[str], secrets: tuple[str, ...] = ()) -> list[
 
 
 def mask_broken(line: str) -> str:
-    """A line of a config file that does not parse, for showing: all that follows the first secret name is starred out."""
+    """Masks a line of a config file that does not parse: everything after the first secret name."""
     for name in re.finditer(r"[\w.-]+", line):
         if is_secret_name(name.group()):
             line = line[: name.end()] + "*" * (len(line) - name.end())

@@ -101,7 +101,7 @@ class Choices:
         """Warns of misspelt `sagemaker_*` hyperparameters, and of distributions that trainshed cannot start."""
         for name, value in self._hps.reserved.items():
             if name in FOREIGN_FLAGS and truthy(value):
-                self._warnings.append(f"{name} asks for a distribution of TensorFlow's, which trainshed has not")
+                self._warnings.append(f"{name} asks for a TensorFlow distribution, which trainshed does not support")
             elif name.startswith("sagemaker_") and name not in KNOWN_RESERVED:
                 near = near_name(name, KNOWN_RESERVED)
                 if near:
@@ -146,7 +146,7 @@ class Choices:
                 Problem("variable SAGEMAKER_TRAINING_MODULE", "must look like package.module:function", value=name)
             )
         if name in PEERS_LAUNCHERS:
-            self._warnings.append(f"SAGEMAKER_TRAINING_MODULE = {name} is not called: trainshed itself starts the script")
+            self._warnings.append(f"SAGEMAKER_TRAINING_MODULE = {name} is not called: trainshed starts the script itself")
             return ""
         return name
 
@@ -165,7 +165,7 @@ class Choices:
         try:
             return int(float(str(value)))
         except (ValueError, OverflowError):
-            self._warnings.append(f"sagemaker_container_log_level = {str(value)[:40]!r} is no log level; using INFO")
+            self._warnings.append(f"sagemaker_container_log_level = {str(value)[:40]!r} is not a log level; using INFO")
             return LOG_LEVELS["INFO"]
 
     def distribution(self, resources: ResourceConfig) -> Distribution:
@@ -269,6 +269,6 @@ class Choices:
         known = [group.name for group in resources.instance_groups]
         for group in groups:
             if known and group not in known:
-                message = f"is none of the job's groups ({', '.join(known)})"
+                message = f"is not one of the job's groups ({', '.join(known)})"
                 self._problems.append(Problem(self._file, message, GROUPS, group, did_you_mean(group, known)))
         return groups

@@ -1,4 +1,4 @@
-"""Who is in the job and what each machine has: records only; `container.cluster` fills them in."""
+"""The hosts of a job and their hardware, as records; `container.cluster` makes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trainshed.base.record import Record
 
 
 class Hardware(Record):
-    """What this host offers. cpus counts what the cgroup and the affinity mask allow, rounded up."""
+    """This host's hardware. cpus: as many as the cgroup and the affinity mask allow, rounded up."""
 
     cpus: int = 1
     gpus: int = 0
@@ -17,14 +17,14 @@ class Hardware(Record):
 
 
 class Cluster(Record):
-    """The hosts of the job in one order that all of them agree on, and this host's place among them.
+    """The hosts of the job, in the same order on each of them, and this host's position.
 
     hosts: the hosts that take part in the distribution; the first one is the master.
     rank: this host's index in `hosts` (node rank).
     processes_per_host: ranks on each host.
     address, port: where rank 0 of the ranks listens.
-    interface: network interface that routes to the other hosts, "" where nobody needs one.
-    scheduler, evidence: who placed the job, and how we know.
+    interface: network interface that routes to the other hosts, "" on a single host.
+    scheduler: what placed the job. evidence: how that is known.
     """
 
     hosts: tuple[str, ...]
@@ -41,7 +41,7 @@ class Cluster(Record):
 
     @property
     def world_size(self) -> int:
-        """Ranks in the whole job."""
+        """Number of ranks in the whole job."""
         return len(self.hosts) * self.processes_per_host
 
     @property

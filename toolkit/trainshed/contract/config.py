@@ -3,7 +3,7 @@
 Formats: `hyperparameters.json`, `inputdataconfig.json` and `resourceconfig.json` are documented by Amazon SageMaker's
 developer guide ("How Amazon SageMaker Provides Training Information"); `checkpointconfig.json`, `debughookconfig.json`,
 `profilerconfig.json` and `tensorboardoutputconfig.json` are what its debugger reads. Absent files and absent fields
-mean defaults. Unknown fields are kept in `raw` and otherwise ignored: the platform adds some from time to time.
+mean defaults. Unknown fields are kept in `raw` and otherwise ignored: the platform adds fields from time to time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class InstanceGroup(Record):
 
 
 class ResourceConfig(Record):
-    """`resourceconfig.json`: who is in the job, as the platform says it."""
+    """`resourceconfig.json`: the hosts of the job according to the platform."""
 
     current_host: str = DEFAULT_HOST
     hosts: tuple[str, ...] = (DEFAULT_HOST,)
@@ -54,7 +54,7 @@ class ResourceConfig(Record):
     network_interface_name: str = DEFAULT_INTERFACE
     topology: tuple[Any, ...] = ()
     raw: dict[str, Any] = {}  # noqa: RUF012
-    given: bool = False  # whether anybody said so, or these are defaults
+    given: bool = False  # False: no file and no variable says so; these are defaults
 
     def group_hosts(self, group: str) -> tuple[str, ...]:
         """The hosts of a group, () for an unknown one."""
@@ -62,7 +62,7 @@ class ResourceConfig(Record):
 
 
 class CheckpointConfig(Record):
-    """`checkpointconfig.json`: the folder that the platform keeps in step with an S3 prefix."""
+    """`checkpointconfig.json`: the folder that the platform synchronises with an S3 prefix."""
 
     local_path: str
     s3_uri: str = ""

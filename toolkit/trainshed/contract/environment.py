@@ -1,8 +1,8 @@
 """The environment that the user's script sees: the superset of what `sagemaker-training` and SDK v3's drivers set.
 
-Names, types and JSON forms are theirs (`tests/contract/golden` holds recorded examples). A value is text as it is,
-None is "", everything else is compact JSON with sorted keys. Names that a shell could not read are set twice, once as
-the peers spell them and once with `_` (`SM_HP_LEARNING-RATE` and `SM_HP_LEARNING_RATE`).
+Names, types and JSON forms are theirs (recorded examples: `tests/unit/contract/golden`). Strings are set unchanged,
+None as "", everything else as compact JSON with sorted keys. Names that a shell cannot parse are set twice, as Amazon's
+toolkits spell them and with `_` (`SM_HP_LEARNING-RATE` and `SM_HP_LEARNING_RATE`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 # Linux refuses to start a program with a longer string (MAX_ARG_STRLEN, 32 pages, with the terminating NUL).
 LONGEST = 131_072 - 1
-# transformers takes these two as the order to import Amazon's closed libraries, which no job of ours runs on.
+# With one of these set, transformers imports Amazon's closed libraries, which are absent here.
 _FOREIGN_FLAGS = ("sagemaker_distributed_dataparallel_enabled", "sagemaker_mpi_enabled")
-# Reserved hyperparameters that have a field of their own; all others are "framework parameters".
+# Reserved hyperparameters with their own field; all others are "framework parameters".
 _FIELDS = frozenset(
     {
         "sagemaker_program",
@@ -44,7 +44,7 @@ def script_environment(
     """The SM_* variables (and the few others of the contract) for the script, and warnings about those left out.
 
     Args:
-        code_dir: folder that holds the user's code, the script's working directory.
+        code_dir: folder with the user's code; the script's working directory.
         entry_point: the program's name as the job gives it.
         arguments: the script's command line, as made from the hyperparameters.
     """
@@ -125,13 +125,13 @@ def script_environment(
     for name in [name for name, value in environment.items() if len(os.fsencode(name + value)) >= LONGEST]:
         del environment[name]
         warnings.append(
-            f"{name} is longer than the 128 KiB that Linux allows a variable and is left out; read the file instead"
+            f"{name} is not set: it is longer than the 128 KiB that Linux allows for a variable; read the file instead"
         )
     return environment, warnings
 
 
 def _distribution_hosts(job: TrainingJob, cluster: Cluster) -> list[str]:
-    """The hosts that take part in the distribution; none where there are groups and nobody asked for a distribution."""
+    """Returns the hosts of the distribution; none where the job has groups but does not ask for a distribution."""
     if not cluster.participates:
         return [host for group in job.distribution.groups for host in job.resources.group_hosts(group)]
     asked = job.distribution.asked_by or not job.resources.instance_groups

@@ -1,8 +1,8 @@
-"""Hyperparameters: what the caller wrote, what it means, and how it reaches the script.
+"""Hyperparameters: how they are written, what they mean, and how they reach the script.
 
 The platform hands over a flat JSON object of strings. Each string is JSON where it parses as JSON, else itself
-(SDK v2 encodes values, raw API callers do not). Numbers keep the spelling of the one who wrote them: `1.10` stays
-`1.10` on the command line, `1e5` stays `1e5`.
+(SDK v2 encodes values, raw API callers do not). Numbers keep their spelling: `1.10` stays `1.10` on the
+command line, `1e5` stays `1e5`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class SpelledFloat(float):
 
 
 class Hyperparameters(Record):
-    """Decoded hyperparameters, split by whom they are for; insertion order is the file's.
+    """Decoded hyperparameters, split into the script's and the reserved ones, in the file's order.
 
     user: what the script gets, by name. Values are JSON values; floats are `SpelledFloat`.
     reserved: `sagemaker_*`, `trainshed_*` and the tuner's own, which never reach the script.
     """
 
-    user: dict[str, Any] = {}  # noqa: RUF012 (records are frozen; nobody writes into a default)
+    user: dict[str, Any] = {}  # noqa: RUF012 (records are frozen; defaults are never changed)
     reserved: dict[str, Any] = {}  # noqa: RUF012
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -71,9 +71,9 @@ def decode(raw: Mapping[str, Any]) -> Hyperparameters:
 
 
 def decode_value(value: Any) -> Any:
-    """The JSON value that a string spells, or the string itself; anything else as it is.
+    """Returns the JSON value that a string spells, else the string; any other value unchanged.
 
-    An integer of over 4,300 digits and lists nested beyond any use are left as the string, too.
+    Integers of over 4,300 digits and lists of over 100 levels stay strings.
     """
     if not isinstance(value, str):
         return value
@@ -90,18 +90,19 @@ def truthy(value: Any) -> bool:
 
 
 def check(raw: Mapping[str, Any], file: str) -> list[Problem]:
-    """What the operating system could not pass on: NUL characters and lone surrogates in names or values."""
+    """Returns the problems of names and values that a process cannot be given: NUL characters, unpaired surrogates."""
     problems = []
     for name, value in raw.items():
         decoded = decode_value(value)
         items = decoded if isinstance(decoded, list) else ()
         passed = "\n".join((name, _python_text(decoded), to_environment_text(decoded), *map(to_json_text, items)))
+        place = ascii_safe(shorten(name, 40))
         if "\0" in passed:
-            problems.append(
-                Problem(file, "holds a NUL character, which no command line can carry", ascii_safe(shorten(name, 40)))
-            )
+            message = "contains a NUL character, which cannot be passed on a command line"
+            problems.append(Problem(file, message, place))
         elif not printable(passed):
-            problems.append(Problem(file, "holds half of a surrogate pair, which is no text", ascii_safe(shorten(name, 40))))
+            message = "contains an unpaired surrogate and cannot be encoded as UTF-8"
+            problems.append(Problem(file, message, place))
     return problems
 
 
@@ -111,7 +112,7 @@ def to_argv(user: Mapping[str, Any], style: str = "sagemaker") -> list[str]:
     sagemaker: as `sagemaker-training` 5.1.4 builds them: names sorted, `-k` for one letter, exactly one value each,
         `True`/`False`, "" for None, Python spelling of lists, `k=v,k=v` for objects; numbers keep their spelling.
     json: as SDK v3's drivers: in the file's order, always `--name`, values as JSON (`true`, `null`, `[1,2]`), strings bare.
-    flags: as command lines are written by hand: sorted, `--name` for true, nothing for false and null, one value each
+    flags: as people write command lines: sorted, `--name` for true, nothing for false and null, one value each
         for the items of a list, JSON for objects.
     """
     if style == "json":
@@ -143,14 +144,17 @@ def _python_text(value: Any) -> str:
 
 
 def to_json_text(value: Any) -> str:
-    """Strings as they are, numbers as they were spelled, everything else as JSON; None is `null`."""
+    """Returns strings unchanged, numbers in their spelling, everything else as JSON; None is `null`."""
     if isinstance(value, (str, SpelledFloat)):
         return str(value)
     return json.dumps(value)
 
 
 def to_environment_text(value: Any) -> str:
-    """A value as environment variable: "" for None, strings and numbers as written, else compact JSON with sorted keys."""
+    """Returns a value as text for an environment variable.
+
+    "" for None, strings and numbers as written, else compact JSON with sorted keys.
+    """
     if value is None:
         return ""
     if isinstance(value, (str, SpelledFloat)):
@@ -161,7 +165,7 @@ def to_environment_text(value: Any) -> str:
 def variable_names(prefix: str, name: str) -> tuple[str, ...]:
     """`SM_HP_` + `learning-rate` gives both `SM_HP_LEARNING-RATE` (as the peers name it) and `SM_HP_LEARNING_RATE`.
 
-    Shells drop variables whose names they cannot read, hence the second form. A name with `=` has only that one.
+    Shells drop variables whose names they cannot parse, hence the second form. A name with `=` has only the second.
     """
     exact = prefix + name.upper()
     readable = prefix + re.sub(_UNREADABLE, "_", name).upper()

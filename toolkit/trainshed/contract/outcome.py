@@ -1,4 +1,4 @@
-"""`output/failure` and `output/success`: the two files by which the platform and the SDKs learn how a job ended."""
+"""`output/failure` and `output/success`, from which the platform and the SDKs read how a job ended."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ REASON_BYTES = 1024  # the platform's FailureReason takes the first 1,024 charac
 
 
 class Failure(Record):
-    """Why a job failed: the first cause, for a person.
+    """Why a job failed: the first cause.
 
     kind: `UserError` (the script or its input), `JobError`, `ProgramError`, `LaunchError`, `ClusterError`, `Interrupted`,
         `Stopped` (ended because another host had failed), `Hang` (all ranks stood still), `InternalError`.
     summary: one line: rank and host that failed first, how, exception and message.
     place: the user's file:line and function, "" where unknown.
-    hint: what to do, "" where we do not know.
+    hint: what to do, "" where unknown.
     tail: the last lines that the failing rank printed.
-    at: seconds from the start of the run to the failure's first sign (its traceback, or the exit).
+    at: seconds from the start of the run to the first sign of the failure (its traceback, or the exit).
     details: everything else (all problems of a job, the full traceback).
     """
 
@@ -40,7 +40,7 @@ class Failure(Record):
     at: float = 0.0
 
     def text(self) -> str:
-        """The failure file: diagnosis first, so that the first 1,024 bytes say what matters, then details and tail."""
+        """Returns the failure file's text: the diagnosis within the first 1,024 bytes, then details and tail."""
         hint = f"hint: {self.hint}" if self.hint else ""
         place = f"  at {self.place}" if self.place else ""
         room = REASON_BYTES - len(f"{self.kind}: \n{place}\n{hint}\n".encode("utf-8", "replace")) - 1
@@ -50,7 +50,7 @@ class Failure(Record):
 
 
 def clip(text: str, limit: int) -> str:
-    """`text` cut to `limit` bytes of UTF-8 without splitting a character, the cut shown."""
+    """Cuts `text` to `limit` bytes of UTF-8 without splitting a character; `...` marks the cut."""
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode()
@@ -58,26 +58,26 @@ def clip(text: str, limit: int) -> str:
 
 
 def clear_outcome(paths: Paths) -> None:
-    """Removes the files of an earlier run, so that they cannot speak for this one."""
+    """Removes the outcome of an earlier run."""
     remove(paths.failure)
     remove(paths.success)
 
 
 def write_success(paths: Paths) -> None:
-    """The empty success file; any failure file goes away first. Raises OSError."""
+    """Writes the empty success file and removes any failure file. Raises OSError."""
     remove(paths.failure)
     write_atomic(paths.success, b"")
 
 
 def write_failure(paths: Paths, text: str) -> None:
-    """The failure file. What the user's script wrote there itself stays first. Raises OSError."""
+    """Writes the failure file, after what the script itself wrote there. Raises OSError."""
     remove(paths.success)
     own = read_own_failure(paths)
     write_atomic(paths.failure, f"{own.rstrip()}\n\n{text}" if own else text)
 
 
 def read_own_failure(paths: Paths) -> str:
-    """What the user's script wrote as its own failure reason, "" where it wrote none."""
+    """Returns the failure reason that the script wrote, "" if it wrote none."""
     try:
         data = read_bytes(paths.failure, 1 << 20, cut=True)
     except OSError:
@@ -86,7 +86,7 @@ def read_own_failure(paths: Paths) -> str:
 
 
 def writable(folder: str) -> bool:
-    """Whether files can be made in the folder (made if absent)."""
+    """Creates the folder if absent; returns whether files can be created in it."""
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError:

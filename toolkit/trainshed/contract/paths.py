@@ -1,4 +1,4 @@
-"""Where things lie: the folders of /opt/ml, with `SAGEMAKER_BASE_DIR` to move the root."""
+"""The folders of /opt/ml; `SAGEMAKER_BASE_DIR` moves the root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER_VARIABLES = ("SM_MODEL_DIR", "SM_OUTPUT_DIR", "SM_OUTPUT_DATA_DIR", "SM_O
 
 
 class Paths(Record):
-    """Absolute paths of one job; `base` is /opt/ml unless `SAGEMAKER_BASE_DIR` says otherwise."""
+    """Absolute paths of one job; `base` is /opt/ml, or `SAGEMAKER_BASE_DIR`."""
 
     base: str
     model: str
@@ -28,9 +28,9 @@ class Paths(Record):
 
     @staticmethod
     def of(base: str, environ: Mapping[str, str] | None = None) -> Paths:
-        """The paths below `base`; a folder that the environment names (SM_MODEL_DIR ...) wins over the derived one.
+        """Returns the paths below `base`; folders in the environment (SM_MODEL_DIR ...) win.
 
-        Relative ones are left out: `read_job` reports them.
+        Relative ones are ignored here; `read_job` reports them.
         """
         environ = {name: (environ or {}).get(name, "") for name in FOLDER_VARIABLES}
         environ = {name: folder for name, folder in environ.items() if folder.startswith("/")}
@@ -53,7 +53,7 @@ class Paths(Record):
 
     @property
     def input(self) -> str:
-        """Everything the platform hands in."""
+        """The platform's input: config files and data."""
         return f"{self.base}/input"
 
     @property
@@ -63,12 +63,12 @@ class Paths(Record):
 
     @property
     def input_data(self) -> str:
-        """One folder a channel."""
+        """The channels' data, one folder each."""
         return f"{self.base}/input/data"
 
     @property
     def logs(self) -> str:
-        """One file a rank, every byte it printed."""
+        """The ranks' output, one file each."""
         return f"{self.output_data}/logs"
 
     @property
@@ -78,10 +78,10 @@ class Paths(Record):
 
     @property
     def success(self) -> str:
-        """An empty file, there only when the job succeeded."""
+        """An empty file; exists only when the job succeeded."""
         return f"{self.output}/success"
 
     @property
     def metrics(self) -> str:
-        """`SAGEMAKER_METRICS_DIRECTORY`: JSON lines, one file a process."""
+        """`SAGEMAKER_METRICS_DIRECTORY`: JSON lines, one file for each process."""
         return f"{self.output}/metrics/sagemaker"

@@ -61,7 +61,7 @@ def read_job(environ: Mapping[str, str]) -> TrainingJob:
 
     Raises:
         NoJobError: nothing describes a job.
-        JobError: something is wrong; holds every problem found.
+        JobError: the job has problems; the error lists all of them.
     """
     reading = Reading(environ)
     hps, file = reading.hyperparameters()
@@ -174,7 +174,7 @@ class Reading:
         current = current or hosts[0]
         for host in (*hosts, current):
             if not re.fullmatch(HOST_NAME, host):
-                fields.problem("hosts" if host in hosts else "current_host", host, "is no host name")
+                fields.problem("hosts" if host in hosts else "current_host", host, "is not a valid host name")
         if current not in hosts and len(self.problems) == before:
             message = f"is not among the hosts ({', '.join(hosts[:5])})"
             fields.problem("current_host", current, message, did_you_mean(current, hosts))
@@ -182,7 +182,7 @@ class Reading:
         group = fields.text("current_group_name") or fields.text("current_instance_group") or DEFAULT_GROUP
         names = [item.name for item in groups]
         if groups and group not in names and len(self.problems) == before:
-            message = f"is none of the groups ({', '.join(names)})"
+            message = f"is not one of the groups ({', '.join(names)})"
             fields.problem("current_group_name", group, message, did_you_mean(group, names))
         return ResourceConfig(
             current_host=current,
@@ -305,7 +305,7 @@ class Reading:
         channels = []
         for name in sorted(config.values):
             if not re.fullmatch(CHANNEL_NAME, name) or name in (".", ".."):
-                config.problem(name, None, "is no channel name: up to 64 letters, digits, '.', '_' and '-'")
+                config.problem(name, None, "is not a valid channel name: up to 64 letters, digits, '.', '_' and '-'")
                 continue
             fields = Fields(config.values[name], place, self.problems, f"{name}.")
             channels.append(
@@ -354,7 +354,7 @@ class Reading:
         try:
             re.compile(regex)
         except (re.error, RecursionError, OverflowError) as error:
-            self.warnings.append(f"metric {name!r}: its regex does not compile here and is left out: {error}")
+            self.warnings.append(f"metric {name!r}: ignored, because Python cannot compile its regex: {error}")
             return None
         return MetricDefinition(name=name, regex=regex)
 

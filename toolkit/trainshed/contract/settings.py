@@ -138,7 +138,7 @@ def read_settings(
             key = name[len("trainshed_") :].lower()
             if key not in Settings._fields:
                 known = [f"{name[: len('trainshed_')]}{x if name.islower() else x.upper()}" for x in Settings._fields]
-                problems.append(Problem(source, "is no setting of trainshed", name, suggestion=near_name(name, known)))
+                problems.append(Problem(source, "is not a setting of trainshed", name, suggestion=near_name(name, known)))
                 continue
             if value in ("", None):
                 continue

@@ -1,1 +1,1 @@
-"""A folder for PYTHONPATH; this file makes packaging take it along."""
+"""A folder for PYTHONPATH; this file makes it part of the package."""

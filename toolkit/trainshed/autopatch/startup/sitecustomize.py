@@ -1,6 +1,6 @@
-"""Python runs this file at its start when its folder is on PYTHONPATH, which the launcher sees to for jobs that ask.
+"""Installs the hooks of a job. Python runs this file at its start; the launcher puts its folder on PYTHONPATH.
 
-There can be only one `sitecustomize`, so one of the user's (or the distribution's) that this file hides runs first.
+Python runs only one `sitecustomize`, so this file first runs the one that it hides (the user's or the distribution's).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _install() -> None:
     try:
         from trainshed import autopatch
     except ImportError as error:
-        print(f"trainshed: the hooks of this job are not possible: {error}", file=sys.stderr)
+        print(f"trainshed: the hooks of this job cannot be installed: {error}", file=sys.stderr)
         return
     autopatch.install()
 

@@ -99,7 +99,7 @@ def unpack(store: str, live: str) -> int:
             for entry in archive:
                 path = os.path.normpath(f"{live}/{entry.name}")
                 if not entry.isfile() or entry.name.startswith("/") or not path.startswith(f"{live}/"):
-                    raise ValueError(f"{store} names {entry.name!r}, which is no file of a cache")
+                    raise ValueError(f"{store} names {entry.name!r}, which is not a file of the compile cache")
                 if os.path.exists(path):
                     continue
                 content = archive.extractfile(entry)

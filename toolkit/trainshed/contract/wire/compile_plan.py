@@ -1,4 +1,4 @@
-"""The training compiler as data: what a job asks for, and what `train` tells the ranks about it."""
+"""The training compiler as data: what a job asks for, and what `train` passes to its ranks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DEBUG = "sagemaker_training_compiler_debug_mode"
 class CompilerRequest(Record):
     """What the job asks of the compiler.
 
-    backend: one of `BACKENDS`, "" where nobody asks.
+    backend: one of `BACKENDS`, "" if the job does not ask for one.
     asked_by: the hyperparameter or variable that says so.
-    debug: whether the compiler is to write down what it does.
+    debug: whether the compiler writes a log.
     mode, regional, dynamic: `settings.Settings` explains them.
     """
 
@@ -45,12 +45,12 @@ class CompilerRequest(Record):
 
 
 class CompilePlan(Record):
-    """What the ranks are told, in the variable `COMPILE_PLAN`.
+    """What the ranks compile and how, passed in the variable `COMPILE_PLAN`.
 
     backend: `inductor` or `xla`.
     host: this host's name, for reports.
     report: folder for the ranks' reports, `<host>.rank<rank>.json`.
-    live: folder of the compile cache on local disk, "" where there is none.
+    live: folder of the compile cache on local disk, "" for none.
     store: file that keeps the cache between runs, "" for none.
     keeper: whether this host writes `store` (otherwise only where it is missing).
     """
@@ -72,7 +72,7 @@ class CompilePlan(Record):
 
 
 def plan_of(environ: Mapping[str, str]) -> CompilePlan | None:
-    """The plan that a rank was given, None where there is none, or none that can be read."""
+    """Returns the plan in a rank's environment, None if it is absent or unreadable."""
     try:
         value = json.loads(environ.get(COMPILE_PLAN) or "null")
         return CompilePlan(**value) if isinstance(value, dict) else None

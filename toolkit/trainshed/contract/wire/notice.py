@@ -1,12 +1,12 @@
-"""How a notice of interruption travels from the supervisor to the ranks, and their answer back. Files, nothing else.
+"""Notices of interruption, from the supervisor to the ranks, and their answers; both are files.
 
 The supervisor of each host sets `TRAINSHED_NOTICE_FILE` for its ranks: the name of a file that does not exist. When a
 notice comes (a stop signal, a cloud's announcement, Slurm's warning), the file appears, whole, by rename: one JSON
-object, a `Notice`. A later, more urgent notice replaces it with a higher `number`. Who can stop at a step boundary
-(`trainshed.checkpoint`) looks at the file's inode from time to time, which costs a microsecond; nobody else has to.
+object, a `Notice`. A later, more urgent notice replaces it with a higher `number`. A loop that can stop at a step
+boundary (`trainshed.checkpoint`) looks at the file's inode from time to time, which costs a microsecond.
 
-A rank that stops because of a notice leaves its answer beside the file, `interrupted.rank<n>.json`, an `Answer`: by
-that the supervisor tells an interruption from a success, also on hosts that got no notice themselves.
+A rank that stops because of a notice leaves its answer beside the file, `interrupted.rank<n>.json`, an `Answer`: from
+it the supervisor tells an interruption from a success, also on hosts without a notice.
 
 Stop signals still reach the script as signals, at once. Announcements of a platform (`stop` true) reach those ranks
 that have a handler for SIGTERM as SIGTERM; the others go on, as the platform's own signal is still to come.
@@ -28,13 +28,13 @@ _LIMIT = 1 << 20  # bytes
 
 
 class Notice(Record):
-    """That this host's time is running out.
+    """An announced interruption of this host.
 
     number: counts the notices of a run, from 1.
-    source: who says so: `SIGTERM`, `ec2`, `ec2-rebalance`, `gce`, `azure`, `slurm`.
+    source: what announced it: `SIGTERM`, `ec2`, `ec2-rebalance`, `gce`, `azure`, `slurm`.
     reason: for a person, on one line.
     stop: whether to save and stop; false where only the risk has grown: save and go on.
-    received, deadline: seconds since the epoch; deadline None where nobody says.
+    received, deadline: seconds since the epoch; deadline None if unknown.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Notice(Record):
     deadline: float | None = None
 
     def seconds_left(self, now: float) -> float | None:
-        """Until the deadline; None where there is none."""
+        """Seconds until the deadline, None if unknown."""
         return None if self.deadline is None else max(0.0, self.deadline - now)
 
 
@@ -65,7 +65,7 @@ def write_notice(path: str, notice: Notice) -> None:
 
 
 def read_notice(path: str) -> Notice | None:
-    """The notice, None where there is none (or none that can be read)."""
+    """Returns the notice, None if it is absent or unreadable."""
     value = _read(path)
     try:
         return None if value is None else Notice(**value)
@@ -100,7 +100,7 @@ class Watch:
         self._number = 0
 
     def look(self) -> Notice | None:
-        """A notice that has not been returned before."""
+        """Returns a notice that has not been returned before, else None."""
         if not self._path:
             return None
         try:

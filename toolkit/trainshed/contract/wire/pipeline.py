@@ -1,6 +1,6 @@
-"""What a pipeline can be told: our own names, and those of Amazon's `mp_parameters`.
+"""Settings of a pipeline, by our names and by those of Amazon's `mp_parameters`.
 
-Here because both wings read it: `train` and the runner check a job's parameters before anything starts, and hand them to
+Both sides read them: `train` and the runner check a job's parameters before anything starts, and hand them to
 the ranks as the variable `TRAINSHED_PIPELINE`, where `trainshed.parallel` takes them.
 """
 
@@ -53,7 +53,7 @@ class PipelineSettings(Record):
         "interleavedzerobubble" (that with a backward in two parts).
     virtual_stages: stages a rank, for the last two.
     optimize: "speed" or "memory"; sets memory_weight's default to 0 or 0.8.
-    memory_limit: MiB a stage may take; 0 is no limit.
+    memory_limit: MiB that a stage may use; 0 means unlimited.
     placement_strategy: "cluster" (neighbouring ranks form a pipeline), "spread", or a permutation of "DPT".
     partition_file: a plan to use; if it does not exist, the plan that is made is written there.
     atomic: modules that are not opened.
@@ -137,7 +137,7 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Pip
             continue
         if name not in PipelineSettings._fields:
             raise PipelineError(
-                f"{where}: {key}: no such setting", hint=did_you_mean(key, [*PipelineSettings._fields, "partitions"])
+                f"{where}: {key}: not a pipeline setting", hint=did_you_mean(key, [*PipelineSettings._fields, "partitions"])
             )
         values[name] = _convert(name, value, where)
     settings = PipelineSettings(**values)
