@@ -195,7 +195,7 @@ def test_a_host_with_an_empty_disk_fetches_the_copy(run: Run, tmp_path: Path) ->
     assert result["right"] and result["values"]["stage1"] == 2.0
     assert names(tmp_path / "elsewhere") == ["latest"]
     missing = run("load", tmp_path / "elsewhere/other", 1, url)[0]["error"]
-    assert "there is no whole copy" in missing
+    assert f"{url}/other: there is no copy" in missing
 
 
 def test_pruning_keeps_the_newest_whole_ones_and_all_that_does_not_belong(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
 
@@ -49,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         if options.keep_last < 1:
             return _fail("prune needs --keep-last of at least 1")
         gone = folders.prune(path, keep_last=options.keep_last, keep_every=options.keep_every)
-        print(f"deleted {len(gone)}: {', '.join(map(folders.name_of, gone))}" if gone else "nothing to delete")
+        print(f"deleted {len(gone)}: {', '.join(map(folders.STEPS.name_of, gone))}" if gone else "nothing to delete")
         return 0
     if options.command == "convert":
         if not options.file:
@@ -71,7 +70,7 @@ def _list(path: str, verify: bool) -> int:
             rows[one.path] = f"not whole: {error}"
             wrong += 1
     for name in os.listdir(path):
-        if re.fullmatch(r"checkpoint-\d+", name):
+        if sealed.CHECKPOINTS.step_of(name) is not None:
             rows[f"{path}/{name}"], bad = _sealed(f"{path}/{name}", verify)
             wrong += bad
     for name in sorted(rows, key=_step, reverse=True):

@@ -59,7 +59,7 @@ def _pin(tensor: torch.Tensor) -> bool:
     return int(result) == 0
 
 
-class Snapshot:
+class SnapshotMemory:
     """Copies tensors into the kept buffer."""
 
     def __init__(self) -> None:

@@ -8,17 +8,15 @@ import time
 
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
-from trainshed.contract.wire.notice import Answer, Notice, write_answer
-from trainshed.contract.wire.variables import NOTICE_FILE
 
 from . import folder as folders
 from . import ranks as ranks_module
+from .agreement import Agreement
 from .errors import CheckpointError
-from .interrupt import Interrupts
 from .policy import History, Policy
 from .resume import Resumed, resume
 from .save import CopyError, Retention, SaveError, explain
-from .snapshots import Shots
+from .snapshots import Snapshots
 from .state import all_states
 
 TYPE_CHECKING = False
@@ -85,7 +83,6 @@ class Checkpointer:
         self.folder = "" if folder is None else os.path.abspath(folder)
         self._intervals = (every_steps, every_seconds)
         self._policy = Policy(*self._intervals, time.monotonic(), History())
-        self._check_seconds = check_seconds
         self._states = all_states(
             model, optimizer, {"scheduler": scheduler, "scaler": scaler, "data": data, **(extra or {})}
         )
@@ -101,11 +98,8 @@ class Checkpointer:
             from .remote import Remote
 
             self._remote = Remote(copy_to)
-        self._shots = Shots(self.folder, self._ranks, self._states, keep, self._remote)
-        self._interrupts = Interrupts()
-        self._notice: Notice | None = None
-        self._save_once = False
-        self._next_check = 0
+        self._snapshots = Snapshots(self.folder, self._ranks, self._states, keep, self._remote)
+        self._agreement = Agreement(self._ranks, self._say, check_seconds)
         self._pending = -1  # step of the snapshot being written
         self._stepped_at = time.monotonic()
         self.last_step = -1  # that of the newest checkpoint that is durable
@@ -135,7 +129,7 @@ class Checkpointer:
         problem = ""
         if self._remote is not None:
             try:
-                self._remote.fetch(self.folder, self._say)
+                self._remote.fetch_newest(self.folder, self._say)
             except OSError as error:
                 problem = f"{error.filename}: {error.strerror}"
         problem = next((one for one in self._ranks.gather(problem) if one), "")
@@ -165,12 +159,12 @@ class Checkpointer:
             CheckpointError: the writing thread broke down (a full disk is only reported, on stderr).
         """
         now = time.monotonic()
-        self._policy.stepped(now - self._stepped_at, self._shots.writer.busy)
+        self._policy.stepped(now - self._stepped_at, self._snapshots.writer.busy)
         self._stepped_at = now
         due = bool(self.folder) and self._policy.step_due(step)
         if self.folder:
-            self._shots.prepare()
-        if self.interrupted or (step < self._next_check and not due):
+            self._snapshots.prepare()
+        if self.interrupted or not (due or self._agreement.due(step)):
             return self.interrupted
         self._consider(step, due, metrics or {})
         self._stepped_at = time.monotonic()
@@ -194,20 +188,20 @@ class Checkpointer:
     @property
     def busy(self) -> bool:
         """Whether a snapshot is being written."""
-        return self._shots.writer.busy
+        return self._snapshots.writer.busy
 
     def wait(self) -> None:
         """Until the newest snapshot is durable, or has failed; `last_step` and `failures` then say which."""
-        self._shots.writer.wait()
+        self._snapshots.writer.wait()
         fatal = self._collect()
         if fatal is not None:
             raise CheckpointError(f"writing checkpoints failed: {fatal}") from fatal
 
     def close(self) -> None:
         """Waits for the checkpoint being written and lets SIGTERM end the process again. The last call."""
-        self._shots.writer.wait()
+        self._snapshots.writer.wait()
         self._collect()
-        self._interrupts.close()
+        self._agreement.close()
         self._ranks.close()
 
     def __enter__(self) -> Checkpointer:
@@ -219,42 +213,22 @@ class Checkpointer:
     def _consider(self, step: int, due: bool, metrics: Mapping[str, float]) -> None:
         """Agrees with the other ranks on what to do after this step, and does it."""
         now = time.monotonic()
-        self._look()
         fatal = self._collect()
-        notice = self._notice
-        left = notice.seconds_left(time.time()) if notice else None
-        stop, once, late, busy, broken, write, less, step_seconds = self._ranks.highest(
-            [
-                notice is not None and notice.stop,
-                self._save_once,
-                self._policy.due(now),
-                self._shots.writer.busy,
-                fatal is not None,
-                self._policy.write,
-                -1e9 if left is None else -left,
-                self._policy.step_seconds,
-            ]
+        policy = self._policy
+        agreed = self._agreement.agree(
+            step,
+            policy.step_seconds,
+            [policy.due(now), self._snapshots.writer.busy, fatal is not None, policy.write],
         )
-        self._next_check = step + 1
-        if self._ranks.world_size > 1 and step_seconds > 0:
-            self._next_check = step + max(1, int(self._check_seconds / step_seconds))
+        late, busy, broken, write = agreed.highest
         if broken:
             raise CheckpointError(f"writing checkpoints failed: {fatal or 'on another rank'}") from fatal
-        if stop:
-            self._stop(step, metrics, hurried=bool(busy) and -less < 1.5 * write)
-        elif self.folder and (due or once or (late and not busy)):
-            self._save_once = False
+        if agreed.stop:
+            self._stop(step, metrics, hurried=bool(busy) and agreed.seconds_left < 1.5 * write)
+        elif self.folder and (due or agreed.save or (late and not busy)):
+            self._agreement.saving()
             self._finish_pending(check=bool(busy))
-            self._save(step, metrics, "notice" if once else "interval")
-
-    def _look(self) -> None:
-        notice = self._interrupts.look()
-        while notice is not None:
-            self._say(f"notice: {notice.reason}")
-            self._save_once = self._save_once or not notice.stop
-            if notice.stop or self._notice is None:
-                self._notice = notice
-            notice = self._interrupts.look()
+            self._save(step, metrics, "notice" if agreed.save else "interval")
 
     def _stop(self, step: int, metrics: Mapping[str, float], hurried: bool) -> None:
         """The last checkpoint of this run. `hurried`: there is no time for another than the one being written."""
@@ -262,35 +236,26 @@ class Checkpointer:
         if self.folder and (failed or not hurried) and self._anywhere(self.last_step != step):
             self._save(step, metrics, "notice")
             failed = self._finish_pending()
-        reasons = [reason for reason in self._ranks.gather(self._notice.reason if self._notice else "") if reason]
-        reason = reasons[0] if reasons else "interrupted"
-        saved = self.last_step
-        name = folders.name_of(saved) if saved > 0 and not failed else ""
-        self._say(f"stopping after step {step}: {reason}; " + (f"saved as {name}" if name else "not saved"))
         self.interrupted = True
-        path = os.environ.get(NOTICE_FILE, "")
-        if path:
-            checkpoint = f"{self.folder}/{name}" if name else ""
-            try:
-                write_answer(path, Answer(rank=self._ranks.rank, step=step, checkpoint=checkpoint, reason=reason))
-            except OSError as error:
-                self._say(f"the supervisor could not be told: {error.strerror}")
+        saved = self.last_step
+        name = folders.STEPS.name_of(saved) if saved > 0 and not failed else ""
+        self._agreement.answer(step, f"saved as {name}", f"{self.folder}/{name}" if name else "")
 
     def _save(self, step: int, metrics: Mapping[str, float], reason: str) -> None:
         """Takes the snapshot and starts writing it; nothing else is being written."""
         began = time.monotonic()
         self._pending = step
-        self._shots.start(step, reason, self._policy.so_far(began).plain(), metrics)
+        self._snapshots.start(step, reason, self._policy.so_far(began).plain(), metrics)
         now = time.monotonic()
         self._policy.saved(now, now - began)
 
     def _collect(self) -> BaseException | None:
         """Notes how the last write ended, once it has; returns an error that is none of the disk's."""
-        if self._pending < 0 or self._shots.writer.busy:
+        if self._pending < 0 or self._snapshots.writer.busy:
             return None
         step, self._pending = self._pending, -1
-        self._policy.written(self._shots.writer.seconds)
-        error = self._shots.writer.take_error()
+        self._policy.written(self._snapshots.writer.seconds)
+        error = self._snapshots.writer.take_error()
         if error is None or isinstance(error, CopyError):
             self.last_step = step
             if error is not None:
@@ -304,7 +269,7 @@ class Checkpointer:
 
     def _finish_pending(self, check: bool = True) -> bool:
         """Waits for the write in progress; whether it failed on any rank. Collective if `check`."""
-        self._shots.writer.wait()
+        self._snapshots.writer.wait()
         failures = self.failures
         fatal = self._collect()
         if not check:

@@ -26,8 +26,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NAME = re.compile(r"step-(\d{12})")
-ASIDE, GONE = ".aside-", ".gone-"
+ASIDE = ".aside-"
+GONE = ".gone-"
+
+
+class Naming(Record):
+    """How checkpoints of one kind are named: a prefix and the step, with at least so many digits."""
+
+    prefix: str
+    digits: int = 1
+
+    def name_of(self, step: int) -> str:
+        """The name of a step's checkpoint."""
+        return f"{self.prefix}{step:0{self.digits}d}"
+
+    def step_of(self, name: str) -> int | None:
+        """The step in a checkpoint's name; None where the name is not of this kind."""
+        number = name.removeprefix(self.prefix)
+        if not (number.isascii() and number.isdigit()):
+            return None
+        return int(number) if self.name_of(int(number)) == name else None
+
+
+STEPS = Naming(prefix="step-", digits=12)  # names sort as their steps do
 
 
 class Found(Record):
@@ -54,25 +75,10 @@ class Skipped(Record):
         return f"{os.path.basename(self.path)} passed over: {self.why}"
 
 
-def name_of(step: int) -> str:
-    """The name of a step's checkpoint; names sort as steps do."""
-    return f"step-{step:012d}"
-
-
-def is_name(name: str) -> bool:
-    """Whether a checkpoint may be called so."""
-    return _NAME.fullmatch(name) is not None
-
-
-def step_of(name: str) -> int:
-    """The step in a checkpoint's name."""
-    return int(name.rpartition("-")[2])
-
-
 def scan(folder: str) -> tuple[list[Found], list[Skipped]]:
     """The checkpoints in a folder, newest first, judged by manifests and file sizes alone, and what was passed over."""
     try:
-        names = sorted((name for name in os.listdir(folder) if _NAME.fullmatch(name)), reverse=True)
+        names = sorted((name for name in os.listdir(folder) if STEPS.step_of(name) is not None), reverse=True)
     except OSError:
         return [], []
     found: list[Found] = []
@@ -94,7 +100,7 @@ def open_checkpoint(path: str, *, any_name: bool = False) -> Found:
     Raises:
         Damaged: it is not whole, or not a checkpoint of this package.
     """
-    match = _NAME.fullmatch(os.path.basename(path))
+    step = STEPS.step_of(os.path.basename(path))
     try:
         names = sorted(name for name in os.listdir(path) if name.endswith(".manifest") and not name.startswith("."))
     except OSError as error:
@@ -104,7 +110,7 @@ def open_checkpoint(path: str, *, any_name: bool = False) -> Found:
     parts = [manifests.read(f"{path}/{name}") for name in names]
     newest = max(parts, key=lambda part: part.created)
     parts = sorted((part for part in parts if part.save == newest.save), key=lambda part: part.part)
-    if not any_name and (match is None or any(part.step != int(match[1]) for part in parts)):
+    if not any_name and (step is None or any(part.step != step for part in parts)):
         raise Damaged(f"its manifest is that of step {parts[0].step}")
     if not newest.complete and len(parts) < newest.parts:
         hosts = ", ".join(part.host for part in parts)

@@ -15,16 +15,15 @@ import time
 
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
-from trainshed.contract.wire.notice import Answer, Notice, write_answer
-from trainshed.contract.wire.variables import NOTICE_FILE
 
 from . import folder as folders
 from . import ranks as ranks_module
 from . import sealed
+from .agreement import Agreement
 from .errors import CheckpointError
-from .interrupt import Interrupts
 from .manifest import Damaged, Manifest
 from .policy import History, Policy
+from .sealed import CHECKPOINTS
 from .writer import Writer
 
 TYPE_CHECKING = False
@@ -84,18 +83,17 @@ class Guard:
             from .copies import Copies
 
             self._copies = Copies(copy_to, self.ranks)
-        self.interrupts = Interrupts()
+        self._agreement = Agreement(self.ranks, say)
         self.policy = Policy(None, None, time.monotonic(), History())
-        self.notice: Notice | None = None
-        self.once = self.stopping = False
-        self.looked, self.resumed = False, ""
+        self.stopping = False
+        self.looked = False
+        self.resumed = ""
         self.saved_step = 0
-        self._next_check = 0
         self._step_at = time.monotonic()
 
     def path(self, step: int) -> str:
         """Where a step's save lies."""
-        return f"{self.folder}/checkpoint-{step}"
+        return f"{self.folder}/{CHECKPOINTS.name_of(step)}"
 
     def newest(self) -> str | None:
         """The newest checkpoint that is whole on all hosts, fetched from the copies where it is not here; says what was
@@ -112,7 +110,7 @@ class Guard:
         trouble = ""
         if self.ranks.leads:
             folders.sweep(self.folder)
-            here = {int(match[1]) for match in map(sealed.NAME.fullmatch, os.listdir(self.folder)) if match}
+            here = {step for step in map(CHECKPOINTS.step_of, os.listdir(self.folder)) if step is not None}
             try:
                 there = set(self._copies.steps()) if self._copies else set()
             except OSError as error:
@@ -167,28 +165,17 @@ class Guard:
         now = time.monotonic()
         self.policy.stepped(now - self._step_at, False)
         self._step_at = now
-        if step < self._next_check:
+        if not self._agreement.due(step):
             return ""
-        notice = self.interrupts.look()
-        while notice is not None:
-            say(f"notice: {notice.reason}")
-            self.once = self.once or not notice.stop
-            if notice.stop or self.notice is None:
-                self.notice = notice
-            notice = self.interrupts.look()
         late = now - self.policy.last >= FIRST if not self.policy.stall else self.policy.due(now)
-        stop = self.notice is not None and self.notice.stop
-        stop, once, late, seconds, busy = self.ranks.highest(  # type: ignore[assignment]
-            [stop, self.once, late, self.policy.step_seconds, self._copying.busy]
-        )
-        self._next_check = step + 1
-        if self.ranks.world_size > 1 and seconds > 0:
-            self._next_check = step + max(1, int(0.25 / seconds))
-        self.stopping = bool(stop)
-        if not self.folder or not (stop or once or (late and not busy)):  # it would wait for the copy of the last one
+        agreed = self._agreement.agree(step, self.policy.step_seconds, [late, self._copying.busy])
+        late_anywhere, busy = agreed.highest
+        self.stopping = agreed.stop
+        # A save that is only due by the clock would wait for the copy of the last one.
+        if not self.folder or not (agreed.stop or agreed.save or (late_anywhere and not busy)):
             return ""
-        self.once = False
-        return "notice" if stop or once else "interval"
+        self._agreement.saving()
+        return "notice" if agreed.stop or agreed.save else "interval"
 
     def save(self, step: int, reason: str, save: Callable[[], Any], limit: int | None = None, best: str = "") -> Any:
         """The library's own save, into `checkpoint-<step>`, then the seal.
@@ -245,10 +232,10 @@ class Guard:
         """Deletes old saves: beyond the script's own limit, or, where it has none, those that only we asked for."""
         whole: list[tuple[int, str, str]] = []
         for name in os.listdir(self.folder):
-            match, path = sealed.NAME.fullmatch(name), f"{self.folder}/{name}"
-            if match:
+            step, path = CHECKPOINTS.step_of(name), f"{self.folder}/{name}"
+            if step is not None:
                 try:
-                    whole.append((int(match[1]), path, sealed.open_sealed(path).reason))
+                    whole.append((step, path, sealed.open_sealed(path).reason))
                 except Damaged:
                     pass
         keep = max(KEEP, limit or 0)
@@ -282,21 +269,13 @@ class Guard:
     def answer(self, step: int) -> None:
         """Says that training was stopped after `step`, to the user and to the supervisor. Collective."""
         self._finish_copy()
-        reasons = [reason for reason in self.ranks.gather(self.notice.reason if self.notice else "") if reason]
-        reason = reasons[0] if reasons else "interrupted"
         path = self.path(step) if self.folder and self.saved_step == step else ""
-        say(f"stopping after step {step}: {reason}; " + (f"saved in {path}" if path else "not saved"))
-        file = os.environ.get(NOTICE_FILE, "")
-        if file:
-            try:
-                write_answer(file, Answer(rank=self.ranks.rank, step=step, checkpoint=path, reason=reason))
-            except OSError as error:
-                say(f"the supervisor could not be told: {error.strerror}")
+        self._agreement.answer(step, f"saved in {path}", path)
 
     def close(self) -> None:
         """Waits for the copy that is being made; SIGTERM ends the process again."""
         self._finish_copy()
-        self.interrupts.close()
+        self._agreement.close()
         self.ranks.close()
 
 

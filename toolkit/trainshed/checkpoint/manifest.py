@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .ranks import Ranks
-    from .storage import Storage
 
 FORMAT = 1
 SUFFIX = ".manifest"
@@ -109,13 +108,6 @@ def of_ranks(
 def name_of(host: str, part: int) -> str:
     """The manifest's file name; the host is in it, since the parts of several hosts may come to lie in one folder."""
     return f"{host}.part{part}{SUFFIX}"
-
-
-def withdraw(storage: Storage, folder: str) -> None:
-    """Takes away the manifests of a folder on another storage: the rest counts as no checkpoint. Raises OSError."""
-    for name in storage.names(folder):
-        if name.endswith(SUFFIX):
-            storage.remove(f"{folder}/{name}")
 
 
 def write(folder: str, manifest: Manifest) -> None:

@@ -45,7 +45,7 @@ import torch
 
 from . import folder as folders
 from . import manifest as manifests
-from .buffers import Snapshot
+from .buffers import SnapshotMemory
 from .errors import CheckpointError
 from .fill import fill
 from .folder import Found
@@ -149,11 +149,11 @@ def _save(
         return ""
 
     def write() -> list[FileEntry]:
-        snapshot = Snapshot()
-        buffer = snapshot.reserve(layout.memory)
+        memory = SnapshotMemory()
+        buffer = memory.reserve(layout.memory)
         buffer.ready()
-        snapshot.copy([tensor_of(piece, tensors) for piece in layout.pieces], layout.views(buffer.bytes_))
-        snapshot.wait()
+        memory.copy([tensor_of(piece, tensors) for piece in layout.pieces], layout.views(buffer.bytes_))
+        memory.wait()
         return write_files(asides[ranks.peers[0]], rank_files(ranks, layout, buffer, objects))
 
     def publish() -> None:
@@ -233,8 +233,12 @@ def _fetch(remote: Remote | None, path: str) -> None:
     """Fetches the checkpoint from the copies, if this rank has to. Raises Damaged, OSError."""
     if remote is None:
         return
-    remote.fetch_named(*os.path.split(path))
-    _say(f"fetched {remote.url}/{os.path.basename(path)}")
+    folder, name = os.path.split(path)
+    try:
+        remote.fetch(folder, name)
+    except Damaged as error:
+        raise Damaged(f"{remote.url}/{name}: {error}") from error
+    _say(f"fetched {remote.url}/{name}")
 
 
 def _saved(ranks: Ranks, path: str) -> Saved:
@@ -296,7 +300,7 @@ def _prune(folder: str, keep: int, belongs: Callable[[str], bool], remote: Remot
         folders.vanish(f"{folder}/{name}")
         if remote is not None:
             try:
-                remote.drop_named(name)
+                remote.drop(name)
             except OSError as error:
                 _say(f"WARNING: the copy of {name} could not be deleted: {explain(error)}")
     return names

@@ -41,12 +41,12 @@ def resume(folder: str, ranks: Ranks, states: Sequence[Any]) -> Resumed:
     place = ranks.peers.index(ranks.rank)
     for key, checkpoint in by_save.items():
         if key not in everywhere:
-            notes.append(f"{folders.name_of(checkpoint.step)} passed over: not all hosts have it")
+            notes.append(f"{folders.STEPS.name_of(checkpoint.step)} passed over: not all hosts have it")
             continue
         problem = _verify(checkpoint, place, len(ranks.peers))
         problems = [one for one in ranks.gather(problem) if one]
         if problems:
-            notes.append(f"{folders.name_of(checkpoint.step)} passed over: {problems[0]}")
+            notes.append(f"{folders.STEPS.name_of(checkpoint.step)} passed over: {problems[0]}")
             continue
         verified = time.monotonic()
         problem = _load(checkpoint, ranks, states)

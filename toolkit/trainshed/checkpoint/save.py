@@ -80,7 +80,7 @@ def write_part(
     """
     if ranks.leads:  # nobody writes now: what an attempt that failed has left of this run goes
         folders.sweep(folder, of_run=ranks.token, keep=manifest.save)
-    name = folders.name_of(manifest.step)
+    name = folders.STEPS.name_of(manifest.step)
     aside = folders.make_aside(folder, name, manifest.save, manifest.part)
     try:
         try:
@@ -108,7 +108,8 @@ def write_part(
         try:
             remote.push(final)
             if keep.metric:  # which one is best is known here alone
-                remote.drop(gone)
+                for step in gone:
+                    remote.drop(folders.STEPS.name_of(step))
             else:
                 remote.prune(manifest.step, keep_last=keep.last, keep_every=keep.every)
         except OSError as error:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 
 from . import manifest as manifests
 from .blocks import BLOCK, checksums, sync_folder
+from .folder import Naming
 from .manifest import Damaged, FileEntry, Manifest
 
 TYPE_CHECKING = False
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from .ranks import Ranks
 
-
-NAME = re.compile(r"checkpoint-(\d+)")  # of a folder that a library has saved to; the step
+CHECKPOINTS = Naming(prefix="checkpoint-")  # folders that a library has saved to
 
 
 def unseal(path: str) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from . import manifest as manifests
 from .blocks import padded
-from .buffers import Buffer, Snapshot
+from .buffers import Buffer, SnapshotMemory
 from .save import Content, Retention, write_part
 from .shardfile import Layout
 from .write_plan import Planner, tensor_of
@@ -24,23 +24,27 @@ if TYPE_CHECKING:
     from .remote import Remote
 
 
-class Shots:
+class Snapshots:
     """Takes one snapshot at a time. Collective: all ranks call `prepare` and `start` together."""
 
     def __init__(
         self, folder: str, ranks: Ranks, states: Sequence[Any], keep: Retention, remote: Remote | None = None
     ) -> None:
         self.writer = Writer()
-        self._folder, self._ranks, self._states, self._keep, self._remote = folder, ranks, states, keep, remote
+        self._folder = folder
+        self._ranks = ranks
+        self._states = states
+        self._keep = keep
+        self._remote = remote
         self._planner = Planner(ranks)
         self._layout = Layout([])
         self._views: list[torch.Tensor] = []
-        self._snapshot = Snapshot()
+        self._memory = SnapshotMemory()
         self._count = 0
 
     def prepare(self) -> None:
         """After the first step, when the optimizer has its state: gets the memory for it while training goes on."""
-        if self._snapshot.buffer is None:
+        if self._memory.buffer is None:
             self._lay_out(self._capture()[0])
 
     def start(self, step: int, reason: str, run: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
@@ -52,10 +56,10 @@ class Shots:
         ranks = self._ranks
         tensors, tree = self._capture()
         self._lay_out(tensors)
-        layout, buffer = self._layout, self._snapshot.buffer
+        layout, buffer = self._layout, self._memory.buffer
         assert buffer is not None
         buffer.ready()
-        self._snapshot.copy([tensor_of(piece, tensors) for piece in layout.pieces], self._views)
+        self._memory.copy([tensor_of(piece, tensors) for piece in layout.pieces], self._views)
         contents = rank_files(ranks, layout, buffer, tree)
         beside = len(layout.header) + contents[1].size  # bytes; the other ranks' are taken to be as many
         needed = self._planner.bytes_on_storage + len(ranks.peers) * beside
@@ -71,7 +75,7 @@ class Shots:
         )
 
         def write() -> None:
-            self._snapshot.wait()
+            self._memory.wait()
             write_part(self._folder, ranks, contents, manifest, needed, self._keep, self._remote)
 
         self.writer.start(write)
@@ -87,7 +91,7 @@ class Shots:
         if self._planner.update(tensors):
             self._layout = Layout(self._planner.share)
             device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
-            buffer = self._snapshot.reserve(self._layout.memory, device)
+            buffer = self._memory.reserve(self._layout.memory, device)
             self._views = self._layout.views(buffer.bytes_)
 
 

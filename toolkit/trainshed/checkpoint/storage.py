@@ -10,6 +10,7 @@ import errno
 import os
 import threading
 
+from trainshed.base import s3
 from trainshed.base.secrets import mask_text
 
 from .errors import CheckpointError
@@ -53,32 +54,26 @@ def open_storage(url: str) -> Storage:
     Raises:
         CheckpointError: what is needed for this kind of storage is not installed.
     """
-    if url.startswith("s3://"):
+    if url.startswith(s3.SCHEME):
         try:
-            import boto3  # noqa: F401
-        except ImportError:
-            pass  # s3fs does as well
-        else:
             return S3(url)
+        except ImportError:
+            pass  # without boto3, s3fs serves as well
     return Fsspec(url)
 
 
 class S3:
-    """`s3://bucket/prefix`. Credentials and region are those that boto3 finds, and so is the endpoint, if S3_ENDPOINT_URL
-    names none.
+    """`s3://bucket/prefix`; endpoint, region and credentials as `base.s3` has them.
+
+    Raises:
+        ImportError: boto3 is not installed.
     """
 
     def __init__(self, url: str) -> None:
-        import boto3
-
         self.url = url.rstrip("/")
-        self.bucket, _, self.prefix = self.url.removeprefix("s3://").partition("/")
+        self.bucket, self.prefix = s3.split_uri(self.url)
         with as_os_errors(self.url):
-            self._client: Any = boto3.client(
-                "s3",
-                endpoint_url=os.environ.get("S3_ENDPOINT_URL") or None,
-                region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None,
-            )
+            self._client = s3.make_client(os.environ)
 
     def names(self, folder: str = "") -> list[str]:
         start = self._key(folder, "")
@@ -120,8 +115,7 @@ class S3:
 
     def remove_folder(self, folder: str) -> None:
         with as_os_errors(self._place(folder)):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(folder, ""))
-            for key in [item["Key"] for page in pages for item in page.get("Contents", [])]:
+            for key in s3.list_keys(self._client, self.bucket, self._key(folder, "")):
                 self._client.delete_object(Bucket=self.bucket, Key=key)
 
     def _key(self, *parts: str) -> str:
@@ -147,7 +141,7 @@ class Fsspec:
 
             self._fs, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
-            extra = "trainshed[s3]" if url.startswith("s3://") else "trainshed[fsspec] and the storage's own package"
+            extra = "trainshed[s3]" if url.startswith(s3.SCHEME) else "trainshed[fsspec] and the storage's own package"
             raise CheckpointError(f"{self.url}: {error}; install {extra}") from error
         self._root = root.rstrip("/")
         protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
@@ -204,7 +198,7 @@ class Fsspec:
 
 
 class as_os_errors:
-    """Within the block, whatever a storage's package raises becomes an OSError that names the place."""
+    """Within the block, what a storage's package raises becomes an OSError that names the place; ImportError stays."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -213,7 +207,7 @@ class as_os_errors:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, ImportError):
             number = getattr(error, "errno", None) or errno.EIO
             said = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
             raise OSError(number, said, self._place) from error

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.base.errors import shorten
-from trainshed.base.secrets import mask_text
+from trainshed.base import s3
 
 from ..console import say
 from .inotify import Watch
@@ -26,8 +25,10 @@ class Uploader:
     """What has been uploaded of a folder, and in which state."""
 
     def __init__(self, folder: str, uri: str, put: Put, say: Callable[[str], None]) -> None:
-        self.folder, self.put, self.say = folder, put, say
-        self.bucket, _, self.prefix = uri[len("s3://") :].partition("/")
+        self.folder = folder
+        self.put = put
+        self.say = say
+        self.bucket, self.prefix = s3.split_uri(uri)
         self.done: dict[str, tuple[int, int, int]] = {}  # path -> what it was like when it was uploaded
 
     def upload(self, path: str, again: bool = False) -> bool:
@@ -45,11 +46,10 @@ class Uploader:
             return True
         try:
             self.put(path, self.bucket, self.prefix + os.path.relpath(path, self.folder))
-        except Exception as error:  # S3's many errors have no common base worth naming
+        except Exception as error:
             if os.path.exists(path):
                 later = "" if again else "; tried again at the end"
-                reason = mask_text(shorten(str(error), 300))
-                self.say(f"intermediate output: {path} cannot be uploaded{later}: {reason}")
+                self.say(f"intermediate output: {path} cannot be uploaded{later}: {s3.explain(error)}")
             return False
         self.done[path] = state
         return True
@@ -61,34 +61,19 @@ class Uploader:
                 self.upload(f"{folder}/{name}", again=True)
 
 
-def s3(environ: dict[str, str]) -> Put:
-    """Puts a file into a bucket. The endpoint is S3_ENDPOINT_URL's, else what boto3 finds.
-
-    Raises:
-        ImportError: boto3 is not installed.
-    """
-    import boto3
-
-    client = boto3.client(
-        "s3",
-        endpoint_url=environ.get("S3_ENDPOINT_URL") or None,
-        region_name=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or None,
-    )
-    return lambda path, bucket, key: client.upload_file(path, bucket, key)
-
-
 def main(folder: str, uri: str) -> int:
     """Watches and uploads until standard input ends; 1 where nothing can be uploaded at all."""
     try:
         watch = Watch(folder)
         print("watching", flush=True)
-        uploader = Uploader(folder, uri, s3(dict(os.environ)), say)
+        client = s3.make_client(os.environ)
     except ImportError:
-        say("warning: intermediate output stays in this container: boto3 is not installed (pip install 'trainshed[s3]')")
+        say(f"warning: intermediate output stays in this container: {s3.NOT_INSTALLED} ({s3.INSTALL})")
         return 1
     except Exception as error:
-        say(f"warning: intermediate output stays in this container: {mask_text(shorten(str(error), 300))}")
+        say(f"warning: intermediate output stays in this container: {s3.explain(error)}")
         return 1
+    uploader = Uploader(folder, uri, client.upload_file, say)
     over = False
     while not over:
         over = watch.wait(0)

@@ -1,4 +1,4 @@
-"""Channels and results on S3, through boto3: the extra's or the user's, never the core's."""
+"""Channels and results on S3."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainshed.base.errors import TrainshedError, shorten
-from trainshed.base.secrets import mask_text
+from trainshed.base import s3
+from trainshed.base.errors import TrainshedError
 
 LARGEST_MANIFEST = 64 << 20  # bytes
 
@@ -16,25 +16,15 @@ LARGEST_MANIFEST = 64 << 20  # bytes
 class Bucket:
     """One `s3://bucket/key` URI.
 
-    The endpoint is S3_ENDPOINT_URL's or AWS_ENDPOINT_URL_S3's, credentials and region those that boto3 finds.
-
     Raises:
-        TrainshedError: boto3 is missing.
+        TrainshedError: boto3 is missing, or cannot make a client.
     """
 
     def __init__(self, uri: str, environ: Mapping[str, str]) -> None:
         self.uri = uri
-        self.bucket, _, self.key = uri.removeprefix("s3://").partition("/")
-        try:
-            import boto3
-        except ImportError:
-            raise TrainshedError(f"{uri}: boto3 is not installed", hint="pip install 'trainshed[s3]'") from None
+        self.bucket, self.key = s3.split_uri(uri)
         with _Errors(uri):
-            self.client: Any = boto3.client(
-                "s3",
-                endpoint_url=environ.get("S3_ENDPOINT_URL") or environ.get("AWS_ENDPOINT_URL_S3") or None,
-                region_name=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or None,
-            )
+            self.client: Any = s3.make_client(environ)
 
     def objects(self, kind: str) -> list[tuple[str, tuple[str, str]]]:
         """(file name, (bucket, key)) of what the URI means, sorted by name.
@@ -69,8 +59,7 @@ class Bucket:
     def _below(self) -> list[tuple[str, tuple[str, str]]]:
         start = self.key.rfind("/") + 1
         with _Errors(self.uri):
-            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.key)
-            keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
+            keys = s3.list_keys(self.client, self.bucket, self.key)
         return [(key[start:], (self.bucket, key)) for key in keys if not key.endswith("/")]
 
     def _manifest(self) -> list[tuple[str, tuple[str, str]]]:
@@ -79,18 +68,18 @@ class Bucket:
         try:
             first, *names = json.loads(body)
             prefix = first["prefix"]
-            if not prefix.startswith("s3://") or not all(isinstance(name, str) for name in names):
+            bucket, start = s3.split_uri(prefix)
+            if not all(isinstance(name, str) for name in names):
                 raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise TrainshedError(
                 f"{self.uri} is not a manifest", hint='it must be JSON like [{"prefix": "s3://bucket/folder/"}, "a", "b"]'
             ) from None
-        bucket, _, start = prefix.removeprefix("s3://").partition("/")
         return [(name, (bucket, f"{start}{name}")) for name in names]
 
 
 class _Errors:
-    """Errors of S3 as ours; botocore's have no common base worth naming."""
+    """Within the block, errors of boto3 become ours; an OSError is about a file here and stays."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -99,11 +88,10 @@ class _Errors:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ImportError):
+            raise TrainshedError(f"{self.uri}: {s3.NOT_INSTALLED}", hint=s3.INSTALL) from None
         if isinstance(error, Exception) and not isinstance(error, (TrainshedError, OSError)):
-            raise TrainshedError(
-                f"{self.uri}: {mask_text(shorten(str(error), 300))}",
-                hint="check the URI, the credentials and region, and the endpoint (AWS_ENDPOINT_URL_S3)",
-            ) from None
+            raise TrainshedError(f"{self.uri}: {s3.explain(error)}", hint=s3.CHECK) from None
 
 
 def archives_to(prefix: str, run_name: str, paths: list[str], environ: Mapping[str, str]) -> list[str]:

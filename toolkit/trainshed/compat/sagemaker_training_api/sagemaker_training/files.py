@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from trainshed.base import s3
+
 from . import environment
 
 
@@ -57,16 +59,13 @@ def s3_download(url: str, dst: str) -> None:
     """Downloads one object.
 
     Raises:
-        ValueError: no s3:// URL.
+        ValueError: `url` is not an S3 URI.
+        ImportError: boto3 is not installed.
     """
-    if not url.startswith("s3://"):
+    if not url.startswith(s3.SCHEME):
         raise ValueError(f"Expecting 's3' scheme, got: {url}")
-    import boto3
-
-    bucket, _, key = url[len("s3://") :].partition("/")
-    region = os.environ.get("AWS_REGION", os.environ.get("SAGEMAKER_REGION")) or None
-    client = boto3.client("s3", region_name=region, endpoint_url=os.environ.get("S3_ENDPOINT_URL") or None)
-    client.download_file(bucket, key, dst)
+    bucket, key = s3.split_uri(url)
+    s3.make_client(os.environ).download_file(bucket, key, dst)
 
 
 def download_and_extract(uri: str, path: str) -> None:
