@@ -235,7 +235,7 @@ def test_what_is_damaged_here_is_fetched_again(name: str, tmp_path: Path, capsys
     change(f"file://{tmp_path}/here", f"checkpoint-5/{name}", "other bits")
     with guarded(tmp_path / "here", url) as guard:
         assert guard.newest() == f"{tmp_path}/here/checkpoint-5"
-    assert f"checkpoint-5 is not taken from here: {name} is damaged" in capsys.readouterr().err
+    assert f"checkpoint-5 is not whole here, fetching its copy: {name} is damaged" in capsys.readouterr().err
     assert names(tmp_path / "here") == ["checkpoint-5"]
     with guarded(tmp_path / "here", "") as guard:
         assert guard.newest() == f"{tmp_path}/here/checkpoint-5"

@@ -233,5 +233,5 @@ def test_a_folder_that_one_rank_cannot_write_fails_all_ranks_with_the_reason(for
         1,
     )
     first, second = forge.run(script, ["plain", f"{tmp_path}/disk{{rank}}", "5", ""], 2)
-    assert f"cannot be written to {tmp_path}/disk0: rank 1 does not find there what it has written" in first
+    assert f"cannot be written to {tmp_path}/disk0: rank 1 does not find the file that it has written there" in first
     assert f"cannot be written to {tmp_path}/disk1: File exists" in second

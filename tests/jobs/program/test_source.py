@@ -375,7 +375,7 @@ def test_what_s3_says_is_passed_on_without_logins(s3: FakeS3, job_tree: Any) -> 
     message = error_of(job_tree, "s3://bucket/no.tar.gz")
 
     assert "s3://bucket/no.tar.gz cannot be fetched: An error occurred (404)" in message and "hunter2" not in message
-    assert "check the URI, the job's credentials" in message
+    assert "check the URI, the credentials" in message
     assert names(job_tree.base / "code") == []
 
 

@@ -1,6 +1,6 @@
-"""Checkpoints that survive anything: `from trainshed.checkpoint import Checkpointer`.
+"""Verified checkpoints of training loops: `from trainshed.checkpoint import Checkpointer`.
 
-Importing this package imports no torch; naming one of the classes that need it does.
+Importing this package does not import torch; using a name that needs torch does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`python -m trainshed.checkpoint COMMAND FOLDER`: looks after a folder of checkpoints; only `convert` needs torch."""
+"""`python -m trainshed.checkpoint COMMAND FOLDER`: lists, verifies, prunes and converts checkpoints.
+
+Only `convert` needs torch.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from . import sealed
 from .manifest import Damaged
 
 USAGE = """\
-list FOLDER                 what is there, newest first, judged by manifests and sizes; also what transformers' Trainer
-                            and Lightning have saved in jobs with checkpoint=auto
-verify FOLDER               reads everything and compares checksums; exit status 1 if anything is not whole
+list FOLDER                 lists checkpoints, newest first, checked by manifests and sizes; includes those of
+                            transformers' Trainer and Lightning in jobs with checkpoint=auto
+verify FOLDER               reads everything and compares checksums; exit status 1 if a checkpoint is not whole
 prune FOLDER --keep-last N  deletes all but the newest N whole ones (and, with --keep-every K, multiples of K)
-convert CHECKPOINT FILE     the model's weights as one safetensors file
+convert CHECKPOINT FILE     writes the model's weights to one safetensors file
 """
 
 
@@ -58,16 +61,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(path: str, verify: bool) -> int:
-    found, skipped = folders.scan(path)
-    rows = {one.path: f"{one.size / 1e6:10.1f} MB  {_age(one.parts[0].created)}" for one in found}
-    rows |= {one.path: f"not whole: {one.why}" for one in skipped}
+    checkpoints, skipped = folders.scan(path)
+    rows = {item.path: f"{item.size / 1e6:10.1f} MB  {_age(item.parts[0].created)}" for item in checkpoints}
+    rows |= {item.path: f"not whole: {item.why}" for item in skipped}
     wrong = len(skipped)
-    for one in found if verify else ():
+    for checkpoint in checkpoints if verify else ():
         try:
-            folders.verify(one)
-            rows[one.path] += "  verified"
+            folders.verify(checkpoint)
+            rows[checkpoint.path] += "  verified"
         except Damaged as error:
-            rows[one.path] = f"not whole: {error}"
+            rows[checkpoint.path] = f"not whole: {error}"
             wrong += 1
     for name in os.listdir(path):
         if sealed.CHECKPOINTS.step_of(name) is not None:
@@ -81,12 +84,12 @@ def _list(path: str, verify: bool) -> int:
 
 
 def _sealed(path: str, verify: bool) -> tuple[str, bool]:
-    """What to say of a folder that another library has written and we have sealed, and whether it is not whole."""
+    """The row of a sealed folder that another library has written, and whether the checkpoint is not whole."""
     try:
-        one = sealed.check(path) if verify else sealed.open_sealed(path)
+        manifest = sealed.check(path) if verify else sealed.open_sealed(path)
     except Damaged as error:
         return f"not whole: {error}", True
-    return f"{one.size / 1e6:10.1f} MB  {_age(one.created)}" + "  verified" * verify, False
+    return f"{manifest.size / 1e6:10.1f} MB  {_age(manifest.created)}" + "  verified" * verify, False
 
 
 def _convert(path: str, file: str, model: str) -> int:

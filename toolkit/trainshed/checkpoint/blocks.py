@@ -1,4 +1,4 @@
-"""Puts a buffer on disk past the page cache and checks files block by block; knows nothing of tensors.
+"""Writes buffers to disk past the page cache, and computes checksums block by block; does not know tensors.
 
 `O_DIRECT` from page-aligned memory writes at the disk's speed with almost no CPU time, and leaves the page cache to the
 data loader. A buffered write needs a copy of everything and stalls in fsync (`benchmarks/checkpoint.py` measures both).
@@ -44,7 +44,7 @@ def write_durable(path: str, buffer: memoryview, size: int) -> list[int]:
         if size:
             _reserve(fd, whole)
         sums: list[int] = []
-        # Beside the writing, never in its way: the disk is to have WRITERS blocks to work on at all times.
+        # In a separate thread: the disk must have WRITERS blocks to work on at all times.
         summing = threading.Thread(target=lambda: sums.extend(checksums(buffer[:size], SUMMERS)))
         summing.start()
         try:

@@ -1,4 +1,4 @@
-"""Memory for snapshots, kept from one to the next: fresh pages cost eight times as much as a copy into used ones.
+"""Memory for snapshots, kept from one to the next: a copy into fresh pages takes eight times as long as into used ones.
 
 There is exactly one buffer, as large as this rank's share of the state. In host memory it is page-aligned (for direct
 writes); beside a GPU it is pinned, so that copies run on a stream of their own while the loop goes on.
@@ -16,7 +16,7 @@ from .blocks import padded
 
 
 class Buffer:
-    """`bytes_` is a uint8 tensor over the memory, `view` the same memory for writing to a file."""
+    """Memory of `size` bytes: `bytes_` is a uint8 tensor over it, `view` the same memory for writing to a file."""
 
     def __init__(self, size: int, device: torch.device | None = None) -> None:
         self.size = padded(max(size, 1))
@@ -29,23 +29,23 @@ class Buffer:
         self.bytes_ = torch.frombuffer(self._map, dtype=torch.uint8)
         self.pinned = False
         self._device = device
-        # No daemon: a thread that is in native code when the interpreter is taken apart can abort the process.
+        # Not a daemon: a thread in native code can abort the process when the interpreter shuts down.
         self._touching = threading.Thread(target=self._touch, name="trainshed-buffer")
         self._touching.start()
 
     def _touch(self) -> None:
-        """Has the kernel hand out every page, beside the loop: ctypes and CUDA let go of the interpreter's lock."""
+        """Makes the kernel allocate every page, beside the loop: ctypes and CUDA release the interpreter's lock."""
         ctypes.memset(self.bytes_.data_ptr(), 0, self.size)
         if self._device is not None:
             with torch.cuda.device(self._device):  # a new thread would open a context on the first GPU otherwise
                 self.pinned = _pin(self.bytes_)
 
     def ready(self) -> None:
-        """Until all pages are there."""
+        """Waits until all pages are allocated."""
         self._touching.join()
 
     def close(self) -> None:
-        """Gives up the memory; the kernel has it back when the last view of it is gone."""
+        """Releases the memory; the kernel gets it back when the last view of it is gone."""
         self.ready()
         if self.pinned:
             torch.cuda.cudart().cudaHostUnregister(self.bytes_.data_ptr())  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def _pin(tensor: torch.Tensor) -> bool:
 
 
 class SnapshotMemory:
-    """Copies tensors into the kept buffer."""
+    """Copies tensors into one buffer that is kept from snapshot to snapshot."""
 
     def __init__(self) -> None:
         self.buffer: Buffer | None = None
@@ -68,7 +68,12 @@ class SnapshotMemory:
         self._event: torch.cuda.Event | None = None
 
     def reserve(self, size: int, device: torch.device | None = None) -> Buffer:
-        """The buffer, made or made anew where it is too small or far too large; pinned for `device` if there is one."""
+        """Returns the buffer; replaces one that is too small or far too large.
+
+        Args:
+            size: bytes.
+            device: GPU for which the memory is pinned.
+        """
         buffer = self.buffer
         if buffer is None or buffer.size < size or buffer.size > 2 * padded(size) + (64 << 20):
             if buffer is not None:
@@ -98,6 +103,6 @@ class SnapshotMemory:
             current.wait_stream(self._stream)
 
     def wait(self) -> None:
-        """Until the copies have arrived; for the writing thread."""
+        """Waits until the copies have arrived; called by the writing thread."""
         if self._event is not None:
             self._event.synchronize()

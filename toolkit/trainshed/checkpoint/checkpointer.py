@@ -1,4 +1,4 @@
-"""The face of the package: restores, decides at each step whether to save, and says when to stop."""
+"""The Checkpointer: restores, decides at each step whether to save, and says when to stop."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Checkpointer:
                 break
 
     Args:
-        folder: where checkpoints lie; None makes none: the loop is only told when to stop.
-        copy_to: URL of another storage (`s3://bucket/run`, whatever fsspec reaches): every checkpoint is uploaded there
-            once it is durable here, and `restore` fetches the newest that verifies if there is none as new here.
+        folder: where checkpoints lie; with None nothing is saved, and `step` only says when to stop.
+        copy_to: URL of another storage (`s3://bucket/run`, anything fsspec reaches): every checkpoint is uploaded there
+            once it is durable here, and `restore` fetches the newest that verifies unless one here is as new.
         model: the module (wrapped by DDP, FSDP2, torch.compile, or plain); several as a sequence or mapping.
         optimizer: the optimizer(s) of its parameters.
-        scheduler, scaler, data: anything with `state_dict` and `load_state_dict`; `data` is what knows the position in
-            the training data (`ResumableLoader`, torchdata's StatefulDataLoader, a sampler).
+        scheduler, scaler, data: anything with `state_dict` and `load_state_dict`; `data` keeps the position in the
+            training data (`ResumableLoader`, torchdata's StatefulDataLoader, a sampler).
         extra: more such objects, by name.
         every_steps, every_seconds: when to save; with neither, as often as pays off by measurement (`policy`).
         keep_last: how many checkpoints stay; at least 2, since the newest may turn out damaged.
@@ -108,16 +108,21 @@ class Checkpointer:
 
     @classmethod
     def for_job(cls, **arguments: Any) -> Checkpointer:
-        """For a script that trainshed runs: the folder is the job's (`SM_CHECKPOINT_DIR`, else /opt/ml/checkpoints), and so
-        is `copy_to` (the setting `trainshed_checkpoint_copy_to`) unless it is given.
+        """A Checkpointer for a script that trainshed runs.
+
+        The folder is the job's (`SM_CHECKPOINT_DIR`, else /opt/ml/checkpoints). So is `copy_to` (the setting
+        `trainshed_checkpoint_copy_to`), unless it is given.
+
+        Args:
+            arguments: those of the class, without `folder`.
         """
         folder = os.environ.get("SM_CHECKPOINT_DIR") or Paths.from_environment(os.environ).checkpoints
         return cls(folder, **{"copy_to": os.environ.get(COPY_TO_VARIABLE, ""), **arguments})
 
     def restore(self) -> int:
-        """Loads the newest checkpoint that is whole, and returns its step; 0 where there is none.
+        """Loads the newest checkpoint that is whole and returns its step; 0 if there is none. Collective.
 
-        Every byte is verified first; what fails is passed over, with the reason on stderr.
+        Every byte is verified first. A checkpoint that fails is passed over, with the reason on stderr.
 
         Raises:
             CheckpointError: the newest whole one does not fit this model, or the storage of `copy_to` cannot be read.
@@ -132,31 +137,35 @@ class Checkpointer:
                 self._remote.fetch_newest(self.folder, self._say)
             except OSError as error:
                 problem = f"{error.filename}: {error.strerror}"
-        problem = next((one for one in self._ranks.gather(problem) if one), "")
+        problem = next((text for text in self._ranks.gather(problem) if text), "")
         if problem:
             raise CheckpointError(f"checkpoints cannot be fetched from {problem}")
-        found = resume(self.folder, self._ranks, self._states)
-        for line in found.notes:
+        resumed = resume(self.folder, self._ranks, self._states)
+        for line in resumed.notes:
             self._say(line)
-        if found.problem:
-            raise CheckpointError(found.problem)
-        self._begin(found)
-        return found.step
+        if resumed.problem:
+            raise CheckpointError(resumed.problem)
+        self._begin(resumed)
+        return resumed.step
 
-    def _begin(self, found: Resumed) -> None:
+    def _begin(self, resumed: Resumed) -> None:
         now = time.monotonic()
-        self._policy = Policy(*self._intervals, now, found.history)
+        self._policy = Policy(*self._intervals, now, resumed.history)
         self._stepped_at = now
-        self.last_step = found.step
+        self.last_step = resumed.step
 
     def step(self, step: int, metrics: Mapping[str, float] | None = None) -> bool:
-        """Called after each training step with the number of steps done; saves when it is time.
+        """Saves when it is time; call it after each training step. Collective.
+
+        Args:
+            step: number of training steps done.
+            metrics: values for `keep_best`.
 
         Returns:
-            Whether to stop: a notice has come, and everything is saved.
+            Whether to stop: a notice has come, and the state is saved.
 
         Raises:
-            CheckpointError: the writing thread broke down (a full disk is only reported, on stderr).
+            CheckpointError: the writing thread failed (a full disk is only reported, on stderr).
         """
         now = time.monotonic()
         self._policy.stepped(now - self._stepped_at, self._snapshots.writer.busy)
@@ -171,13 +180,13 @@ class Checkpointer:
         return self.interrupted
 
     def save(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Saves now, whatever the clock says, and waits until the checkpoint of this step is durable. Collective.
+        """Saves now and waits until the checkpoint of this step is durable. Collective.
 
         Raises:
             CheckpointError: it was not made.
         """
         if not self.folder:
-            raise CheckpointError("there is no folder to save to")
+            raise CheckpointError("this Checkpointer was created without a folder to save to")
         failed = self._finish_pending()
         if not failed and not self._anywhere(self.last_step != step):
             return  # it has just been made, on all ranks
@@ -191,14 +200,14 @@ class Checkpointer:
         return self._snapshots.writer.busy
 
     def wait(self) -> None:
-        """Until the newest snapshot is durable, or has failed; `last_step` and `failures` then say which."""
+        """Waits until the newest snapshot is durable or has failed; `last_step` and `failures` then say which."""
         self._snapshots.writer.wait()
         fatal = self._collect()
         if fatal is not None:
             raise CheckpointError(f"writing checkpoints failed: {fatal}") from fatal
 
     def close(self) -> None:
-        """Waits for the checkpoint being written and lets SIGTERM end the process again. The last call."""
+        """Waits for the checkpoint being written; from then on SIGTERM ends the process again. The last call."""
         self._snapshots.writer.wait()
         self._collect()
         self._agreement.close()
@@ -211,7 +220,7 @@ class Checkpointer:
         self.close()
 
     def _consider(self, step: int, due: bool, metrics: Mapping[str, float]) -> None:
-        """Agrees with the other ranks on what to do after this step, and does it."""
+        """Agrees with the other ranks on what to do after this step, and does it. Collective."""
         now = time.monotonic()
         fatal = self._collect()
         policy = self._policy
@@ -231,7 +240,7 @@ class Checkpointer:
             self._save(step, metrics, "notice" if agreed.save else "interval")
 
     def _stop(self, step: int, metrics: Mapping[str, float], hurried: bool) -> None:
-        """The last checkpoint of this run. `hurried`: there is no time for another than the one being written."""
+        """Makes the last checkpoint of this run; if `hurried`, only finishes the one being written. Collective."""
         failed = self._finish_pending()
         if self.folder and (failed or not hurried) and self._anywhere(self.last_step != step):
             self._save(step, metrics, "notice")
@@ -242,7 +251,7 @@ class Checkpointer:
         self._agreement.answer(step, f"saved as {name}", f"{self.folder}/{name}" if name else "")
 
     def _save(self, step: int, metrics: Mapping[str, float], reason: str) -> None:
-        """Takes the snapshot and starts writing it; nothing else is being written."""
+        """Takes the snapshot and starts writing it; no other one may be being written. Collective."""
         began = time.monotonic()
         self._pending = step
         self._snapshots.start(step, reason, self._policy.so_far(began).plain(), metrics)
@@ -250,10 +259,11 @@ class Checkpointer:
         self._policy.saved(now, now - began)
 
     def _collect(self) -> BaseException | None:
-        """Notes how the last write ended, once it has; returns an error that is none of the disk's."""
+        """Records how the last write ended, if it has; returns an error unless it is reported here, as a full disk is."""
         if self._pending < 0 or self._snapshots.writer.busy:
             return None
-        step, self._pending = self._pending, -1
+        step = self._pending
+        self._pending = -1
         self._policy.written(self._snapshots.writer.seconds)
         error = self._snapshots.writer.take_error()
         if error is None or isinstance(error, CopyError):
@@ -268,7 +278,7 @@ class Checkpointer:
         return error
 
     def _finish_pending(self, check: bool = True) -> bool:
-        """Waits for the write in progress; whether it failed on any rank. Collective if `check`."""
+        """Waits for the write in progress and returns whether it failed on any rank. Collective if `check`."""
         self._snapshots.writer.wait()
         failures = self.failures
         fatal = self._collect()
@@ -280,7 +290,7 @@ class Checkpointer:
         return bool(failed)
 
     def _anywhere(self, condition: bool) -> bool:
-        """Whether it holds on any rank. Collective."""
+        """Whether a condition holds on any rank. Collective."""
         return bool(self._ranks.highest([condition])[0])
 
     def _say(self, line: str, everywhere: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Our checkpoints as a storage of torch.distributed.checkpoint: `dcp.load(state, storage_reader=Reader(path))`.
+"""Reads checkpoints through torch.distributed.checkpoint: `dcp.load(state, storage_reader=Reader(path))`.
 
 The names are those of the checkpoint: `model/<parameter>`, `optimizer/state/<parameter>/exp_avg`.
 """
@@ -35,10 +35,10 @@ class Reader(dcp.StorageReader):
         self._contents = source if isinstance(source, Contents) else Contents(open_checkpoint(os.fspath(source)))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing is kept between loads."""
+        """Does nothing: no state is kept between loads."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The pieces, in the planner's words."""
+        """Describes the stored pieces as torch.distributed.checkpoint's planner wants them."""
         described = {}
         storage = {}
         for key, pieces in self._contents.pieces.items():
@@ -56,14 +56,14 @@ class Reader(dcp.StorageReader):
         return Metadata(state_dict_metadata=dict(described), storage_data=storage)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing to set up."""
+        """Does nothing: there is nothing to set up."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
+        """Returns the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
+        """Returns the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -82,14 +82,14 @@ class Reader(dcp.StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether this is a folder."""
+        """Whether this path is a folder."""
         return os.path.isdir(checkpoint_id)
 
 
 def fill_sharded(tensors: Mapping[str, torch.Tensor], contents: Contents) -> None:
-    """Fills DTensors in place; every rank by itself, from the files that it needs."""
+    """Fills DTensors in place. Not collective: each rank reads the files that it needs."""
     import warnings
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # each rank by itself is what is meant
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # it is meant to be
         dcp.load(dict(tensors), storage_reader=Reader(contents), no_dist=True)

@@ -1,7 +1,7 @@
-"""The one error that the user's loop may see."""
+"""The error that a user's training loop may get."""
 
 from __future__ import annotations
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be loaded into this model, or the writer broke down; one line, for a person."""
+    """A checkpoint cannot be saved, fetched or loaded into this model; the message is one line for the user."""

@@ -1,4 +1,4 @@
-"""Weights for others: one plain safetensors file, whatever number of ranks wrote the checkpoint."""
+"""Exports a model's weights to one plain safetensors file, for any number of ranks that wrote the checkpoint."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def export_weights(checkpoint: str | os.PathLike[str], target: str | os.PathLike
         ValueError: it holds no such model.
         OSError: the file cannot be written.
     """
-    found = open_checkpoint(os.path.abspath(checkpoint))
-    verify(found)
-    contents = Contents(found)
+    opened = open_checkpoint(os.path.abspath(checkpoint))
+    verify(opened)
+    contents = Contents(opened)
     prefix = f"{model}/"
     keys = [key for key in contents.stored if key.startswith(prefix)]
     if not keys:
-        raise ValueError(f"{found.path} holds no model named {model!r}")
+        raise ValueError(f"{opened.path} holds no model named {model!r}")
     tensors = {key: torch.empty(shape, dtype=dtype) for key, (dtype, shape) in contents.stored.items() if key in set(keys)}
     contents.fill(tensors)
     named: dict[str, tuple[Piece, torch.Tensor]] = {}

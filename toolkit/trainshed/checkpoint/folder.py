@@ -1,4 +1,4 @@
-"""A folder of checkpoints: their names, which of them are whole, how one is published and how old ones go.
+"""A folder of checkpoints: their names, which of them are whole, how one is published and how old ones are deleted.
 
     <folder>/step-000000001200/             a checkpoint: it exists only once it is whole
         algo-1.rank0.safetensors            tensors of one rank, named by host and rank
@@ -71,24 +71,24 @@ class Skipped(Record):
     why: str
 
     def line(self) -> str:
-        """For a person."""
+        """The line for the user."""
         return f"{os.path.basename(self.path)} passed over: {self.why}"
 
 
 def scan(folder: str) -> tuple[list[Found], list[Skipped]]:
-    """The checkpoints in a folder, newest first, judged by manifests and file sizes alone, and what was passed over."""
+    """The checkpoints in a folder, newest first, checked by manifests and file sizes alone, and what was passed over."""
     try:
         names = sorted((name for name in os.listdir(folder) if STEPS.step_of(name) is not None), reverse=True)
     except OSError:
         return [], []
-    found: list[Found] = []
+    whole: list[Found] = []
     skipped: list[Skipped] = []
     for name in names:
         try:
-            found.append(open_checkpoint(f"{folder}/{name}"))
+            whole.append(open_checkpoint(f"{folder}/{name}"))
         except Damaged as error:
             skipped.append(Skipped(path=f"{folder}/{name}", why=str(error)))
-    return found, skipped
+    return whole, skipped
 
 
 def open_checkpoint(path: str, *, any_name: bool = False) -> Found:
@@ -130,7 +130,7 @@ def verify(checkpoint: Found, share: int = 0, of: int = 1) -> None:
     """Reads the data files and compares their checksums; with `of` readers, only the share of one of them.
 
     Raises:
-        Damaged: a file is not what was written.
+        Damaged: a file is missing or differs from what was written.
     """
     files = [file for part in checkpoint.parts for file in part.files]
     for file in files[share::of]:
@@ -193,7 +193,7 @@ def recover(path: str) -> bool:
     """Gives a checkpoint its name back if a kill between the two renames of `replace` has taken it.
 
     The newest of the folders that are complete but for their name gets it. For the rank that leads on its storage,
-    while nobody writes.
+    while no rank writes.
 
     Returns:
         Whether there was something to recover.
@@ -207,8 +207,8 @@ def recover(path: str) -> bool:
     complete = []
     for left in _left_of(folder, name):
         try:
-            created = [manifests.read(f"{folder}/{left}/{file}").created for file in os.listdir(f"{folder}/{left}")
-                       if file.endswith(manifests.SUFFIX) and not file.startswith(".")]  # fmt: skip
+            files = [name for name in os.listdir(f"{folder}/{left}") if name.endswith(manifests.SUFFIX)]
+            created = [manifests.read(f"{folder}/{left}/{file}").created for file in files if not file.startswith(".")]
         except (Damaged, OSError):
             continue
         if created:
@@ -247,7 +247,7 @@ def sweep(folder: str, *, of_name: str = "", of_run: str = "", keep: str = "") -
 
     Args:
         of_name: only what belongs to the checkpoint of this name.
-        of_run: only what belongs to saves of this run; everything is for the start of a run, while nobody writes.
+        of_run: only what belongs to saves of this run. Without either, all of it: at the start of a run, before any write.
         keep: the save that stays.
     """
     try:
@@ -270,24 +270,26 @@ def prune(folder: str, *, keep_last: int, keep_every: int = 0, best: Iterable[in
         keep_every: whole ones whose step is a multiple of this stay too; 0 for none.
         best: steps that stay in any case.
     """
-    found, _ = scan(folder)
-    keep = {one.step for one in found[:keep_last]} | set(best)
-    gone = [one for one in found if one.step not in keep and not (keep_every and one.step % keep_every == 0)]
-    for one in gone:
-        vanish(one.path)
-    return [one.step for one in gone]
+    whole, _ = scan(folder)
+    keep = {checkpoint.step for checkpoint in whole[:keep_last]} | set(best)
+    keep |= {checkpoint.step for checkpoint in whole if keep_every and checkpoint.step % keep_every == 0}
+    old = [checkpoint for checkpoint in whole if checkpoint.step not in keep]
+    for checkpoint in old:
+        vanish(checkpoint.path)
+    return [checkpoint.step for checkpoint in old]
 
 
 def best_steps(folder: str, metric: str, mode: str, count: int = 1) -> list[int]:
     """The steps of the `count` checkpoints with the lowest (`min`) or highest (`max`) value of a metric."""
-    found, _ = scan(folder)
-    values = [(one.parts[0].metrics[metric], one.step) for one in found if metric in one.parts[0].metrics]
+    whole, _ = scan(folder)
+    metrics = [(checkpoint.parts[0].metrics, checkpoint.step) for checkpoint in whole]
+    values = [(values[metric], step) for values, step in metrics if metric in values]
     values = [item for item in values if item[0] == item[0]]  # NaN is never best
     return [step for _, step in sorted(values, reverse=mode == "max")[:count]]
 
 
 def vanish(path: str) -> None:
-    """Removes a checkpoint so that nobody ever sees half of it: renamed first, deleted then."""
+    """Deletes a checkpoint so that no half of it is ever visible: renamed first, then deleted."""
     folder, name = os.path.split(path)
     gone = f"{folder}/{GONE}{name}-{os.getpid()}"
     remove_tree(gone)

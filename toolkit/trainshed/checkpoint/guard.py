@@ -1,9 +1,12 @@
-"""What our hooks into other libraries' training loops share: saves that the library makes and we seal.
+"""What the hooks into other libraries' training loops share: the library saves, trainshed seals.
 
-The library saves into a folder `checkpoint-<step>`, with its own means, while the loop waits. Added here: when to save, a
-notice that all ranks agree on at a step boundary, the manifest that seals a save, the newest sealed one to resume from,
-old ones that go only once a newer one is sealed, copies of them on another storage where the job wants them, and a full disk
-that costs the save and not the training.
+The library saves into a folder `checkpoint-<step>` by its own means while the loop waits. A Guard adds:
+
+- when to save, and a notice that all ranks agree on at a step boundary (`agreement`);
+- the manifest that seals a save (`sealed`), and the newest sealed save to resume from;
+- deletion of old saves, only once a newer one is sealed;
+- copies on another storage, if the job wants them (`copies`);
+- a full disk costs the save and not the training.
 """
 
 from __future__ import annotations
@@ -35,19 +38,19 @@ if TYPE_CHECKING:
 
 FIRST = 60.0  # seconds until the first save: the library saves while the loop waits, and its cost is not known yet
 KEEP = 2  # sealed saves that stay at least: the newest may turn out damaged
-SCARCE = 64 << 20  # free bytes below which a save that failed is put down to the disk
-OURS = ("notice", "interval")  # reasons of saves that nobody but us has asked for
+SCARCE = 64 << 20  # bytes; with less free space, a save that failed is blamed on the disk
+OURS = ("notice", "interval")  # reasons of saves that trainshed has asked for, not the script
 
 
 def usual_folder(own: str) -> str:
-    """The job's checkpoint folder; a script that writes its checkpoints to `own`, in there, keeps that."""
+    """The job's checkpoint folder, or `own` if the script writes its checkpoints to a folder in there."""
     root = _root()
     own = os.path.abspath(own)
     return own if own == root or own.startswith(f"{root}/") else root
 
 
 def usual_copies(folder: str) -> str:
-    """Where the job wants copies of a checkpoint folder, "" for nowhere; below the job's folder means below there."""
+    """URL for the copies of a checkpoint folder, "" for none; a subfolder of the job's folder gets a subfolder there."""
     url, root = os.environ.get(COPY_TO_VARIABLE, ""), _root()
     below = folder.removeprefix(f"{root}/")
     return f"{url.rstrip('/')}/{below}" if url and below != folder else url
@@ -58,18 +61,19 @@ def _root() -> str:
 
 
 def say(line: str, everywhere: bool = False) -> None:
-    """One line on stderr, from the first rank only, or from whichever has something to say."""
+    """Prints one line on stderr: on the first rank only, or with `everywhere` on each rank that calls it."""
     if everywhere or os.environ.get("RANK", "0") == "0":
         print(f"trainshed: checkpoint=auto: {line}", file=sys.stderr, flush=True)
 
 
 class Guard:
-    """What belongs to one run of a training loop; all ranks construct it, and call its methods, together.
+    """The state of one run of a training loop; all ranks construct it and call its methods together.
 
     folder: where checkpoints lie, "" for none.
     copy_to: URL of a storage that gets copies, "" for none; a copy is made beside the training, one at a time.
-    looked, resumed: whether `newest` was called, and the checkpoint that it has found, "" for none.
-    stopping: whether a notice has come and training is to end because of it.
+    looked: whether `newest` was called.
+    resumed: path of the checkpoint that `newest` returned, "" for none.
+    stopping: whether training is to end because of a notice.
     """
 
     def __init__(self, folder: str, copy_to: str = "") -> None:
@@ -78,7 +82,8 @@ class Guard:
         if folder:
             self.ranks.share_storage(folder)
         self._copies: Copies | None = None
-        self._copying, self._copied = Writer(), 0
+        self._copying = Writer()
+        self._copied_step = 0  # of the copy made last, or being made
         if folder and copy_to and self.ranks.leads:
             from .copies import Copies
 
@@ -92,12 +97,13 @@ class Guard:
         self._step_at = time.monotonic()
 
     def path(self, step: int) -> str:
-        """Where a step's save lies."""
+        """The folder of a step's save."""
         return f"{self.folder}/{CHECKPOINTS.name_of(step)}"
 
     def newest(self) -> str | None:
-        """The newest checkpoint that is whole on all hosts, fetched from the copies where it is not here; says what was
-        passed over. Collective.
+        """Path of the newest checkpoint that is whole on all hosts, None without one; says what it passed over. Collective.
+
+        A host that has no whole one here fetches it from the copies.
 
         Raises:
             CheckpointError: the storage of the copies cannot be read.
@@ -115,9 +121,9 @@ class Guard:
                 there = set(self._copies.steps()) if self._copies else set()
             except OSError as error:
                 trouble = f"{error.filename}: {error.strerror}"
-        found = self.ranks.gather((self.ranks.leads, here | there, trouble))
-        _refuse(trouble for _, _, trouble in found)
-        for step in sorted(set.intersection(*(steps for leads, steps, _ in found if leads)), reverse=True):
+        everywhere = self.ranks.gather((self.ranks.leads, here | there, trouble))
+        _refuse(trouble for _, _, trouble in everywhere)
+        for step in sorted(set.intersection(*(steps for leads, steps, _ in everywhere if leads)), reverse=True):
             why, history = "", History()
             if self.ranks.leads:
                 try:
@@ -138,14 +144,14 @@ class Guard:
                 say(f"resuming from {self.resumed} (verified)")
                 return self.resumed
             say(f"checkpoint-{step} passed over: {problems[0]}")
-        say(f"saving to {self.folder} on notice and as often as pays off; nothing to resume from yet")
+        say(f"saving to {self.folder} on notice and at measured intervals; nothing to resume from yet")
         return None
 
     def _whole(self, step: int, here: bool, there: bool) -> Manifest:
-        """The manifest of a step's checkpoint, once it is known to be whole here; fetched if need be.
+        """Verifies a step's checkpoint here, or fetches it; returns its manifest.
 
         Raises:
-            Damaged: there is no whole one.
+            Damaged: the checkpoint is not whole, here or on the storage.
             OSError: the storage of the copies cannot be read.
         """
         if here:
@@ -154,14 +160,18 @@ class Guard:
             except Damaged as error:
                 if not there:
                     raise
-                say(f"checkpoint-{step} is not taken from here: {error}", everywhere=True)
+                say(f"checkpoint-{step} is not whole here, fetching its copy: {error}", everywhere=True)
         assert self._copies is not None
         path = self._copies.fetch(self.folder, step)
         say(f"fetched {self._copies.url}/checkpoint-{step}", everywhere=True)
         return sealed.open_sealed(path, self.ranks.host)
 
     def decide(self, step: int) -> str:
-        """After a step: why to save now, "" not to. With `stopping` set, training ends at this step, on all ranks."""
+        """Decides after a step, on all ranks alike. Collective.
+
+        Returns:
+            Why to save now: `notice` or `interval`; "" not to save. If it set `stopping`, training ends at this step.
+        """
         now = time.monotonic()
         self.policy.stepped(now - self._step_at, False)
         self._step_at = now
@@ -178,7 +188,7 @@ class Guard:
         return "notice" if agreed.stop or agreed.save else "interval"
 
     def save(self, step: int, reason: str, save: Callable[[], Any], limit: int | None = None, best: str = "") -> Any:
-        """The library's own save, into `checkpoint-<step>`, then the seal.
+        """Calls the library's own save, into `checkpoint-<step>`, then seals it. Collective.
 
         Args:
             reason: what `decide` said; "" for a save that the script itself wants.
@@ -186,14 +196,14 @@ class Guard:
             best: path of one that stays in any case.
 
         Returns:
-            What `save` returned; None where the disk is full.
+            What `save` returned; None if the disk is full.
         """
         self._finish_copy()
         began = time.monotonic()
         path = self.path(step)
         if self.ranks.leads:
             sealed.unseal(path)
-        self.ranks.highest([0.0])  # nobody writes before the old seal is gone
+        self.ranks.highest([0.0])  # no rank writes before the old seal is gone
         problem, result = "", None
         try:
             result = save()
@@ -201,7 +211,7 @@ class Guard:
             problem = _disk_problem(error, self.folder)
             if not problem:
                 raise
-        problem = self._agreed(problem)  # everybody has written
+        problem = self._agreed(problem)  # all ranks have written
         if self.ranks.leads and not problem:
             try:
                 sealed.seal(path, step, self.ranks, self.policy.so_far(began).plain(), reason)
@@ -223,13 +233,13 @@ class Guard:
         return result
 
     def _agreed(self, problem: str) -> str:
-        """The first problem of any rank; a collective of its own only where there is one."""
+        """The first problem of any rank, "" if there is none; exchanges texts only if there is one. Collective."""
         if not self.ranks.highest([bool(problem)])[0]:
             return ""
-        return next(one for one in self.ranks.gather(problem) if one)
+        return next(text for text in self.ranks.gather(problem) if text)
 
     def _prune(self, limit: int | None, best: str) -> None:
-        """Deletes old saves: beyond the script's own limit, or, where it has none, those that only we asked for."""
+        """Deletes old saves: beyond the script's own limit, or, without a limit, those that trainshed asked for."""
         whole: list[tuple[int, str, str]] = []
         for name in os.listdir(self.folder):
             step, path = CHECKPOINTS.step_of(name), f"{self.folder}/{name}"
@@ -245,7 +255,7 @@ class Guard:
                 folders.remove_tree(path)
 
     def _copy(self, step: int, limit: int | None, best: str) -> None:
-        """Starts making a copy of what has just been sealed, beside the training."""
+        """Starts to copy what has just been sealed, beside the training."""
         copies, path = self._copies, self.path(step)
         if copies is None:
             return
@@ -255,39 +265,39 @@ class Guard:
             if self.ranks.part == 0:
                 copies.prune(max(KEEP, limit or 0), () if limit else OURS, os.path.basename(best))
 
-        self._copied = step
+        self._copied_step = step
         self._copying.start(make)
 
     def _finish_copy(self) -> None:
-        """Waits for the copy that is being made, and says so if there is none."""
+        """Waits for the copy that is being made; prints a warning if it failed."""
         self._copying.wait()
         error = self._copying.take_error()
         if error is not None:
             why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            say(f"WARNING: the checkpoint of step {self._copied} is here alone: {why}", everywhere=True)
+            say(f"WARNING: the checkpoint of step {self._copied_step} is here alone: {why}", everywhere=True)
 
     def answer(self, step: int) -> None:
-        """Says that training was stopped after `step`, to the user and to the supervisor. Collective."""
+        """Tells the user and the supervisor that training stops after `step`. Collective."""
         self._finish_copy()
         path = self.path(step) if self.folder and self.saved_step == step else ""
         self._agreement.answer(step, f"saved in {path}", path)
 
     def close(self) -> None:
-        """Waits for the copy that is being made; SIGTERM ends the process again."""
+        """Waits for the copy that is being made; from then on SIGTERM ends the process again."""
         self._finish_copy()
         self._agreement.close()
         self.ranks.close()
 
 
 def _refuse(troubles: Iterable[str]) -> None:
-    """Raises CheckpointError if there is any: starting anew beside checkpoints that cannot be read would overwrite them."""
-    trouble = next((one for one in troubles if one), "")
+    """Raises CheckpointError for the first trouble: a fresh start would overwrite checkpoints that could not be read."""
+    trouble = next((text for text in troubles if text), "")
     if trouble:
         raise CheckpointError(f"checkpoints cannot be fetched from {trouble}")
 
 
 def _disk_problem(error: Exception, folder: str) -> str:
-    """That the disk is full, in words, if that is why a save failed (torch and safetensors hide the number); else ""."""
+    """A message if a save failed because the disk is full, else "" (torch and safetensors hide the error number)."""
     if isinstance(error, OSError) and error.errno not in (None, errno.ENOSPC, errno.EDQUOT):
         return ""
     try:

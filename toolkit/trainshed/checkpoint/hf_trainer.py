@@ -1,7 +1,7 @@
-"""transformers' Trainer without a changed line: saves on notice, resumes from the newest whole checkpoint.
+"""transformers' Trainer without a changed line: it saves on notice and resumes from the newest whole checkpoint.
 
-On top of the Trainer's own machinery: it still writes `checkpoint-<step>` folders and still loads them, which brings
-back optimizer, schedule, random generators and the place in the data. What is added is `guard`'s part.
+The Trainer still writes its `checkpoint-<step>` folders and loads them itself, with optimizer, schedule, random generators
+and the position in the data. `guard` adds the rest.
 
 `install` hooks into every Trainer of a job that asks for it (`checkpoint: auto`), `attach` into one, for scripts that
 want to know how it ended.
@@ -28,7 +28,7 @@ def install(module: ModuleType) -> None:
     """Hooks into `transformers.trainer`; a second time does nothing.
 
     Raises:
-        RuntimeError: this version has not what we hook into.
+        RuntimeError: this version lacks the methods that trainshed patches.
     """
     trainer = module.Trainer
     if hasattr(trainer, "_trainshed"):
@@ -62,7 +62,7 @@ def install(module: ModuleType) -> None:
         finally:
             guard.close()
         if guard.stopping and guard.leaves:
-            raise SystemExit(0)  # what comes after `train` in the script is meant for a model that is done
+            raise SystemExit(0)  # what follows `train` in the script is meant for a finished model
         return result
 
     @functools.wraps(save)
@@ -77,34 +77,36 @@ def install(module: ModuleType) -> None:
         guard = self._trainshed
         return guard.folder if guard is not None and guard.folder else output_dir(self, *args, **kwargs)
 
-    trainer.train, trainer._save_checkpoint, trainer._get_output_dir = train_with_checkpoints, save_and_seal, checkpoint_dir
+    trainer.train = train_with_checkpoints
+    trainer._save_checkpoint = save_and_seal
+    trainer._get_output_dir = checkpoint_dir
     trainer._trainshed = None
 
 
 def attach(trainer: Any, folder: str | os.PathLike[str] | None, copy_to: str | None = None) -> TrainerGuard:
     """Has one Trainer save on notice, into a folder of the script's choice; call it on all ranks, before `train`.
 
-    `train` then returns after a notice as it does at the end; `stopping` of what this returns tells the two apart.
+    `train` then returns after a notice as it does at the end; `stopping` of the returned guard tells the two apart.
 
     Args:
-        folder: where checkpoints lie; None makes none: the Trainer is only stopped.
+        folder: where checkpoints lie; with None nothing is saved: the Trainer is only stopped.
         copy_to: URL of a storage that gets copies, "" for none; None takes what the job says.
 
     Raises:
-        RuntimeError: this version of transformers has not what we hook into.
+        RuntimeError: this version of transformers lacks the methods that trainshed patches.
         CheckpointError: what is needed for the storage is not installed.
         OSError: the folder cannot be written.
     """
     module = sys.modules["transformers.trainer"]
     install(module)
-    place = "" if folder is None else os.path.abspath(folder)
-    copies = usual_copies(place) if copy_to is None else copy_to
-    trainer._trainshed = TrainerGuard(trainer, module.TrainerCallback, place, copies, leaves=False)
+    path = "" if folder is None else os.path.abspath(folder)
+    copies = usual_copies(path) if copy_to is None else copy_to
+    trainer._trainshed = TrainerGuard(trainer, module.TrainerCallback, path, copies, leaves=False)
     return trainer._trainshed
 
 
 def _why_not(trainer: Any, arguments: dict[str, Any]) -> str:
-    """Why this Trainer's checkpoints cannot be resumed from by us, "" if they can."""
+    """Why trainshed cannot resume from this Trainer's checkpoints, "" if it can."""
     if arguments.get("trial") is not None:
         return "it searches hyperparameters"
     if getattr(trainer.args, "save_only_model", False):
@@ -117,16 +119,17 @@ def _why_not(trainer: Any, arguments: dict[str, Any]) -> str:
 class TrainerGuard(Guard):
     """The guard of one call of `Trainer.train`.
 
-    leaves: whether the script ends after a notice, instead of going on behind `train`.
+    leaves: whether the script ends after a notice, instead of continuing after `train`.
     """
 
     def __init__(self, trainer: Any, callback_class: type, folder: str, copy_to: str, leaves: bool) -> None:
         super().__init__(folder, copy_to)
-        self.trainer, self.leaves = trainer, leaves
+        self.trainer = trainer
+        self.leaves = leaves
         self._why = ""  # of the next save; "" for one that the Trainer itself wants
 
         class Callback(callback_class):  # type: ignore[misc]
-            """The Trainer's way of being told; called after the Trainer's own callbacks and the script's."""
+            """Connects the Trainer with the guard; called after the Trainer's own callbacks and the script's."""
 
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
                 guard.after_step(state.global_step, control)
@@ -140,7 +143,7 @@ class TrainerGuard(Guard):
         self.callback = Callback()
 
     def finished(self, path: str) -> bool:
-        """Whether a checkpoint is that of a training which is done; the Trainer would train on for one step."""
+        """Whether a checkpoint is from the end of training; the Trainer would still train for one more step."""
         args, state = self.trainer.args, _trainer_state(path)
         step = int(state.get("global_step", 0))
         if args.max_steps > 0:
@@ -148,12 +151,12 @@ class TrainerGuard(Guard):
         return 0 < state.get("max_steps", 0) <= step and state.get("num_train_epochs", 0) >= args.num_train_epochs
 
     def as_it_ended(self, path: str) -> Any:
-        """What `train` returned when it came to its end: the model loaded, the Trainer's state as it was then."""
+        """Returns what `train` returned at its end, with the model and the Trainer's state as they were then."""
         from transformers.trainer_callback import TrainerState
         from transformers.trainer_utils import TrainOutput
 
         trainer = self.trainer
-        say(f"training was done already, after step {self.saved_step}")
+        say(f"training had already finished, after step {self.saved_step}")
         trainer._load_from_checkpoint(path)
         trainer.state = TrainerState.load_from_json(f"{path}/trainer_state.json")
         if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
@@ -162,7 +165,7 @@ class TrainerGuard(Guard):
         return TrainOutput(trainer.state.global_step, losses[-1] if losses else float("nan"), {})
 
     def after_step(self, step: int, control: Any) -> None:
-        """Has the Trainer save or stop where that is due."""
+        """Makes the Trainer save or stop if that is due."""
         reason = self.decide(step)
         if self.stopping:
             control.should_training_stop = True
@@ -172,16 +175,18 @@ class TrainerGuard(Guard):
             control.should_save = True
 
     def after_epoch(self, step: int, control: Any) -> None:
-        """An epoch ends because of a notice, too: nothing is left to be done then but what `after_step` has asked for."""
+        """An epoch also ends because of a notice; then only what `after_step` has asked for is done."""
         if self.stopping:
             control.should_evaluate = False
             control.should_save = control.should_save and self.saved_step != step
 
     def trainer_saves(self, save: Any) -> Any:
-        """The Trainer's own save, sealed. It would delete old ones before the new one is sealed, so that is left to us."""
+        """Seals the Trainer's own save. The guard deletes old ones: the Trainer would do so before the new one is sealed."""
         trainer = self.trainer
-        reason, self._why = self._why, ""
-        limit, trainer.args.save_total_limit = trainer.args.save_total_limit, None
+        reason = self._why
+        self._why = ""
+        limit = trainer.args.save_total_limit
+        trainer.args.save_total_limit = None
         try:
             best = trainer.state.best_model_checkpoint or ""
             return self.save(trainer.state.global_step, reason, save, limit, best)
@@ -189,14 +194,14 @@ class TrainerGuard(Guard):
             trainer.args.save_total_limit = limit
 
     def close(self) -> None:
-        """SIGTERM ends the process again; the Trainer is as it was."""
+        """Detaches from the Trainer; from then on SIGTERM ends the process again."""
         super().close()
         self.trainer.remove_callback(self.callback)
         self.trainer._trainshed = None
 
 
 def _trainer_state(path: str) -> dict[str, Any]:
-    """The Trainer's own notes of a checkpoint, {} where there are none."""
+    """The Trainer's own state file of a checkpoint, {} if there is none."""
     try:
         with open(f"{path}/trainer_state.json", encoding="utf-8") as file:
             return json.load(file)

@@ -1,4 +1,4 @@
-"""What tells a rank to stop: the supervisor's notice file, or a SIGTERM of its own where nobody supervises."""
+"""Where notices come from: the supervisor's notice file, or SIGTERM to this process if it runs without `train`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-_signalled = 0  # the signal that has come; one for the process, since handlers are
+_signalled = 0  # number of the signal that has come; global, as signal handlers are
 
 
 def listen() -> bool:
-    """From now on SIGTERM only leaves a note, which the next `Interrupts.look` finds; a second one ends the script.
+    """From now on SIGTERM is only noted for the next `Interrupts.look`; a second one ends the script.
 
-    A Checkpointer calls this itself. Scripts call it on their first line, so that a stop that comes while torch is being
-    imported finds them prepared, too. A handler of the user's own is left alone (the notice file still works).
+    A Checkpointer calls this itself. A script that calls it on its first line also survives a stop that comes while torch
+    is being imported. The script's own handler is left alone (the notice file still works).
 
     Returns:
-        Whether the handler is ours now.
+        Whether the handler is installed now.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -52,7 +52,7 @@ class Interrupts:
         self._handles = listen()
 
     def look(self) -> Notice | None:
-        """A notice that has not been returned before."""
+        """Returns a notice that has not been returned before, None if there is none."""
         notice = self._watch.look()
         if notice is not None:
             self._reported = self._reported or notice.stop
@@ -63,7 +63,7 @@ class Interrupts:
         return None
 
     def close(self) -> None:
-        """SIGTERM ends the process again."""
+        """Restores the default: SIGTERM ends the process again."""
         global _signalled
         if self._handles and signal.getsignal(signal.SIGTERM) == _note:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

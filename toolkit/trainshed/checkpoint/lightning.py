@@ -1,8 +1,8 @@
-"""Lightning's Trainer without a changed line: `fit` saves on notice, and resumes from the newest whole checkpoint.
+"""Lightning's Trainer without a changed line: `fit` saves on notice and resumes from the newest whole checkpoint.
 
-Lightning writes the checkpoint (`Trainer.save_checkpoint`) and loads it (`ckpt_path`); what is added is `guard`'s part, and
-the state of the random generators, which Lightning leaves out. Its own handler for SIGTERM, which starts a collective from
-inside the handler, is switched off for the time of `fit`.
+Lightning writes the checkpoint (`Trainer.save_checkpoint`) and loads it (`ckpt_path`). `guard` adds the rest; here is added
+the state of the random generators, which Lightning leaves out. Lightning's handler for SIGTERM starts a collective from
+inside the handler; it is switched off while `fit` runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def install(module: ModuleType) -> None:
     """Hooks into `lightning.pytorch.trainer.trainer` (or `pytorch_lightning.trainer.trainer`).
 
     Raises:
-        RuntimeError: this version has not what we hook into.
+        RuntimeError: this version lacks the methods that trainshed patches.
     """
     trainer = module.Trainer
     missing = [name for name in _USED if not callable(getattr(trainer, name, None))]
@@ -53,7 +53,7 @@ def install(module: ModuleType) -> None:
                 path = guard.newest()
                 call.arguments["ckpt_path"] = path and f"{path}/{FILE}"
                 if path and "weights_only" in signature.parameters and call.arguments.get("weights_only") is None:
-                    call.arguments["weights_only"] = False  # what callbacks keep may be of any kind; the seal is ours
+                    call.arguments["weights_only"] = False  # callbacks may keep any objects; trainshed has sealed the file
             else:
                 say(f"the script resumes from {call.arguments['ckpt_path']} by itself")
             connector._sigterm_notifier_fn = lambda *_: None
@@ -75,7 +75,7 @@ def _callback_class(module: ModuleType) -> type:
 
 
 def _why_not(trainer: Any) -> str:
-    """Why this Trainer is none of ours, "" if it is."""
+    """Why this Trainer is left alone, "" if it is not."""
     if getattr(trainer, "fast_dev_run", False):
         return "fast_dev_run saves nothing"
     if trainer.world_size > 1 and int(os.environ.get("WORLD_SIZE") or 1) != trainer.world_size:
@@ -95,7 +95,7 @@ class FitGuard(Guard):
         self._seen = -1
 
         class TrainshedCheckpoints(callback_class):  # type: ignore[misc]
-            """Lightning's way of being told after each batch, and of keeping something in a checkpoint."""
+            """Connects Lightning with the guard: called after each batch, and keeps the random generators."""
 
             generators: dict[int, Any] = {}  # noqa: RUF012 (by rank)
             restored = True
@@ -104,7 +104,8 @@ class FitGuard(Guard):
                 return {"random": self.generators}
 
             def load_state_dict(self, state: dict[str, Any]) -> None:
-                self.generators, self.restored = state["random"], False
+                self.generators = state["random"]
+                self.restored = False
 
             def on_train_batch_start(self, *_: Any) -> None:
                 if not self.restored:  # only now: making iterators over the data has drawn numbers
@@ -119,7 +120,7 @@ class FitGuard(Guard):
         self.callback: Any = TrainshedCheckpoints()
 
     def after_batch(self) -> None:
-        """Saves and ends the script where that is due; batches that only accumulate gradients do not count."""
+        """Saves, and ends the script, if that is due; batches that only accumulate gradients do not count."""
         step = self.trainer.global_step
         if step == self._seen:
             return
@@ -132,4 +133,4 @@ class FitGuard(Guard):
             self.save(step, reason, lambda: self.trainer.save_checkpoint(path))
         if self.stopping:
             self.answer(step)
-            raise SystemExit(0)  # what comes after `fit` in the script is meant for a model that is done
+            raise SystemExit(0)  # what follows `fit` in the script is meant for a finished model

@@ -26,7 +26,7 @@ _OBJECTS = re.compile(r"\.rank(\d+)\.objects$")
 
 
 class Contents:
-    """The tensors and trees in a checkpoint; nothing is read before it is asked for."""
+    """The tensors and trees in a checkpoint; files are mapped, and read when they are used."""
 
     def __init__(self, checkpoint: Found) -> None:
         self.checkpoint = checkpoint
@@ -45,12 +45,12 @@ class Contents:
         return {key: (piece.torch_dtype, piece.whole) for key, piece in firsts.items()}
 
     def trees(self) -> dict[int, dict[str, Any]]:
-        """What each rank kept beside its tensors, by rank.
+        """The plain objects of each rank, by rank.
 
         Raises:
             Damaged: an entry needs a class that torch does not load from files.
         """
-        found = {}
+        trees = {}
         for part in self.checkpoint.parts:
             for file in part.files:
                 match = _OBJECTS.search(file.name)
@@ -58,10 +58,10 @@ class Contents:
                     continue
                 try:
                     path = f"{self.checkpoint.path}/{file.name}"
-                    found[int(match[1])] = torch.load(path, map_location="cpu", weights_only=True)
+                    trees[int(match[1])] = torch.load(path, map_location="cpu", weights_only=True)
                 except Exception as error:
                     raise Damaged(f"{file.name} cannot be loaded: {str(error).splitlines()[0]}") from error
-        return found
+        return trees
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies the stored values into plain tensors (`fill.fill` takes sharded ones too).
@@ -90,7 +90,7 @@ class Contents:
 
 
 def _map(path: str) -> torch.Tensor:
-    """A file's bytes as a tensor; read as they are used."""
+    """A file's bytes as a uint8 tensor; they are read when they are used."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         # Private and writable, or torch would warn that it cannot keep anyone from writing.

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SUFFIX = ".manifest"
-_LIMIT = 256 << 20  # bytes; a manifest beyond this is none of ours
+_LIMIT = 256 << 20  # bytes; a larger file is not a manifest
 
 
 class Damaged(Exception):
-    """A checkpoint that must not be used; the message says why, for a person."""
+    """A checkpoint must not be used; the message says why, for the user."""
 
 
 class FileEntry(Record):
@@ -51,7 +51,6 @@ class Manifest(Record):
     world_size: ranks that wrote it.
     ranks: the ranks whose files are in this part.
     created: seconds since the epoch.
-    seconds: what taking it cost: `stall` and `write`.
     run: how long the job has trained and how often it was interrupted (see `policy.History`).
     metrics: what the user passed to the step, for keep-best.
     """
@@ -120,7 +119,7 @@ def read(path: str) -> Manifest:
     """The manifest in a file.
 
     Raises:
-        Damaged: it is not there, damaged, or of another format.
+        Damaged: it is missing, damaged, or of another format.
     """
     name = os.path.basename(path)
     try:
@@ -133,10 +132,10 @@ def read(path: str) -> Manifest:
 
 
 def parse(data: bytes, name: str) -> Manifest:
-    """The manifest that a file of this name holds.
+    """The manifest in the bytes of a file of this name.
 
     Raises:
-        Damaged: it holds none.
+        Damaged: they are damaged or are not a manifest.
     """
     line, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % zlib.crc32(line):
@@ -144,11 +143,11 @@ def parse(data: bytes, name: str) -> Manifest:
     try:
         value = json.loads(line)
         if value.pop("format") != FORMAT:
-            raise Damaged(f"{name} is of a format that this version does not know")
-        files = tuple(FileEntry(**{**one, "crc32": tuple(one["crc32"])}) for one in value.pop("files"))
+            raise Damaged(f"{name} has a format that this version does not know")
+        files = tuple(FileEntry(**{**file, "crc32": tuple(file["crc32"])}) for file in value.pop("files"))
         return Manifest(**{**value, "ranks": tuple(value["ranks"])}, files=files)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Damaged(f"{name} is no manifest of a checkpoint") from error
+        raise Damaged(f"{name} is not a manifest of a checkpoint") from error
 
 
 def check_file(folder: str, entry: FileEntry) -> None:
@@ -174,12 +173,12 @@ def check_file(folder: str, entry: FileEntry) -> None:
             mapped.madvise(mmap.MADV_SEQUENTIAL)
             view = memoryview(mapped)
             try:
-                found = checksums(view)
+                sums = checksums(view)
             finally:
                 view.release()
     finally:
         os.close(fd)
-    wrong = next((n for n, (a, b) in enumerate(zip(found, entry.crc32, strict=False)) if a != b), None)
-    if wrong is not None or len(found) != len(entry.crc32):
+    wrong = next((n for n, (a, b) in enumerate(zip(sums, entry.crc32, strict=False)) if a != b), None)
+    if wrong is not None or len(sums) != len(entry.crc32):
         at = (wrong or 0) * entry.block
         raise Damaged(f"{entry.name} is damaged between bytes {at} and {min(at + entry.block, size)}")

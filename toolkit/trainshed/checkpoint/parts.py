@@ -141,7 +141,7 @@ def _save(
     save = f"{ranks.token}1"
 
     def begin() -> str:
-        if ranks.leads:  # nobody else writes this checkpoint now: what is left of it is from a run that was killed
+        if ranks.leads:  # what is left of this checkpoint is from a run that was killed: only this run writes it now
             folders.recover(path)
             folders.sweep(folder, of_name=name)
             check_space(folder, planner.bytes_on_storage)

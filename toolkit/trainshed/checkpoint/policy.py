@@ -1,4 +1,4 @@
-"""When to save: every so many steps, every so many seconds, or as often as pays off (Young and Daly).
+"""When to save: after a number of steps, after a number of seconds, or at a measured interval (Young and Daly).
 
 Young's interval sqrt(2 C M) minimises lost time for a cost C of one checkpoint and a mean time M between interruptions
 (J. W. Young, CACM 17(9), 1974; J. T. Daly, FGCS 22, 2006). C is measured as the job runs, M from how often it was
@@ -15,14 +15,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PRIOR_SECONDS = 2 * 3600.0  # before anything is known: one interruption in two hours, a common lot on spot capacity
-SHORTEST = 5.0  # seconds; more often than this gains nothing that anybody would notice
-LONGEST = 3600.0
+PRIOR_SECONDS = 2 * 3600.0  # assumed at first: one interruption in two hours, as is common on spot capacity
+SHORTEST = 5.0  # seconds; a shorter interval gains nothing noticeable
+LONGEST = 3600.0  # seconds
 MOST_WRITING = 0.5  # share of the time that the disk may be writing checkpoints
 
 
 class History(Record):
-    """What a checkpoint tells the next run: seconds trained so far in all runs, and how many ended without being asked."""
+    """What a checkpoint tells the next run: seconds trained so far in all runs, and how many of them were interrupted."""
 
     trained: float = 0.0
     interruptions: int = 0
@@ -44,7 +44,7 @@ def young(cost: float, mean_seconds_between: float) -> float:
 
 
 class Policy:
-    """Decides from the count of steps and the clock; made anew for each run.
+    """Decides from the number of steps and the clock; each run has a new one.
 
     Args:
         every_steps, every_seconds: fixed intervals; with neither, the interval is found by measurement.
@@ -55,7 +55,8 @@ class Policy:
             raise ValueError(f"every_steps must be at least 1, not {every_steps}")
         if every_seconds is not None and not every_seconds > 0:
             raise ValueError(f"every_seconds must be above 0, not {every_seconds}")
-        self.every_steps, self.every_seconds = every_steps, every_seconds
+        self.every_steps = every_steps
+        self.every_seconds = every_seconds
         self.history = history
         self.last = self.started = now
         self.stall = 0.0  # seconds that the loop stood still for the last checkpoint
@@ -65,21 +66,23 @@ class Policy:
         self._steps_meanwhile = 0
 
     def stepped(self, seconds: float, writing: bool) -> None:
-        """One step of the loop took so long."""
+        """Records the duration of one step; `writing` if a snapshot was being written meanwhile."""
         (self._writing if writing else self._idle).add(seconds)
         self._steps_meanwhile += writing
 
     def saved(self, now: float, stall: float) -> None:
-        """The loop goes on after a snapshot."""
-        self.last, self.stall, self._steps_meanwhile = now, stall, 0
+        """Records that the loop goes on after a snapshot, for which it stood still `stall` seconds."""
+        self.last = now
+        self.stall = stall
+        self._steps_meanwhile = 0
 
     def written(self, seconds: float) -> None:
-        """The snapshot has become durable."""
+        """Records that the snapshot has become durable after so many seconds."""
         self.write = seconds
 
     @property
     def cost(self) -> float:
-        """Seconds that one checkpoint costs the loop: the stall, and what the steps are slowed down meanwhile."""
+        """Seconds that one checkpoint costs the loop: the stall, and by how much steps are slower meanwhile."""
         slower = max(0.0, self._writing.value - self._idle.value) if self._writing.count and self._idle.count else 0.0
         return self.stall + slower * self._steps_meanwhile
 
@@ -91,15 +94,15 @@ class Policy:
             return math.inf
         if not self.stall:
             return SHORTEST  # the first one, soon: it is how the cost becomes known
-        found = young(self.cost, self.so_far(now).mean_seconds_between)
-        return min(max(found, self.write / MOST_WRITING, SHORTEST), LONGEST)
+        best = young(self.cost, self.so_far(now).mean_seconds_between)
+        return min(max(best, self.write / MOST_WRITING, SHORTEST), LONGEST)
 
     def due(self, now: float) -> bool:
-        """Whether time is up."""
+        """Whether a save is due by the clock."""
         return now - self.last >= self.interval(now)
 
     def step_due(self, step: int) -> bool:
-        """Whether this step is one to save at."""
+        """Whether a save is due at this step."""
         return self.every_steps is not None and step % self.every_steps == 0
 
     def so_far(self, now: float) -> History:
@@ -108,15 +111,16 @@ class Policy:
 
     @property
     def step_seconds(self) -> float:
-        """The usual length of a step."""
+        """The usual length of a step, in seconds."""
         return self._idle.value or self._writing.value
 
 
 class _Mean:
-    """A moving mean that follows changes within some twenty values."""
+    """A moving mean that follows changes within about twenty values."""
 
     def __init__(self) -> None:
-        self.value, self.count = 0.0, 0
+        self.value = 0.0
+        self.count = 0
 
     def add(self, value: float) -> None:
         self.count += 1

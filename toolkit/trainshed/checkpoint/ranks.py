@@ -1,6 +1,6 @@
-"""The ranks of the job as the checkpoint needs them: who I am, who shares my storage, and one tiny collective.
+"""The ranks of the job as checkpoints need them: this rank, which ranks share its storage, and two small collectives.
 
-All talk goes over a gloo group of its own: it never touches the GPU, and never mixes with the script's collectives.
+The collectives use a separate gloo group: they never touch the GPU and never mix with the script's collectives.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """One process by itself; `Group` is the same for many.
+    """The ranks of a job with one process; `Group` is for several.
 
-    rank, world_size: place in the job.
+    rank, world_size: this rank's number, and the number of ranks in the job.
     part, parts: index of the storage that this rank writes to, and number of storages.
-    peers: the ranks that share it, in order; the first of them publishes.
-    host: name of this host, fit for a file name.
-    token: the same random word on all ranks, another one in each run.
+    peers: the ranks that share the storage, in order; the first of them publishes.
+    host: name of this host, safe in a file name.
+    token: a random word, the same on all ranks and different in each run.
     """
 
     def __init__(self) -> None:
         name = os.environ.get("SM_CURRENT_HOST") or socket.gethostname()
         self.host = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:64] or "host"
-        self.rank, self.world_size = 0, 1
-        self.part, self.parts = 0, 1
+        self.rank = 0
+        self.world_size = 1
+        self.part = 0
+        self.parts = 1
         self.peers: tuple[int, ...] = (0,)
         self.token = secrets.token_hex(4)
 
@@ -50,11 +52,11 @@ class Ranks:
         return [value]
 
     def share_storage(self, folder: str) -> None:
-        """Finds out who sees the same folder. Raises OSError where it cannot be written."""
+        """Finds out which ranks see the same folder. Raises OSError if it cannot be written."""
         os.makedirs(folder, exist_ok=True)
 
     def close(self) -> None:
-        """No more talk; each rank for itself, in its own time."""
+        """Ends the communication. Not collective."""
 
 
 class Group(Ranks):
@@ -74,7 +76,8 @@ class Group(Ranks):
         self._owns_group = group is None
         self._group: Any = dist.new_group(backend="gloo") if group is None else group
         atexit.register(self.close)
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
         self.peers = tuple(range(self.world_size))
         self.token = self.gather(self.token)[0]
 
@@ -86,12 +89,12 @@ class Group(Ranks):
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in order of ranks."""
-        found: list[Any] = [None] * self.world_size
-        self._dist.all_gather_object(found, value, group=self._group)
-        return found
+        values: list[Any] = [None] * self.world_size
+        self._dist.all_gather_object(values, value, group=self._group)
+        return values
 
     def share_storage(self, folder: str) -> None:
-        """Finds out who sees the same folder: every rank leaves a file and looks for those of the others.
+        """Finds out which ranks see the same folder: every rank leaves a file and looks for those of the others.
 
         Raises:
             OSError: this rank, or another one, cannot write there.
@@ -106,25 +109,27 @@ class Group(Ranks):
             problem = error
         self.gather(None)  # all files are there
         seen = tuple(r for r in range(self.world_size) if os.path.exists(f"{folder}/.aside-probe-{self.token}-{r}"))
-        everyone = self.gather(seen)
+        seen_by_rank = self.gather(seen)
         try:
             os.unlink(mine)
         except OSError:
             pass
         if problem is not None:
             raise problem
-        blind = next((rank for rank, peers in enumerate(everyone) if rank not in peers), None)
+        blind = next((rank for rank, peers in enumerate(seen_by_rank) if rank not in peers), None)
         if blind is not None:  # all ranks fail together, or the others would wait for it
             raise OSError(
-                errno.EIO, f"rank {blind} does not find there what it has written; does another job use the folder?"
+                errno.EIO, f"rank {blind} does not find the file that it has written there; does another job use the folder?"
             )
-        storages = sorted(set(everyone))
-        self.peers, self.part, self.parts = seen, storages.index(seen), len(storages)
+        storages = sorted(set(seen_by_rank))
+        self.peers = seen
+        self.part = storages.index(seen)
+        self.parts = len(storages)
 
     def close(self) -> None:
-        """Ends the group, which waits for gloo's threads to put down the tensors of the last exchange.
+        """Ends the group, which waits until gloo's threads have released the tensors of the last exchange.
 
-        A thread that still holds the last reference to one when the interpreter is taken apart aborts the process.
+        A thread that still holds the last reference to one when the interpreter shuts down aborts the process.
         """
         atexit.unregister(self.close)
         group, self._group = self._group, None

@@ -1,4 +1,4 @@
-"""Where in the data a run is, so that a resumed one goes on with the very next sample."""
+"""Keeps the position in the data, so that a resumed run continues with the next sample."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ class ResumableSampler(Sampler[int]):
     ) -> None:
         dist = torch.distributed
         running = dist.is_available() and dist.is_initialized()
-        self.size, self.shuffle, self.seed = size, shuffle, seed
+        self.size = size
+        self.shuffle = shuffle
+        self.seed = seed
         self.rank = rank if rank is not None else dist.get_rank() if running else 0
         self.world_size = world_size if world_size is not None else dist.get_world_size() if running else 1
-        self.epoch, self.position = 0, 0
+        self.epoch = 0
+        self.position = 0
 
     def __iter__(self) -> Iterator[int]:
         if self.shuffle:
@@ -46,12 +49,13 @@ class ResumableSampler(Sampler[int]):
         return max(0, self.size - self.position) // self.world_size
 
     def state_dict(self) -> dict[str, int]:
-        """Epoch and position."""
+        """Returns epoch and position."""
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continues there."""
-        self.epoch, self.position = state["epoch"], state["position"]
+        """Continues at the epoch and position of `state`."""
+        self.epoch = state["epoch"]
+        self.position = state["position"]
 
 
 class ResumableLoader:
@@ -65,7 +69,9 @@ class ResumableLoader:
     def __init__(self, loader: DataLoader[Any]) -> None:
         if not isinstance(loader.sampler, ResumableSampler) or loader.batch_size is None:
             raise ValueError("ResumableLoader needs a DataLoader with sampler=ResumableSampler(...) and a batch_size")
-        self.loader, self.sampler, self.batch_size = loader, loader.sampler, loader.batch_size
+        self.loader = loader
+        self.sampler = loader.sampler
+        self.batch_size = loader.batch_size
 
     def __iter__(self) -> Iterator[Any]:
         before = torch.get_rng_state()
@@ -82,9 +88,9 @@ class ResumableLoader:
         return len(self.loader)
 
     def state_dict(self) -> dict[str, int]:
-        """Epoch and position."""
+        """Returns epoch and position."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continues there."""
+        """Continues at the epoch and position of `state`."""
         self.sampler.load_state_dict(state)

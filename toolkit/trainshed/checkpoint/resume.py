@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Resumed(Record):
-    """Where the run continues: `step` 0 for the start; `notes` for the user; `problem` where it cannot continue."""
+    """Where the run continues: `step`, 0 for the start; `notes` for the user; `problem`, why it cannot continue."""
 
     step: int
     history: History
@@ -34,23 +34,23 @@ class Resumed(Record):
 def resume(folder: str, ranks: Ranks, states: Sequence[Any]) -> Resumed:
     """Loads the newest whole checkpoint into the states. Collective: all ranks choose the same one."""
     began = time.monotonic()
-    found, skipped = folders.scan(folder)
-    notes = [one.line() for one in skipped]
-    by_save = {(one.step, one.parts[0].save): one for one in found}
+    whole, skipped = folders.scan(folder)
+    notes = [entry.line() for entry in skipped]
+    by_save = {(checkpoint.step, checkpoint.parts[0].save): checkpoint for checkpoint in whole}
     everywhere = set.intersection(*(set(saves) for saves in ranks.gather(list(by_save))))
-    place = ranks.peers.index(ranks.rank)
+    share = ranks.peers.index(ranks.rank)
     for key, checkpoint in by_save.items():
         if key not in everywhere:
             notes.append(f"{folders.STEPS.name_of(checkpoint.step)} passed over: not all hosts have it")
             continue
-        problem = _verify(checkpoint, place, len(ranks.peers))
-        problems = [one for one in ranks.gather(problem) if one]
+        problem = _verify(checkpoint, share, len(ranks.peers))
+        problems = [text for text in ranks.gather(problem) if text]
         if problems:
             notes.append(f"{folders.STEPS.name_of(checkpoint.step)} passed over: {problems[0]}")
             continue
         verified = time.monotonic()
         problem = _load(checkpoint, ranks, states)
-        problems = [one for one in ranks.gather(problem) if one]
+        problems = [text for text in ranks.gather(problem) if text]
         if problems:
             return Resumed(step=0, history=History(), notes=tuple(notes), problem=f"{checkpoint.path}: {problems[0]}")
         before = History.of(checkpoint.parts[0].run)
@@ -67,7 +67,7 @@ def resume(folder: str, ranks: Ranks, states: Sequence[Any]) -> Resumed:
 
 
 def _verify(checkpoint: Found, share: int, of: int) -> str:
-    """Why it must not be used, "" if it may. The ranks of one storage divide the files among them."""
+    """Why the checkpoint must not be used, "" if it may be. The ranks of one storage divide the files among them."""
     try:
         folders.verify(checkpoint, share, of)
     except Damaged as error:
@@ -76,7 +76,7 @@ def _verify(checkpoint: Found, share: int, of: int) -> str:
 
 
 def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any]) -> str:
-    """Why it does not fit, "" once it is loaded."""
+    """Loads the checkpoint into the states. Returns why it does not fit, "" if it is loaded. Collective."""
     try:
         contents = Contents(checkpoint)
         trees = contents.trees()
@@ -84,15 +84,15 @@ def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any]) -> str:
         trees, problem = {}, str(error)
     else:
         problem = "" if trees else "it holds no state of any rank"
-    # All ranks take part in the exchange below, whatever they found.
+    # All ranks take part in the exchange below, also those with a problem.
     stored = {} if problem else contents.stored
     models = [state for state in states if isinstance(state, ModelState)]
-    wanted_by_all = set().union(*ranks.gather({key for one in models for key in one.wanted(stored, None)}))
+    wanted_by_all = set().union(*ranks.gather({key for model in models for key in model.wanted(stored, None)}))
     if problem:
         return problem
     same = checkpoint.parts[0].world_size == ranks.world_size and ranks.rank in trees
     try:
-        for prefix in {one.name for one in models}:
+        for prefix in {model.name for model in models}:
             same_names(
                 f"the tensors of {prefix}",
                 {key for key in wanted_by_all if key.startswith(f"{prefix}/")},
@@ -113,21 +113,21 @@ def _load(checkpoint: Found, ranks: Ranks, states: Sequence[Any]) -> str:
 
 
 def _tree(name: str, trees: dict[int, dict[str, Any]], rank: int, same: bool) -> Any:
-    """What a rank kept under a name. With another number of ranks: that of the first, or all optimizers' together.
+    """The objects that a rank kept under a name; with another number of ranks, the first rank's, or all optimizers' merged.
 
-    Random generators are each rank's own: another number of ranks starts with fresh ones.
+    Each rank has its own random generators: another number of ranks starts with fresh ones.
     """
     if same:
         return trees[rank].get(name)
     if name == "random":
         return None
-    found = [tree[name] for _, tree in sorted(trees.items()) if name in tree]
-    if not found:
+    of_ranks = [tree[name] for _, tree in sorted(trees.items()) if name in tree]
+    if not of_ranks:
         return None
-    if isinstance(found[0], dict) and found[0].keys() == {"state", "param_groups"}:
+    if isinstance(of_ranks[0], dict) and of_ranks[0].keys() == {"state", "param_groups"}:
         merged: dict[str, Any] = {"state": {}, "param_groups": []}
-        for tree in found:
+        for tree in of_ranks:
             merged["state"] |= tree["state"]
             merged["param_groups"] += tree["param_groups"]
         return merged
-    return found[0]
+    return of_ranks[0]

@@ -1,6 +1,6 @@
-"""What the writing thread does with one snapshot: this rank's files, and for the rank that leads, the publication.
+"""What the writing thread does with one snapshot: it writes this rank's files; on the leading rank it also publishes.
 
-Ranks of one storage meet through small files in the aside folder: no collective ever runs outside the loop's thread.
+Ranks of one storage communicate by small files in the aside folder: collectives run in the loop's thread only.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from .ranks import Ranks
     from .remote import Remote
 
-POLL = 0.01  # seconds between looks for the files of the other ranks
-PATIENCE = 900.0  # seconds that the leading rank waits for them
-ORPHAN = 20.0  # and once its own loop has ended
+POLL = 0.01  # seconds between looks for the notes of the other ranks
+PATIENCE = 900.0  # seconds that the leading rank waits for a note
+ORPHAN = 20.0  # seconds that it waits after its own loop has ended
 SPARE = 64 << 20  # bytes to leave free on the disk
 
 
 class SaveError(Exception):
-    """A checkpoint was not made; the message says why, for a person."""
+    """A checkpoint was not made; the message says why, for the user."""
 
 
 class CopyError(Exception):
-    """A checkpoint was made, but not copied to the storage that was asked for; the message says why."""
+    """A checkpoint was made, but not copied to the storage of `copy_to`; the message says why."""
 
 
 class Content(Record):
@@ -78,7 +78,7 @@ def write_part(
         SaveError, OSError: nothing was published; what was there before is untouched.
         CopyError: it was not uploaded.
     """
-    if ranks.leads:  # nobody writes now: what an attempt that failed has left of this run goes
+    if ranks.leads:  # no rank writes now: what a failed attempt of this run has left can be deleted
         folders.sweep(folder, of_run=ranks.token, keep=manifest.save)
     name = folders.STEPS.name_of(manifest.step)
     aside = folders.make_aside(folder, name, manifest.save, manifest.part)
@@ -107,7 +107,7 @@ def write_part(
     if remote is not None:
         try:
             remote.push(final)
-            if keep.metric:  # which one is best is known here alone
+            if keep.metric:  # only the checkpoints here know which one is best
                 for step in gone:
                     remote.drop(folders.STEPS.name_of(step))
             else:
@@ -131,7 +131,7 @@ def write_files(aside: str, contents: list[Content]) -> list[FileEntry]:
 
 
 def check_space(folder: str, needed: int) -> None:
-    """Raises SaveError where the disk has no room for `needed` bytes and a little more."""
+    """Raises SaveError if the disk does not have `needed` bytes free and a little more."""
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
     if free < needed + SPARE:
@@ -146,7 +146,7 @@ def _note(aside: str, rank: int) -> str:
 
 
 def _report(aside: str, rank: int, entries: list[FileEntry], problem: str) -> None:
-    """Tells the leading rank what was written, or why not."""
+    """Leaves the leading rank a note: what was written, or why not."""
     try:
         note = {"files": [entry.plain() for entry in entries], "problem": problem}
         write_atomic(_note(aside, rank), json.dumps(note))
@@ -156,7 +156,7 @@ def _report(aside: str, rank: int, entries: list[FileEntry], problem: str) -> No
 
 
 def _await(aside: str, rank: int) -> list[FileEntry]:
-    """What another rank has written."""
+    """Waits for the note of another rank; returns the entries of its files."""
     began = time.monotonic()
     loop = threading.main_thread()
     while True:

@@ -1,7 +1,7 @@
-"""Checkpoints that another library has written: a manifest on top says that they are whole.
+"""Checkpoints that another library has written, sealed with a manifest.
 
-The library saves as ever; then everything is fsynced and a manifest with sizes and checksums is written last. A folder
-without one, or with a wrong one, is never resumed from.
+The library saves as usual; then everything is fsynced, and a manifest with sizes and checksums is written last. A folder
+without a manifest, or with a wrong one, is never resumed from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECKPOINTS = Naming(prefix="checkpoint-")  # folders that a library has saved t
 
 
 def unseal(path: str) -> None:
-    """Takes the manifests away before a folder is written to again, so that they cannot vouch for a mixture."""
+    """Deletes the manifests before a folder is written to again: they must not validate a mix of two saves."""
     try:
         names = [name for name in os.listdir(path) if name.endswith(manifests.SUFFIX)]
     except OSError:
@@ -35,14 +35,14 @@ def unseal(path: str) -> None:
 
 
 def seal(path: str, step: int, ranks: Ranks, run: dict[str, Any], reason: str = "") -> None:
-    """Makes a folder durable and writes its manifest; by the leading rank of each storage, after all have written.
+    """Makes a folder durable and writes its manifest. The leading rank of each storage calls it, after all have written.
 
     Args:
-        run: what the next run shall know (`policy.History`).
+        run: what the next run needs to know (`policy.History`).
         reason: why it was saved.
 
     Raises:
-        OSError: it cannot be read back or written.
+        OSError: the folder cannot be read back or written.
     """
     entries = []
     for root, folders, names in os.walk(path):
@@ -87,13 +87,13 @@ def _entry(folder: str, name: str) -> FileEntry:
 
 
 def open_sealed(path: str, host: str = "") -> Manifest:
-    """The manifest of a sealed folder; its files are not looked at.
+    """The manifest of a sealed folder; its files are not read.
 
     Args:
         host: this host's name; where several hosts' manifests lie together, its own counts.
 
     Raises:
-        Damaged: there is none, or it is not this folder's.
+        Damaged: there is no manifest, or it belongs to another folder.
     """
     try:
         names = sorted(name for name in os.listdir(path) if name.endswith(manifests.SUFFIX))
@@ -102,19 +102,19 @@ def open_sealed(path: str, host: str = "") -> Manifest:
     if not names:
         raise Damaged("it was not finished (there is no manifest)")
     own = [name for name in names if host and name.startswith(f"{host}.part")]
-    one = manifests.read(f"{path}/{(own or names)[0]}")
-    if not path.endswith(f"-{one.step}"):
-        raise Damaged(f"its manifest is that of step {one.step}")
-    return one
+    manifest = manifests.read(f"{path}/{(own or names)[0]}")
+    if not path.endswith(f"-{manifest.step}"):
+        raise Damaged(f"its manifest is that of step {manifest.step}")
+    return manifest
 
 
 def check(path: str, host: str = "") -> Manifest:
     """The manifest of a sealed folder whose files are all as they were written; arguments as `open_sealed`.
 
     Raises:
-        Damaged: it must not be used.
+        Damaged: the folder must not be used.
     """
-    one = open_sealed(path, host)
-    for file in one.files:
+    manifest = open_sealed(path, host)
+    for file in manifest.files:
         manifests.check_file(path, file)
-    return one
+    return manifest

@@ -1,4 +1,4 @@
-"""One rank's tensors as one safetensors file, laid out so that memory and file are the same bytes.
+"""One rank's tensors as one safetensors file, laid out so that memory and file hold the same bytes.
 
 The header is padded to a page, so the whole file can be written from page-aligned memory. A tensor that is only a piece
 of a larger one is named `key@row,column...` by its place in the whole; the header's `__metadata__` keeps key, place and
@@ -59,17 +59,17 @@ class Piece(Record):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Its type."""
+        """The data type."""
         return getattr(torch, self.dtype)
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
+        """The size in bytes."""
         return math.prod(self.sizes) * self.torch_dtype.itemsize
 
     @property
     def stored_name(self) -> str:
-        """Its name in the file."""
+        """The name in the file."""
         return self.key if self.sizes == self.whole else f"{self.key}@{','.join(map(str, self.offsets))}"
 
 
@@ -119,7 +119,7 @@ def read_header(file: torch.Tensor, name: str) -> list[tuple[Piece, torch.Tensor
     """The pieces in a file's bytes (one uint8 tensor) and their contents, without copying.
 
     Raises:
-        Damaged: this is no safetensors file.
+        Damaged: it is not a safetensors file.
     """
     try:
         (length,) = struct.unpack("<Q", bytes(file[:8].tolist()))
@@ -127,7 +127,7 @@ def read_header(file: torch.Tensor, name: str) -> list[tuple[Piece, torch.Tensor
         metadata = header.pop("__metadata__", {})
         places = json.loads(metadata.get("pieces", "{}"))
         names = {value: str(key)[6:] for key, value in DTYPES.items()}
-        found = []
+        pieces = []
         for stored, entry in header.items():
             begin, _ = entry["data_offsets"]
             if stored in places:
@@ -136,7 +136,7 @@ def read_header(file: torch.Tensor, name: str) -> list[tuple[Piece, torch.Tensor
             else:
                 shape = tuple(entry["shape"])
                 piece = Piece(key=stored, dtype=names[entry["dtype"]], offsets=(0,) * len(shape), sizes=shape, whole=shape)
-            found.append((piece, _view(file, piece, 8 + length + begin)))
-        return found
+            pieces.append((piece, _view(file, piece, 8 + length + begin)))
+        return pieces
     except (struct.error, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise Damaged(f"{name} is no safetensors file") from error
+        raise Damaged(f"{name} is not a safetensors file") from error

@@ -1,4 +1,4 @@
-"""Snapshots: the state copied into kept memory in one go, and handed to the writing thread."""
+"""Snapshots: the state is copied into kept memory at once, and handed to the writing thread."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Snapshots:
         self._count = 0
 
     def prepare(self) -> None:
-        """After the first step, when the optimizer has its state: gets the memory for it while training goes on."""
+        """Allocates the memory while training goes on; call it after the first step, when the optimizer has its state."""
         if self._memory.buffer is None:
             self._lay_out(self._capture()[0])
 
     def start(self, step: int, reason: str, run: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Copies the state and starts writing it; nothing else may be being written.
+        """Copies the state and starts writing it; no other snapshot may be being written.
 
         Args:
             run: the manifest's `run`.
@@ -87,7 +87,7 @@ class Snapshots:
         return tensors, tree
 
     def _lay_out(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Divides the state among the ranks and has memory for this rank's share, anew where the state has changed."""
+        """Divides the state among the ranks and reserves memory for this rank's share, again if the state has changed."""
         if self._planner.update(tensors):
             self._layout = Layout(self._planner.share)
             device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)

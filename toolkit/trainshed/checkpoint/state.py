@@ -21,7 +21,7 @@ _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_checkpoint_wrapped_module|_f
 
 
 class StateError(Exception):
-    """State and checkpoint do not fit together; the message says where."""
+    """State and checkpoint do not match; the message says where."""
 
 
 def plain_name(name: str) -> str:
@@ -44,10 +44,11 @@ class ModelState:
     """Parameters and buffers of a module."""
 
     def __init__(self, name: str, model: torch.nn.Module) -> None:
-        self.name, self.model = name, unwrapped(model)
+        self.name = name
+        self.model = unwrapped(model)
 
     def capture(self, tensors: dict[str, torch.Tensor]) -> Any:
-        """Adds the tensors; returns what of the state is none."""
+        """Adds the tensors to `tensors`; returns the rest of the state."""
         other = {}
         for name, value in self.model.state_dict().items():
             if isinstance(value, torch.Tensor):
@@ -57,7 +58,7 @@ class ModelState:
         return other
 
     def wanted(self, stored: Mapping[str, Any], tree: Any) -> dict[str, torch.Tensor]:
-        """The tensors to be filled from the checkpoint."""
+        """Returns the tensors to be filled from the checkpoint."""
         tensors: dict[str, torch.Tensor] = {}
         self.capture(tensors)
         return tensors
@@ -78,7 +79,8 @@ class OptimizerState:
     """An optimizer's state, by the names of the parameters it belongs to."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, models: Iterable[ModelState]) -> None:
-        self.name, self.optimizer = name, optimizer
+        self.name = name
+        self.optimizer = optimizer
         known = {}
         for model in models:
             for parameter_name, parameter in model.model.named_parameters():
@@ -91,7 +93,7 @@ class OptimizerState:
         return {self._names.get(parameter, f"#{number}"): parameter for number, parameter in enumerate(parameters)}
 
     def capture(self, tensors: dict[str, torch.Tensor]) -> Any:
-        """Adds the tensors; returns groups and the rest of the state."""
+        """Adds the tensors to `tensors`; returns groups and the rest of the state."""
         packed = self.optimizer.state_dict()
         names = list(self._named())
         state = {
@@ -104,7 +106,7 @@ class OptimizerState:
         return {"state": state, "param_groups": groups}
 
     def wanted(self, stored: Mapping[str, Any], tree: Any) -> dict[str, torch.Tensor]:
-        """Empty tensors for the stored state, placed as their parameters are."""
+        """Returns empty tensors for the stored state, placed as their parameters are."""
         tensors = {}
         for name, parameter in self._named().items():
             for key in _references(tree["state"].get(name, {})):
@@ -147,18 +149,19 @@ class ObjectState:
     def __init__(self, name: str, thing: Any) -> None:
         if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
             raise StateError(f"{name} is a {type(thing).__name__}, which has no state_dict and load_state_dict")
-        self.name, self.thing = name, thing
+        self.name = name
+        self.thing = thing
 
     def capture(self, tensors: dict[str, torch.Tensor]) -> Any:
-        """Its state; tensors in it stay in the tree, being small."""
+        """Returns its state; tensors stay in the tree, since they are small."""
         return self.thing.state_dict()
 
     def wanted(self, stored: Mapping[str, Any], tree: Any) -> dict[str, torch.Tensor]:
-        """None: all of it is in the tree."""
+        """Returns nothing: the state is in the tree."""
         return {}
 
     def restore(self, filled: Mapping[str, torch.Tensor], tree: Any) -> None:
-        """Loads it."""
+        """Loads the state."""
         self.thing.load_state_dict(tree)
 
 
@@ -168,7 +171,7 @@ class RandomState:
     name = "random"
 
     def capture(self, tensors: dict[str, torch.Tensor]) -> Any:
-        """All of them."""
+        """Returns the state of all generators."""
         import sys
 
         state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
@@ -181,11 +184,11 @@ class RandomState:
         return state
 
     def wanted(self, stored: Mapping[str, Any], tree: Any) -> dict[str, torch.Tensor]:
-        """None."""
+        """Returns nothing: this state stores no tensors."""
         return {}
 
     def restore(self, filled: Mapping[str, torch.Tensor], tree: Any) -> None:
-        """Sets all of them."""
+        """Restores all generators."""
         import sys
 
         torch.set_rng_state(tree["torch"])
@@ -199,7 +202,7 @@ class RandomState:
 
 
 def _take(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """`value` with its tensors moved to `tensors` and references in their place."""
+    """Returns `value` with its tensors moved to `tensors` and replaced by references."""
     if isinstance(value, torch.Tensor):
         tensors[path] = value.detach()
         return {TENSOR: path}
@@ -239,15 +242,15 @@ def same_names(what: str, own: Iterable[str], stored: Iterable[str]) -> None:
     """Raises StateError unless both hold the same names."""
     missing, extra = sorted(set(own) - set(stored)), sorted(set(stored) - set(own))
     if missing or extra:
-        found = ((missing, "not in the checkpoint"), (extra, "only in it"))
-        parts = [f"{len(names)} {which}, first {names[0]}" for names, which in found if names]
+        groups = ((missing, "not in the checkpoint"), (extra, "only in it"))
+        parts = [f"{len(names)} {which}, first {names[0]}" for names, which in groups if names]
         raise StateError(f"{what} have changed since the checkpoint was made: {'; '.join(parts)}")
 
 
 def all_states(model: Any, optimizer: Any, others: Mapping[str, Any]) -> list[Any]:
-    """Everything that goes into a checkpoint, by unique names."""
-    models = [ModelState(name, one) for name, one in _named("model", model)]
-    optimizers = [OptimizerState(name, one, models) for name, one in _named("optimizer", optimizer)]
+    """Everything that goes into a checkpoint, with unique names. Raises ValueError."""
+    models = [ModelState(name, module) for name, module in _named("model", model)]
+    optimizers = [OptimizerState(name, each, models) for name, each in _named("optimizer", optimizer)]
     try:
         objects = [ObjectState(name, thing) for name, thing in others.items() if thing is not None]
     except StateError as error:
@@ -256,7 +259,7 @@ def all_states(model: Any, optimizer: Any, others: Mapping[str, Any]) -> list[An
     names = [state.name for state in states]
     twice = next((name for name in names if names.count(name) > 1), "")
     if twice:
-        raise ValueError(f"{twice!r} names two things in the checkpoint")
+        raise ValueError(f"the name {twice!r} is used twice in the checkpoint")
     return states
 
 

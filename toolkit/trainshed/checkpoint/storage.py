@@ -1,7 +1,7 @@
-"""A prefix on a storage that is not a folder of this machine: S3 by boto3, everything else by fsspec.
+"""A prefix on another storage: S3 through boto3, everything else through fsspec.
 
-Object stores have no folders and no rename; what is built on this needs neither. Whatever goes wrong is an OSError that
-names the place, since all of it is trouble with a storage to whoever asks.
+Object stores have no folders and no rename; the users of this need neither. Every failure is an OSError whose file name is
+the URL.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
             """Copies a file from there to this machine."""
 
         def read(self, name: str) -> bytes:
-            """What a small file holds."""
+            """Returns the content of a small file."""
 
         def remove(self, name: str) -> None:
-            """Deletes a file, if it is there."""
+            """Deletes a file if it exists."""
 
         def remove_folder(self, folder: str) -> None:
-            """Deletes a folder and all below it, if it is there."""
+            """Deletes a folder and everything below it if it exists."""
 
 
-# Stores without folders: nothing is made before a file is put (s3fs would make a bucket of a misspelled name).
+# Stores without folders: no folder is created before a file is put (s3fs would create a bucket of a misspelled name).
 _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "r2"})
-TRIES = 10
+TRIES = 10  # at deleting a folder that another host deletes as well
 
 
 def open_storage(url: str) -> Storage:
@@ -96,7 +96,7 @@ class S3:
             if threading.main_thread().is_alive():
                 try:
                     return upload(True)
-                except RuntimeError:  # the script has ended meanwhile, and Python lets nobody start threads any more
+                except RuntimeError:  # the script has ended meanwhile: Python starts no more threads
                     if threading.main_thread().is_alive():
                         raise
             upload(False)
@@ -119,7 +119,7 @@ class S3:
                 self._client.delete_object(Bucket=self.bucket, Key=key)
 
     def _key(self, *parts: str) -> str:
-        """The key of a name; with "" as the last part, what the keys of all that is below begin with."""
+        """The key of a name; with "" as the last part, the prefix of all keys below it."""
         given = [part for part in (self.prefix, *parts[:-1]) if part]
         return "/".join([*given, parts[-1]])
 
@@ -128,14 +128,14 @@ class S3:
 
 
 class Fsspec:
-    """Any URL that fsspec knows, and has the package for.
+    """A URL of any kind that fsspec knows.
 
     Raises:
         CheckpointError: fsspec, or its package for this kind of storage, is not installed.
     """
 
     def __init__(self, url: str) -> None:
-        self.url = mask_text(url.rstrip("/"))  # for people; it may hold a login
+        self.url = mask_text(url.rstrip("/"))  # for messages: the URL may hold a login
         try:
             import fsspec
 

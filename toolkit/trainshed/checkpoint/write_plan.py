@@ -1,4 +1,4 @@
-"""Who writes what: every tensor once on each storage, spread evenly over the ranks that hold it.
+"""Which rank writes which tensor: each one once on each storage, spread evenly over the ranks that hold it.
 
 Plain tensors count as held by every rank that has the name (data parallel). The pieces of sharded tensors come from
 torch.distributed.checkpoint's planner, which knows every kind of DTensor.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def own_pieces(tensors: Mapping[str, torch.Tensor]) -> list[Piece]:
-    """What this rank could write."""
+    """The pieces that this rank holds and could write."""
     pieces = []
     sharded = {}
     for key, tensor in tensors.items():
@@ -60,16 +60,17 @@ def tensor_of(piece: Piece, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor
     planner = DefaultSavePlanner()
     planner.set_up_planner({piece.key: tensor}, is_coordinator=True)
     items = create_default_local_save_plan({piece.key: tensor}, True).items
-    found = planner.resolve_data(next(item for item in items if tuple(item.index.offset or ()) == piece.offsets))
-    assert isinstance(found, torch.Tensor)
-    return found
+    wanted = next(item for item in items if tuple(item.index.offset or ()) == piece.offsets)
+    data = planner.resolve_data(wanted)
+    assert isinstance(data, torch.Tensor)
+    return data
 
 
 def divide(holders: Sequence[Sequence[Piece]], ranks: Iterable[int]) -> dict[int, list[Piece]]:
     """Gives each piece to one of the `ranks` that hold it: the largest first, always to the one with least to write.
 
     Args:
-        holders: for each rank of the job, what it could write.
+        holders: for each rank of the job, the pieces that it could write.
     """
     who: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     what: dict[tuple[str, tuple[int, ...]], Piece] = {}
@@ -77,14 +78,14 @@ def divide(holders: Sequence[Sequence[Piece]], ranks: Iterable[int]) -> dict[int
     for rank in ranks:
         shares[rank] = []
         for piece in holders[rank]:
-            place = (piece.key, piece.offsets)
-            who.setdefault(place, []).append(rank)
-            what[place] = piece
+            where = (piece.key, piece.offsets)
+            who.setdefault(where, []).append(rank)
+            what[where] = piece
     load = dict.fromkeys(shares, 0)
-    for place in sorted(what, key=lambda place: (-what[place].nbytes, place)):
-        rank = min(who[place], key=lambda rank: (load[rank], rank))
-        shares[rank].append(what[place])
-        load[rank] += what[place].nbytes
+    for where in sorted(what, key=lambda where: (-what[where].nbytes, where)):
+        rank = min(who[where], key=lambda rank: (load[rank], rank))
+        shares[rank].append(what[where])
+        load[rank] += what[where].nbytes
     return shares
 
 
@@ -100,7 +101,7 @@ def covers(pieces: Iterable[Piece]) -> bool:
 
 
 class Planner:
-    """Keeps the division until the state changes its shape; then all ranks make a new one together."""
+    """Keeps the division until the state changes its shape; then all ranks compute a new one together."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -111,12 +112,13 @@ class Planner:
         self.bytes_on_storage = 0
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Makes the division for these tensors; whether it is a new one. Collective: all ranks call it together."""
+        """Computes the division for these tensors and returns whether it is a new one. Collective."""
         known: dict[str, tuple[object, ...]] = {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in tensors.items()}
         changed = self._pieces is None or known != self._known
         if not self._ranks.highest([changed])[0]:
             return False
-        self._known, self._pieces = known, own_pieces(tensors)
+        self._known = known
+        self._pieces = own_pieces(tensors)
         holders = self._ranks.gather(self._pieces)
         shares = divide(holders, self._ranks.peers)
         self.share = shares[self._ranks.rank]

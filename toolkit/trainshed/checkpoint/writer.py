@@ -1,7 +1,11 @@
-"""Writes snapshots in a thread of its own: one at a time, its errors kept for the loop.
+"""Runs jobs (writing a snapshot, uploading a copy) in one background thread, one at a time.
 
 A thread suffices: everything long in it (the disk, checksums, waiting for the GPU) runs without the interpreter's lock.
-It is no daemon, so a script that simply ends still gets its last checkpoint.
+It is not a daemon, so a script that simply ends still gets its last checkpoint.
+
+Who owns what: the loop's thread owns the Writer and calls all of its methods. The job runs in the background thread and
+must not use collectives. `_error` and `seconds` are written by that thread before it ends, and read by the loop's thread
+after `wait`, or once `busy` is false.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ NICE = 5  # added to the niceness of this process
 
 
 class Writer:
-    """At most one job at a time."""
+    """Runs at most one job at a time; see the module for which thread may do what."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -24,11 +28,11 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is being worked on."""
+        """Whether a job is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], None]) -> None:
-        """Begins a job; waits for the one before it."""
+        """Starts a job; waits for the previous one first."""
         self.wait()
         began = time.monotonic()
 
@@ -48,12 +52,12 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is being written."""
+        """Waits for the job that is running, if any."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def take_error(self) -> BaseException | None:
-        """The error of the last job, once."""
+        """Returns the error of the last job and forgets it; None if there was none."""
         error, self._error = self._error, None
         return error
