@@ -74,7 +74,7 @@ def _bring(source: str, paths: Paths, environ: Mapping[str, str], say: Callable[
     if source.startswith("file://"):
         source = source[len("file://") :]
     if source.startswith("s3://"):
-        from .s3 import download
+        from .download import download
 
         return _in_folder(paths, environ, lambda folder: _unpack_download(download(source, folder, environ, say), folder))
     if "://" in source:
