@@ -149,4 +149,4 @@ def test_an_entrypoint_that_swallows_its_arguments_is_found(project: Path, base_
 def test_an_image_that_is_not_here_is_one_line(project: Path) -> None:
     status, stdout, stderr = run(project, "check-image", "trainshed-test-nothing")
     assert (status, stdout) == (69, "")
-    assert "there is no image trainshed-test-nothing here" in stderr
+    assert "image trainshed-test-nothing does not exist here" in stderr
