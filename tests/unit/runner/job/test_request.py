@@ -120,7 +120,7 @@ def test_a_request_becomes_a_job(folder: Path) -> None:
     assert (job.environment, job.metric_definitions) == ({"DEBUG": "on"}, (("loss", "loss=([0-9.]+)"),))
     assert job.config["tensorboardoutputconfig.json"]["LocalPath"] == "/opt/ml/output/tensorboard"
     assert job.tags == {"team": "ada"}
-    assert job.notes == ("RoleArn: without meaning on this machine, left aside",)
+    assert job.notes == ("RoleArn: ignored, without meaning on this machine",)
 
 
 def test_flags_win_over_a_request(folder: Path) -> None:
@@ -147,11 +147,11 @@ def at(value: dict[str, Any], path: str, new: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("HyperParametrs", {}, "is no field of CreateTrainingJob (did you mean 'HyperParameters'?)"),
+        ("HyperParametrs", {}, "is not a field of CreateTrainingJob (did you mean 'HyperParameters'?)"),
         ("TrainingJobName", "my_job", "must be 1 to 63 letters, digits and hyphens"),
         ("TrainingJobName", "../../escape", "must be 1 to 63 letters, digits and hyphens"),
         ("AlgorithmSpecification.AlgorithmName", "xgboost", "algorithms of the service cannot be run here"),
-        ("AlgorithmSpecification.TrainingImage", None, "names no TrainingImage"),
+        ("AlgorithmSpecification.TrainingImage", None, "has no TrainingImage"),
         ("AlgorithmSpecification.TrainingInputMode", "Stream", "must be one of File, FastFile, Pipe"),
         ("HyperParameters.epochs", 3, "must be a string"),
         (
@@ -160,13 +160,13 @@ def at(value: dict[str, Any], path: str, new: Any) -> dict[str, Any]:
             "only S3Prefix and ManifestFile can",
         ),
         ("InputDataConfig.0.DataSource.S3DataSource.S3Uri", "file:///nowhere/at/all", "there is no /nowhere/at/all"),
-        ("InputDataConfig.0.ChannelName", "../up", "is no channel name"),
-        ("InputDataConfig.1.ChannelName", "train", "channel 'train' is there twice"),
-        ("ResourceConfig.InstanceGroups", [], "hosts of one machine are all alike"),
+        ("InputDataConfig.0.ChannelName", "../up", "is not a valid channel name"),
+        ("InputDataConfig.1.ChannelName", "train", "channel 'train' is given twice"),
+        ("ResourceConfig.InstanceGroups", [], "heterogeneous clusters cannot be run here"),
         ("ResourceConfig.InstanceCount", 0, "must be a whole number from 1 to 512"),
         ("StoppingCondition.MaxWaitTimeInSeconds", 60, "must not be less than max_runtime_seconds, 3600"),
         ("EnableManagedSpotTraining", False, "is for spot jobs (set EnableManagedSpotTraining to true)"),
-        ("CheckpointConfig.LocalPath", "/etc", "must be a folder of its own below /opt/ml"),
+        ("CheckpointConfig.LocalPath", "/etc", "must be a separate folder below /opt/ml"),
         ("ServerlessJobConfig", {}, "a serverless job has no image"),
         ("RetryStrategy.MaximumRetryAttempts", 31, "must be a whole number from 0 to 30"),
     ],

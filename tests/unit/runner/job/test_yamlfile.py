@@ -111,11 +111,11 @@ def test_an_alias_is_its_value() -> None:
         ("a: &x [*x]\n", "job.yaml:1: the alias *x contains itself"),
         ("a: *nobody\n", "job.yaml:1: the alias *nobody is not defined above"),
         ("a: " + "[" * 3000, "job.yaml:1: is nested more than 32 levels deep"),
-        ("<<: {a: 1}\n", "job.yaml:1: `<<` is not taken"),
+        ("<<: {a: 1}\n", "job.yaml:1: `<<` is not supported"),
         ("? [a]\n: 1\n", "job.yaml:1: uses a list or a mapping as a name"),
         ('"": 1\n', "job.yaml:1: has a value without a name"),
-        ("- a\n- b\n", "job.yaml:1: must be names and values"),
-        ("train.py", "job.yaml:1: must be names and values"),
+        ("- a\n- b\n", "job.yaml:1: must be a mapping of names to values"),
+        ("train.py", "job.yaml:1: must be a mapping of names to values"),
         ("", "job.yaml: is empty"),
         ("# nothing\n", "job.yaml: is empty"),
         ("a: \x01\n", "job.yaml: is not YAML"),
@@ -130,4 +130,4 @@ def test_a_bomb_of_aliases_is_refused_before_it_unfolds() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
     _, problems = read("\n".join(levels))
-    assert problems == ["job.yaml:5: unfolds to more than 20,000 values"]
+    assert problems == ["job.yaml:5: expands to more than 20,000 values"]

@@ -27,7 +27,7 @@ def read_channels(fields: Checker, row: Field) -> tuple[Channel, ...]:
     channels = []
     for name in sorted(nodes):
         if not re.fullmatch(CHANNEL_NAME, name) or name in (".", ".."):
-            outer.problem(name, "is no channel name: up to 64 letters, digits, '.', '_' and '-'")
+            outer.problem(name, "is not a valid channel name: up to 64 letters, digits, '.', '_' and '-'")
             continue
         channels.append(_channel(outer, name, nodes[name]))
     return tuple(channels)
@@ -38,21 +38,21 @@ def _channel(outer: Checker, name: str, node: Node) -> Channel:
         inner = Checker(node.value, outer.problems, f"channels.{name}.")
         inner.unknown(row.name for row in CHANNEL)
         if inner.node("path") is None:
-            outer.problem(name, "names no path")
+            outer.problem(name, "has no path")
         path, files = _path(inner, "path")
     else:
         inner = Checker({}, outer.problems)
         path, files = _path(outer, name)
         if node.value is None:
-            outer.problem(name, "names no path")
+            outer.problem(name, "has no path")
     rest = {row.name: inner.read(row) for row in CHANNEL if row.name != "path"}
     channel = Channel(name, path, files=files, **rest)
     for field in ("compression", "record_wrapper", "shuffle_seed"):
         given = inner.node(field) is not None and inner.text(field) != "None"
         if given and channel.input_mode != "Pipe":
-            inner.problem(field, "is for Pipe mode alone", "set input_mode to Pipe")
+            inner.problem(field, "is only for Pipe mode", "set input_mode to Pipe")
     if channel.s3_type == "ManifestFile" and not channel.remote:
-        inner.problem("s3_type", "a manifest of objects must lie on s3://")
+        inner.problem("s3_type", "a manifest of objects must be on s3://")
     return channel
 
 
@@ -61,7 +61,7 @@ def _path(fields: Checker, name: str) -> tuple[str, tuple[str, ...]]:
     text = fields.text(name)
     if text.startswith(S3):
         if not _S3_URI.fullmatch(text):
-            fields.problem(name, "is no S3 URI", "it must look like s3://bucket/prefix")
+            fields.problem(name, "is not an S3 URI", "it must look like s3://bucket/prefix")
         return text, ()
     path = resolve(text, fields.values[name].folder) if text else ""
     if not text or os.path.exists(path) or "://" in text.removeprefix("file://") or not _WILD.search(path):
@@ -71,10 +71,10 @@ def _path(fields: Checker, name: str) -> tuple[str, tuple[str, ...]]:
         if os.path.isfile(found):
             files.append(os.path.abspath(found))
         if len(files) > MOST_FILES:
-            fields.problem(name, f"finds more than {MOST_FILES:,} files", "name a folder")
+            fields.problem(name, f"matches more than {MOST_FILES:,} files", "name a folder")
             return path, ()
     if not files:
-        fields.problem(name, "finds no file", near_path(_WILD.split(path, maxsplit=1)[0].rpartition("/")[0] or "/"))
+        fields.problem(name, "matches no files", near_path(_WILD.split(path, maxsplit=1)[0].rpartition("/")[0] or "/"))
     return path, tuple(sorted(files))
 
 

@@ -60,7 +60,7 @@ class Checker:
         for name in self.values:
             if name not in known:
                 near = did_you_mean(name.lower().replace("-", "_"), known) or f"known: {', '.join(known)}"
-                self.problem(name, "is no field of a job file" if not self.prefix else "is not known here", near)
+                self.problem(name, "is not a field of a job file" if not self.prefix else "is not known here", near)
 
     def node(self, name: str) -> Node | None:
         """The field as it is; None where it is absent or null."""
@@ -76,7 +76,7 @@ class Checker:
             self.problem(name, "must be text", value="")
             return default
         if not printable(node.text):
-            self.problem(name, "holds characters that are no text")
+            self.problem(name, "contains characters that are not text")
             return default
         return node.text
 
@@ -170,7 +170,7 @@ class Checker:
         if node is None:
             return {}
         if not isinstance(node.value, dict):
-            self.problem(name, "must be names and values")
+            self.problem(name, "must be a mapping of names to values")
             return {}
         return node.value
 
@@ -184,7 +184,7 @@ class Checker:
         if node is None:
             return []
         if not isinstance(node.value, (dict, list)):
-            self.problem(row.name, f"must be names and values, or a list of {key} and {value}")
+            self.problem(row.name, f"must be a mapping of names to values, or a list of {key} and {value}")
             return []
         pairs: list[tuple[Checker, str, str]] = []
         if isinstance(node.value, dict):

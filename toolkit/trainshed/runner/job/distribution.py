@@ -27,7 +27,7 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
         if given[name] and distribution.kind == "script" and name in inner.values:
             inner.problem(
                 name,
-                "has no meaning for the distribution 'script', which is one process a host",
+                "has no effect with the distribution 'script', which is one process per host",
             )
     if distribution.parameters and distribution.kind != "pipeline":
         inner.problem("parameters", "is for the distribution 'pipeline'", value="")

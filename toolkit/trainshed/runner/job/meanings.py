@@ -51,7 +51,7 @@ def _name(fields: Checker, row: Field) -> Attributes:
 def _image(fields: Checker, row: Field) -> Attributes:
     image = fields.read(row)
     if image and not _IMAGE.fullmatch(image):
-        fields.problem(row.name, "is no name of an image")
+        fields.problem(row.name, "is not a valid image name")
     return {"image": image}
 
 
@@ -93,7 +93,7 @@ def _environment(fields: Checker, row: Field) -> Attributes:
     references: dict[str, Reference] = {}
     for name, node in nodes.items():
         if not _VARIABLE.fullmatch(name):
-            inner.problem(name, "is no name of a variable", value="")
+            inner.problem(name, "is not a valid variable name", value="")
         elif isinstance(node.value, dict):
             reference = read_reference(name, node, inner)
             if reference is not None:
@@ -119,7 +119,7 @@ def _checkpoints(fields: Checker, row: Field) -> Attributes:
     if below == path or taken or not _BELOW.fullmatch(below):
         inner.problem(
             "local_path",
-            f"must be a folder of its own below {DEFAULT_BASE}, like {DEFAULT_BASE}/checkpoints",
+            f"must be a separate folder below {DEFAULT_BASE}, like {DEFAULT_BASE}/checkpoints",
         )
         below = "checkpoints"
     copy = row.row("copy_to")
@@ -127,7 +127,7 @@ def _checkpoints(fields: Checker, row: Field) -> Attributes:
     if copy_to and not re.fullmatch(copy.pattern, copy_to):
         inner.problem("copy_to", "must be a URL like s3://bucket/run")
     elif mask_text(copy_to) != copy_to:
-        message = "holds a secret; give it as a variable that the storage's package reads"
+        message = "contains a secret; give it as a variable that the storage's package reads"
         inner.problem("copy_to", message, value="")
     return {
         "checkpoints": inner.read(row.row("folder")),
@@ -167,7 +167,7 @@ def _metric_definitions(fields: Checker, row: Field) -> Attributes:
         try:
             groups = re.compile(regex).groups
         except (re.error, OverflowError, RecursionError) as error:
-            checker.problem(field, f"is no regular expression: {error}")
+            checker.problem(field, f"is not a valid regular expression: {error}")
             continue
         if groups < 1:
             hint = "put the number into parentheses: loss=([0-9.]+)"

@@ -25,7 +25,7 @@ def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> t
     source_dir = fields.path("source_dir", "file or folder")
     if os.path.isfile(source_dir):
         if not source_dir.endswith(ARCHIVES):
-            fields.problem("source_dir", f"is no folder, nor an archive ({', '.join(ARCHIVES)})")
+            fields.problem("source_dir", f"is neither a folder nor an archive ({', '.join(ARCHIVES)})")
         return program, source_dir
     if not program:
         if not (source_dir or image or _named_elsewhere(fields)):
@@ -55,7 +55,7 @@ def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> t
         return program, source  # the folder's own problem says enough
     scripts = [name for place in places for name in _scripts(place)]
     near = did_you_mean(os.path.basename(program), scripts)
-    held = f"holds {', '.join(scripts[:6])}" if scripts else "holds no script"
+    held = f"contains {', '.join(scripts[:6])}" if scripts else "contains no scripts"
     fields.problem("program", f"there is no such file; {places[0]} {held}", near)
     return program, source
 

@@ -31,10 +31,10 @@ def read_reference(name: str, node: Node, fields: Checker) -> Reference | None:
         return None
     text = inner.text(kind)
     if not text:
-        inner.problem(kind, "names nothing")
+        inner.problem(kind, "must not be empty")
         return None
     if kind == "secret" and ("/" in text or text in (".", "..")):
-        inner.problem(kind, f"is no name of a secret: a file's name in {SECRETS_FOLDER}")
+        inner.problem(kind, f"is not a valid secret name: it must be the name of a file in {SECRETS_FOLDER}")
         return None
     return Reference(kind, resolve(text, node.value[kind].folder or os.getcwd()) if kind == "file" else text)
 
@@ -69,9 +69,9 @@ def _value(name: str, reference: Reference, environ: Mapping[str, str]) -> str:
             raise TrainshedError(f"environment.{name}: there is no {path}")
         text = data.decode()
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no text, or too long for a variable"
+        said = error.strerror if isinstance(error, OSError) else "it is not text, or too long for a variable"
         raise TrainshedError(f"environment.{name}: {path} cannot be read: {said}") from None
     text = text.removesuffix("\n").removesuffix("\r")
     if "\0" in text:
-        raise TrainshedError(f"environment.{name}: {path} holds a NUL character, which no variable can")
+        raise TrainshedError(f"environment.{name}: {path} contains a NUL character, which a variable cannot contain")
     return text

@@ -133,7 +133,7 @@ class _Translation:
         for name in self.values:
             if name not in REQUEST_FIELDS:
                 near = did_you_mean(name, REQUEST_FIELDS) or "see the API's CreateTrainingJob"
-                top.problem(name, "is no field of CreateTrainingJob", near, value="")
+                top.problem(name, "is not a field of CreateTrainingJob", near, value="")
         for name in (*_SECTIONS, *_CONFIG, "HyperParameters"):
             inner = Checker(top.mapping(name), self.problems, f"{name}.")
             inner.unknown(_SECTIONS.get(name, inner.values))
@@ -142,7 +142,7 @@ class _Translation:
             top.problem("ServerlessJobConfig", message, value="")
         aside = [name for name in _ASIDE if name in self.values]
         if aside:
-            self.notes.append(f"{', '.join(aside)}: without meaning on this machine, left aside")
+            self.notes.append(f"{', '.join(aside)}: ignored, without meaning on this machine")
 
     def section(self, name: str) -> Checker:
         """A field that holds fields; `check_names` has noted what is wrong about it."""
@@ -183,7 +183,7 @@ class _Translation:
             algorithm.problem("AlgorithmName", message)
         elif algorithm.node("TrainingImage") is None:
             where = self.values["AlgorithmSpecification"].where
-            self.problems.append(Problem(where, "names no TrainingImage"))
+            self.problems.append(Problem(where, "has no TrainingImage"))
 
     def hyperparameters(self) -> None:
         """Strings, handed on letter by letter."""
@@ -216,7 +216,7 @@ class _Translation:
             checker.unknown(_CHANNEL)
             name = checker.text("ChannelName")
             if not name or name in channels:
-                message = f"channel {name!r} is there twice" if name else "names no ChannelName"
+                message = f"channel {name!r} is given twice" if name else "has no ChannelName"
                 self.problems.append(Problem(item.where, message))
                 continue
             channels[name] = Node(self.channel(item, checker), item.where, item.folder)
@@ -232,7 +232,7 @@ class _Translation:
             inner.problem("S3DataType", "cannot be run here: only S3Prefix and ManifestFile can")
         path = s3.get("S3Uri") or files.get("DirectoryPath")
         if path is None:
-            message = "names neither an S3Uri nor a DirectoryPath"
+            message = "has neither an S3Uri nor a DirectoryPath"
             self.problems.append(Problem(item.where, message, "InputDataConfig"))
         fields = {row.name: _at(item.value, row.request) for row in CHANNEL if row.request}
         mode = self.section("AlgorithmSpecification").values.get("TrainingInputMode")
@@ -243,7 +243,7 @@ class _Translation:
         """Hosts of one kind; their type is for the record."""
         section = self.section("ResourceConfig")
         if section.node("InstanceGroups") is not None:
-            message = "hosts of one machine are all alike; give InstanceType and InstanceCount"
+            message = "heterogeneous clusters cannot be run here; give InstanceType and InstanceCount"
             section.problem("InstanceGroups", message, value="")
         self.extra["instance_type"] = section.text("InstanceType", "local")
 

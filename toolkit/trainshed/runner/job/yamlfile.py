@@ -39,7 +39,7 @@ def read_nodes(path: str, problems: list[Problem]) -> Node | None:
         problems.append(Problem(shown, f"cannot be read: {error.strerror}"))
         return None
     if len(data) > LARGEST_FILE:
-        problems.append(Problem(shown, "is larger than 1 MiB, which no job file is"))
+        problems.append(Problem(shown, "is larger than 1 MiB, the limit for a job file"))
         return None
     return parse(text, shown, os.path.dirname(os.path.abspath(path)), problems)
 
@@ -64,7 +64,7 @@ def parse(text: str, shown: str, folder: str, problems: list[Problem]) -> Node |
         problems.append(Problem(shown, "is empty"))
         return None
     if not isinstance(node.value, dict):
-        problems.append(Problem(node.where, "must be names and values, like `program: train.py`"))
+        problems.append(Problem(node.where, "must be a mapping of names to values, like `program: train.py`"))
         return None
     return node
 
@@ -89,7 +89,7 @@ class _Reader:
             kind = type(event).__name__
             if kind == "DocumentStartEvent":
                 if root is not None:
-                    raise self.broken(event, "a second document starts here; a job file holds one job")
+                    raise self.broken(event, "a second document starts here; a job file describes one job")
                 root = self.node(next(events), events, 0)
         return root
 
@@ -99,7 +99,7 @@ class _Reader:
         if kind == "AliasEvent":
             return self.alias(event)
         if event.tag is not None and event.tag != "!":
-            self.problem(event, f"has the tag {shorten(event.tag, 40)}: a job file holds plain values, tags are not taken")
+            self.problem(event, f"has the tag {shorten(event.tag, 40)}: tags are not allowed in a job file")
         if depth > DEEPEST:
             raise self.broken(event, f"is nested more than {DEEPEST} levels deep")
         if event.anchor:
@@ -111,7 +111,7 @@ class _Reader:
         else:
             node = self.mapping(event, events, depth)
         if node.size > MOST_NODES:
-            raise self.broken(event, f"unfolds to more than {MOST_NODES:,} values")
+            raise self.broken(event, f"expands to more than {MOST_NODES:,} values")
         if event.anchor:
             self.anchors[event.anchor] = node
         return node
@@ -161,7 +161,7 @@ class _Reader:
             self.problem(event, "uses a list or a mapping as a name")
             return None
         if node.text == "<<" and node.value == "<<":
-            self.problem(event, "`<<` is not taken: write the values out, or use an alias for a whole value")
+            self.problem(event, "`<<` is not supported: write the values out, or use an alias for a whole value")
             return None
         if not node.text:
             self.problem(event, "has a value without a name")
