@@ -59,33 +59,40 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
-# Folders and files whose tests share what only one worker may have at a time, or what takes long to set up.
+# Folders and files, below tests/, that stay with one worker when tests run in parallel, and what they share.
 ONE_WORKER = {
-    "clients": "SDK v3's host names are fixed, and moto's server is shared",
-    "jobs/slurm": "a cluster",
+    "clients/": "host names of SDK v3, which are fixed, and moto's server",
+    "jobs/slurm/": "a cluster",
     "images/test_other_engines.py": "daemons of other engines",
-    "jobs/compiler/test_compiled_jobs.py": "the results of eager runs",
-    "jobs/entrypoints": "trained models",
+    "jobs/compiler/test_compiled_jobs.py": "eager runs and compiled headers",
+    "jobs/entrypoints/": "trained models",
     "unit/runner/files/test_s3.py": "a server",
 }
 # What takes longest begins first, so that no worker is left with it at the end.
-FIRST = ("clients", "jobs/compiler", "images", "jobs/slurm", "jobs/entrypoints", "jobs", "faults")
+FIRST = ("clients/", "jobs/compiler/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/")
 HERE = Path(__file__).resolve().parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For runs in parallel (`-n`): what must stay together, and what begins first."""
+    """Puts what takes longest first."""
 
-    def place(item: pytest.Item) -> int:
-        name = f"{item.path.relative_to(HERE)}/"
-        return next((number for number, first in enumerate(FIRST) if name.startswith(f"{first}/")), len(FIRST))
-
-    for item in items:
+    def order(item: pytest.Item) -> int:
         name = str(item.path.relative_to(HERE))
-        for group in ONE_WORKER:
-            if name == group or name.startswith(f"{group}/"):
-                item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=place)
+        return next((number for number, first in enumerate(FIRST) if name.startswith(first)), len(FIRST))
+
+    items.sort(key=order)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands tests out one by one, and those of `ONE_WORKER` together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((f"tests/{name}" for name in ONE_WORKER if nodeid.startswith(f"tests/{name}")), nodeid)
+
+    return Scheduling(config, log)
 
 
 @dataclass(frozen=True)
