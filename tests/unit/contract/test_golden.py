@@ -15,7 +15,7 @@ from trainshed.container.cluster import sagemaker, single
 from trainshed.contract.cluster import Hardware
 from trainshed.contract.environment import script_environment
 from trainshed.contract.hyperparameters import decode, to_argv, to_environment_text, variable_names
-from trainshed.contract.job import Job
+from trainshed.contract.job import TrainingJob
 
 GOLDEN = Path(__file__).parent / "golden"
 ARGV = json.loads((GOLDEN / "argv.json").read_text())["cases"]
@@ -169,7 +169,7 @@ def our_environment(case: dict[str, Any], tree: Any) -> dict[str, Any]:
     for name, content in case["files"].items():
         tree.write(f"input/config/{name}", content)
     environ = {"SAGEMAKER_BASE_DIR": str(tree.base), **case["given"]}
-    job: Job = tree.read(**case["given"])
+    job: TrainingJob = tree.read(**case["given"])
     scheduler = sagemaker if sagemaker.evidence(job, environ) else single
     hardware = HARDWARE.get(case["name"], Hardware()).replace(cpus=CPUS)
     made, notes = script_environment(

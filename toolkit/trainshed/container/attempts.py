@@ -13,7 +13,6 @@ from trainshed.machine.signals import Interrupted, stop_raises
 
 from . import launchers
 from .hangs.hang_watch import HangWatch, stops_on_hang
-from .launchers.torchrun import lost_hosts
 from .notices import Notices
 from .restarts import Restarts
 from .supervisor.loop import run
@@ -89,6 +88,8 @@ class Attempts:
         """
         plan = self._planned.plan
         if plan.agent_events:
+            from .launchers.torchrun import lost_hosts
+
             self._roster.on_lost = lambda host: self._note_lost(lost_hosts(plan.scratch), host)
         self._restore_compile_cache()
         uploads = self._start_uploads()

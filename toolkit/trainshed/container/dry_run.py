@@ -15,7 +15,7 @@ from .report.run_record import shown_arguments
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
     from .planning import Planned
     from .supervisor.launch_plan import LaunchPlan
@@ -103,7 +103,7 @@ def _ranks(cluster: Cluster, plan: LaunchPlan) -> str:
     return f"{len(plan.processes)} rank(s) on this host of {cluster.world_size}"
 
 
-def _hangs(job: Job, plan: LaunchPlan) -> str:
+def _hangs(job: TrainingJob, plan: LaunchPlan) -> str:
     seconds = job.settings.hang_seconds
     does = "stopped" if stops_on_hang(job, plan) else "reported, and continues"
     when = f"a job without progress for {seconds:g} s is {does}" if seconds else "not detected"

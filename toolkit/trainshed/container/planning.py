@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
     from .program import Program
     from .supervisor.launch_plan import LaunchPlan
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 class Planned(Record):
     """What the first four steps of `train` have made: everything that the fifth needs."""
 
-    job: Job
+    job: TrainingJob
     cluster: Cluster
     program: Program
     plan: LaunchPlan
 
 
-def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str], scratch: str) -> LaunchPlan:
+def plan(job: TrainingJob, cluster: Cluster, program: Program, environ: Mapping[str, str], scratch: str) -> LaunchPlan:
     """The processes to start on this host.
 
     Args:
@@ -61,7 +61,7 @@ def plan(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str
 
 
 def _launch(
-    job: Job,
+    job: TrainingJob,
     cluster: Cluster,
     program: Program,
     environ: Mapping[str, str],

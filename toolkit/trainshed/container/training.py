@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
     from .program import Program
     from .supervisor.launch_plan import LaunchPlan
@@ -110,7 +110,7 @@ class Training:
         program = self.prepare(job, dry)
         return Planned(job, cluster, program, self.plan(job, cluster, program, scratch))
 
-    def read(self) -> Job:
+    def read(self) -> TrainingJob:
         """Step 1: the platform's files and variables, checked.
 
         Raises:
@@ -125,7 +125,7 @@ class Training:
         self._record.job(job)
         return job
 
-    def resolve(self, job: Job) -> Cluster:
+    def resolve(self, job: TrainingJob) -> Cluster:
         """Step 2: the hosts of the job, this host's rank, its hardware.
 
         Raises:
@@ -137,7 +137,7 @@ class Training:
         self._settle = self._tell_waiting(job, cluster)
         return cluster
 
-    def prepare(self, job: Job, dry: bool = False) -> Program:
+    def prepare(self, job: TrainingJob, dry: bool = False) -> Program:
         """Step 3: the user's code in place, its requirements installed (not in a dry run).
 
         Raises:
@@ -145,7 +145,7 @@ class Training:
         """
         return prepare(job, self._environ, self._voice.say, dry=dry)
 
-    def plan(self, job: Job, cluster: Cluster, program: Program, scratch: str) -> LaunchPlan:
+    def plan(self, job: TrainingJob, cluster: Cluster, program: Program, scratch: str) -> LaunchPlan:
         """Step 4: the processes of this host.
 
         Raises:
@@ -181,7 +181,7 @@ class Training:
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def _tell_waiting(self, job: Job, cluster: Cluster) -> Settle:
+    def _tell_waiting(self, job: TrainingJob, cluster: Cluster) -> Settle:
         """For a host that fails before it joins the others, which wait for it."""
 
         def settle(result: TrainingResult) -> Failure | None:
@@ -234,7 +234,7 @@ def _print(text: str) -> None:
         pass
 
 
-def _make_folders(job: Job) -> None:
+def _make_folders(job: TrainingJob) -> None:
     """Makes the folders that the script may write to.
 
     Raises:

@@ -69,6 +69,3 @@ class TrainingJob(Record):
     def channel(self, name: str) -> Channel | None:
         """A channel by name."""
         return next((channel for channel in self.channels if channel.name == name), None)
-
-
-Job = TrainingJob  # the name until all callers use the new one

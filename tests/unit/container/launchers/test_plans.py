@@ -331,7 +331,7 @@ def test_a_variable_that_linux_would_refuse_is_left_out_and_told(job_tree: Any) 
     plan = planned(job_tree, {**SCRIPT, "long": "x" * 140_000})
 
     assert "SM_HP_LONG" not in plan.processes[0].env
-    assert any(note.startswith("SM_HP_LONG is longer than the 128 KiB") for note in plan.notes)
+    assert any(note.startswith("SM_HP_LONG is not set: it is longer than the 128 KiB") for note in plan.notes)
 
 
 # --- pipeline --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from jobs.report.provocations import PLAIN, TORCH
 from trainshed.container.report.hints import HINTS, SPECIAL, Context, hint_for, matching
 from trainshed.contract.cluster import Cluster, Hardware
-from trainshed.contract.job import Job
+from trainshed.contract.job import TrainingJob
 
 SIXTEEN = Hardware(cpus=4, gpus=1, memory_bytes=16 << 30, shm_bytes=64 << 20)
 HERE = Cluster(hosts=("localhost",), current_host="localhost", processes_per_host=2, hardware=SIXTEEN)
@@ -241,7 +241,7 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
 
 
 @pytest.fixture
-def job(job_tree: Any) -> Job:
+def job(job_tree: Any) -> TrainingJob:
     """A job with one hyperparameter and one channel."""
     job_tree.configure(hyperparameters={"batch_size": 512})
     job_tree.code("random.py")
@@ -249,13 +249,13 @@ def job(job_tree: Any) -> Job:
     return job_tree.read()
 
 
-def context(job: Job, text: str, **fields: Any) -> Context:
+def context(job: TrainingJob, text: str, **fields: Any) -> Context:
     """What is known of a failure that printed `text` last."""
     return Context(**{"text": text, "around": text, "job": job, "cluster": HERE, "code_folder": job.paths.code, **fields})
 
 
 @pytest.mark.parametrize(("name", "printed", "advice"), [(name, *row) for name, rows in PRINTED.items() for row in rows])
-def test_what_was_printed_leads_to_its_hint(name: str, printed: str, advice: str, job: Job) -> None:
+def test_what_was_printed_leads_to_its_hint(name: str, printed: str, advice: str, job: TrainingJob) -> None:
     names = {"{base}": job.paths.base, "{code}": job.paths.code}
     for placeholder, path in names.items():
         printed, advice = printed.replace(placeholder, path), advice.replace(placeholder, path)
@@ -288,15 +288,15 @@ def test_no_pattern_takes_long_on_a_long_line_or_on_many_lines(hint: Any) -> Non
         "step 100: accuracy 0.93",
     ],
 )
-def test_words_that_mean_nothing_known_give_no_hint(words: str, job: Job) -> None:
+def test_words_that_mean_nothing_known_give_no_hint(words: str, job: TrainingJob) -> None:
     assert hint_for(context(job, words)) == ""
 
 
-def test_an_error_that_the_script_lived_through_gives_no_hint(job: Job) -> None:
+def test_an_error_that_the_script_lived_through_gives_no_hint(job: TrainingJob) -> None:
     assert hint_for(context(job, "ValueError: bad label 17", around="ValueError: bad label 17\nlast words")) == ""
 
 
-def test_a_lost_server_is_no_lost_rank_where_there_is_one_rank_only(job: Job) -> None:
+def test_a_lost_server_is_no_lost_rank_where_there_is_one_rank_only(job: TrainingJob) -> None:
     alone = HERE.replace(processes_per_host=1)
     words = "ConnectionResetError: [Errno 104] Connection reset by peer"
     assert hint_for(context(job, words, cluster=alone)) == ""
@@ -318,16 +318,16 @@ def test_a_lost_server_is_no_lost_rank_where_there_is_one_rank_only(job: Job) ->
         ({"signal": 11}, ""),
     ],
 )
-def test_the_way_of_dying_alone_leads_to_a_hint(fields: dict[str, Any], advice: str, job: Job) -> None:
+def test_the_way_of_dying_alone_leads_to_a_hint(fields: dict[str, Any], advice: str, job: TrainingJob) -> None:
     hint = hint_for(context(job, "", **fields))
     assert advice in hint and bool(advice) == bool(hint)
 
 
-def test_the_way_of_dying_goes_before_what_was_printed(job: Job) -> None:
+def test_the_way_of_dying_goes_before_what_was_printed(job: TrainingJob) -> None:
     assert "16 GiB" in hint_for(context(job, "OSError: [Errno 28] No space left on device", oom_kills=1))
 
 
-def test_hints_name_a_folder_that_cannot_be_listed(job: Job, tmp_path: Path) -> None:
+def test_hints_name_a_folder_that_cannot_be_listed(job: TrainingJob, tmp_path: Path) -> None:
     words = f"FileNotFoundError: [Errno 2] No such file or directory: '{job.paths.input_data}/train/x'"
     for entry in Path(job.paths.input_data, "train").iterdir():
         entry.unlink()
@@ -348,7 +348,9 @@ NONE_ERRORS = (
 
 
 @pytest.mark.parametrize("words", NONE_ERRORS)
-def test_none_in_place_of_a_channels_path_names_the_channel_that_is_missing(words: str, job: Job, job_tree: Any) -> None:
+def test_none_in_place_of_a_channels_path_names_the_channel_that_is_missing(
+    words: str, job: TrainingJob, job_tree: Any
+) -> None:
     script = job_tree.code("train.py", "import os\nfolder = os.environ.get('SM_CHANNEL_TRAINING')\nos.listdir(folder)\n")
     text = f'Traceback (most recent call last):\n  File "{script}", line 3, in <module>\n{words}'
 
@@ -363,7 +365,7 @@ def test_none_in_place_of_a_channels_path_names_the_channel_that_is_missing(word
 @pytest.mark.parametrize("words", NONE_ERRORS[:-1])
 @pytest.mark.parametrize("source", ["x = os.environ.get('SM_CHANNEL_TRAIN')\n", "x = None\n"])
 def test_none_gives_no_hint_where_all_channels_that_the_script_reads_are_there(
-    words: str, source: str, job: Job, job_tree: Any
+    words: str, source: str, job: TrainingJob, job_tree: Any
 ) -> None:
     script = job_tree.code("train.py", source)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from trainshed.contract.cluster import Hardware
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 DEFAULT_MASTER_PORT = 7777  # as the peers have it
 # Variables that one of the schedulers other than SageMaker sets; without any of them their modules are not even loaded.
@@ -31,7 +31,7 @@ def _schedulers(environ: Mapping[str, str]) -> tuple[ModuleType, ...]:
     return (sagemaker, openmpi, slurm, kubernetes, static, single)
 
 
-def resolve(job: Job, environ: Mapping[str, str]) -> Cluster:
+def resolve(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """The hosts of the job and this host's place among them. Looks at files, variables and /dev, starts nothing."""
     scheduler = next(module for module in _schedulers(environ) if module.evidence(job, environ))
     cluster: Cluster = scheduler.cluster(job, environ)
@@ -46,7 +46,7 @@ def resolve(job: Job, environ: Mapping[str, str]) -> Cluster:
     )
 
 
-def _processes_per_host(job: Job, hardware: Hardware, participates: bool) -> int:
+def _processes_per_host(job: TrainingJob, hardware: Hardware, participates: bool) -> int:
     """What the job asks for, else one for each GPU, else one for each Neuron core, else as follows.
 
     On CPUs the platform's flags mean one process a host, as they do in Amazon's images; our own settings mean one for each
@@ -65,7 +65,7 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536
 
 
-def _port(job: Job, cluster: Cluster) -> int:
+def _port(job: TrainingJob, cluster: Cluster) -> int:
     """The agreed port on several hosts; ranks on one host take any free one, since two jobs may start at once."""
     wanted = job.settings.master_port
     if len(cluster.hosts) > 1 or job.distribution.kind == "script":

@@ -20,10 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 
-def evidence(job: Job, environ: Mapping[str, str]) -> str:
+def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
     """Whether a pod's variables are there."""
     if environ.get("PET_NODE_RANK") and environ.get("PET_NNODES"):
         return "PET_NNODES and PET_NODE_RANK are set (Kubeflow)"
@@ -36,7 +36,7 @@ def evidence(job: Job, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """The pods of the job. Raises JobError."""
     if environ.get("PET_NODE_RANK"):
         count, rank, address = "PET_NNODES", "PET_NODE_RANK", environ.get("PET_MASTER_ADDR", "")

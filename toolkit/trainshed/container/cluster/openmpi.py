@@ -11,15 +11,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 
-def evidence(job: Job, environ: Mapping[str, str]) -> str:
+def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
     """Whether Open MPI's variables are there."""
     return "OMPI_COMM_WORLD_SIZE is set (Open MPI)" if environ.get("OMPI_COMM_WORLD_SIZE") else ""
 
 
-def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """One host for each process. Raises JobError."""
     local = environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
     if local != "1":

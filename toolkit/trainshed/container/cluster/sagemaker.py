@@ -11,15 +11,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 
-def evidence(job: Job, environ: Mapping[str, str]) -> str:
+def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
     """Says that the job lists its hosts; "" if it does not."""
     return f"the job lists {len(job.resources.hosts)} host(s)" if job.resources.given else ""
 
 
-def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """The hosts of the distribution's instance groups (all hosts without groups), in natural order.
 
     The platform sorts `hosts` by letter (algo-10 before algo-2) and the hosts of a group not at all, so the order is

@@ -8,15 +8,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 
-def evidence(job: Job, environ: Mapping[str, str]) -> str:
+def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
     """Always applies: this is the last resort."""
     return "nothing names other hosts"
 
 
-def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """One host."""
     host = job.resources.current_host
     return Cluster(hosts=(host,), current_host=host, scheduler="single")

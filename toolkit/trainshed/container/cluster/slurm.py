@@ -14,17 +14,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 
-def evidence(job: Job, environ: Mapping[str, str]) -> str:
+def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
     """Whether this is a task of a job step (and not a batch script, which runs on one node only)."""
     if environ.get("SLURM_STEP_ID", "").isdigit() and environ.get("SLURM_NODEID") and environ.get("SLURM_STEP_NODELIST"):
         return f"this is step {environ.get('SLURM_JOB_ID')}.{environ['SLURM_STEP_ID']} of Slurm"
     return ""
 
 
-def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """The nodes of the step, in Slurm's order. Raises JobError."""
     hosts = expand(environ["SLURM_STEP_NODELIST"])
     tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or "1"

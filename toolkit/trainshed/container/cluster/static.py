@@ -20,10 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 
-def evidence(job: Job, environ: Mapping[str, str]) -> str:
+def evidence(job: TrainingJob, environ: Mapping[str, str]) -> str:
     """Whether the variables are set."""
     if environ.get(HOSTS):
         return f"{HOSTS} lists the hosts"
@@ -32,7 +32,7 @@ def evidence(job: Job, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def cluster(job: Job, environ: Mapping[str, str]) -> Cluster:
+def cluster(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """The hosts that the variables name. Raises JobError."""
     if not environ.get(HOSTS):
         count, rank = number(environ, "NNODES"), number(environ, "NODE_RANK")

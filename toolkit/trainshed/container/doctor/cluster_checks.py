@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 ROUNDS = 15  # all pairs of up to 16 hosts; of more hosts each meets 15 others
 ROUND_TRIPS = 30
@@ -190,7 +190,7 @@ def _digest(folder: str) -> str:
 class Meeting:
     """One host's part in the check."""
 
-    def __init__(self, job: Job, cluster: Cluster, token: str, part: Leader | Member) -> None:
+    def __init__(self, job: TrainingJob, cluster: Cluster, token: str, part: Leader | Member) -> None:
         self.job, self.cluster, self.token, self.part = job, cluster, token, part
         self.name = cluster.current_host
         self.server = Server(token)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.config import Channel
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
     from ..program import Program
 
@@ -58,7 +58,7 @@ def checks(environ: Mapping[str, str]) -> list[Check]:
     ]
 
 
-def channel(one: Channel, job: Job) -> Check:
+def channel(one: Channel, job: TrainingJob) -> Check:
     """Whether a channel exists and this user can read it; checks up to MOST_FILES files."""
     name = f"channel {one.name}"
     if one.input_mode == "Pipe":
@@ -103,7 +103,7 @@ def _readable(path: str) -> tuple[int, str]:
     return count, ""
 
 
-def writable_folders(job: Job) -> list[tuple[str, str]]:
+def writable_folders(job: TrainingJob) -> list[tuple[str, str]]:
     """The folders that the job writes to."""
     return [("model", job.paths.model), ("output", job.paths.output), ("checkpoints", job.paths.checkpoints)]
 
@@ -120,7 +120,7 @@ def folder(name: str, path: str) -> Check:
     return (warn if name == "checkpoints" else fail)(name, f"{there} cannot be written by uid {os.getuid()}", fix)
 
 
-def free_space(job: Job) -> Check:
+def free_space(job: TrainingJob) -> Check:
     """Free space on the disk of the model."""
     there = job.paths.model
     while not os.path.exists(there):
@@ -130,7 +130,7 @@ def free_space(job: Job) -> Check:
     return ok("disk", text) if free >= LEAST_FREE else warn("disk", text, "free some, or mount a larger disk there")
 
 
-def _run_checks(job: Job, environ: Mapping[str, str]) -> list[Check]:
+def _run_checks(job: TrainingJob, environ: Mapping[str, str]) -> list[Check]:
     """What the steps of `train` report before a process is started."""
     found: list[Check] = []
     cluster = resolve(job, environ)
@@ -157,7 +157,7 @@ def _run_checks(job: Job, environ: Mapping[str, str]) -> list[Check]:
     return [*found, ok("launcher", f"{plan.launcher}{ranks}")]
 
 
-def _unseen_source(job: Job) -> str:
+def _unseen_source(job: TrainingJob) -> str:
     """Where the code comes from if checking it needed a download or unpacking; "" for a folder."""
     code = job.channel("code")
     if has_entries(job.paths.code):
@@ -170,7 +170,7 @@ def _unseen_source(job: Job) -> str:
     return code.path if names and all(name.endswith(ARCHIVES) for name in names) else ""
 
 
-def _hosts(job: Job, cluster: Cluster, environ: Mapping[str, str]) -> Check:
+def _hosts(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str]) -> Check:
     place = f"{cluster.current_host} is host {cluster.rank} of {len(cluster.hosts)} ({cluster.scheduler})"
     if len(cluster.hosts) < 2 or environ.get("MASTER_ADDR"):
         return ok("hosts", place)
@@ -181,7 +181,7 @@ def _hosts(job: Job, cluster: Cluster, environ: Mapping[str, str]) -> Check:
     return ok("hosts", f"{place}; all names resolve")
 
 
-def _ports(job: Job, cluster: Cluster) -> list[tuple[int, str]]:
+def _ports(job: TrainingJob, cluster: Cluster) -> list[tuple[int, str]]:
     """(port, setting that moves it) of what listens on this host."""
     if not cluster.participates or cluster.rank != 0:
         return []
@@ -215,7 +215,7 @@ def _requirements(program: Program) -> Check:
     return ok("requirements", f"{len(lines)} line(s) in requirements.txt, installed when the job starts")
 
 
-def _missing_launcher(job: Job) -> Check | None:
+def _missing_launcher(job: TrainingJob) -> Check | None:
     """The elastic agent needs torch. Our own supervisor does not, but its ranks without torch are probably a mistake."""
     from importlib.util import find_spec
 

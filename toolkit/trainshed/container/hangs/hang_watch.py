@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
     from trainshed.contract.outcome import Failure
 
     from ..roster.roster import Roster
@@ -38,7 +38,7 @@ LOOKS = 8  # in the time after which a job hangs; the first after half of it, so
 POLL_SECONDS = 0.05  # while answers are awaited
 
 
-def stops_on_hang(job: Job, plan: LaunchPlan) -> bool:
+def stops_on_hang(job: TrainingJob, plan: LaunchPlan) -> bool:
     """Whether a hang stops the job: as its settings say; else yes for ranks, no for a single program.
 
     A single program may be a server, or wait for something outside of the job.

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 LAST_SECONDS = 600.0  # for what is left at the end of a job
 STOPPED_SECONDS = 5.0  # the same after a stop signal
 SAY_EVERY = 10.0
 
 
-def destination(job: Job) -> str:
+def destination(job: TrainingJob) -> str:
     """The URI to upload to, `s3://bucket/prefix/`; "" if nothing is to be uploaded, or something outside does it."""
     uri = job.hyperparameters.get("sagemaker_s3_output")
     if not isinstance(uri, str) or not uri.startswith("s3://") or os.path.isdir(job.paths.intermediate):
@@ -78,7 +78,7 @@ class Uploads:
         self.process.wait()
 
 
-def start(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> Uploads | None:
+def start(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None]) -> Uploads | None:
     """Makes the folder and starts to upload what appears in it; None if the job does not ask for it.
 
     If the folder or the uploader cannot be made, the job goes on without these uploads.

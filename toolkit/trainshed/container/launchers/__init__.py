@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import script, torchrun
+from . import script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from .launch import Launch
 
 
+def _torchrun(launch: Launch) -> LaunchPlan:
+    from . import torchrun  # loaded on demand, as are the next three: every start pays for what is imported above
+
+    return torchrun.plan(launch)
+
+
 def _mpi(launch: Launch) -> LaunchPlan:
-    from . import mpi  # loaded on demand, as are the next two: every start pays for what is imported above
+    from . import mpi
 
     return mpi.plan(launch)
 
@@ -34,7 +40,7 @@ def _xla(launch: Launch) -> LaunchPlan:
 
 LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "script": script.plan,
-    "torchrun": torchrun.plan,
+    "torchrun": _torchrun,
     "mpi": _mpi,
     "pipeline": _pipeline,
     "xla": _xla,

@@ -7,7 +7,7 @@ from trainshed.base.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
     from ..program import Program
 
@@ -21,7 +21,7 @@ class Launch(Record):
     notes: warnings about the plan, for the user.
     """
 
-    job: Job
+    job: TrainingJob
     cluster: Cluster
     program: Program
     arguments: tuple[str, ...]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
     from ..program import Program
 
@@ -24,7 +24,7 @@ STACKS_HOOK = f"{_PACKAGE}/container/hangs/hook"
 TRAINING_HOOKS = f"{_PACKAGE}/autopatch/startup"
 
 
-def default_variables(job: Job, cluster: Cluster) -> dict[str, str]:
+def default_variables(job: TrainingJob, cluster: Cluster) -> dict[str, str]:
     """Variables that the user's own value wins over."""
     values = {
         "MASTER_ADDR": cluster.address,
@@ -41,7 +41,7 @@ def default_variables(job: Job, cluster: Cluster) -> dict[str, str]:
     return values
 
 
-def fixed_variables(job: Job, cluster: Cluster, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
+def fixed_variables(job: TrainingJob, cluster: Cluster, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that win over the user's own value.
 
     PATH starts with the programs of packages that were installed for the job.
@@ -78,7 +78,7 @@ def _python_path(program: Program, environ: Mapping[str, str], stacks: bool, tra
     return os.pathsep.join(folder for folder in (*hooks, *own, *_peers_modules(own)) if folder)
 
 
-def _probe(batch_size: int, job: Job, cluster: Cluster) -> str:
+def _probe(batch_size: int, job: TrainingJob, cluster: Cluster) -> str:
     """What a rank that tries out a batch size needs to know."""
     from trainshed.contract.wire.batch_search import Probe
 

@@ -9,12 +9,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 __all__ = ["Program", "prepare"]
 
 
-def prepare(job: Job, environ: Mapping[str, str], say: Callable[[str], None], *, dry: bool = False) -> Program:
+def prepare(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None], *, dry: bool = False) -> Program:
     """Makes the program ready to run, once on each host.
 
     Args:

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 USUAL_NAMES = ("train.py", "train.sh", "train", "main.py")
 _CALL = "from {0} import {1} as main; main()"  # a launcher of the image's own
@@ -50,7 +50,7 @@ class Program(Record):
         return self.kind in ("python", "module", "package")
 
 
-def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
+def locate(job: TrainingJob, folder: str, environ: Mapping[str, str]) -> Program:
     """Finds the program that the job names in `folder` (the user's code, "" for none).
 
     Raises:
@@ -99,7 +99,7 @@ def locate(job: Job, folder: str, environ: Mapping[str, str]) -> Program:
     return Program(name=name, kind=kind, command=command, folder=folder, requirements=requirements)
 
 
-def _usual(folder: str, job: Job) -> str:
+def _usual(folder: str, job: TrainingJob) -> str:
     """The program of a job that does not name one: one with a usual name, or the only script.
 
     Raises:
@@ -125,7 +125,7 @@ def _usual(folder: str, job: Job) -> str:
     )
 
 
-def _hidden_code(folder: str, job: Job) -> str:
+def _hidden_code(folder: str, job: TrainingJob) -> str:
     """A hint for an image whose own /opt/ml/code may lie under the job's mount; "" where that cannot be."""
     base, code = job.paths.base, job.paths.code
     if folder not in ("", code) or (folder and os.listdir(folder)) or not os.path.ismount(base):
@@ -185,7 +185,7 @@ def _is_package(folder: str) -> bool:
         return False
 
 
-def _not_found(name: str, folder: str, job: Job) -> ProgramError:
+def _not_found(name: str, folder: str, job: TrainingJob) -> ProgramError:
     files = []
     for root, folders, names in os.walk(folder) if folder else ():
         folders[:] = [item for item in sorted(folders) if not item.startswith((".", "__"))]

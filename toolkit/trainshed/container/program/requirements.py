@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
     from .locate import Program
 
@@ -46,7 +46,7 @@ _HARMLESS_VARIABLES = frozenset(
 _INSTALL_GRACE = 5.0
 
 
-def install(program: Program, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> Program:
+def install(program: Program, job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None]) -> Program:
     """Installs the program's requirements; returns the program, with the folder for PYTHONPATH where one was needed.
 
     Raises:
@@ -93,7 +93,7 @@ def install(program: Program, job: Job, environ: Mapping[str, str], say: Callabl
     return program.replace(packages=_site_packages(target), scripts=f"{target}/bin") if target else program
 
 
-def _requirements(program: Program, job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> list[str]:
+def _requirements(program: Program, job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None]) -> list[str]:
     """The installer's arguments for requirements.txt: without packages that trainshed stands in for."""
     if not program.requirements:
         return []

@@ -13,14 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
     from trainshed.contract.paths import Paths
 
 _UNPACKING = ".unpacking-"  # a folder that is being filled: never the code, whatever it contains
 _UNPACKED = ".unpacked-"  # a folder that is complete; its entries are being moved to the folder above it
 
 
-def fetch_source(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
+def fetch_source(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
     """Returns the folder with the user's code; "" if there is none (the program may still be an absolute path).
 
     /opt/ml/code is used unchanged unless it is empty; else the source that the job names; else the `code` channel.

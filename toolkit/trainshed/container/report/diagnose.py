@@ -25,7 +25,7 @@ from .hints import Context, hint_for
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
     from ..supervisor.launch_plan import Outcome, ProcessResult, StartError
 
@@ -63,7 +63,7 @@ def signal_name(number: int) -> str:
 
 
 def diagnose(
-    outcome: Outcome, job: Job, cluster: Cluster, code_folder: str, oom_kills: int, secrets: tuple[str, ...]
+    outcome: Outcome, job: TrainingJob, cluster: Cluster, code_folder: str, oom_kills: int, secrets: tuple[str, ...]
 ) -> Failure | None:
     """Returns the failure of an outcome; None if every process exited with 0."""
     result = first_failure(outcome, code_folder)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 
 class Context(Record):
@@ -33,7 +33,7 @@ class Context(Record):
     """
 
     text: str
-    job: Job
+    job: TrainingJob
     cluster: Cluster
     code_folder: str = ""
     signal: int = 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
     from trainshed.contract.outcome import Failure
 
     from ..notices import Interruption
@@ -57,7 +57,7 @@ class RunRecord:
         )
         self._phase_start = now
 
-    def job(self, job: Job) -> None:
+    def job(self, job: TrainingJob) -> None:
         """The job as it was read; values that look secret are masked."""
         self.path = f"{job.paths.output_data}/run/{job.resources.current_host}.json"
         self.data["job"] = {

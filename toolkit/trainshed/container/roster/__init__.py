@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
     from trainshed.contract.outcome import Failure
 
     from ..supervisor.launch_plan import Outcome
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Sockets and hashes are slow to load, and jobs on one host never need them: hence the imports in the functions.
 
 
-def join_roster(job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]) -> Roster:
+def join_roster(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]) -> Roster:
     """Joins the roster; returns this host's part in it, `Alone` for one host or a host outside the distribution.
 
     Raises:
@@ -49,7 +49,7 @@ def join_roster(job: Job, cluster: Cluster, environ: Mapping[str, str], say: Cal
 
 
 def fail_before_start(
-    job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None], failure: Failure
+    job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None], failure: Failure
 ) -> None:
     """Tells the other hosts that this one failed before it could join them, so that they do not wait for it."""
     part = _part(job, cluster, environ, say)
@@ -60,7 +60,9 @@ def fail_before_start(
         part.fail_before_start(failure, min(TELLING_SECONDS, job.settings.host_timeout_seconds))
 
 
-def _part(job: Job, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]) -> Leader | Member | None:
+def _part(
+    job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]
+) -> Leader | Member | None:
     if len(cluster.hosts) < 2 or not cluster.participates:
         return None
     from .leader import Leader

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import Job
+    from trainshed.contract.job import TrainingJob
 
 ALIVE_EVERY = 1.0  # seconds between two signs of life
 GONE_AFTER = 4.0  # seconds after which a host is lost whose connection was closed and that has not come back
@@ -94,7 +94,7 @@ def failure_of_json(data: Mapping[str, Any] | None) -> Failure | None:
     return Failure(**{**known, "exit_code": int(known["exit_code"])})
 
 
-def job_token(job: Job, cluster: Cluster, environ: Mapping[str, str]) -> str:
+def job_token(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str]) -> str:
     """A digest of what only hosts of this job know: the variable ROSTER_TOKEN where it is set, and the job itself.
 
     Hosts that were started with different hyperparameters, programs or host lists have different tokens.
