@@ -119,7 +119,7 @@ def integer(minimum: int, maximum: float = math.inf) -> Callable[[str], int]:
             value = math.nan
         if not (value.is_integer() and minimum <= value <= maximum):
             span = f" to {maximum:g}" * math.isfinite(maximum)
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {minimum}{span}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum}{span}")
         return int(value)
 
     return read
@@ -135,7 +135,7 @@ def number(minimum: float = -math.inf, maximum: float = math.inf) -> Callable[[s
             value = math.nan
         if not (math.isfinite(value) and minimum <= value <= maximum):
             span = f" from {minimum:g}" * math.isfinite(minimum) + f" to {maximum:g}" * math.isfinite(maximum)
-            raise argparse.ArgumentTypeError(f"{text!r} is no number{span}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number{span}")
         return value
 
     return read
@@ -157,7 +157,7 @@ def channel(*names: str) -> str | None:
 def folder(path: str, what: str) -> Path:
     """`path`, which must be a folder with something in it; `what` names it in errors."""
     if not os.path.isdir(path):
-        raise Problem(f"{what} {path} is no folder")
+        raise Problem(f"{what} {path} is not a folder")
     if not any(not entry.name.startswith(".") for entry in os.scandir(path)):
         raise Problem(f"{what} {path} is empty")
     return Path(path)
@@ -226,7 +226,7 @@ class World:
                 int(os.environ.get(name) or default) for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0))
             )
         except ValueError as error:
-            raise Problem(f"WORLD_SIZE, RANK or LOCAL_RANK is no number: {error}") from error
+            raise Problem(f"WORLD_SIZE, RANK or LOCAL_RANK is not a number: {error}") from error
         if device == "cuda" and not torch.cuda.is_available():
             raise Problem("device is cuda, but torch sees no GPU here; use device cpu or auto")
         on_gpu = device != "cpu" and torch.cuda.is_available()

@@ -151,7 +151,7 @@ def read_npz(path: Path, labelled: bool) -> tuple[numpy.ndarray, list[Any]]:
         with numpy.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files if key in ("x", "images", "y", "labels")}
     except Exception as error:  # numpy raises ValueError, BadZipFile, EOFError, zlib.error, AttributeError and more
-        raise Problem(f"{path} is no npz file of plain arrays ({type(error).__name__})") from error
+        raise Problem(f"{path} is not an npz file of plain arrays ({type(error).__name__})") from error
     images, labels = arrays.get("x", arrays.get("images")), arrays.get("y", arrays.get("labels"))
     if images is None or (labels is None and labelled):
         raise Problem(f"{path} lacks {'x (or images)' if images is None else 'y (or labels)'}: it needs arrays x and y")

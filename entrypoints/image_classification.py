@@ -83,7 +83,7 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--num_workers", type=integer(0), default=0, help="processes a rank that read and decode data")
     add("--log_interval", type=integer(0), default=0, help="steps between train_loss lines (0: one an epoch)")
-    add("--checkpoint_epochs", type=integer(1), help="epochs between checkpoints (default: as often as pays off)")
+    add("--checkpoint_epochs", type=integer(1), help="epochs between checkpoints (default: at measured intervals)")
     add("--demo_data", choices=("digits",), help="train on data that need no channel")
     add("--train", default=channel("train", "training"), help="folder of the training data")
     add("--validation", default=channel("validation"), help="folder of the validation data")
@@ -503,13 +503,13 @@ class Training:
         self.world.metric(name, value, self.at.epoch + (self.at.batch > 0), self.at.step)
 
     def report_loss(self) -> None:
-        """The mean training loss since the last report; raises Problem if it is no finite number."""
+        """The mean training loss since the last report; raises Problem if it is not a finite number."""
         if not self.losses.count:
             return
         self.report("train_loss", self.losses.take()[0])
         if not math.isfinite(self.results["train_loss"]):
             rate = f"learning_rate ({self.hp.learning_rate:g})"
-            raise Problem(f"train_loss is no finite number at step {self.at.step}: lower {rate}")
+            raise Problem(f"train_loss is not a finite number at step {self.at.step}: lower {rate}")
 
     def evaluate(self, name: str, data: Dataset | None) -> float:
         """Reports loss and accuracy on `data`; gives the accuracy, 0 without data."""

@@ -272,7 +272,7 @@ class Reporter(TrainerCallback):
                 self.report(METRIC_NAMES[name], value, state)
         if logs and not math.isfinite(logs.get("loss", 0.0)):
             raise Problem(
-                f"train_loss is no finite number at step {state.global_step}: lower learning_rate ({args.learning_rate:g})"
+                f"train_loss is not a finite number at step {state.global_step}: lower learning_rate ({args.learning_rate:g})"
             )
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -90,7 +90,7 @@ def test_runs_without_losses_or_rates_are_compared_as_far_as_they_go(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "holds no run record"), ("{", "cannot be read"), ("{}", "is no run")]
+    ("content", "message"), [(None, "holds no run record"), ("{", "cannot be read"), ("{}", "is not a run record")]
 )
 def test_what_is_no_run_is_told(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:

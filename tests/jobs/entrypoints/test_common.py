@@ -61,11 +61,11 @@ def test_arguments_are_read_as_a_job_writes_them(
     [
         (["--batch_sise", "4"], "there is no hyperparameter --batch_sise 4; did you mean --batch_size?"),
         (["--batch", "4"], "there is no hyperparameter --batch 4"),
-        (["--batch_size", "4.5"], "hyperparameter batch_size: '4.5' is no whole number from 1"),
-        (["--batch_size", "0"], "hyperparameter batch_size: '0' is no whole number from 1"),
-        (["--batch_size", "inf"], "hyperparameter batch_size: 'inf' is no whole number from 1"),
-        (["--rate", "nan"], "hyperparameter rate: 'nan' is no number from 0 to 1"),
-        (["--rate", "2"], "hyperparameter rate: '2' is no number from 0 to 1"),
+        (["--batch_size", "4.5"], "hyperparameter batch_size: '4.5' is not a whole number from 1"),
+        (["--batch_size", "0"], "hyperparameter batch_size: '0' is not a whole number from 1"),
+        (["--batch_size", "inf"], "hyperparameter batch_size: 'inf' is not a whole number from 1"),
+        (["--rate", "nan"], "hyperparameter rate: 'nan' is not a number from 0 to 1"),
+        (["--rate", "2"], "hyperparameter rate: '2' is not a number from 0 to 1"),
         (["--amp", "maybe"], "hyperparameter amp: 'maybe' is neither true nor false"),
         (["--rate"], "hyperparameter rate: expected one argument"),
     ],
@@ -102,7 +102,7 @@ def test_the_checkpoint_folder_is_the_one_asked_for_or_one_that_exists(
 
 
 def test_an_empty_folder_and_one_that_is_not_there_are_named(common: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(common.Problem, match=rf"^the channel train {tmp_path}/none is no folder$"):
+    with pytest.raises(common.Problem, match=rf"^the channel train {tmp_path}/none is not a folder$"):
         common.folder(f"{tmp_path}/none", "the channel train")
     with pytest.raises(common.Problem, match=rf"^the channel train {tmp_path} is empty$"):
         common.folder(str(tmp_path), "the channel train")

@@ -234,7 +234,7 @@ def test_training_ends_when_the_target_is_reached(program: ModuleType, options: 
 
 def test_a_learning_rate_that_is_too_high_is_named(program: ModuleType, options: Callable[..., Namespace]) -> None:
     with pytest.raises(
-        program.Problem, match=r"^train_loss is no finite number at step \d+: lower learning_rate \(1e\+30\)$"
+        program.Problem, match=r"^train_loss is not a finite number at step \d+: lower learning_rate \(1e\+30\)$"
     ):
         trained_here(program, options(optimizer="sgd", learning_rate=1e30))
 
@@ -305,7 +305,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_reason_said(
         ({"optimizer": "adamm"}, "hyperparameter optimizer: invalid choice: 'adamm' (choose from "),
         ({"demo_data": "digits"}, "demo_data is digits, but there is a training folder too"),
         ({"validation_fraction": 0, "target_accuracy": 0.9}, "target_accuracy needs validation data"),
-        ({"validation": "/nowhere"}, "the channel validation /nowhere is no folder"),
+        ({"validation": "/nowhere"}, "the channel validation /nowhere is not a folder"),
         ({"predict": "x.png"}, "holds no model of image_classification: "),
     ],
 )

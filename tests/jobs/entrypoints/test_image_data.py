@@ -133,7 +133,7 @@ GOOD = {"x": numpy.zeros((2, 4, 4)), "y": [0, 1]}
         ({**GOOD, "x": numpy.full((2, 4, 4), "a")}, "has images of type <U1; they must be numbers"),
         ({**GOOD, "y": [0, 1, 2]}, r"has 2 images and labels of shape \(3,\); that must be \(2,\)"),
         ({**GOOD, "y": [0.5, 1]}, "has labels of type float64; they must be whole numbers or strings"),
-        ({**GOOD, "y": numpy.array([None, "a"])}, r"is no npz file of plain arrays \(ValueError\)"),
+        ({**GOOD, "y": numpy.array([None, "a"])}, r"is not an npz file of plain arrays \(ValueError\)"),
         ({"x": numpy.zeros((0, 4, 4)), "y": numpy.zeros(0)}, "holds no images: the arrays in data.npz are empty"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_file_that_is_no_npz_is_one_line(
     images: ModuleType, problem: type[Exception], tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "data.npz").write_bytes(content)
-    with pytest.raises(problem, match=rf"^{tmp_path}/data.npz is no npz file of plain arrays \(\w+\)$"):
+    with pytest.raises(problem, match=rf"^{tmp_path}/data.npz is not an npz file of plain arrays \(\w+\)$"):
         images.read_channel(tmp_path, "the channel train")
 
 

@@ -294,7 +294,7 @@ def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
 def test_a_learning_rate_that_is_too_high_is_named(
     program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str]
 ) -> None:
-    with pytest.raises(program.Problem, match=r"^train_loss is no finite number at step \d+: lower learning_rate"):
+    with pytest.raises(program.Problem, match=r"^train_loss is not a finite number at step \d+: lower learning_rate"):
         train(options(optimizer="sgd", learning_rate=1e30, max_grad_norm=0, lr_schedule="constant", max_steps=20))
 
 
@@ -304,7 +304,7 @@ def test_a_learning_rate_that_is_too_high_is_named(
         ({"n_head": 3}, "n_embd 16 does not divide by n_head 3"),
         ({"optimizer": "lion"}, "hyperparameter optimizer: invalid choice: 'lion' (choose from "),
         ({"demo_data": "topics"}, "demo_data is topics, but there is a training folder too"),
-        ({"train": "/nowhere"}, "the channel train /nowhere is no folder"),
+        ({"train": "/nowhere"}, "the channel train /nowhere is not a folder"),
         ({"train": programs.ENTRYPOINTS}, "entrypoints holds no *.txt files"),
         ({"tokenizer": programs.ENTRYPOINTS}, "holds no tokenizer that Transformers loads: "),
         ({"block_size": 6000}, "the training text has 5581 tokens, less than one sequence of 6000 (block_size)"),

@@ -32,7 +32,7 @@ def install(module: Any) -> None:
     """Hooks into `torch._inductor.compile_fx`.
 
     Raises:
-        RuntimeError: this version has not what we hook into.
+        RuntimeError: this version lacks the methods that trainshed patches.
     """
     plan = plan_of(os.environ)
     if plan is None or plan.backend != "inductor":
