@@ -2,7 +2,7 @@
 
 Made from it: the checker (checker.py, read.py), the JSON schema (schema_json.py), the flags of
 `trainshed run` (flags.py), the translation of CreateTrainingJob requests (request.py), the job file
-that `trainshed clone` writes (write.py), the settings handed to `train` (run/platform_files.py) and
+that `trainshed clone` writes (write.py), the settings handed to `train` (files/platform_files.py) and
 the table in docs/running.md (fields_table.py).
 
 To add a field:
