@@ -271,9 +271,8 @@ class Reporter(TrainerCallback):
             if name in METRIC_NAMES:
                 self.report(METRIC_NAMES[name], value, state)
         if logs and not math.isfinite(logs.get("loss", 0.0)):
-            raise Problem(
-                f"train_loss is not a finite number at step {state.global_step}: lower learning_rate ({args.learning_rate:g})"
-            )
+            rate = f"lower learning_rate ({args.learning_rate:g})"
+            raise Problem(f"train_loss is not a finite number at step {state.global_step}: {rate}")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         loss = kwargs["metrics"]["eval_loss"]

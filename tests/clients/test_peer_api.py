@@ -167,7 +167,7 @@ def test_a_launcher_that_wants_a_distribution_is_told_how_to_ask_for_it(job_tree
 def test_amazons_own_launchers_stand_back(job_tree: Any) -> None:
     done = launched(job_tree, "print('direct')\n", "sagemaker_pytorch_container.training:main")
     assert done.status == 0, done.output
-    assert "direct" in done.stdout and "trainshed itself starts the script" in done.stderr
+    assert "direct" in done.stdout and "trainshed starts the script itself" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["launcher", "launcher:", "a b:c", "os; import x:y", ":main"])

@@ -389,6 +389,6 @@ def test_an_address_where_nobody_listens_is_one_line(docker: str, project: Path)
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
     status, stdout, stderr = run(project, "run", "src/train.py", *DATA, DOCKER_HOST=address)
     assert (status, stdout) == (69, "")
-    assert f"hint: is {address} the right address" in stderr
+    assert f"hint: check that {address} is the right address" in stderr
     assert len(stderr.splitlines()) <= 2
     assert not (project / "runs").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from trainshed.container.hangs.stragglers import Where
 from trainshed.container.roster.roster import Alone
 
 BEFORE = Reading(at=0.0, pids=(1, 2), own_cpu=5.0, other_cpu=5.0, bytes=1000, spins=False)
+LIMIT = 60.0  # seconds; a process that hangs must not hang the tests
 LONG = 200.0  # seconds between two looks
 
 
@@ -98,12 +100,14 @@ def test_a_process_is_read_with_its_children_and_what_they_read() -> None:
         process.stdout.readline()
         (rank,) = movement.ranks_below(process.pid, 3)
         reading = movement.read(rank, 1.0)
-        words = movement.describe(process.pid)
+        end = time.monotonic() + LIMIT
+        while not movement.describe(process.pid).startswith("waiting"):  # it has printed, and is about to read
+            assert time.monotonic() < end
+            time.sleep(0.01)
         process.stdin.close()
 
     assert (rank.rank, rank.pids) == (3, (process.pid,))
     assert reading.own_cpu > 0 and reading.other_cpu >= 0.2 and reading.bytes > 0 and not reading.spins
-    assert words.startswith("waiting")
 
 
 def test_a_launchers_children_are_the_ranks_that_their_variable_says() -> None:

@@ -23,9 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainshed.contract.wire.notice import Notice
+    from trainshed.contract.wire.notice import Answer, Notice
 
-    from ..supervisor.launch_plan import Outcome
+    from ..supervisor.launch_plan import Outcome, ProcessResult
     from ..supervisor.watcher import Supervised
 
 
@@ -190,6 +190,7 @@ class Notices(Watcher):
 
         A script that exits with 0 after a notice, or whose ranks say that they stopped because of one, was interrupted.
         torchrun's agent fails after every stop signal; if all of its ranks have answered, its exit status is ignored.
+        So is that of a rank that has answered and meets the stop signal while its interpreter shuts down.
 
         Args:
             ranks_here: how many ranks this host has.
@@ -200,7 +201,8 @@ class Notices(Watcher):
 
         answers = read_answers(self.path)
         agent_only = len(outcome.results) == 1 and ranks_here == len(answers) and outcome.results[0].spec.rank is None
-        if outcome.failed and not (agent_only and not outcome.killed):
+        failed = [result for result in outcome.failed if not _stopped_after(result, answers)]
+        if failed and not (agent_only and not outcome.killed):
             return None
         stopped = outcome.stop_signal or outcome.stopped_by or self.told
         if not answers and not (self._last and stopped):
@@ -224,3 +226,9 @@ class Notices(Watcher):
         for fd in descriptors:
             if fd >= 0:
                 os.close(fd)
+
+
+def _stopped_after(result: ProcessResult, answers: list[Answer]) -> bool:
+    """Whether a rank died of a stop signal after it had stopped by itself: its checkpoint was saved by then."""
+    by_signal = result.stopped and -result.returncode in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return by_signal and any(answer.rank == result.spec.rank for answer in answers)
