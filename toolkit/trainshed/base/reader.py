@@ -26,7 +26,7 @@ def kind_of(value: Any) -> str:
 def parse_json(data: bytes, file: str, problems: list[Problem], **options: Any) -> Any:
     """Returns the JSON value in `data`, or None and adds a problem. Blank data is None without a problem."""
     try:
-        text = data.decode("utf-8-sig")
+        text = data.removeprefix(_BOM).decode()
     except UnicodeDecodeError as error:
         problems.append(Problem(file, f"is not UTF-8 text (byte {error.start})"))
         return None
@@ -79,6 +79,9 @@ def read_json(path: str, problems: list[Problem], **options: Any) -> Any:
         problems.append(Problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}"))
         return None
     return None if data is None else parse_json(data, path, problems, **options)
+
+
+_BOM = b"\xef\xbb\xbf"  # byte order mark; the codec utf-8-sig is a module of its own, slow to load
 
 
 class Fields:

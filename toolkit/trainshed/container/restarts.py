@@ -7,16 +7,14 @@ elastic agent (`trainshed_engine=torchrun`). docs/restarts.md says who restarts 
 
 from __future__ import annotations
 
-from .progress import Progress, newest_step, resumption
-from .supervisor.launch_plan import LaunchPlan
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainshed.contract.outcome import Failure
 
-    from .supervisor.launch_plan import Outcome
+    from .progress import Progress
+    from .supervisor.launch_plan import LaunchPlan, Outcome
 
 
 class Restarts:
@@ -33,12 +31,18 @@ class Restarts:
         self._allowed = allowed
         self._checkpoints = checkpoints
         self._say = say
-        self._progress = Progress(newest_step(checkpoints) if allowed else -1)
+        self._progress: Progress | None = None
+        if allowed:
+            from .progress import Progress, newest_step  # most jobs are never restarted in place
+
+            self._progress = Progress(newest_step(checkpoints))
 
     def again(self, outcome: Outcome, failure: Failure) -> bool:
         """Whether to start the script once more after this failure; says why, or why not."""
-        if not self._allowed or outcome.stop_signal or outcome.timed_out:
+        if self._progress is None or outcome.stop_signal or outcome.timed_out:
             return False
+        from .progress import newest_step, resumption
+
         newest = newest_step(self._checkpoints)
         self._progress = self._progress.after_failure(newest)
         if self._progress.refusal:

@@ -5,21 +5,39 @@ By hand, without psutil: every start of `train` needs this, and psutil alone tak
 
 from __future__ import annotations
 
-import ctypes
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
-_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _make_prctl() -> Callable[[int, int, int, int, int], object]:
+    """The C library's prctl(2). `ctypes` alone would be a thirtieth of a start of `train`; its core does as well."""
+    try:
+        import _ctypes
+
+        address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+        return lambda *arguments: _ctypes.call_function(address, arguments)
+    except (ImportError, AttributeError):
+        import ctypes
+
+        return ctypes.CDLL(None).prctl  # type: ignore[no-any-return]
+
+
+_prctl = _make_prctl()
 
 
 def become_subreaper() -> None:
     """Makes orphans among our descendants our children, instead of PID 1's, so that we can end and reap them."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(signum: int) -> None:
     """Has the kernel send `signum` to the calling process when its parent dies, however it dies."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
 
 
 def descendants(root: int | None = None) -> list[int]:
