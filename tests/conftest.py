@@ -66,7 +66,7 @@ ONE_WORKER = {
     "images/test_other_engines.py": "daemons of other engines",
     "jobs/compiler/test_compiled_jobs.py": "eager runs and compiled headers",
     "jobs/entrypoints/": "trained models",
-    "unit/runner/files/test_s3.py": "a server",
+    "jobs/runner/test_s3.py": "a server",
 }
 # What takes longest begins first, so that no worker is left with it at the end.
 FIRST = ("clients/", "jobs/compiler/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/")
