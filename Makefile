@@ -4,8 +4,8 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
-# Tests mostly wait for processes, so that two workers a core keep the cores busy. WORKERS=0 runs them one by one.
-WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+# One worker more than cores: some tests only wait. WORKERS=0 runs them one by one.
+WORKERS ?= $(shell echo $$((1 + $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 # A part of the tests: every folder of this name below tests/, as in PART=runner, PART=unit, PART=images.
 PART ?=
