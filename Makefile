@@ -31,7 +31,7 @@ check: .venv/ready  ## style and types
 
 docs: .venv/ready  ## the documentation as a site in build/docs
 	.venv/docs/bin/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m venv .venv/docs
-	.venv/docs/bin/python -m pip install -q --disable-pip-version-check 'zensical>=0.1'
+	.venv/docs/bin/python -m pip install -q --disable-pip-version-check 'zensical>=0.0.73'
 	.venv/docs/bin/zensical build --strict
 
 setup: .venv/ready  ## the virtual environment that all of these use
