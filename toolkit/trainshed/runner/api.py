@@ -164,12 +164,8 @@ def make_job(file: str | os.PathLike[str] | Mapping[str, Any] = "", /, **fields:
         if isinstance(node.value, dict) and present is not None and isinstance(present.value, dict):
             node = Node({**present.value, **node.value}, node.where, node.folder)
         values[field] = node
-    made = read.check(
-        values, os.environ, os.fspath(file) if not isinstance(file, Mapping) and file else "job", name, problems
-    )
-    if problems:
-        raise JobError(read.in_order(problems))
-    return replace(made, **extra)
+    origin = os.fspath(file) if not isinstance(file, Mapping) and file else "job"
+    return replace(read.read(values, os.environ, origin, name, problems), **extra)
 
 
 def run(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trainshed.base.errors import JobError, Problem
+from trainshed.base.errors import Problem
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value
 
 from .fields import Field, every
@@ -61,7 +61,7 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Job:
     Raises:
         JobError: something is wrong in the job file or the flags; holds every problem.
     """
-    from .read import check, expanded, in_order  # after `--help`
+    from .read import expanded, read  # after `--help`
     from .request import read_file
 
     problems: list[Problem] = []
@@ -81,10 +81,7 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Job:
         extra.pop("full_name", None)
     values = expanded(values)
     _add_flags(values, vars(options), environ, problems)
-    job = check(values, environ, origin, name, problems)
-    if problems:
-        raise JobError(in_order(problems))
-    return replace(job, **extra)
+    return replace(read(values, environ, origin, name, problems), **extra)
 
 
 def _add_flags(

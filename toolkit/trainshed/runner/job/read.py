@@ -21,17 +21,23 @@ from .nodes import Node
 from .program import locate_program
 
 
-def read(values: dict[str, Node], environ: Mapping[str, str], origin: str, default_name: str = "") -> Job:
+def read(
+    values: dict[str, Node],
+    environ: Mapping[str, str],
+    origin: str,
+    default_name: str,
+    problems: list[Problem],
+) -> Job:
     """The job that the values describe.
 
     Args:
         origin: the job file's name or the command's, for what is missing.
         default_name: name of a job that has none of its own; otherwise that of its program.
+        problems: what is wrong with the values already.
 
     Raises:
         JobError: something is wrong; holds every problem, in the order of the file.
     """
-    problems: list[Problem] = []
     job = check(values, environ, origin, default_name, problems)
     if problems:
         raise JobError(in_order(problems))
