@@ -9,8 +9,14 @@ WORKERS ?= $(shell echo $$((1 + $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 # A part of the tests: every folder of this name below tests/, as in PART=runner, PART=unit, PART=images.
 PART ?=
+# $(call run_tests,MARKS): the tests of that part with these pytest marks.
+define run_tests
+@folders="$$(find tests $(if $(PART),-type d -name '$(PART)',-maxdepth 0) -print)"; \
+[ -n "$$folders" ] || { echo "there is no folder $(PART) below tests/"; exit 2; }; \
+set -x; $(PYTEST) -m '$(1)' $$folders
+endef
 
-.PHONY: help demo test test-unit check docs setup clean
+.PHONY: help demo test test-heavy test-unit check docs setup clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,13 +24,14 @@ help:  ## list the targets
 demo: .venv/demo  ## train a small network on handwritten digits with two DDP processes, without Docker
 	OMP_NUM_THREADS=1 $(BIN)/trainshed run entrypoints/digits.yaml
 
-test: .venv/ready  ## all tests, or PART=runner; those that need containers run where a Docker daemon answers
-	@folders="$$(find tests $(if $(PART),-type d -name '$(PART)',-maxdepth 0) -print)"; \
-	[ -n "$$folders" ] || { echo "there is no folder $(PART) below tests/"; exit 2; }; \
-	set -x; $(PYTEST) $$folders
+test: .venv/ready  ## every capability, or PART=runner; what needs containers runs where a Docker daemon answers
+	$(call run_tests,not heavy)
+
+test-heavy: .venv/ready  ## the costly variants that `make test` leaves out, or PART=runner (docs/evidence/heavy.md)
+	$(call run_tests,heavy)
 
 test-unit: .venv/ready  ## what is tested without whole jobs, within a minute
-	$(PYTEST) tests/unit
+	$(PYTEST) -m 'not heavy' tests/unit
 
 check: .venv/ready  ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

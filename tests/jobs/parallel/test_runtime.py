@@ -16,7 +16,6 @@ import workers  # noqa: E402
 
 pytestmark = pytest.mark.torch
 STEPS = 20
-EVERYTHING = os.environ.get("TRAINSHED_TEST_ALL") == "1"
 
 
 def _assert_same_state(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> None:
@@ -85,7 +84,7 @@ def test_four_stages_go_on_from_a_checkpoint_of_two_with_the_same_losses() -> No
         assert all(int(entry["step"]) == 6 for entry in optimizer.state.values())
 
 
-@pytest.mark.parametrize(("ranks_in_all", "degree"), [(4, 2), (2, 2)] if EVERYTHING else [(4, 2)])
+@pytest.mark.parametrize(("ranks_in_all", "degree"), [(4, 2), pytest.param(2, 2, marks=pytest.mark.heavy)])
 def test_a_sharded_model_trains_as_one_process_and_each_rank_holds_its_part(ranks_in_all: int, degree: int) -> None:
     settings = {"partitions": 1, "sharded_data_parallel_degree": degree, "microbatches": 2, "ddp": True}
     expected = workers.one_process_curve(5, 0.5)

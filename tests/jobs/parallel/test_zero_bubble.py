@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,6 @@ from trainshed.parallel.engine.zero_bubble import Inseparable, SplitBackward  # 
 from trainshed.parallel.plan.lines import whole_lines  # noqa: E402
 
 pytestmark = pytest.mark.torch
-EVERYTHING = os.environ.get("TRAINSHED_TEST_ALL") == "1"
 
 Run = tuple[nn.Module, list[torch.Tensor], list[torch.Tensor]]
 
@@ -179,7 +177,8 @@ def test_stages_that_cannot_split_run_their_backward_at_once_and_are_named() -> 
 
 
 @pytest.mark.parametrize(
-    ("degree", "virtual", "microbatches"), [(3, 1, 2), (2, 2, 1), (4, 1, 8)] if EVERYTHING else [(3, 1, 2)]
+    ("degree", "virtual", "microbatches"),
+    [(3, 1, 2), pytest.param(2, 2, 1, marks=pytest.mark.heavy), pytest.param(4, 1, 8, marks=pytest.mark.heavy)],
 )
 def test_other_numbers_of_microbatches_than_stages(degree: int, virtual: int, microbatches: int) -> None:
     found = ranks.run(
