@@ -85,7 +85,6 @@ def run(
         "SAGEMAKER_BASE_DIR": str(folder),
         "OMP_NUM_THREADS": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "1",  # made once for all jobs of these tests
         **(env or {}),
     }
     done = subprocess.run(

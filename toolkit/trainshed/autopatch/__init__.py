@@ -30,6 +30,7 @@ HOOKS = {
     "compile": {
         "torch.nn.modules.module": "trainshed.compiler.first_step",
         "torch._inductor.compile_fx": "trainshed.compiler.backend",
+        "torch._inductor.codecache": "trainshed.compiler.headers",
         "torch._inductor.cpu_vec_isa": "trainshed.compiler.instructions",
     },
     "xla": {f"torch.optim.{name}": "trainshed.compiler.xla" for name in ("adagrad", "adam", "adamw", "sgd")},

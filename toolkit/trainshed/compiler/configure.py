@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 
 from .messages import say
-
-# torch's variable for whether inductor precompiles its C++ headers.
-HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 
 
 class _OneLine(logging.Filter):
@@ -45,10 +41,6 @@ def configure() -> None:
     logging.getLogger("torch._dynamo.convert_frame").addFilter(_OneLine())
     # Dropout draws the numbers that it would have drawn.
     torch._inductor.config.fallback_random = True
-    # Precompiled headers (140 MB) are not kept with the cache, and inductor makes them anew in each new container, even
-    # where every kernel is there already: that would be most of a warm start. A user's own choice stays.
-    if HEADERS not in os.environ and hasattr(torch._inductor.config, "cpp_cache_precompile_headers"):
-        torch._inductor.config.cpp_cache_precompile_headers = False
     # transformers logs a warning inside GPT-2's forward, once; for the compiler that is a break in the graph.
     for name in ("warning_once", "info_once"):
         function = getattr(logging.Logger, name, None)

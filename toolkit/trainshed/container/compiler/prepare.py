@@ -127,6 +127,7 @@ def _inductor(prepared: Prepared, device: Device, torch: str) -> Prepared:
         return prepared.replace(shown=f"stepping back to eager: {missing}")
     own = environ.get("TORCHINDUCTOR_CACHE_DIR", "")
     plan = _plan(launch, "inductor", cache.key(torch, device.kind) if torch else "", live=own)
+    plan = plan.replace(headers=device.kind == "cpu")  # on a GPU few kernels are in C++
     defaults = {
         # Accelerate's own variables: it compiles in its `prepare`, and the Trainer through it.
         "ACCELERATE_DYNAMO_BACKEND": "inductor",

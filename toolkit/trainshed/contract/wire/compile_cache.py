@@ -13,7 +13,9 @@ import tarfile
 
 from trainshed.base.files import remove
 
-LOCKS = "locks"  # a folder of the live cache that stays where it is
+# Folders of the live cache that stay where they are.
+LOCKS = "locks"
+HEADERS = "headers"  # precompiled: large, and quickly made again
 # Written aside by inductor and Triton (`*.tmp`, `.<pid>.<thread>.tmp`, `tmp.*`), and by us.
 _ASIDE = ".tmp"
 
@@ -23,7 +25,7 @@ def files_of(live: str) -> dict[str, str]:
     found = {}
     for folder, folders, names in os.walk(live):
         if folder == live:
-            folders[:] = [name for name in folders if name != LOCKS]
+            folders[:] = [name for name in folders if name not in (LOCKS, HEADERS)]
         folders[:] = [name for name in folders if not name.startswith("tmp.")]
         for name in names:
             path = f"{folder}/{name}"

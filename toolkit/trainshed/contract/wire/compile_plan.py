@@ -53,6 +53,7 @@ class CompilePlan(Record):
     live: folder of the compile cache on local disk, "" for none.
     store: file that keeps the cache between runs, "" for none.
     keeper: whether this host writes `store` (otherwise only where it is missing).
+    headers: whether ranks precompile C++ headers where the cache is empty.
     """
 
     backend: str
@@ -65,6 +66,7 @@ class CompilePlan(Record):
     live: str = ""
     store: str = ""
     keeper: bool = True
+    headers: bool = False
 
     def to_text(self) -> str:
         """The variable's value."""
