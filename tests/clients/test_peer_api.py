@@ -20,7 +20,6 @@ PROBE = Path(__file__).resolve().parent / "peer_probe.py"
 # Where we mean to differ, and why.
 DIFFERENCES = {
     "num_cpus": "what the container may use, not what the machine has",
-    "current_instance_group_hosts": "all hosts where there are no groups, none with the peer",
 }
 
 

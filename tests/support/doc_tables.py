@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "toolkit")]
+sys.path[:0] = [str(ROOT / "toolkit"), str(ROOT / "tests")]
 
+from support.peer_differences import DIFFERENCES  # noqa: E402 (after the path is set)
 from trainshed.base.errors import EXIT_TABLE  # noqa: E402 (after the path is set)
 from trainshed.contract.settings import CHOICES, RANGES, Settings  # noqa: E402
 from trainshed.contract.wire import variables  # noqa: E402
@@ -68,8 +69,15 @@ def exit_status_table() -> str:
     return table(("status", "meaning", "kind"), EXIT_TABLE)
 
 
+def peer_differences_table() -> str:
+    """Where a job means something else than to Amazon's toolkit, on purpose."""
+    rows = ((one.name, one.peer, one.ours, one.why, f"`{one.test.partition('::')[0]}`") for one in DIFFERENCES)
+    return table(("difference", "sagemaker-training", "trainshed", "why", "test, below `tests/`"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "exit_status": exit_status_table,
+    "peer_differences": peer_differences_table,
     "settings": settings_table,
     "variables": variables_table,
 }

@@ -67,6 +67,19 @@ def test_code_that_is_there_is_used_as_it_is(job_tree: Any) -> None:
     assert fetched(job_tree, "/nowhere.tar.gz") == f"{job_tree.base}/code"
 
 
+def test_code_that_hides_the_source_which_the_job_names_is_told(job_tree: Any, tmp_path: Path) -> None:
+    job_tree.code("train.py", "print('baked')")
+    job_tree.configure(hyperparameters={"sagemaker_submit_directory": f"s3://user:hunter2@bucket/{'x' * 500}"})
+    done = job_tree.train()
+    assert (done.status, done.stdout) == (0, "baked\n")
+    assert f"{job_tree.base}/code is not empty and runs as it is: the job's source s3://" in done.stderr
+    assert "hunter2" not in done.stderr and "x" * 300 not in done.stderr
+
+    for same in (f"{job_tree.base}/code", f"file://{job_tree.base}/code/"):
+        job_tree.configure(hyperparameters={"sagemaker_submit_directory": same})
+        assert "not empty" not in job_tree.train().stderr
+
+
 def test_a_folder_is_used_where_it_lies(job_tree: Any, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
 

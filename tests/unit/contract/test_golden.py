@@ -77,13 +77,6 @@ def test_hyperparameters_become_the_variables_that_the_peer_sets(case: dict[str,
 # Where trainshed means something else than the peer: the variable (or the field of SM_TRAINING_ENV), why, and the cases
 # in which it shows. A difference that shows nowhere must be taken off the list.
 
-GROUPLESS = (
-    "twelve hosts sort as text",
-    "local mode's resource config has no groups",
-    "only the required resource fields",
-    "torch_distributed without groups",
-    "a group list with no groups",
-)
 FLAGS = ("mpi on four hosts", "smdistributed model parallel", "sagemaker_distributed_dataparallel_enabled")
 HETERO = ("distribution on this one", "distribution on the other", "distribution without groups named")
 FOUR_HOSTS = ("torch_distributed on four hosts", "mpi on four hosts", "smdistributed model parallel")
@@ -91,16 +84,12 @@ BOTH_GROUPS = "distribution on both groups, second first"
 SORTED = tuple(f"two instance groups, {rest}" for rest in HETERO)
 DIFFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "SM_CURRENT_INSTANCE_GROUP_HOSTS": (
-        "without groups every host is in the one group; the other spelling of the group's name counts, too",
-        (*GROUPLESS, "the group under its other name is not read"),
+        "the docs' name of the field, current_instance_group, is read as well",
+        ("the group under its other name is not read",),
     ),
     "SM_CURRENT_INSTANCE_GROUP": (
         "the docs' name of the field, current_instance_group, is read as well",
         ("the group under its other name is not read",),
-    ),
-    "SM_DISTRIBUTION_INSTANCE_GROUPS": (
-        "parameter servers are TensorFlow's own; no distribution of ours, so no group takes part in one",
-        ("sagemaker_parameter_server_enabled",),
     ),
     "SM_FRAMEWORK_PARAMS": (
         "flags on which transformers would import Amazon's closed libraries are false, since none of ours run on them",
@@ -125,11 +114,8 @@ DIFFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "SM_TRAINING_ENV.user_entry_point": ("as SM_MODULE_NAME", ("no hyperparameters at all",)),
     "SM_TRAINING_ENV.distribution_hosts": (
-        "in natural order, the same on every host: it is the ranks' order; none for parameter servers, as above",
-        (
-            *(SORTED[0], SORTED[2], BOTH_GROUPS, "twelve hosts sort as text", *FOUR_HOSTS),
-            "sagemaker_parameter_server_enabled",
-        ),
+        "in natural order, the same on every host: it is the ranks' order",
+        (SORTED[0], SORTED[2], BOTH_GROUPS, "twelve hosts sort as text", *FOUR_HOSTS),
     ),
     "SM_TRAINING_ENV.master_hostname": (
         "the first host in natural order; a host outside the distribution is its own master",

@@ -171,11 +171,21 @@ def test_the_cluster_as_the_platform_says_it(job_tree: Any) -> None:
         current_group_name="gpus",
         instance_groups=(InstanceGroup("gpus", "ml.p4d.24xlarge", ("algo-2", "algo-1")),),
         network_interface_name="eth1",
-        topology=({"hostName": "algo-1", "capacityUnitId": "cu"},),
+        topology=[{"hostName": "algo-1", "capacityUnitId": "cu"}],
         raw=value,
         given=True,
     )
     assert resources.group_hosts("gpus") == ("algo-2", "algo-1") and resources.group_hosts("other") == ()
+
+
+@pytest.mark.parametrize("shape", [{"a": ["b"]}, [["x"]], "text", 7, True])
+def test_a_topology_of_a_shape_unknown_so_far_is_handed_on(shape: Any, job_tree: Any) -> None:
+    assert job_tree.configure(resources=job_tree.hosts(1, topology=shape)).read().resources.topology == shape
+
+
+@pytest.mark.parametrize("nothing", [None, [], {}, "", 0, "a\0b", "\ud800"])
+def test_a_topology_that_says_nothing_or_cannot_be_handed_on_is_left_out(nothing: Any, job_tree: Any) -> None:
+    assert job_tree.configure(resources=job_tree.hosts(1, topology=nothing)).read().resources.topology == ()
 
 
 @pytest.mark.parametrize("name", ["current_group_name", "current_instance_group"])
@@ -355,14 +365,15 @@ def test_who_names_the_program(
 @pytest.mark.parametrize(
     ("environ", "region"),
     [
-        ({"AWS_REGION": "a", "SAGEMAKER_REGION": "b", "AWS_DEFAULT_REGION": "d"}, "a"),
-        ({"SAGEMAKER_REGION": "b", "AWS_DEFAULT_REGION": "d"}, "b"),
-        ({"AWS_DEFAULT_REGION": "d"}, "hp"),
+        ({"AWS_REGION": "a", "SAGEMAKER_REGION": "b", "AWS_DEFAULT_REGION": "d"}, "d"),
+        ({"AWS_REGION": "a", "SAGEMAKER_REGION": "b"}, "b"),
+        ({"AWS_REGION": "a"}, "a"),
+        ({}, ""),
     ],
 )
 def test_who_names_the_region(environ: dict[str, str], region: str, job_tree: Any) -> None:
-    assert job_tree.configure(hyperparameters={"sagemaker_region": "hp"}).read(**environ).region == region
-    assert job_tree.configure(hyperparameters={}).read(AWS_DEFAULT_REGION="d").region == "d"
+    assert job_tree.configure(hyperparameters={}).read(**environ).region == region
+    assert job_tree.configure(hyperparameters={"sagemaker_region": "hp"}).read(**environ).region == "hp"
 
 
 @pytest.mark.parametrize(("value", "level"), [("INFO", 20), ("debug", 10), ("30", 30), ("1e1", 10), ("15.7", 15), (20, 20)])
@@ -638,7 +649,6 @@ def test_all_problems_are_told_at_once_each_with_its_place(job_tree: Any) -> Non
             "hosts": ["algo-1", "algo-1"],
             "instance_groups": [{"hosts": ["algo-9"]}, 7],
             "current_group_name": ["g"],
-            "topology": {},
         },
         checkpoint=[1],
         metrics=[{"Name": "loss"}, "x"],
@@ -661,7 +671,6 @@ def test_all_problems_are_told_at_once_each_with_its_place(job_tree: Any) -> Non
         "resourceconfig.json: instance_groups[1] = 7: must be an object, not a number",
         "resourceconfig.json: instance_groups[1].instance_group_name: is missing",
         "resourceconfig.json: current_group_name = ['g']: must be a string, not a list",
-        "resourceconfig.json: topology = {}: must be a list, not an object",
         "checkpointconfig.json = [1]: must be an object, not a list",
         "hyperparameters.json: sagemaker_program = [1]: must be a string",
         "metric-definition-regex.json: [0].Regex: is missing",

@@ -86,6 +86,8 @@ def _launch(
             **default_variables(job, cluster),
             **environ,
             **variables,
+            # As a shell would have it; Python looks for itself.
+            **({"PWD": program.folder} if program.kind in ("shell", "executable") else {}),
             **fixed_variables(job, cluster, program, environ),
             NOTICE_FILE: notice_file,
         },

@@ -35,6 +35,7 @@ DISTRIBUTION_FLAGS = (
 )
 PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 GROUPS = "sagemaker_distribution_instance_groups"
+_REGIONS = ("AWS_DEFAULT_REGION", "SAGEMAKER_REGION", "AWS_REGION")
 FOREIGN_FLAGS = ("sagemaker_parameter_server_enabled", "sagemaker_multi_worker_mirrored_strategy_enabled")
 KNOWN_RESERVED = frozenset(
     {name for name, _ in DISTRIBUTION_FLAGS}
@@ -151,10 +152,9 @@ class Choices:
         return name
 
     def region(self) -> str:
-        """The AWS region, "" where nothing names one."""
-        environ = self._environ
-        named = environ.get("AWS_REGION") or environ.get("SAGEMAKER_REGION") or self.text("sagemaker_region")
-        return named or environ.get("AWS_DEFAULT_REGION") or ""
+        """The AWS region, "" where nothing names one; in the peer's order, then by the names that it does not read."""
+        named = self.text("sagemaker_region")
+        return named or next(filter(None, map(self._environ.get, _REGIONS)), None) or ""
 
     def log_level(self) -> int:
         """The level as a number (20), written as a number or a word ("INFO"); 20, with a warning, for anything else."""
@@ -174,7 +174,7 @@ class Choices:
         pipeline = self._pipeline() if kind == "pipeline" else {}
         processes = self._processes_per_host()
         groups = self._groups(resources)
-        if not groups and asked_by:
+        if not groups and (asked_by or any(truthy(self._hps.get(flag)) for flag in FOREIGN_FLAGS)):
             groups = [resources.current_group_name]
         return Distribution(
             kind=kind, asked_by=asked_by, processes_per_host=processes, groups=tuple(groups), pipeline=pipeline

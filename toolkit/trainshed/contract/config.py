@@ -52,7 +52,7 @@ class ResourceConfig(Record):
     current_group_name: str = DEFAULT_GROUP
     instance_groups: tuple[InstanceGroup, ...] = ()
     network_interface_name: str = DEFAULT_INTERFACE
-    topology: tuple[Any, ...] = ()
+    topology: Any = ()  # of any shape: handed on as it is, used by nobody here
     raw: dict[str, Any] = {}  # noqa: RUF012
     given: bool = False  # False: no file and no variable says so; these are defaults
 

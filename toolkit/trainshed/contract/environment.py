@@ -57,7 +57,6 @@ def script_environment(
         }
         for group in resources.instance_groups
     }
-    current_group_hosts = list(resources.group_hosts(resources.current_group_name) or resources.hosts)
     framework = {
         name: False if name in _FOREIGN_FLAGS else value
         for name, value in job.hyperparameters.reserved.items()
@@ -90,7 +89,7 @@ def script_environment(
         "SM_MASTER_PORT": cluster.port,
         "SM_CURRENT_INSTANCE_TYPE": resources.current_instance_type,
         "SM_CURRENT_INSTANCE_GROUP": resources.current_group_name,
-        "SM_CURRENT_INSTANCE_GROUP_HOSTS": current_group_hosts,
+        "SM_CURRENT_INSTANCE_GROUP_HOSTS": list(resources.group_hosts(resources.current_group_name)),
         "SM_INSTANCE_GROUPS": [group.name for group in resources.instance_groups],
         "SM_INSTANCE_GROUPS_DICT": groups,
         "SM_DISTRIBUTION_INSTANCE_GROUPS": list(job.distribution.groups),
@@ -110,13 +109,13 @@ def script_environment(
         "SM_DISTRIBUTED_CONFIG": {"process_count_per_node": cluster.processes_per_host},
         "SM_RESOURCE_CONFIG": resources.raw,
         "SM_INPUT_DATA_CONFIG": job.input_data_config,
-        "SAGEMAKER_JOB_NAME": job.name,
+        "SAGEMAKER_JOB_NAME": str(job.hyperparameters.get("sagemaker_job_name") or job.name),
         "SAGEMAKER_REGION": job.region,
         "CURRENT_HOST": current_host,
         "SAGEMAKER_METRICS_DIRECTORY": paths.metrics,
     }
     if resources.topology:
-        values["SM_TOPOLOGY"] = list(resources.topology)
+        values["SM_TOPOLOGY"] = resources.topology
     values["SM_TRAINING_ENV"] = _training_env(job, cluster, values, code_dir)
     environment = {name: to_environment_text(value) for name, value in values.items()}
     environment.update(_named("SM_CHANNEL_", {channel.name: channel.path for channel in job.channels}))
@@ -131,11 +130,11 @@ def script_environment(
 
 
 def _distribution_hosts(job: TrainingJob, cluster: Cluster) -> list[str]:
-    """Returns the hosts of the distribution; none where the job has groups but does not ask for a distribution."""
+    """Returns the hosts of the distribution; none where the job has groups but names none and asks for no distribution."""
+    groups = job.distribution.groups
     if not cluster.participates:
-        return [host for group in job.distribution.groups for host in job.resources.group_hosts(group)]
-    asked = job.distribution.asked_by or not job.resources.instance_groups
-    return list(cluster.hosts) if asked else []
+        return [host for group in groups for host in job.resources.group_hosts(group)]
+    return list(cluster.hosts) if groups or not job.resources.instance_groups else []
 
 
 def _named(prefix: str, values: dict[str, Any]) -> dict[str, str]:
@@ -187,6 +186,6 @@ def _training_env(job: TrainingJob, cluster: Cluster, values: dict[str, Any], co
         "output_dir": values["SM_OUTPUT_DIR"],
         "output_intermediate_dir": values["SM_OUTPUT_INTERMEDIATE_DIR"],
         "resource_config": values["SM_RESOURCE_CONFIG"],
-        "topology": list(job.resources.topology),
+        "topology": job.resources.topology or [],
         "user_entry_point": values["SM_USER_ENTRY_POINT"],
     }

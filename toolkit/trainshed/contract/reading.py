@@ -6,7 +6,7 @@ import os
 import re
 
 from trainshed.base.errors import JobError, NoJobError, Problem, did_you_mean
-from trainshed.base.reader import Fields, parse_json, read_json
+from trainshed.base.reader import Fields, parse_json, printable, read_json
 
 from . import hyperparameters
 from .choices import Choices
@@ -191,7 +191,7 @@ class Reading:
             current_group_name=group,
             instance_groups=groups,
             network_interface_name=fields.text("network_interface_name") or DEFAULT_INTERFACE,
-            topology=tuple(fields.items("topology")),
+            topology=_as_it_is(fields.values.get("topology")),
             raw=fields.values,
             given=True,
         )
@@ -357,6 +357,11 @@ class Reading:
             self.warnings.append(f"metric {name!r}: ignored, because Python cannot compile its regex: {error}")
             return None
         return MetricDefinition(name=name, regex=regex)
+
+
+def _as_it_is(value: Any) -> Any:
+    """A field that is only handed on, whatever its shape; () for none, and for text that a process cannot be given."""
+    return () if not value or (isinstance(value, str) and not printable(value)) else value
 
 
 def _has_entries(folder: str) -> bool:

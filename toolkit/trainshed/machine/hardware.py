@@ -13,13 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def probe(environ: Mapping[str, str]) -> Hardware:
-    """Counts CPUs, GPUs and Neuron cores, and reads the memory limits."""
+# Neuron cores of machines whose `neuron-ls` counts other cores than programs see: a program on a trn2.48xlarge sees
+# 64 cores of two physical ones each. Amazon's toolkit knows this machine by its name, too.
+_KNOWN_NEURONS = {"trn2.48xlarge": 64}
+
+
+def probe(environ: Mapping[str, str], instance_type: str = "") -> Hardware:
+    """Counts CPUs, GPUs and Neuron cores, and reads the memory limits.
+
+    Args:
+        instance_type: the platform's name of this machine, such as `ml.trn2.48xlarge`; "" where it has none.
+    """
     devices = _devices()
     gpus = _visible_gpus(sum(_numbered(name, "nvidia") for name in devices), environ)
     if not gpus and "dxg" in devices:  # Windows' Linux subsystem shows GPUs only through the driver's own tool
         gpus = _visible_gpus(sum(line.startswith("GPU ") for line in _output("nvidia-smi", "--list-gpus")), environ)
-    neurons = _neuron_cores(environ) if any(_numbered(name, "neuron") for name in devices) else 0
+    known = next((cores for name, cores in _KNOWN_NEURONS.items() if name in instance_type), 0)
+    neurons = _neuron_cores(environ, known) if known or any(_numbered(name, "neuron") for name in devices) else 0
     return Hardware(
         cpus=cgroup.cpus(),
         gpus=gpus,
@@ -54,12 +64,14 @@ def _visible_gpus(present: int, environ: Mapping[str, str]) -> int:
     return count
 
 
-def _neuron_cores(environ: Mapping[str, str]) -> int:
-    import json
-
+def _neuron_cores(environ: Mapping[str, str], known: int) -> int:
     visible = environ.get("NEURON_RT_NUM_CORES", "")
     if visible.isdecimal() and len(visible) < 9:
         return int(visible)
+    if known:
+        return known
+    import json
+
     try:
         return sum(int(device["nc_count"]) for device in json.loads("\n".join(_output("neuron-ls", "-j")) or "[]"))
     except (ValueError, KeyError, TypeError):

@@ -116,7 +116,7 @@ DEVICES = [
 def test_there_is_a_rank_for_each_gpu_else_neuron_core_and_on_cpus_one_if_the_platforms_flag_asks(
     flag: str, hardware: Hardware, by_flag: int, by_setting: int, job_tree: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "probe", lambda environ: hardware)
+    monkeypatch.setattr(clusters, "probe", lambda *_: hardware)
     hosts = {"hosts": ["a", "b"]}
 
     seen = seen_by(job_tree, "a", hosts, {flag: "true"})
@@ -126,10 +126,26 @@ def test_there_is_a_rank_for_each_gpu_else_neuron_core_and_on_cpus_one_if_the_pl
     assert seen_by(job_tree, "a", hosts, DDP).processes_per_host == 2
 
 
+@pytest.mark.parametrize(
+    ("instance", "environ", "cores"),
+    [("ml.trn2.48xlarge", {}, 64), ("ml.trn2.48xlarge", {"NEURON_RT_NUM_CORES": "8"}, 8), ("ml.m5.large", {}, 0)],
+)
+def test_a_machine_whose_neuron_cores_are_known_by_its_name(
+    instance: str, environ: dict[str, str], cores: int, job_tree: Any
+) -> None:
+    resources = {"hosts": ["a"], "current_host": "a", "current_instance_type": instance}
+    flag = {"sagemaker_torch_distributed_enabled": "true"}
+    job_tree.configure(hyperparameters=flag, resources=resources)
+
+    seen = clusters.resolve(job_tree.read(), environ)
+
+    assert (seen.hardware.neurons, seen.processes_per_host) == (cores, cores or 1)
+
+
 def test_a_pipeline_that_the_platforms_flag_asks_for_has_a_rank_for_each_cpu(
     job_tree: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "probe", lambda environ: Hardware(cpus=4))
+    monkeypatch.setattr(clusters, "probe", lambda *_: Hardware(cpus=4))
     flags = {"sagemaker_mpi_enabled": "true", "mp_parameters": '{"partitions": 2}'}
 
     assert seen_by(job_tree, "a", {"hosts": ["a"]}, flags).processes_per_host == 4

@@ -35,7 +35,7 @@ def resolve(job: TrainingJob, environ: Mapping[str, str]) -> Cluster:
     """The hosts of the job and this host's place among them. Looks at files, variables and /dev, starts nothing."""
     scheduler = next(module for module in _schedulers(environ) if module.evidence(job, environ))
     cluster: Cluster = scheduler.cluster(job, environ)
-    hardware = probe(environ)
+    hardware = probe(environ, job.resources.current_instance_type)
     port = environ.get("MASTER_PORT", "")
     return cluster.replace(
         hardware=hardware,

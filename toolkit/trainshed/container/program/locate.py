@@ -18,7 +18,20 @@ if TYPE_CHECKING:
     from trainshed.contract.job import TrainingJob
 
 USUAL_NAMES = ("train.py", "train.sh", "train", "main.py")
-_CALL = "from {0} import {1} as main; main()"  # a launcher of the image's own
+# A launcher of the image's own. An exception that carries an error number ends it with that number, as at the peer,
+# whose own tests ask for it.
+_CALL = """\
+try:
+    from {0} import {1} as main
+    main()
+except Exception as error:
+    number = getattr(error, "errno", None)
+    if not isinstance(number, int) or not 0 < number < 126:
+        raise
+    import sys, traceback
+    traceback.print_exc()
+    sys.exit(number)
+"""
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _BUILD_SYSTEM = r"(?m)^\s*\[build-system\]"
 
@@ -146,9 +159,11 @@ def _find(name: str, folder: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
-    shown = os.path.relpath(path, folder) if path.startswith(folder + "/") else path
+    inside = path.startswith(folder + "/")
+    shown = os.path.relpath(path, folder) if inside else path
     if path.endswith(".py"):
         return "python", (sys.executable, f"./{shown}" if shown.startswith("-") else shown)
+    called = f"./{shown}" if inside else path  # the program's own name, its `$0`, as at the peer
     try:
         with open(path, "rb") as file:
             first = file.readline(256)
@@ -162,11 +177,11 @@ def _command(name: str, path: str, folder: str) -> tuple[str, tuple[str, ...]]:
             hint=f"convert it: sed -i 's/\\r$//' {shown}",
         )
     if os.stat(path).st_mode & stat.S_IXUSR and os.access(path, os.X_OK) and (first[:2] == b"#!" or kind != "shell"):
-        return kind, (path,)
+        return kind, (called,)
     if first.startswith(b"#!"):  # no execute bit, and the folder is the user's: start its interpreter ourselves
-        return kind, (*first[2:].decode(errors="replace").strip().split(None, 1), path)
+        return kind, (*first[2:].decode(errors="replace").strip().split(None, 1), called)
     if kind == "shell":
-        return kind, ("/bin/sh", path)
+        return kind, ("/bin/sh", called)
     raise ProgramError(
         f"{name} cannot be run: it does not end in .py or .sh and is not executable", hint=f"chmod +x {shown}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainshed.base.errors import ProgramError
+from trainshed.base.errors import ProgramError, shorten
 from trainshed.contract.paths import ARCHIVES
 
 from ..scratch import own_folder
@@ -30,9 +30,12 @@ def fetch_source(job: TrainingJob, environ: Mapping[str, str], say: Callable[[st
     """
     code = job.paths.code
     _settle(code)
+    named = job.source if job.source and os.path.abspath(job.source.removeprefix("file://")) != code else ""
     if has_entries(code):
+        if named:
+            say(f"{code} is not empty and runs as it is: the job's source {shorten(named)} is not fetched")
         return code
-    if job.source and os.path.abspath(job.source) != code:
+    if named:
         return _bring(job.source, job.paths, environ, say)
     channel = job.channel("code")
     if channel and has_entries(channel.path):

@@ -253,6 +253,8 @@ def failure_of_error(error: BaseException, host: str, secrets: tuple[str, ...]) 
 def failure_of_start(error: StartError, host: str, secrets: tuple[str, ...]) -> Failure:
     """The failure for a program that the operating system did not start."""
     program, number = error.spec.argv[0], error.error.errno
+    if "/" in program:
+        program = os.path.normpath(os.path.join(error.spec.cwd, program))
     hints = {
         "cwd": "the working directory does not exist or cannot be entered",
         7: "the hyperparameters or variables are longer than the system allows; pass large values in a file",
