@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +20,7 @@ from ..job.job import Job
 from ..job.write import job_file
 from ..places.container_engine import EngineError
 from ..state import index
+from ..state.identity import owner_of, send
 from ..state.stored import Stored, load, refuse_masked
 from .recover import remove_leftovers, settle, still_running
 
@@ -31,6 +34,8 @@ def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
         str(run.status.get("TrainingJobStatus", "InProgress")),
         str(run.status.get("SecondaryStatus", "Starting")),
     )
+    if run.copied:
+        return status, f"{phase}; a copy of {run.copied}"
     if run.ended:
         return status, phase if phase != status else ""
     if run.elsewhere:
@@ -65,6 +70,7 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
     Raises:
         TrainshedError: it runs on another machine or belongs to another user.
     """
+    _refuse_copy(run, f"trainshed stop {shlex.quote(run.copied)}")
     if run.elsewhere:
         raise TrainshedError(f"{run.name} runs on {run.elsewhere}", hint="stop it there")
     if run.submitted and not run.ended and not run.runner:
@@ -72,12 +78,12 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
     if run.ended:
         say(f"{run.name} has ended: {state_of(run, environ)[0]}")
         return run
-    if pid := run.runner:
-        _signal(run, pid, signal.SIGTERM)
+    if run.runner:
+        _signal(run, signal.SIGTERM, environ)
         hurried = False
         while run.runner:
             if kill and not hurried and run.status.get("SecondaryStatus") == "Stopping":
-                _signal(run, pid, signal.SIGINT)  # after a stop signal: kill
+                _signal(run, signal.SIGINT, environ)  # after a stop signal: kill
                 hurried = True
             time.sleep(PAUSE)
             run = load(run.folder)
@@ -92,13 +98,23 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
     return run
 
 
-def _signal(run: Stored, pid: int, number: int) -> None:
+def _signal(run: Stored, number: int, environ: Mapping[str, str]) -> None:
+    """Raises TrainshedError where the runner is not the caller's, or was named by a file that another user wrote."""
+    runner = run.ours["Runner"]
+    problem = TrainshedError(f"{run.name} belongs to another user", hint="stop it as that user, or with sudo")
     try:
-        os.kill(pid, number)
+        if owner_of(runner) != os.stat(f"{run.folder}/status.json").st_uid and not index.knows(run.id, run.folder, environ):
+            raise problem
+        send(runner, number)
     except ProcessLookupError:
         pass
-    except PermissionError:
-        raise TrainshedError(f"{run.name} belongs to another user", hint="stop it as that user, or with sudo") from None
+    except OSError:
+        raise problem from None
+
+
+def _refuse_copy(run: Stored, hint: str) -> None:
+    if run.copied:
+        raise TrainshedError(f"{run.folder} is a copy of a run in {run.copied}: nothing runs for it", hint=hint)
 
 
 def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = False) -> None:
@@ -107,8 +123,10 @@ def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = F
     Checkpoints and results that the job keeps elsewhere stay.
 
     Raises:
-        TrainshedError: it runs and `force` is not given, or something cannot be removed.
+        TrainshedError: it runs and `force` is not given, the folder is not one that a runner made, or something in it
+            cannot be removed.
     """
+    _refuse_foreign(run, environ)
     if run.elsewhere:
         raise TrainshedError(f"{run.name} runs on {run.elsewhere}", hint="remove it there")
     if run.submitted and not run.ended and not force:
@@ -143,6 +161,30 @@ def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = F
         say(f"checkpoints stay in {job['checkpoints']}")
 
 
+def _refuse_foreign(run: Stored, environ: Mapping[str, str]) -> None:
+    """Raises TrainshedError for whatever is not a run's own folder: what is in it is not ours to delete."""
+    remedy = f"rm -r {shlex.quote(run.folder)}"
+    if os.path.islink(run.folder):
+        raise TrainshedError(
+            f"{run.folder} is a link to {os.path.realpath(run.folder)}", hint="name the run's folder, or remove the link"
+        )
+    _refuse_copy(run, f"{remedy} deletes it")
+    if not run.made_here(environ):
+        raise TrainshedError(
+            f"{run.folder} was not made by trainshed here: nothing in it is removed", hint=f"{remedy} deletes it all"
+        )
+    try:
+        device = os.stat(run.folder).st_dev
+        for place, folders, _ in os.walk(run.folder):
+            for name in folders:
+                if os.lstat(f"{place}/{name}").st_dev != device:
+                    raise TrainshedError(
+                        f"{place}/{name} is a mount point: nothing is removed", hint=f"umount {place}/{name}"
+                    )
+    except OSError as error:
+        raise TrainshedError(f"{error.filename} cannot be removed: {error.strerror}") from error
+
+
 def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callable[[Job], Job] = lambda job: job) -> Run:
     """The run, ready to be taken up again in its own folder: same job, same checkpoints; what a dead runner left is settled.
 
@@ -162,9 +204,15 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
     if not run.about:
         raise TrainshedError(f"{run.folder} has no job.json: there is nothing to resume", hint="trainshed rm removes it")
     made = run.run()
+    if run.copied:
+        from ..job.request import JOB_NAME
+
+        say(f"{run.folder} is a copy of the run in {run.copied}: it is continued as a run of its own")
+        name = os.path.basename(run.folder)
+        made = replace(made, id=uuid.uuid4().hex, name=name if JOB_NAME.fullmatch(name) else made.name)
     job = change(made.job)
     refuse_masked(job, f"{run.name}")
-    if not run.ended:
+    if not run.ended and not run.copied:
         settle(run, environ, say)
     if job.source_dir and "://" not in job.source_dir and not os.path.exists(job.source_dir):
         raise TrainshedError(f"the code is missing: {job.source_dir} does not exist")

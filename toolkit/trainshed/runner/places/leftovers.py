@@ -5,20 +5,29 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-import signal
 import tempfile
 import time
 
 from trainshed.contract.wire.variables import CLIENT_OF, RUN_ID
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from psutil import Process
+
 
 def processes_of(run_id: str, variable: str = RUN_ID) -> list[int]:
     """PIDs of this user's processes that were started with the run's id in their environment."""
+    return [process.pid for process in _processes_of(run_id, variable)]
+
+
+def _processes_of(run_id: str, variable: str) -> list[Process]:
     import psutil
 
+    if not run_id:
+        return []
     others = (process for process in psutil.process_iter(["environ"]) if process.pid != os.getpid())
     # A process that has ended or is somebody else's has None for its environment.
-    return [process.pid for process in others if (process.info["environ"] or {}).get(variable) == run_id]
+    return [process for process in others if (process.info["environ"] or {}).get(variable) == run_id]
 
 
 def await_clients(run_id: str, seconds: float = 60.0) -> None:
@@ -30,15 +39,17 @@ def await_clients(run_id: str, seconds: float = 60.0) -> None:
 
 def end_leftovers(run_id: str, seconds: float = 5.0) -> int:
     """Kills them until none is left (a fork may be under way) or the time is over; how many there were."""
+    import psutil
+
     killed: set[int] = set()
     end = time.monotonic() + seconds
-    while (left := processes_of(run_id)) and time.monotonic() < end:
-        for pid in left:
+    while (left := _processes_of(run_id, RUN_ID)) and time.monotonic() < end:
+        for process in left:
             try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
+                process.kill()  # not if its PID has gone to another process since
+            except psutil.Error:
                 continue
-            killed.add(pid)
+            killed.add(process.pid)
         time.sleep(0.02)
     return len(killed)
 

@@ -11,9 +11,9 @@ import os
 import re
 from collections.abc import Mapping
 
-from trainshed.base.files import remove, write_atomic
+from trainshed.base.files import read_bytes, remove, write_atomic
 
-from ..files.run import Run
+from ..files.run import Run, state_folder
 
 _ID = re.compile(r"[0-9a-f]{32}")
 LARGEST = 64 << 10  # bytes of one entry
@@ -21,10 +21,7 @@ LARGEST = 64 << 10  # bytes of one entry
 
 def folder(environ: Mapping[str, str]) -> str:
     """Where the entries are."""
-    state = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):
-        state = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/state")
-    return f"{state}/trainshed/runs"
+    return f"{state_folder(environ)}/runs"
 
 
 def note(run: Run, environ: Mapping[str, str]) -> None:
@@ -41,6 +38,13 @@ def forget(run_id: str, environ: Mapping[str, str]) -> None:
         remove(f"{folder(environ)}/{run_id}.json")
 
 
+def knows(run_id: str, place: str, environ: Mapping[str, str]) -> bool:
+    """Whether a runner of this user has noted that the run of this id is in this folder."""
+    return bool(_ID.fullmatch(run_id)) and os.path.realpath(_folder_of(f"{folder(environ)}/{run_id}.json")) == (
+        os.path.realpath(place)
+    )
+
+
 def folders(environ: Mapping[str, str]) -> list[str]:
     """Folders of the runs noted, those that are gone left out (and forgotten)."""
     place = folder(environ)
@@ -52,15 +56,20 @@ def folders(environ: Mapping[str, str]) -> list[str]:
     for name in names:
         if not _ID.fullmatch(name.removesuffix(".json")):
             continue
-        try:
-            with open(f"{place}/{name}") as file:
-                path = json.loads(file.read(LARGEST))["folder"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue
-        if not isinstance(path, str) or not os.path.isabs(path):
+        path = _folder_of(f"{place}/{name}")
+        if not path:
             continue
         if os.path.isdir(path):
             found.append(path)
         else:
             remove(f"{place}/{name}")
     return found
+
+
+def _folder_of(path: str) -> str:
+    """The absolute path that an entry names, "" if it is missing or damaged."""
+    try:
+        found = json.loads((read_bytes(path, LARGEST) or b"").decode("utf-8"))["folder"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) and os.path.isabs(found) and "\0" not in found else ""

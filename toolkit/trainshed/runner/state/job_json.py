@@ -13,6 +13,7 @@ from ..files.platform_files import shown_hyperparameters
 from ..files.run import Run
 from ..job.job import Channel, Distribution, Job, Reference, Resources, Spot
 from ..job.nodes import RawText
+from . import identity
 from .status import iso
 
 FORMAT = 1
@@ -33,6 +34,7 @@ def described(run: Run, engine: str = "") -> dict[str, object]:
         "format": FORMAT,
         "run": run.name,
         "id": run.id,
+        **identity.of_folder(run.folder),
         "started": iso(run.started),
         "started_seconds": run.started,
         "containers": host.base != host.folder,

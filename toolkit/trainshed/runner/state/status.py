@@ -56,7 +56,7 @@ class StatusFile:
         for name in ("TrainingStartTime", "TrainingTimeInSeconds", "BillableTimeInSeconds"):
             if name in before:
                 self.data[name] = before[name]
-        self.data["Trainshed"] = {"RunId": run.id, "Runner": identity.mine(), "Folder": run.folder}
+        self.data["Trainshed"] = {"RunId": run.id, "Runner": identity.mine(), **identity.of_folder(run.folder)}
         if run.job.tags:
             self.data["Trainshed"]["Tags"] = mask_mapping(run.job.tags)
         self.secrets: tuple[str, ...] = ()

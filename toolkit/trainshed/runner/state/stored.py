@@ -22,6 +22,7 @@ from .status import ENDED
 LARGEST = 16 << 20  # bytes of a file of ours
 _PLACE = re.compile(r"[\x21-\x7e]{1,300}")
 _ID = re.compile(r"[0-9a-f]{32}")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class NoRunError(TrainshedError):
@@ -46,9 +47,27 @@ class Stored:
 
     @property
     def id(self) -> str:
-        """The run's id, "" if it is missing or malformed."""
+        """The run's id, "" if it is missing or malformed, or the folder is a copy of the run's."""
+        run_id = self._said_id
+        return run_id if not self.copied else ""
+
+    @property
+    def _said_id(self) -> str:
         run_id = self.ours.get("RunId") or self.about.get("id")
         return run_id if isinstance(run_id, str) and _ID.fullmatch(run_id) else ""
+
+    @property
+    def copied(self) -> str:
+        """The folder whose copy this one is; "" for a run. Nothing runs for a copy, and its id is that of another run."""
+        for said in (self.ours, self.about):
+            if said.get("FolderId") or said.get("Folder"):
+                return "" if identity.is_folder(said, self.folder) else str(said.get("Folder") or "another folder")
+        return ""
+
+    def made_here(self, environ: Mapping[str, str]) -> bool:
+        """Whether a runner made this very folder: it has left its inode in it, or this user's index knows it."""
+        known = any(identity.is_inode(said, self.folder) for said in (self.ours, self.about))
+        return known or index.knows(self._said_id, self.folder, environ)
 
     @property
     def ours(self) -> dict[str, Any]:
@@ -64,28 +83,28 @@ class Stored:
     @property
     def runner(self) -> int:
         """PID of the runner, if it lives on this machine; else 0."""
-        if self.ended or not identity.is_alive(self.ours.get("Runner")):
+        if self.ended or self.copied or not identity.is_alive(self.ours.get("Runner")):
             return 0
         return int(self.ours["Runner"]["Pid"])
 
     @property
     def finishing(self) -> bool:
         """Whether the runner's process is there: also for a moment after the run's end, while it shows the summary."""
-        return bool(identity.is_alive(self.ours.get("Runner")))
+        return not self.copied and bool(identity.is_alive(self.ours.get("Runner")))
 
     @property
     def elsewhere(self) -> str:
         """Name of the other machine that the runner is on, as far as can be known; "" if it is this one."""
         runner = self.ours.get("Runner")
-        if self.ended or not isinstance(runner, dict) or identity.is_alive(runner) is not None:
+        if self.ended or self.copied or not isinstance(runner, dict) or identity.is_alive(runner) is not None:
             return ""
         return str(runner.get("Machine"))
 
     @property
     def submitted(self) -> str:
         """The scheduler that has the job, like `job 7 of Slurm`; "" for a run on this machine."""
-        number = self.ours.get("SlurmJobId")
-        return f"job {number} of Slurm" if isinstance(number, (int, str)) and str(number).isdigit() else ""
+        number = None if self.copied else self.ours.get("SlurmJobId")
+        return f"job {number} of Slurm" if isinstance(number, (int, str)) and _NUMBER.fullmatch(str(number)) else ""
 
     @property
     def lost(self) -> bool:
@@ -154,7 +173,8 @@ def every(environ: Mapping[str, str]) -> list[Stored]:
             folders.update(dict.fromkeys(os.path.abspath(entry.path) for entry in entries if entry.is_dir()))
     except OSError:
         pass
-    runs = [run for run in map(load, folders) if run.status or run.about]
+    once = {os.path.realpath(folder): folder for folder in reversed(folders)}  # a link to a run is no second one
+    runs = [run for run in map(load, reversed(once.values())) if run.status or run.about]
     return sorted(runs, key=lambda run: str(run.status.get("CreationTime", "")))
 
 
