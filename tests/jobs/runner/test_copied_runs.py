@@ -1,4 +1,4 @@
-"""Folders that say they are a run of ours and are not: copies, links, forgeries. No command acts on another run through them."""
+"""Folders that say they are a run of ours and are not: copies, links, forgeries. Nothing is done to a run through them."""
 
 from __future__ import annotations
 

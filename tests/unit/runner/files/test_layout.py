@@ -147,7 +147,7 @@ def test_code_that_cannot_be_copied_is_an_error_of_its_own(source: Path, monkeyp
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device", "there")
 
-    monkeypatch.setattr(code.shutil, "copy2", broken)
+    monkeypatch.setattr(code, "_copy_file", broken)
     with pytest.raises(ProgramError, match="No space left"):
         made(job(source), in_containers=False, now=NOON)
 
@@ -184,3 +184,79 @@ def test_a_large_folder_is_named_and_a_huge_one_refused(source: Path, monkeypatc
     monkeypatch.setattr(code, "MOST_BYTES", 4)
     with pytest.raises(ProgramError, match="too much for code"):
         code.survey(str(source))
+
+
+def test_a_file_that_goes_away_while_code_is_copied_is_named_and_the_run_starts(source: Path) -> None:
+    """Editors and other jobs write and remove files all the time."""
+    for number in range(5):
+        (source / f"lock{number}").write_text("")
+    (source / "becomes").write_text("1")
+    (source / "pipe").write_text("1")
+    found = code.survey(str(source))
+    for number in range(5):
+        (source / f"lock{number}").unlink()
+    for name, make in (("becomes", os.mkdir), ("pipe", os.mkfifo)):
+        (source / name).unlink()
+        make(source / name)
+    gone = code.copy(found, str(source.parent / "copy"))
+    assert set(gone) == {"becomes", "pipe", *(f"lock{number}" for number in range(5))}
+    assert code.vanished("SRC", gone) == "becomes, lock0, lock1 and 4 more went away from SRC while the code was copied"
+    assert (source.parent / "copy/train.py").read_text() == "print(1)\n"
+
+
+def test_a_file_that_grows_while_it_is_copied_is_copied_as_far_as_it_was(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "BLOCK", 4)
+    growing = source / "log"
+    growing.write_text("12345678")
+    found = code.survey(str(source))
+    read = os.read
+
+    def grow(fd: int, count: int) -> bytes:
+        with open(growing, "a") as file:
+            file.write("more")
+        return read(fd, count)
+
+    monkeypatch.setattr(code.os, "read", grow)
+    code.copy(found, str(source.parent / "copy"))
+    assert (source.parent / "copy/log").read_text() == "12345678"
+
+
+def test_the_largest_folders_are_named(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("data", 4000), ("weights", 9000), ("notes", 10)):
+        (source / name).mkdir()
+        (source / name / "file").write_bytes(bytes(size))
+    monkeypatch.setattr(code, "WARN_BYTES", 4)
+    (note,) = code.survey(str(source)).notes
+    assert "mostly weights (9.0 kB), data (4.0 kB), notes (10 B); give data as channels" in note
+    monkeypatch.setattr(code, "MOST_BYTES", 13_000)
+    with pytest.raises(ProgramError, match=r"too much for code: mostly weights"):
+        code.survey(str(source))
+
+
+def test_neither_state_nor_runs_nor_keys_of_the_home_folder_are_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    for name in (".ssh/id", ".cache/x", ".env", ".local/state/trainshed/runs/a.json", "train.py", "exp/runs/r/x.py",
+                 "exp/kept.py", "conda/conda-meta/history", "conda/lib.py", "far/r2/job.json", "far/r2/status.json",
+                 "far/r2/y.py", "pkg/runs/__init__.py"):  # fmt: skip
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("")
+    monkeypatch.chdir(home / "exp")
+    run = layout.claim(layout.plan(Job(name="n", program="train.py", source_dir=str(home)), in_containers=False, now=NOON))
+    said: list[str] = []
+    environ = {"HOME": str(home), "XDG_STATE_HOME": ""}
+    layout.place(run, interface="lo", say=said.append, environ=environ)
+    copied = [path for path in tree(f"{run.folder}/algo-1/code") if "." in path.rpartition("/")[2]]
+    assert copied == ["exp/kept.py", "pkg/runs/__init__.py", "train.py"]
+    assert len(said) == 1 and "is your home folder" in said[0]
+
+
+def test_the_state_folder_is_not_code_wherever_it_is(source: Path) -> None:
+    (source / "state/trainshed/runs").mkdir(parents=True)
+    (source / "state/trainshed/runs/a.json").write_text("")
+    run = layout.claim(layout.plan(job(source), in_containers=False, now=NOON))
+    layout.place(run, interface="lo", environ={"XDG_STATE_HOME": str(source / "state")})
+    assert not [path for path in tree(f"{run.folder}/algo-1/code") if path.endswith(".json")]

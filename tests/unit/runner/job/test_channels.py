@@ -95,7 +95,7 @@ def fed(tmp_path: Path, channel: Channel) -> tuple[Run, pipes.Feeders]:
     job = Job(name="x", channels=(channel,), output=str(tmp_path / "run"))
     run = layout.claim(layout.plan(job, in_containers=False, now=0))
     layout.place(run, interface="lo")
-    return run, pipes.Feeders(run)
+    return run, pipes.Feeders(run, pipes.survey(run, print))
 
 
 def epoch(run: Run, number: int) -> bytes:
@@ -165,3 +165,85 @@ def test_data_that_cannot_be_read_ends_the_job_with_the_reason(files: Project) -
     assert "cannot feed the channel train: Not a gzipped file" in done.stderr
     found = json.loads((files.run / "status.json").read_text())
     assert "cannot feed" in found["FailureReason"]
+
+
+# --- bad ground ------------------------------------------------------------------------------------------------------
+
+READ_ONE = "import os\nprint(sorted(open(os.environ['SM_CHANNEL_TRAIN'] + '_0').read()))\n"
+
+
+def hostile(project: Project) -> None:
+    """A channel's folder with circles, pipes, sockets, devices and links to nothing."""
+    project.write({"data/a.csv": "a", "data/in/b.csv": "b", "one.py": READ_ONE, "show.py": SHOW})
+    data = project.folder / "data"
+    (data / "x").symlink_to(".")
+    (data / "y").symlink_to(".")
+    (data / "in/up").symlink_to("..")
+    (data / "zero").symlink_to("/dev/zero")
+    (data / "nothing").symlink_to("nowhere")
+    os.mkfifo(data / "pipe")
+
+
+def test_a_pipe_channel_over_circles_and_pipes_is_fed_and_ends(project: Project) -> None:
+    hostile(project)
+    project.write({"job.yaml": "program: one.py\nchannels: {train: {path: data, input_mode: Pipe}}\n"})
+    done = project.trainshed("run", "job.yaml")
+    assert (done.status, done.stdout) == (0, "['a', 'b']\n"), done.output
+    assert "the channel train: nothing, pipe, zero: left out, not files" in done.stderr
+
+
+def test_a_glob_and_shards_over_circles_end(project: Project) -> None:
+    hostile(project)
+    done = project.trainshed("run", "show.py", "--channel", "train=data/**/*.csv")
+    assert shown(done) == {"algo-1": {"a.csv": "a", "in/b.csv": "b"}}
+    shards = "program: show.py\nchannels: {train: {path: data, distribution: ShardedByS3Key}}\n"
+    project.write({"job.yaml": shards})
+    assert shown(project.trainshed("run", "job.yaml")) == {"algo-1": {"a.csv": "a", "in/b.csv": "b"}}
+
+
+@pytest.mark.parametrize("path", ["pipe", "/dev/zero", "/dev/null"])
+def test_a_channel_that_is_not_a_file_or_folder_is_refused(project: Project, path: str) -> None:
+    project.write({"show.py": SHOW})
+    os.mkfifo(project.folder / "pipe")
+    done = project.trainshed("run", "show.py", "--channel", f"train={path}")
+    assert (done.status, "is a pipe, a socket or a device" in done.stderr) == (2, True), done.output
+
+
+def test_a_file_that_grows_is_fed_as_far_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of a job below its own channel, for example: each line that is fed makes it longer."""
+    (tmp_path / "log").write_text("12345678")
+    monkeypatch.setattr(pipes, "BLOCK", 4)
+    blocks = []
+    for block in pipes.content([str(tmp_path / "log")], Channel("train", "", "Pipe"), 0):
+        blocks.append(block)
+        with open(tmp_path / "log", "a") as file:
+            file.write("more")
+    assert b"".join(blocks) == b"12345678"
+
+
+@pytest.mark.parametrize("becomes", ["gone", "pipe", "folder"])
+def test_data_that_is_not_there_any_more_is_named_and_ends_the_job(tmp_path: Path, becomes: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a").write_text("1")
+    run, feeders = fed(tmp_path, Channel("train", str(tmp_path / "data"), "Pipe"))
+    try:
+        (tmp_path / "data/a").unlink()
+        {"gone": lambda _: None, "pipe": os.mkfifo, "folder": os.mkdir}[becomes](tmp_path / "data/a")
+        assert epoch(run, 0) == b""
+    finally:
+        feeders.close()
+    assert feeders.trouble().startswith(f"cannot feed the channel train: {tmp_path}/data/a: "), feeders.trouble()
+
+
+def test_a_record_that_does_not_fit_into_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(pipes, "frames", full)
+    (tmp_path / "data").write_text("1")
+    run, feeders = fed(tmp_path, Channel("train", str(tmp_path / "data"), "Pipe", record_wrapper="RecordIO"))
+    try:
+        assert epoch(run, 0) == b""
+    finally:
+        feeders.close()
+    assert feeders.trouble() == "cannot feed the channel train: a file does not fit into memory, as one record must"

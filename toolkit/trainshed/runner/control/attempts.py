@@ -16,7 +16,7 @@ from ..display.usage import Gauge
 from ..files import layout
 from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
-from ..files.pipes import Feeders
+from ..files.pipes import Feeders, survey
 from ..files.run import Run
 from ..places import Backend
 from ..state.status import StatusFile
@@ -56,7 +56,7 @@ class Attempts:
         self.training_since: float | None = None
 
     def to_the_end(self) -> Ending:
-        """Returns the ending of the last attempt. Raises TrainshedError, and Interrupted between two attempts."""
+        """Returns the ending of the last attempt. Raises TrainshedError, and Interrupted before an attempt."""
         while True:
             ending = self._one()
             self.used += ending.seconds
@@ -71,7 +71,7 @@ class Attempts:
             with stop_raises("before the job was started again"):
                 self.number += 1
                 layout.put_aside(self.run, self.number)
-                layout.place(self.run, interface=self.backend.interface)
+                layout.place(self.run, interface=self.backend.interface, say=self.screen.say)
             self.status.to("Starting", f"Attempt {self.number + 1}, with the checkpoints of those before")
             self.screen.say(f"attempt {self.number + 1}, with the checkpoints of those before")
 
@@ -86,7 +86,9 @@ class Attempts:
         """Starts the hosts, watches them to their end, brings home what they made, removes them."""
         feeders = None
         try:
-            feeders = Feeders(self.run)
+            with stop_raises("before the job was started"):
+                files = survey(self.run, self.screen.say)
+            feeders = Feeders(self.run, files)
             hosts = self.backend.start(self.run)
             self.status.to("Training")
             watch = Watch(

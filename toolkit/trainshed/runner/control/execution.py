@@ -154,10 +154,8 @@ class Execution:
             if self.again is not None:
                 self.attempts_before += 1
                 layout.put_aside(self.run, self.attempts_before)
-            notes = layout.place(self.run, interface=self.backend.interface)
             self.screen.keep(self.run.words)
-            for note in notes:
-                self.screen.say(f"warning: {note}")
+            layout.place(self.run, interface=self.backend.interface, say=self.screen.say, environ=self.environ)
             self.screen.say(f"{self.run.name}: {_where(self.job)}, in {shown(self.run.folder)}")
             if any(channel.remote for channel in self.job.channels):
                 self.status.to("Downloading")

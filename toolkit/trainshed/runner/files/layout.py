@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from trainshed.base.errors import TrainshedError
@@ -16,7 +17,7 @@ from trainshed.machine.archive import unpack
 from ..job.job import Channel, Job
 from . import code
 from .platform_files import config_files, to_json
-from .run import RUNS, Host, Run, hosts_of
+from .run import RUNS, Host, Run, hosts_of, state_folder
 
 
 def plan(job: Job, *, in_containers: bool, now: float) -> Run:
@@ -54,16 +55,32 @@ def claim(run: Run) -> Run:
             raise _unusable(error) from error
 
 
-def place(run: Run, *, interface: str) -> tuple[str, ...]:
-    """Fills a claimed folder with the run's folders, configuration and code; returns what the user should know about it.
+def place(
+    run: Run, *, interface: str, say: Callable[[str], None] = lambda _: None, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Fills a claimed folder with the run's folders, configuration and code.
+
+    Args:
+        interface: network interface that leads to the other hosts.
+        say: told what the user should know, as soon as it is known: copying can take long.
+        environ: names the home and state folders, which lie in what some people give as code.
 
     Raises:
         ProgramError: the code cannot be copied.
         TrainshedError: a folder cannot be made.
     """
     job = run.job
-    leave_out = [channel.path for channel in job.channels] + [job.output, job.checkpoints, run.folder]
-    source = code.survey(job.source_dir, leave_out) if os.path.isdir(job.source_dir) else code.Source("")
+    runs = os.path.dirname(run.folder)
+    if job.output or os.path.exists(f"{runs}/__init__.py"):  # a package of the user's: only the runs in it stay
+        runs = ""
+    leave_out = [channel.path for channel in job.channels]
+    leave_out += [job.output, job.checkpoints, run.folder, runs, state_folder(environ)]
+    source = code.Source("")
+    if os.path.isdir(job.source_dir):
+        source = code.survey(job.source_dir, leave_out, home=environ.get("HOME", ""), say=say)
+    for note in source.notes:
+        say(f"warning: {note}")
+    gone: tuple[str, ...] = ()
     try:
         for folder in (run.model, run.checkpoints, run.artifacts, f"{run.folder}/logs"):
             os.makedirs(folder, exist_ok=True)
@@ -72,10 +89,11 @@ def place(run: Run, *, interface: str) -> tuple[str, ...]:
             if os.path.isfile(job.source_dir):
                 _unpack(job.source_dir, f"{host.folder}/code")
             elif source.folder:
-                code.copy(source, f"{host.folder}/code")
+                gone += code.copy(source, f"{host.folder}/code")
     except OSError as error:
         raise _unusable(error) from error
-    return source.notes
+    if gone:
+        say(f"warning: {code.vanished(job.source_dir, gone)}")
 
 
 def put_aside(run: Run, attempt: int) -> None:

@@ -9,37 +9,49 @@ from __future__ import annotations
 import errno
 import fcntl
 import gzip
+import io
 import os
 import random
 import select
+import stat
 import struct
 import threading
 import time
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING
+
+from trainshed.base.errors import TrainshedError
 
 from ..job.job import Channel
+from .channel_files import files_of
 from .run import Run
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 BLOCK = 1 << 20  # bytes, read at once and asked of the kernel for the FIFO
+LAST_SECONDS = 10.0  # that feeders may take to end
 PAUSE = 0.02  # seconds between two looks for a reader, and for the end
 MAGIC = 0xCED7230A  # of a RecordIO frame (dmlc-core, recordio.h)
 LONGEST_PART = (1 << 29) - 4  # bytes; a longer record is split
 
 
+Files = dict[str, list[str]]  # of each Pipe channel, by its path
+
+
 class Feeders:
     """The feeders of a run's Pipe channels, from construction to `close`."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, files: Files) -> None:
         self.over = threading.Event()
         self.problem = ""
         self.threads = [
             threading.Thread(target=self._run, name=f"pipe-{host.name}-{channel.name}", daemon=True,
-                             args=(f"{host.folder}/input/data/{channel.name}", channel, files, self.over))
+                             args=(f"{host.folder}/input/data/{channel.name}", channel,
+                                   files[run.data(host, channel)], self.over))
             for host in run.hosts
             for channel in run.job.channels
             if channel.input_mode == "Pipe"
-            for files in [_files(run.data(host, channel))]
         ]  # fmt: skip
         for host in run.hosts:
             for channel in run.job.channels:
@@ -51,29 +63,44 @@ class Feeders:
     def _run(self, stem: str, channel: Channel, files: list[str], over: threading.Event) -> None:
         try:
             _feed(stem, channel, files, over)
-        except (OSError, EOFError, zlib.error) as error:
-            self.problem = f"cannot feed the channel {channel.name}: {error}"
+        except Exception as error:  # whatever it is: a reader that waits for the next epoch must not wait for ever
+            self.problem = f"cannot feed the channel {channel.name}: {_reason(error)}"
 
     def trouble(self) -> str:
         """Why a channel cannot be fed, "" while all is well."""
         return self.problem
 
     def close(self) -> None:
-        """Ends all feeders; their FIFOs go."""
+        """Ends all feeders; their FIFOs go. One that waits for a disk that does not answer is left to itself."""
         self.over.set()
+        end = time.monotonic() + LAST_SECONDS
         for thread in self.threads:
-            thread.join()
+            thread.join(max(0.0, end - time.monotonic()))
 
 
-def _files(path: str) -> list[str]:
-    if os.path.isfile(path):
-        return [path]
-    return sorted(f"{folder}/{name}" for folder, _, names in os.walk(path, followlinks=True) for name in names)
+def survey(run: Run, say: Callable[[str], None]) -> Files:
+    """The files of all Pipe channels, by the channel's path, sorted. Raises TrainshedError: a folder cannot be listed."""
+    places = {run.data(host, one): one for host in run.hosts for one in run.job.channels if one.input_mode == "Pipe"}
+    return {place: sorted(path for _, path in files_of(channel, place, say)) for place, channel in places.items()}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TrainshedError):
+        return error.message
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return "a file does not fit into memory, as one record must"
+    return str(error) or type(error).__name__
 
 
 def _make(path: str) -> None:
-    os.mkfifo(path)
-    os.chmod(path, 0o666)  # under sudo the hosts run as another user than we
+    try:
+        os.mkfifo(path)
+        os.chmod(path, 0o666)  # under sudo the hosts run as another user than we
+    except OSError as error:
+        hint = "some file systems have no pipes: name another place with --output, or use input_mode File"
+        raise TrainshedError(f"cannot make the pipe {path}: {error.strerror}", hint=hint) from error
 
 
 def _feed(stem: str, channel: Channel, files: list[str], over: threading.Event) -> None:
@@ -134,12 +161,46 @@ def content(files: list[str], channel: Channel, epoch: int) -> Iterator[bytes]:
     if channel.shuffle_seed is not None:
         random.Random(f"{channel.shuffle_seed}-{epoch}").shuffle(order)
     for path in order:
-        with gzip.open(path) if channel.compression == "Gzip" else open(path, "rb") as file:
+        with opened(path) as raw, gzip.open(raw) if channel.compression == "Gzip" else raw as file:
             if channel.record_wrapper == "RecordIO":
                 yield from frames(file.read())
             else:
                 while block := file.read(BLOCK):
                     yield block
+
+
+def opened(path: str) -> IO[bytes]:
+    """A file, as far as it goes now: one that grows while it is fed (a log of this very job) would never end.
+
+    Raises:
+        OSError: it cannot be read, or is not a file any more.
+    """
+    file = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    info = os.fstat(file.fileno())
+    if not stat.S_ISREG(info.st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a file any more", path)
+    return io.BufferedReader(_Bounded(file, info.st_size), BLOCK)
+
+
+class _Bounded(io.RawIOBase):
+    """The first `left` bytes of a file."""
+
+    def __init__(self, file: io.FileIO, left: int) -> None:
+        self.file, self.left = file, left
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:  # type: ignore[override]
+        view = memoryview(buffer)[: self.left]
+        count = self.file.readinto(view) or 0
+        self.left -= count
+        return count
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
 
 
 def frames(record: bytes) -> Iterator[bytes]:

@@ -13,6 +13,8 @@ runs/digits-2026-11-21-10-15-30-123/
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainshed.contract.paths import DEFAULT_BASE
@@ -90,6 +92,14 @@ class Run:
         """The folder that stands for a staged channel on a host: one for all hosts, or one a host where it is sharded."""
         part = host.name if channel.distribution == "ShardedByS3Key" else "all"
         return f"{self.folder}/staged/{channel.name}/{part}"
+
+
+def state_folder(environ: Mapping[str, str]) -> str:
+    """What this user's commands keep between runs: `$XDG_STATE_HOME/trainshed`, else below `~/.local/state`."""
+    state = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):
+        state = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/state")
+    return f"{state}/trainshed"
 
 
 def hosts_of(job: Job, folder: str, *, in_containers: bool) -> tuple[Host, ...]:

@@ -13,6 +13,7 @@ from trainshed.base.errors import TrainshedError
 
 from ..job.channels import glob_root
 from ..job.job import Channel
+from .channel_files import files_of
 from .run import Run
 
 Bring = Callable[[str], None]  # writes a file to a path
@@ -50,14 +51,8 @@ def _members(
     if channel.files:
         root = glob_root(channel.path)
         pairs = [(os.path.relpath(path, root), path) for path in channel.files]
-    elif os.path.isfile(channel.path):
-        pairs = [(os.path.basename(channel.path), channel.path)]
     else:
-        pairs = [
-            (os.path.relpath(f"{folder}/{name}", channel.path), f"{folder}/{name}")
-            for folder, _, names in os.walk(channel.path)
-            for name in names
-        ]
+        pairs = files_of(channel, channel.path, say)
     return [(name, _bringing(bring, path)) for name, path in sorted(pairs)]
 
 

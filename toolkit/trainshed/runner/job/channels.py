@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 
+from trainshed.base.errors import TrainshedError
 from trainshed.contract.config import CHANNEL_NAME
+from trainshed.machine.folders import match
 
 from .checker import Checker, near_path, resolve
 from .fields import CHANNEL, Field
@@ -67,12 +68,15 @@ def _path(fields: Checker, name: str) -> tuple[str, tuple[str, ...]]:
     if not text or os.path.exists(path) or "://" in text.removeprefix("file://") or not _WILD.search(path):
         return fields.path(name, "file or folder"), ()
     files = []
-    for found in glob.iglob(path, recursive=True):
-        if os.path.isfile(found):
-            files.append(os.path.abspath(found))
-        if len(files) > MOST_FILES:
-            fields.problem(name, f"matches more than {MOST_FILES:,} files", "name a folder")
-            return path, ()
+    try:
+        for found in match(path):
+            files.append(found)
+            if len(files) > MOST_FILES:
+                fields.problem(name, f"matches more than {MOST_FILES:,} files", "name a folder")
+                return path, ()
+    except TrainshedError as error:
+        fields.problem(name, error.message, error.hint)
+        return path, ()
     if not files:
         fields.problem(name, "matches no files", near_path(_WILD.split(path, maxsplit=1)[0].rpartition("/")[0] or "/"))
     return path, tuple(sorted(files))

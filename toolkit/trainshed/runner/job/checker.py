@@ -224,6 +224,8 @@ class Checker:
             self.problem(name, f"there is no {path}", near_path(path))
         elif kind == "folder" and not os.path.isdir(path):
             self.problem(name, "is not a folder")
+        elif not os.path.isdir(path) and not os.path.isfile(path):
+            self.problem(name, "is a pipe, a socket or a device, not a file or folder")
         return path
 
 

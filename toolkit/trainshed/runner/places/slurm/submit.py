@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -111,10 +111,8 @@ def submit_and_follow(
             claimed = layout.claim(run)
             if claimed is not run:  # another run of this name was first
                 run, text = claimed, batch_script(claimed, options, train_command(environ), variables)
-            notes = place(run, text)
+            place(run, text, screen.say)
             index.note(run, environ)
-        for note in notes:
-            screen.say(f"warning: {note}")
         status = StatusFile(run)
         number = client.submit(f"{run.folder}/slurm/job.sh", {**environment_of(run, environ), **secrets})
         screen.say(f"{run.name}: job {number} of Slurm, {job.instances} node(s), in {shown(run.folder)}")
@@ -135,15 +133,14 @@ def train_command(environ: Mapping[str, str]) -> str:
     return shlex.join([sys.executable, "-m", "trainshed.container.main"])
 
 
-def place(run: Run, script: str) -> tuple[str, ...]:
+def place(run: Run, script: str, say: Callable[[str], None] = lambda _: None) -> None:
     """Makes the run's folder. The nodes' names are Slurm's to say, so no file lists the hosts. Raises TrainshedError."""
-    notes = layout.place(run, interface="")
+    layout.place(run, interface="", say=say)
     for host in run.hosts:
         os.unlink(f"{host.folder}/input/config/resourceconfig.json")
     os.makedirs(f"{run.folder}/slurm", exist_ok=True)
     write_atomic(f"{run.folder}/slurm/job.sh", script)
     write_atomic(f"{run.folder}/job.json", json.dumps(described(run), indent=2) + "\n")
-    return notes
 
 
 def environment_of(run: Run, environ: Mapping[str, str]) -> dict[str, str]:
