@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
-from trainshed.base.secrets import MASK, is_secret_name, mask_arguments, mask_broken, mask_mapping, mask_text, secret_values
+from trainshed.base.secrets import (
+    MASK,
+    is_secret_name,
+    mask_arguments,
+    mask_broken,
+    mask_bytes,
+    mask_leaves,
+    mask_mapping,
+    mask_text,
+    secret_values,
+    to_bytes,
+)
+from trainshed.contract.wire.secret_names import environment_secrets
 
 SECRET = [
     "api_key", "API_KEY", "WANDB_API_KEY", "COMET_API_KEY", "apiKey", "APIKey", "SM_HP_API-KEY", "hf_token",
@@ -170,6 +184,109 @@ def test_a_broken_line_without_secrets_is_shown_as_it_is() -> None:
     line = '{"tokenizer_name": "bert" "epochs": 3}'
 
     assert mask_broken(line) == line
+
+
+# A password with everything in it that any notation has to quote.
+AWKWARD = "p\"a's\\s w/\u00fcrd%&+\ud83d"
+KEY_FILE = "-----BEGIN PRIVATE KEY-----\nMIIEvgIBADANBgkqhkiG9w0B\nAQEFAASCBKgwggSkAgEAAoIB\nab1=\n-----END PRIVATE KEY-----\n"
+
+
+def in_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [str, json.dumps, in_json, lambda text: json.dumps({"x": json.dumps({"y": text})}), repr, lambda text: repr([text]),
+     shlex.quote, lambda text: quote(to_bytes(text), safe=""), lambda text: quote(to_bytes(text)),
+     lambda text: quote_plus(to_bytes(text), safe="/")],
+)  # fmt: skip
+def test_a_secret_is_masked_however_a_log_or_a_file_spells_it(spell: Any) -> None:
+    for secret in (AWKWARD, AWKWARD.replace("\ud83d", "\udcff"), "plain-enough"):
+        shown = mask_text(f"<{spell(secret)}>", secret_values({"password": secret}))
+        assert secret[:3] not in shown and "rd" not in shown, shown
+        assert MASK in shown and shown[0] == "<" and shown[-1] == ">"
+
+
+def test_each_line_of_a_secret_of_several_lines_is_masked_and_its_frame_is_not() -> None:
+    secrets = secret_values({"tls_private_key": KEY_FILE})
+    lines = KEY_FILE.splitlines()
+
+    for line in lines[1:-1]:
+        assert mask_text(f"[1] {line}", secrets) == f"[1] {MASK}"
+        assert mask_bytes(f"[1] {line}\r\n".encode(), tuple(map(to_bytes, secrets))) == f"[1] {MASK}\r\n".encode()
+    assert mask_text(lines[0], secrets) == lines[0]
+    assert mask_text(json.dumps({"x": KEY_FILE}), secrets) == json.dumps({"x": MASK})
+
+
+def test_the_list_of_secret_variables_is_a_list_of_names_and_blanks_none() -> None:
+    secrets = environment_secrets({"TRAINSHED_SECRET_NAMES": "FANCY", "FANCY": "correct horse"})
+
+    assert mask_text("KeyError: 'FANCY' correct horse", secrets) == f"KeyError: 'FANCY' {MASK}"
+
+
+def test_a_value_that_is_also_a_name_blanks_no_name() -> None:
+    secrets = secret_values({"password": "weights", "weights": "yes", "nested": {"deep": 1}, "api_key": "deep"})
+
+    assert mask_text("weights deep", secrets) == "weights deep"
+
+
+@pytest.mark.parametrize("value", ["1", "true", "train", "TRAIN", "None", "root", "password", "======", "abc"])
+def test_short_and_common_values_do_not_blank_half_the_log(value: str) -> None:
+    line = f"python train.py --train 1 true None root password ====== abc {value}"
+
+    assert mask_text(line, secret_values({"api_token": value})) == line
+
+
+@pytest.mark.parametrize(
+    ("secret", "line", "shown"),
+    [
+        ("tiger", "tigers, tiger; tiger_x xtiger (tiger)", f"tigers, {MASK}; tiger_x xtiger ({MASK})"),
+        ("1234", "step 12345 pin 1234 and 91234", f"step 12345 pin {MASK} and 91234"),
+        ("ti9er", "xti9ery", f"x{MASK}y"),
+        ("tigertiger", "xtigertigery", f"x{MASK}y"),
+    ],
+)
+def test_a_short_word_or_number_is_masked_only_where_it_stands_alone(secret: str, line: str, shown: str) -> None:
+    secrets = secret_values({"password": secret})
+
+    assert mask_text(line, secrets) == shown
+    assert mask_bytes(line.encode(), tuple(map(to_bytes, secrets))) == shown.encode()
+
+
+def test_the_login_of_a_url_is_a_secret_whatever_the_variable_is_called() -> None:
+    secrets = secret_values(
+        {
+            "PIP_INDEX_URL": "https://me:p%40ss-word@host/simple http://0123456789abcdefgh@git",
+            "settings": {"remote": "postgres://someone:letters@db:5432/x"},
+            "REPOSITORY": "ssh://someone@host/x s3://bucket/a@b",
+        }
+    )
+
+    assert mask_text("p%40ss-word p@ss-word 0123456789abcdefgh letters", secrets) == " ".join([MASK] * 4)
+    assert mask_text("someone host bucket", secrets) == "someone host bucket"
+
+
+def test_a_password_with_an_at_sign_in_a_url_is_masked_whole() -> None:
+    assert mask_text("see https://me:p@ss@w@host/x and me@host") == f"see https://{MASK}@host/x and me@host"
+
+
+def test_values_are_masked_at_any_depth_and_names_stay() -> None:
+    data = {"deep-secret": ["a deep-secret", {"x": "deep-secret"}], "n": 7}
+
+    assert mask_leaves(data, ("deep-secret",)) == {"deep-secret": [f"a {MASK}", {"x": MASK}], "n": 7}
+
+
+def test_json_in_a_text_is_masked_inside_and_stays_json() -> None:
+    shown = mask_mapping({"wandb": '{"api_key": "abcdef", "project": "p"}', "list": '[{"password": 7}]'})
+
+    assert shown == {"wandb": f'{{"api_key": "{MASK}", "project": "p"}}', "list": f'[{{"password": "{MASK}"}}]'}
+
+
+def test_command_lines_in_the_style_of_hydra_and_in_json_show_no_secrets() -> None:
+    shown = mask_arguments(["wandb.api_key=abc", "+db.password=def", "lr=1", '{"api_key": "ghi"}', "https://x/?token=a"])
+
+    assert shown == [f"wandb.api_key={MASK}", f"+db.password={MASK}", "lr=1", f'{{"api_key": "{MASK}"}}', "https://x/?token=a"]
 
 
 # --- a whole job -----------------------------------------------------------------------------------------------------

@@ -38,11 +38,11 @@ class Screen(Console):
 class Pipe:
     """A stream with its writing end in our hands, its console in memory and its log in a pipe of its own."""
 
-    def __init__(self, label: str = "", masked: bool = False, log: str = "") -> None:
+    def __init__(self, label: str = "", masked: bool = False, log: str = "", hidden: tuple[bytes, ...] = ()) -> None:
         read, self.write_fd = os.pipe()
         os.set_blocking(read, False)
         self.screen, self.log = Screen(), LogFile(log)
-        self.stream = Stream(read, self.screen, self.log, label, masked=masked)
+        self.stream = Stream(read, self.screen, self.log, label, masked=masked, hidden=hidden)
 
     def print(self, *blocks: bytes, now: float = 0.0) -> None:
         """Writes each block and lets the stream read it."""
@@ -200,3 +200,46 @@ def test_a_stream_that_is_closed_reads_nothing_and_closes_once() -> None:
     pipe.end()
     assert pipe.stream.read(0.0) == 0
     pipe.stream.close()
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+SECRET = b"correct-horse-battery-staple"
+
+
+@given(
+    st.lists(st.sampled_from([SECRET, b"loss=1", b"\n", b"\r", b"\r\n", b"correct", b"x" * 300, b"\xff"]), max_size=12),
+    st.lists(st.integers(0, 900), max_size=8),
+)
+def test_a_secret_is_masked_wherever_the_reads_cut_it(parts: list[bytes], cuts: list[int]) -> None:
+    output = b"".join(parts)
+    edges = sorted({0, len(output), *(cut for cut in cuts if cut < len(output))})
+    pipe = Pipe("algo-1:3", hidden=(SECRET,))
+    pipe.print(*(output[start:end] for start, end in itertools.pairwise(edges)))
+    assert SECRET not in pipe.end()
+    assert pipe.stream.last_bytes() == output.replace(SECRET, b"******")
+
+
+@pytest.mark.parametrize("before", [LONGEST_LINE - 9, LONGEST_LINE - 1, LONGEST_LINE + READ_BYTES - 20])
+def test_a_secret_on_the_edge_of_a_piece_of_a_very_long_line_is_masked(log: Path, before: int) -> None:
+    pipe = Pipe(log=str(log), hidden=(SECRET,))
+    pipe.print(b"x" * before, SECRET, b"y" * LONGEST_LINE, SECRET[:-1], b"\n")
+    shown = pipe.end()
+    assert log.read_bytes() == b"x" * before + b"******" + b"y" * LONGEST_LINE + SECRET[:-1] + b"\n"
+    assert shown.replace(b"\n", b"") == log.read_bytes().replace(b"\n", b"")
+
+
+def test_a_secret_with_a_carriage_return_in_it_is_masked_in_a_progress_bar(log: Path) -> None:
+    secret = b"abc\rdef\rghi"
+    pipe = Pipe(log=str(log), hidden=(secret,))
+    pipe.print(b"10%\r", b"abc\rd", b"ef\rghi", b"\r20%\r", b"end\n", now=5.0)
+    assert b"abc" not in pipe.end() and b"def" not in pipe.screen.seen
+    assert log.read_bytes() == b"10%\r******\r20%\rend\n"
+
+
+def test_the_tail_for_the_report_does_not_begin_inside_a_secret() -> None:
+    for shift in range(0, len(SECRET) + 2, 3):
+        pipe = Pipe(hidden=(SECRET,))
+        pipe.print(b"z" * shift, (SECRET + b"\n") * (6 * TAIL_BYTES // len(SECRET)))
+        assert not {*pipe.stream.last_bytes().split(b"\n")} - {b"******", b"*****", b"", b"*", b"**", b"***", b"****"}
+        pipe.end()

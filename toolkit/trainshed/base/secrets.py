@@ -1,4 +1,17 @@
-"""Finds what looks like a secret, and masks it."""
+"""Finds what looks like a secret, and masks it: by the name it goes by, by its form, and by its value in any text.
+
+What is masked by value, once `secret_values` has found it (docs/threat-model.md, "Secrets"):
+
+    8 characters or more       wherever they stand
+    4 to 7                     likewise; a plain word or number of that length only where it stands alone: the password
+                               `tiger` must not take `tigers` with it, nor the pin 1234 a step 12345
+    fewer than 4               nowhere: blanking "0" or "yes" out would leave nothing to read
+    a common word, or a name   nowhere: `true`, `train`, `admin`, a name of the same mapping. Blanking those hides nothing
+    several lines              as a whole, and each line on its own by the rules above
+
+Each in the spellings that logs and our own files have: as it is, in JSON (and in JSON inside JSON), as Python and a shell
+quote it, and as it stands in a URL.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +20,21 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from typing import Any
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from typing import Any, AnyStr
 
 MASK = "******"
-SHORTEST_SECRET = 4  # masking shorter values ("0", "yes") would mask harmless text
-_NO_SECRETS = ("true", "false", "none", "null")  # likewise
+SHORTEST_SECRET = 4
+LONG_ENOUGH = 8  # characters: from here on a word, too, is masked wherever it stands
+LONG_LOGIN = 16  # characters: so long a user in a URL is a token
+# Words that jobs are full of, and passwords that everybody knows.
+_COMMON = frozenset({
+    "true", "false", "none", "null", "auto", "default", "train", "training", "test", "testing",
+    "eval", "validation", "model", "models", "data", "input", "output", "script", "main",
+    "python", "local", "localhost", "host", "admin", "administrator", "root", "user", "guest",
+    "password", "passwd", "secret", "token", "login", "anonymous", "postgres", "mysql", "redis",
+    "mongo", "example", "changeme", "public", "private", "completed", "failed", "stopped",
+})  # fmt: skip
 
 # Patterns are strings, compiled by `re` when first used: a job without secrets never pays for them at start.
 _SUSPECTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "jwt", "pwd")
@@ -29,12 +51,16 @@ _HARMLESS = (
     r"|token[^a-z]?(?:per|count|id|size|length|len|type|embed|level|budget|limit|drop)"
 )
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
-_URL_LOGIN = r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<login>[^/\s@'\"]+)@"
+_URL_LOGIN = r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<login>[^/\s'\"]+)@"
 _KNOWN_PREFIXES = ("AKIA", "ASIA", "hf_", "gh", "sk-", "glpat-", "pypi-", "xox")
 _KNOWN_FORMS = (
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}"
     r"|\bglpat-[A-Za-z0-9_-]{20,}|\bpypi-[A-Za-z0-9_-]{40,}|\bxox[abprs]-[A-Za-z0-9-]{10,}"
 )
+_URL_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
+
+
+# --- by name ----------------------------------------------------------------------------------------------------------
 
 
 def is_secret_name(name: str) -> bool:
@@ -46,71 +72,197 @@ def is_secret_name(name: str) -> bool:
     return bool(re.search(_CERTAIN, name) or re.search(_PROBABLE, re.sub(_HARMLESS, "", name)))
 
 
-def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy in which the values of secret names and logins in URLs are masked, at any depth."""
+def mask_mapping(values: Mapping[str, Any], secrets: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A copy in which the values of secret names, the given secrets and logins in URLs are masked, at any depth.
+
+    Names stay as they are. Text that holds JSON is masked inside.
+    """
     return {
-        key: MASK if is_secret_name(str(key)) and value not in ("", None) else _mask(value) for key, value in values.items()
+        key: MASK if is_secret_name(str(key)) and value not in ("", None) else mask_value(value, secrets)
+        for key, value in values.items()
     }
 
 
-def _mask(value: Any) -> Any:
+def mask_value(value: Any, secrets: tuple[str, ...] = ()) -> Any:
+    """`mask_mapping` for one value of any kind that JSON has."""
     if isinstance(value, dict):
-        return mask_mapping(value)
+        return mask_mapping(value, secrets)
     if isinstance(value, (list, tuple)):
-        return [_mask(item) for item in value]
-    return mask_text(value) if isinstance(value, str) else value
+        return [mask_value(item, secrets) for item in value]
+    if isinstance(value, str):
+        inside = _json_inside(value)
+        if inside is not None:
+            masked = mask_value(inside, secrets)
+            if masked != inside:
+                return json.dumps(masked, ensure_ascii=False)
+        return mask_text(value, secrets)
+    if secrets and isinstance(value, (int, float)) and str(value) in secrets:
+        return MASK
+    return value
+
+
+def mask_leaves(value: Any, secrets: tuple[str, ...] = ()) -> Any:
+    """A copy of a JSON value in which every text is masked by value (`mask_text`), names and numbers left as they are."""
+    if isinstance(value, dict):
+        return {key: mask_leaves(item, secrets) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mask_leaves(item, secrets) for item in value]
+    return mask_text(value, secrets) if isinstance(value, str) else value
+
+
+def _json_inside(value: str) -> Any:
+    """The list or mapping that a text holds as JSON, where that could hold a secret; else None."""
+    if value[:1] not in ("{", "[") or not any(word in value.lower() for word in _SUSPECTS):
+        return None
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+# --- by value ---------------------------------------------------------------------------------------------------------
 
 
 def secret_values(values: Mapping[str, Any], names: Collection[str] = ()) -> tuple[str, ...]:
-    """The values of secret names (and of those in `names`) at any depth, longest first: what `mask_text` masks."""
+    """What `mask_text` is to mask, longest first: the values of secret names (and of those in `names`) at any depth.
+
+    Of each value all spellings, and each of its lines; logins in URLs whatever the name.
+    """
     found: set[str] = set()
+    known: set[str] = set()
     for key, value in values.items():
-        _collect(value, is_secret_name(str(key)) or key in names, found)
-    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+        known.add(str(key).lower())
+        _collect(value, is_secret_name(str(key)) or key in names, found, known)
+    spelled = {spelling for value in found if value.lower() not in known for spelling in _spellings(value)}
+    return longest_first(spelling for spelling in spelled if spelling.lower() not in known)
 
 
-def _collect(value: Any, secret: bool, found: set[str]) -> None:
+def longest_first(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Without repeats, in the order in which they are to be masked: one may contain another."""
+    return tuple(sorted({*secrets}, key=lambda value: (-len(value), value)))
+
+
+def _collect(value: Any, secret: bool, found: set[str], known: set[str]) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
-            _collect(item, secret or is_secret_name(str(key)), found)
+            known.add(str(key).lower())
+            _collect(item, secret or is_secret_name(str(key)), found, known)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            _collect(item, secret, found)
+            _collect(item, secret, found, known)
     elif isinstance(value, str):
-        if secret and len(value) >= SHORTEST_SECRET and value.lower() not in _NO_SECRETS:
-            # As it stands, and as it stands in JSON (SM_HPS) and in what Python prints (lists, tracebacks).
-            found |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
-        if value[:1] in ("{", "[") and any(word in value for word in _SUSPECTS):
-            try:
-                _collect(json.loads(value), secret, found)
-            except (ValueError, RecursionError):
-                pass
-    elif secret and value is not None and not isinstance(value, bool) and len(str(value)) >= SHORTEST_SECRET:
+        if secret:
+            found.add(value)
+        if "@" in value and "://" in value:
+            found.update(_logins(value))
+        inside = _json_inside(value)
+        if inside is not None:
+            _collect(inside, secret, found, known)
+    elif secret and value is not None and not isinstance(value, bool):
         found.add(str(value))
+
+
+def _logins(text: str) -> Iterator[str]:
+    """The passwords of URLs, and users that are tokens; also as the server sees them."""
+    for match in re.finditer(_URL_LOGIN, text):
+        user, colon, password = match["login"].partition(":")
+        for part in (password if colon else "", user if len(user) >= LONG_LOGIN else ""):
+            yield part
+            if "%" in part:
+                from urllib.parse import unquote
+
+                yield unquote(part)
+
+
+def _spellings(value: str) -> set[str]:
+    """A secret and each of its lines, as they may stand in text."""
+    lines = value.replace("\r", "\n").split("\n")
+    pieces = {value, *(line.strip() for line in lines)} if len(lines) > 1 else {value}
+    found: set[str] = set()
+    for piece in pieces:
+        if not _is_worth_masking(piece):
+            continue
+        found.add(piece)
+        if not piece.isalnum() or not piece.isascii():
+            escaped = json.dumps(piece)[1:-1]
+            found |= {escaped, json.dumps(piece, ensure_ascii=False)[1:-1], json.dumps(escaped)[1:-1], repr(piece)[1:-1]}
+            found |= {piece.replace("'", "'\"'\"'"), _quoted(piece), _quoted(piece, "/"), _quoted(piece, "/", plus=True)}
+    return found
+
+
+def _is_worth_masking(value: str) -> bool:
+    """Whether blanking a value out hides something, and leaves a log that can be read."""
+    if len(value) < SHORTEST_SECRET or value.lower() in _COMMON:
+        return False
+    if value.startswith("-----") and value.endswith("-----"):  # the frame of a key in a file
+        return False
+    return value[0].isalnum() or value.strip(value[0]) != ""  # not a rule like ======
+
+
+def _quoted(value: str, safe: str = "", plus: bool = False) -> str:
+    """As in a URL (`urllib.parse.quote`, which `train` need not load for this)."""
+    kept = _URL_SAFE | set(safe.encode())
+    text = "".join(chr(byte) if byte in kept else f"%{byte:02X}" for byte in to_bytes(value))
+    return text.replace("%20", "+") if plus else text
+
+
+def to_bytes(text: str) -> bytes:
+    """UTF-8; bytes that a variable or a file name had and that are not UTF-8 come back as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
     """Masks the given secrets, logins in URLs, and keys of well-known forms."""
     for secret in secrets:
-        text = text.replace(secret, MASK)
+        if secret in text:
+            text = _blank(text, secret, MASK)
     if "://" in text:
         text = re.sub(_URL_LOGIN, rf"\g<scheme>{MASK}@", text)
     return re.sub(_KNOWN_FORMS, MASK, text) if any(prefix in text for prefix in _KNOWN_PREFIXES) else text
 
 
+def mask_bytes(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
+    """Masks the given secrets alone, in bytes that need not be text: what hosts and ranks print, in bulk."""
+    for secret in secrets:
+        if secret in data:
+            data = _blank(data, secret, MASK.encode())
+    return data
+
+
+def _blank(text: AnyStr, secret: AnyStr, mask: AnyStr) -> AnyStr:
+    plain = secret.isalpha() or (secret.isalnum() and secret.isdigit())
+    if len(secret) >= LONG_ENOUGH or not plain:
+        return text.replace(secret, mask)
+    before, after = r"(?<![A-Za-z0-9_])", r"(?![A-Za-z0-9_])"
+    if isinstance(secret, bytes):
+        return re.sub(before.encode() + re.escape(secret) + after.encode(), mask, text)
+    return re.sub(before + re.escape(secret) + after, mask, text)
+
+
+# --- in special places ------------------------------------------------------------------------------------------------
+
+
 def mask_arguments(arguments: list[str], secrets: tuple[str, ...] = ()) -> list[str]:
-    """Masks a command line; also the value after `--api-token` or in `--api-token=...`."""
+    """Masks a command line; also the value after `--api-token`, and in `--api-token=...` and `api_token=...`."""
     shown: list[str] = []
     hide_next = False
     for argument in arguments:
+        name, equals, _ = argument.partition("=")
         if hide_next and not (argument.startswith("--") and len(argument) > 2):
             shown.append(MASK)
-        elif argument.startswith("--") and "=" in argument and is_secret_name(argument[2:].split("=", 1)[0]):
-            shown.append(argument.split("=", 1)[0] + "=" + MASK)
+        elif equals and _is_plain_name(name.lstrip("-+")) and is_secret_name(name):
+            shown.append(f"{name}={MASK}")
         else:
-            shown.append(mask_text(argument, secrets))
-        hide_next = argument.startswith("--") and "=" not in argument and is_secret_name(argument[2:])
+            shown.append(str(mask_value(argument, secrets)))
+        hide_next = argument.startswith("--") and not equals and is_secret_name(argument[2:])
     return shown
+
+
+def _is_plain_name(text: str) -> bool:
+    return all(part.isidentifier() for part in text.replace("-", ".").split("."))
 
 
 def mask_broken(line: str) -> str:

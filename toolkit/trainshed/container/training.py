@@ -56,7 +56,7 @@ class Training:
         self._voice = Voice(console.write, environment_secrets(environ))
         self._paths = Paths.from_environment(environ)
         self._host = environ.get("SM_CURRENT_HOST", "")
-        self._record = RunRecord()
+        self._record = RunRecord(self._voice)
         # What the other hosts hear of this one's end, and the job's failure that comes of it.
         self._settle: Settle = _alone
 

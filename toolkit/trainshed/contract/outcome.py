@@ -9,6 +9,8 @@ from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .paths import Paths
 
 REASON_BYTES = 1024  # the platform's FailureReason takes the first 1,024 characters
@@ -38,6 +40,11 @@ class Failure(Record):
     rank: int | None = None
     signal: str = ""
     at: float = 0.0
+
+    def masked(self, mask: Callable[[str], str]) -> Failure:
+        """The same without secrets, before it goes to other hosts, to the record and to the failure file."""
+        texts = ("summary", "place", "hint", "tail", "details")
+        return self.replace(**{name: mask(getattr(self, name)) for name in texts})
 
     def text(self) -> str:
         """Returns the failure file's text: the diagnosis within the first 1,024 bytes, then details and tail."""
@@ -69,10 +76,10 @@ def write_success(paths: Paths) -> None:
     write_atomic(paths.success, b"")
 
 
-def write_failure(paths: Paths, text: str) -> None:
-    """Writes the failure file, after what the script itself wrote there. Raises OSError."""
+def write_failure(paths: Paths, text: str, mask: Callable[[str], str] = str) -> None:
+    """Writes the failure file, after what the script itself wrote there, both masked. Raises OSError."""
     remove(paths.success)
-    own = read_own_failure(paths)
+    own, text = mask(read_own_failure(paths)), mask(text)
     write_atomic(paths.failure, f"{own.rstrip()}\n\n{text}" if own else text)
 
 

@@ -10,6 +10,8 @@ import select
 import stat
 import time
 
+from trainshed.base.secrets import mask_bytes
+
 READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces of this size
 TAIL_BYTES = 1 << 16  # of each stream, kept for the failure report
@@ -190,16 +192,21 @@ class Stream:
         Args:
             label: tag of each line, "" for none.
             masked: whether logins in URLs are masked.
-            hidden: secrets to mask.
+            hidden: secrets to mask, longest first, wherever the stream leads to: console, log and tail.
         """
         self.fd = fd
         self.console = console
         self.log = log
         self.masked = masked
         self.hidden = hidden
+        # Of a line that is passed on in pieces so much is kept back: a secret may have begun there.
+        self.begun = max((len(secret) - 1 for secret in hidden), default=0)
+        self.begun_frame = max((len(secret) - 1 for secret in hidden if b"\r" in secret), default=0)
         self.prefix = f"[{label}] ".encode() if label else b""
         self.pending = b""
         self.tail = bytearray()
+        self.tail_bytes = TAIL_BYTES + self.begun
+        self.tail_cut = False
         self.traceback_at: float | None = None
         self.open = True
         self.last_frame = 0.0
@@ -221,9 +228,10 @@ class Stream:
     def _take(self, block: bytes, now: float) -> None:
         if _TRACEBACK in block or _TRACEBACK in self.tail[1 - len(_TRACEBACK) :] + block[: len(_TRACEBACK)]:
             self.traceback_at = now
-        self.tail += block[-TAIL_BYTES:]
-        if len(self.tail) > 4 * TAIL_BYTES:
-            del self.tail[:-TAIL_BYTES]
+        self.tail += block
+        if len(self.tail) > 4 * self.tail_bytes:
+            del self.tail[: -self.tail_bytes]
+            self.tail_cut = True
         data = self.pending + block if self.pending else block
         cut = data.rfind(b"\n") + 1
         if not cut and len(data) < LONGEST_LINE:
@@ -232,18 +240,21 @@ class Stream:
             self.pending = data
             return
         if not cut:
-            whole = _whole_characters(data)
+            data = mask_bytes(data, self.hidden) if self.hidden else data
+            whole = _whole_characters(data[: max(0, len(data) - self.begun)]) or _whole_characters(data)
             self.pending = data[whole:]
-            self._emit(data[:whole] + b"\n", data[:whole])
+            self._emit(data[:whole], b"\n")
             return
         self.pending = data[cut:]
-        self._emit(data[:cut], data[:cut])
+        self._emit(data[:cut])
 
     def _thin_open_line(self, data: bytes, now: float) -> bytes:
         """Thins out a progress bar: shows its latest finished frame now and then, keeps only the frame being drawn."""
-        done, _, rest = data.rpartition(b"\r")
-        for secret in self.hidden:
-            done = done.replace(secret, b"******")
+        data = mask_bytes(data, self.hidden) if self.hidden else data
+        cut = data.rfind(b"\r", 0, max(0, len(data) - self.begun_frame))
+        if cut < 0:
+            return data
+        done, rest = data[:cut], data[cut + 1 :]
         self.log.write(done + b"\r")
         if now - self.last_frame >= FRAME_SECONDS:
             frame = done.rpartition(b"\r")[2]
@@ -252,10 +263,12 @@ class Stream:
                 self._show(frame + b"\n")
         return rest
 
-    def _emit(self, lines: bytes, raw: bytes) -> None:
-        for secret in self.hidden:
-            lines, raw = lines.replace(secret, b"******"), raw.replace(secret, b"******")
+    def _emit(self, raw: bytes, end: bytes = b"") -> None:
+        """Passes lines on: as they are to the log, and with `end` to the console, where a line ends that was cut."""
+        if self.hidden:
+            raw = mask_bytes(raw, self.hidden)
         self.log.write(raw)
+        lines = raw + end if end else raw
         if b"\r" in lines:
             lines = b"\n".join(_last_frame(line) for line in lines.split(b"\n"))
         self._show(lines)
@@ -278,14 +291,17 @@ class Stream:
         if not self.open:
             return
         if self.pending:
-            self._emit(self.pending + b"\n", self.pending)
+            self._emit(self.pending, b"\n")
             self.pending = b""
         self.open = False
         os.close(self.fd)
 
     def last_bytes(self) -> bytes:
-        """The end of what came through."""
-        return bytes(self.tail[-TAIL_BYTES:])
+        """The end of what came through, secrets masked."""
+        if not self.hidden:
+            return bytes(self.tail[-TAIL_BYTES:])
+        tail = mask_bytes(bytes(self.tail), self.hidden)
+        return tail[self.begun if self.tail_cut else 0 :][-TAIL_BYTES:]  # it may begin inside a secret
 
 
 def _whole_characters(data: bytes) -> int:

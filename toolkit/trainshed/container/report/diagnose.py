@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from functools import partial
 
 from trainshed.base.errors import (
     EXIT_CANNOT_EXECUTE,
@@ -24,10 +25,14 @@ from .hints import Context, hint_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.job import TrainingJob
 
     from ..supervisor.launch_plan import Outcome, ProcessResult, StartError
+
+    Mask = Callable[[str], str]
 
 TAIL_LINES = 20
 LONG_LINE = 2000  # characters
@@ -65,17 +70,20 @@ def signal_name(number: int) -> str:
 def diagnose(
     outcome: Outcome, job: TrainingJob, cluster: Cluster, code_folder: str, oom_kills: int, secrets: tuple[str, ...]
 ) -> Failure | None:
-    """Returns the failure of an outcome; None if every process exited with 0."""
+    """Returns the failure of an outcome, masked; None if every process exited with 0."""
     result = first_failure(outcome, code_folder)
     if result is None:
         return None
+    mask = partial(mask_text, secrets=secrets)
+    # Before anything is cut off: half a secret would not be recognised.
+    result = result.replace(tail=_masked(result.tail, mask), output_tail=_masked(result.output_tail, mask))
     text = result.tail.decode("utf-8", "replace")
     rank = result.spec.rank
     cause = root_cause(text) if rank is None else None
     if cause is not None:  # the process is torchrun's agent, which has ranks of its own
         rank, returncode, text = cause
         result = result.replace(returncode=returncode, tail=text.encode())
-    raised = _recorded_exception(result, code_folder) or fatal_exception(result, code_folder)
+    raised = _recorded_exception(result, code_folder, mask) or fatal_exception(result, code_folder)
     cut_off = raised is not None and not outcome.stop_signal and _died_of_our_stop(result)
     if cut_off:
         result = result.replace(returncode=EXIT_USER)  # as Python would have exited, had we left it the time
@@ -106,19 +114,21 @@ def diagnose(
     stopped = bool(outcome.stopped_by) and result.stopped and raised is None
     return Failure(
         kind=_kind(result, interrupted, stopped),
-        summary=mask_text(
-            f"{who} {'failed' if cut_off else _how(result, context)}{_what(raised, text, bool(result.spec.helper))}", secrets
-        ),
+        summary=f"{who} {'failed' if cut_off else _how(result, context)}{_what(raised, text, bool(result.spec.helper))}",
         exit_code=exit_status(result.returncode),
         place=raised.place if raised else "",
-        hint=mask_text(hint_for(context), secrets),
-        details=mask_text(clip(raised.traceback, 16_000), secrets) if raised else "",
-        tail=mask_text(_last_lines(result, raised), secrets),
+        hint=hint_for(context),
+        details=clip(raised.traceback, 16_000) if raised else "",
+        tail=_last_lines(result, raised),
         host=cluster.current_host,
         rank=rank,
         signal=signal_name(result.signal) if result.signal else "",
         at=_moment(result, raised),
-    )
+    ).masked(mask)
+
+
+def _masked(output: bytes, mask: Mask) -> bytes:
+    return mask(output.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _kind(result: ProcessResult, interrupted: bool, stopped: bool) -> str:
@@ -206,7 +216,7 @@ def _what(raised: Raised | None, text: str, helper: bool) -> str:
     return f"; its last line: {shorten(last, 300)}" if last else ", and printed nothing"
 
 
-def _recorded_exception(result: ProcessResult, code_folder: str) -> Raised | None:
+def _recorded_exception(result: ProcessResult, code_folder: str, mask: Mask) -> Raised | None:
     """Reads the exception that torch's `@record` wrote for this rank, if the script uses it."""
     path = result.spec.env.get("TORCHELASTIC_ERROR_FILE", "")
     try:
@@ -215,7 +225,7 @@ def _recorded_exception(result: ProcessResult, code_folder: str) -> Raised | Non
         callstack = str(message["extraInfo"]["py_callstack"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    raised = find_exception(callstack, code_folder)
+    raised = find_exception(mask(callstack), code_folder)
     return raised.replace(start=0, end=0) if raised else None  # these lines are not part of the output
 
 
@@ -228,30 +238,31 @@ def _last_lines(result: ProcessResult, shown: Raised | None = None) -> str:
 
 
 def failure_of_error(error: BaseException, host: str, secrets: tuple[str, ...]) -> Failure:
-    """The failure for an error outside the script: an explained one, or an internal error of trainshed."""
+    """The failure for an error outside the script, masked: an explained one, or an internal error of trainshed."""
+    mask = partial(mask_text, secrets=secrets)
     if isinstance(error, TrainshedError):
         return Failure(
             kind=type(error).__name__,
-            summary=mask_text(error.message, secrets),
+            summary=error.message,
             exit_code=error.exit_code,
-            hint=mask_text(error.hint, secrets),
-            details=mask_text(error.details, secrets),
+            hint=error.hint,
+            details=error.details,
             host=host,
-        )
+        ).masked(mask)
     import traceback  # slow to load, and only needed here
 
     return Failure(
         kind="InternalError",
-        summary=mask_text(f"trainshed itself failed: {type(error).__name__}: {shorten(str(error), 300)}", secrets),
+        summary=f"trainshed itself failed: {type(error).__name__}: {shorten(mask(str(error)), 300)}",
         exit_code=EXIT_INTERNAL,
         hint="this is a defect of trainshed; please report it with the details below",
-        details=mask_text("".join(traceback.format_exception(error)), secrets),
+        details="".join(traceback.format_exception(error)),
         host=host,
-    )
+    ).masked(mask)
 
 
 def failure_of_start(error: StartError, host: str, secrets: tuple[str, ...]) -> Failure:
-    """The failure for a program that the operating system did not start."""
+    """The failure for a program that the operating system did not start, masked."""
     program, number = error.spec.argv[0], error.error.errno
     if "/" in program:
         program = os.path.normpath(os.path.join(error.spec.cwd, program))
@@ -267,8 +278,8 @@ def failure_of_start(error: StartError, host: str, secrets: tuple[str, ...]) -> 
     place = error.spec.cwd if error.stage == "cwd" else program
     return Failure(
         kind="LaunchError",
-        summary=mask_text(f"{place} cannot be started: {error.error.strerror}", secrets),
+        summary=f"{place} cannot be started: {error.error.strerror}",
         exit_code=EXIT_NOT_FOUND if number == 2 else EXIT_CANNOT_EXECUTE if number in (8, 13) else EXIT_USER,
         hint=hints.get(error.stage) or hints.get(number or 0, ""),
         host=host,
-    )
+    ).masked(partial(mask_text, secrets=secrets))

@@ -33,6 +33,8 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
     if outcome is not None and outcome.log_problem:
         voice.say(outcome.log_problem)
     record.ended(outcome, failure, exit_code, interruption)
+    if record.problem:
+        voice.say(record.problem)
     if failure:
         voice.say(failure.text().split("\n\n")[0])
         voice.say(f"Reporting training FAILURE (exit status {exit_code})")
@@ -48,7 +50,7 @@ def _write_outcome(paths: Paths, result: TrainingResult, voice: Voice) -> None:
     try:
         if result.failure:
             own = read_own_failure(paths)
-            write_failure(paths, voice.mask(result.failure.text()))
+            write_failure(paths, result.failure.text(), voice.mask)
             if own:
                 voice.say(f"the script gave its own reason: {own.splitlines()[0][:300]}")
         elif result.interruption is None and not (result.outcome and result.outcome.stopped_by):

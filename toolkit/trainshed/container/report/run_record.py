@@ -9,7 +9,7 @@ import time
 
 import trainshed
 from trainshed.base.files import write_atomic
-from trainshed.base.secrets import mask_arguments, mask_mapping, mask_text
+from trainshed.base.secrets import mask_arguments, mask_leaves, mask_mapping
 from trainshed.contract.wire.secret_names import environment_secrets
 
 from .disk_reserve import Room
@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainshed.base.voice import Voice
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.job import TrainingJob
     from trainshed.contract.outcome import Failure
@@ -34,9 +35,17 @@ class RunRecord:
     """Collects facts while the job runs; `write` puts the present state on disk.
 
     The file is `output/data/run/<host>.json`; times are seconds since the epoch, phases have their own seconds.
+
+    Args:
+        voice: of the run; what it knows to be secret is masked in every text of the record when that is written.
+
+    Attributes:
+        problem: why the record is not on disk as it is here, "" while it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+        self.problem = ""
         self.started = time.time()
         self._phase_start = self.started
         self.path = ""
@@ -58,7 +67,7 @@ class RunRecord:
         self._phase_start = now
 
     def job(self, job: TrainingJob) -> None:
-        """The job as it was read; values that look secret are masked."""
+        """The job as it was read; values of names that look secret are masked."""
         self.path = f"{job.paths.output_data}/run/{job.resources.current_host}.json"
         self.data["job"] = {
             "name": job.name,
@@ -67,8 +76,8 @@ class RunRecord:
             "distribution": job.distribution.plain(),
             "channels": [channel.plain() for channel in job.channels],
             "resources": job.resources.raw,
-            "program": mask_text(job.program),
-            "source": mask_text(job.source),
+            "program": job.program,
+            "source": job.source,
             "warnings": list(job.warnings),
         }
         self.data["paths"] = job.paths.plain()
@@ -154,11 +163,13 @@ class RunRecord:
         if not self.path:
             return
         # One line a key: readable enough, and several times faster than the indenting encoder, which is pure Python.
-        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, default=str)}" for key, value in self.data.items())
+        shown = mask_leaves(self.data, self._voice.secrets)
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, default=str)}" for key, value in shown.items())
         try:
             write_atomic(self.path, f"{{\n{lines}\n}}\n")
-        except OSError:
-            pass
+            self.problem = ""
+        except OSError as error:
+            self.problem = f"the run record {self.path} cannot be written: {error.strerror}"
 
 
 def shown_arguments(argv: tuple[str, ...], env: dict[str, str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainshed.contract.wire.secret_names import hidden_bytes
+from trainshed.contract.wire.secret_names import environment_secrets, secret_bytes
 from trainshed.machine.streams import Console, LogFile, Stream
 
 from .launch_plan import ProcessResult, ProcessSpec
@@ -27,7 +27,7 @@ class Rank:
         self.spec = spec
         self.log = LogFile(spec.log)
         self.pid, out_fd, err_fd = spawn(spec)
-        hidden = hidden_bytes(spec.env)
+        hidden = secret_bytes(environment_secrets(spec.env))
         self.out = Stream(out_fd, out, self.log, spec.label, masked=not spec.log, hidden=hidden)
         self.err = Stream(err_fd, err, self.log, spec.label, masked=not spec.log, hidden=hidden)
         self.returncode: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.base.secrets import SHORTEST_SECRET, secret_values
+from trainshed.base.secrets import secret_values, to_bytes
 
 from .variables import SECRET_NAMES
 
@@ -18,15 +18,14 @@ def secret_names(environ: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def environment_secrets(environ: Mapping[str, Any]) -> tuple[str, ...]:
-    """`secret_values` of an environment, the values of the listed variables among them; longest first."""
-    return secret_values(environ, secret_names(environ))
+    """`secret_values` of an environment, the values of the listed variables among them; longest first.
+
+    The list itself holds names, which are no secrets, although it is called as if it did.
+    """
+    values = {name: value for name, value in environ.items() if name != SECRET_NAMES}
+    return secret_values(values, secret_names(environ))
 
 
-def hidden_bytes(environ: Mapping[str, str]) -> tuple[bytes, ...]:
-    """The values of the listed variables alone, longest first: they are masked in every line that is passed on."""
-    values = {environ.get(name, "") for name in secret_names(environ)}
-    return tuple(
-        value.encode("utf-8", "surrogateescape")
-        for value in sorted(values, key=len, reverse=True)
-        if len(value) >= SHORTEST_SECRET
-    )
+def secret_bytes(secrets: tuple[str, ...]) -> tuple[bytes, ...]:
+    """The same as bytes, for `mask_bytes`; longest first."""
+    return tuple(sorted(map(to_bytes, secrets), key=len, reverse=True))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 
-from trainshed.base.secrets import mask_text
 from trainshed.machine.signals import SignalPipe, stop_raises
 
 from ..display.screen import Screen
@@ -80,7 +79,7 @@ class Attempts:
         reason = verdict.reason.splitlines()[0]
         left = f"{self.retries} more {'retry' if self.retries == 1 else 'retries'} after this one"
         self.screen.say(f"failed: {reason}: trying again, {left}")
-        self.status.to("Restarting", mask_text(f"Attempt {self.number + 1} failed: {reason}", self.status.secrets))
+        self.status.to("Restarting", f"Attempt {self.number + 1} failed: {reason}")
 
     def _one(self) -> Ending:
         """Starts the hosts, watches them to their end, brings home what they made, removes them."""

@@ -139,13 +139,13 @@ class Execution:
             self.run = self.again
             before = _read(f"{self.run.folder}/status.json")
             self.attempts_before = layout.attempts(self.run.folder)
-            self.status = StatusFile(self.run, before=before)
+            self.status = StatusFile(self.run, before=before, secrets=self.screen.secrets)
         else:
             self.run = layout.claim(layout.plan(self.job, in_containers=self.backend.in_containers, now=now))
-            self.status = StatusFile(self.run)
-        self.status.secrets = self.screen.secrets
+            self.status = StatusFile(self.run, secrets=self.screen.secrets)
         self.placing = now
-        write_atomic(f"{self.run.folder}/job.json", json.dumps(described(self.run, self.backend.place), indent=2) + "\n")
+        about = described(self.run, self.backend.place, self.screen.secrets)
+        write_atomic(f"{self.run.folder}/job.json", json.dumps(about, indent=2) + "\n")
         index.note(self.run, self.environ)
         self.started(self.run)
 

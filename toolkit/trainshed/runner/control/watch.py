@@ -143,6 +143,9 @@ class Watch:
                 self.check_deadlines()
                 if self.living:
                     self.screen.status(self.describe)
+        for problem in dict.fromkeys(stream.log_problem for pair in self.streams.values() for stream in pair):
+            if problem:
+                self.screen.say(f"warning: {problem}")
         return Ending(
             hosts=tuple(self.ended),
             stop_signal=self.stop_signal,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 
-from trainshed.base.secrets import mask_mapping, mask_text
+from trainshed.base.secrets import mask_mapping, mask_text, mask_value
 from trainshed.base.units import duration, size
 
 from ..files.code import survey
 from ..files.platform_files import config_files
 from ..files.run import Run
+from ..job.references import secrets_of
 from .summary import shown
 
 
@@ -39,10 +40,10 @@ def describe(run: Run, interface: str, commands: list[tuple[str, str]]) -> str:
     rows.append(("checkpoints", shown(run.checkpoints) + ("" if job.checkpoints else " (of this run alone)")))
     limit = duration(job.max_runtime_seconds) if job.max_runtime_seconds else "none"
     rows.append(("limits", f"time {limit}, grace after a stop signal {duration(job.grace_seconds)}"))
-    rows += [("variable", f"{name}={value}") for name, value in sorted(mask_mapping(job.environment).items())]
+    secrets = secrets_of(job, {})
+    rows += [("variable", f"{name}={value}") for name, value in sorted(mask_mapping(job.environment, secrets).items())]
     host = run.hosts[0]
     for name, value in config_files(job, run.name, host.name, host.base, interface).items():
-        shown_value = mask_mapping(value) if isinstance(value, dict) else value
-        rows.append(("file", f"{os.path.join('input/config', name)} {json.dumps(shown_value)}"))
+        rows.append(("file", f"{os.path.join('input/config', name)} {json.dumps(mask_value(value, secrets))}"))
     rows += [("start", f"{name}: {command}") for name, command in commands]
-    return "".join(f"{name:<12}{mask_text(text)}\n" for name, text in rows)
+    return "".join(f"{name:<12}{mask_text(text, secrets)}\n" for name, text in rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from trainshed.base.secrets import MASK
+from trainshed.base.secrets import longest_first, mask_bytes, to_bytes
 from trainshed.machine.streams import read_block
 
 from ..files.metrics import Metrics
@@ -36,7 +36,10 @@ class HostStream:
     ) -> None:
         self.fd, self.screen, self.metrics, self.log, self.error = fd, screen, metrics, log, error
         self.tag = tag.encode()
-        self.secrets = [secret.encode() for secret in secrets]
+        self.secrets = tuple(map(to_bytes, longest_first(secrets)))
+        # Of a line that is passed on in pieces so much is kept back: a secret may have begun there.
+        self.begun = max((len(secret) - 1 for secret in self.secrets), default=0)
+        self.log_problem = ""
         self.pending = b""
         self.open = True
         os.set_blocking(fd, False)
@@ -57,8 +60,14 @@ class HostStream:
         if not cut and len(data) < LONGEST_LINE:
             self.pending = data
             return len(block)
-        self.pending = data[cut:] if cut else b""
-        self._pass_on(data[:cut] if cut else data + b"\n")
+        if cut:
+            self.pending = data[cut:]
+            self._pass_on(data[:cut])
+        else:
+            data = mask_bytes(data, self.secrets)
+            cut = max(1, len(data) - self.begun)
+            self.pending = data[cut:]
+            self._pass_on(data[:cut] + b"\n")
         return len(block)
 
     def close(self) -> None:
@@ -68,15 +77,20 @@ class HostStream:
         self.open, self.pending = False, b""
 
     def _keep(self, block: bytes) -> None:
+        """Appends to the log. A full disk costs the rest of the log, never the job: a log with holes would mislead."""
+        if self.log_problem:
+            return
         try:
-            self.log.write(block)
-        except (OSError, ValueError):  # a full disk costs the log, never the job
-            pass
+            view = memoryview(block)
+            while view:
+                view = view[self.log.write(view) :]
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is closed"
+            self.log_problem = f"the log {self.log.name} ends early: {why}"
 
     def _pass_on(self, lines: bytes) -> None:
         if self.secrets:
-            for secret in self.secrets:
-                lines = lines.replace(secret, MASK.encode())
+            lines = mask_bytes(lines, self.secrets)
             self._keep(lines)
         self.metrics.scan(lines)
         try:

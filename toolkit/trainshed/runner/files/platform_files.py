@@ -6,7 +6,7 @@ import json
 from operator import attrgetter
 from typing import Any
 
-from trainshed.base.secrets import MASK, mask_mapping, mask_text, secret_values
+from trainshed.base.secrets import MASK, longest_first, mask_mapping, mask_value, secret_values
 from trainshed.contract.config import DEFAULT_GROUP
 
 from ..job.encode import encode
@@ -14,12 +14,12 @@ from ..job.fields import every
 from ..job.job import S3, Distribution, Job
 
 
-def shown_hyperparameters(job: Job) -> dict[str, str]:
-    """The job's own hyperparameters as the platform holds them, secrets masked."""
-    masked = mask_mapping(job.hyperparameters)
-    secrets = secret_values(job.hyperparameters)
+def shown_hyperparameters(job: Job, secrets: tuple[str, ...] = ()) -> dict[str, str]:
+    """The job's own hyperparameters as the platform holds them; their secrets and the given ones are masked."""
+    hidden = longest_first({*secrets, *secret_values(job.hyperparameters)})
+    masked = mask_mapping(job.hyperparameters, hidden)
     return {
-        name: MASK if masked[name] == MASK else mask_text(encode(value), secrets)
+        name: MASK if masked[name] == MASK else str(mask_value(encode(value), hidden))
         for name, value in job.hyperparameters.items()
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from trainshed.base.errors import TrainshedError, did_you_mean
 from trainshed.base.files import read_bytes
+from trainshed.base.secrets import longest_first
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.contract.wire.variables import SECRET_NAMES
 
@@ -50,10 +51,14 @@ def look_up(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def secrets_of(job: Job, looked_up: Mapping[str, str]) -> tuple[str, ...]:
-    """Everything that must never be shown: values of references, and of names that say so. Longest first."""
-    named = environment_secrets({**job.environment, **job.hyperparameters})
-    referred = environment_secrets(looked_up)
-    return tuple(sorted({*named, *referred}, key=lambda value: (-len(value), value)))
+    """Everything that must never be shown: values of references, and of names that say so, at any depth. Longest first.
+
+    Args:
+        looked_up: what `look_up` has found, {} where nothing is started.
+    """
+    nested = {"config": job.config, "parameters": job.distribution.parameters, "tags": job.tags}
+    named = environment_secrets({**nested, **job.environment, **job.hyperparameters})
+    return longest_first({*named, *environment_secrets(looked_up)})
 
 
 def _value(name: str, reference: Reference, environ: Mapping[str, str]) -> str:

@@ -25,6 +25,9 @@ def job_file(job: Job, comment: str) -> str:
     lines = [f"# {comment}"]
     for name, value in job_fields(job).items():
         if not isinstance(value, dict) or not value:
+            if MASK in flow(value):
+                lines.append(f"# {name}: held a secret, which was not kept; write it again")
+                continue
             lines.append(f"{name}: {flow(value)}")
             continue
         lines.append(f"{name}:")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from trainshed.base.errors import exit_status
-from trainshed.base.secrets import MASK, is_secret_name
+from trainshed.base.secrets import MASK, is_secret_name, mask_mapping
 from trainshed.contract.wire.variables import CLIENT_OF
 from trainshed.machine.hardware import probe
 from trainshed.machine.processes import die_with_parent
@@ -21,7 +21,7 @@ from ..files.grace import REPORT_SECONDS
 from ..files.owner import caller, hand_over
 from ..files.run import Run
 from ..job.job import Job
-from ..job.references import look_up
+from ..job.references import look_up, secrets_of
 from . import gpus
 from .base import Exit, RunningHost
 from .cleanup import remove_all
@@ -224,10 +224,8 @@ class Containers:
         rows = [("network", shlex.join([*self.machine.engine.command, *create_network(run)]))] if network_name(run) else []
         for index, host in enumerate(run.hosts):
             arguments, variables = create(run, index, self.machine)
-            shown = [
-                f"{part}={MASK if is_secret_name(part) else variables[part]}" if part in variables else _masked(part)
-                for part in arguments
-            ]
+            masked = mask_mapping(variables, secrets_of(self.job, {}))
+            shown = [f"{part}={masked[part]}" if part in masked else _masked(part) for part in arguments]
             rows.append((host.name, shlex.join([*self.machine.engine.command, *shown])))
         return rows
 

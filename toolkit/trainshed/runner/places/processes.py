@@ -11,7 +11,7 @@ from functools import partial
 
 import trainshed
 from trainshed.base.errors import LaunchError, exit_status
-from trainshed.base.secrets import MASK, is_secret_name
+from trainshed.base.secrets import mask_mapping
 from trainshed.contract.wire.variables import ENTRYPOINTS, LOG_LEVEL, PREFIX, RUN_ID, of_setting
 from trainshed.machine.cgroup import cpus
 from trainshed.machine.network import free_port
@@ -19,7 +19,7 @@ from trainshed.machine.processes import die_with_parent
 
 from ..files.run import Host, Run
 from ..job.job import Job
-from ..job.references import look_up
+from ..job.references import look_up, secrets_of
 from . import gpus
 from .base import Exit, RunningHost
 from .leftovers import end_leftovers, remove_scratch
@@ -130,7 +130,7 @@ class Processes:
         rows = []
         for index, host in enumerate(run.hosts):
             own = _own(run, index, host, self.environ, ("(a free one)", "(another)"))
-            shown = [f"{name}={MASK if is_secret_name(name) else value}" for name, value in sorted(own.items())]
+            shown = [f"{name}={value}" for name, value in sorted(mask_mapping(own, secrets_of(self.job, {})).items())]
             rows.append((host.name, " ".join([*shown, "train"])))
         return rows
 

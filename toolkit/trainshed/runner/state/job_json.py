@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from trainshed.base.secrets import mask_mapping
+from trainshed.base.secrets import mask_arguments, mask_leaves, mask_mapping
 
 from ..files.platform_files import shown_hyperparameters
 from ..files.run import Run
@@ -19,16 +19,22 @@ from .status import iso
 FORMAT = 1
 
 
-def described(run: Run, engine: str = "") -> dict[str, object]:
+def described(run: Run, engine: str = "", secrets: tuple[str, ...] = ()) -> dict[str, object]:
     """`job.json`: the job as it was understood, secrets masked, and where and when it was started.
 
     Args:
         engine: where the container engine is that has the hosts.
+        secrets: values that are masked wherever they stand.
     """
     job = asdict(run.job)
-    job["hyperparameters"] = shown_hyperparameters(run.job)
-    job["environment"] = mask_mapping(run.job.environment)
-    job["tags"] = mask_mapping(run.job.tags)
+    job["hyperparameters"] = shown_hyperparameters(run.job, secrets)
+    for name in ("environment", "tags", "config"):
+        job[name] = mask_mapping(job[name], secrets)
+    job["distribution"]["parameters"] = mask_mapping(run.job.distribution.parameters, secrets)
+    job["places"] = {name: _masked_place(given, secrets) for name, given in run.job.places.items()}
+    for name in ("entrypoint", "program", "notes", "channels"):
+        job[name] = mask_leaves(job[name], secrets)
+    job["arguments"] = mask_arguments(list(run.job.arguments), secrets)
     host = run.hosts[0]
     return {
         "format": FORMAT,
@@ -42,6 +48,11 @@ def described(run: Run, engine: str = "") -> dict[str, object]:
         "directory": os.getcwd(),
         "job": job,
     }
+
+
+def _masked_place(given: dict[str, Any], secrets: tuple[str, ...]) -> dict[str, Any]:
+    """What the job says of a place; its `secrets` are names of secrets that are kept there, not their values."""
+    return {**mask_mapping(given, secrets), **{name: given[name] for name in ("secrets",) if name in given}}
 
 
 def job_of(data: dict[str, Any]) -> Job:

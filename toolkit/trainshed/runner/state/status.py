@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from trainshed.base.files import write_atomic
-from trainshed.base.secrets import MASK, mask_mapping, mask_text
+from trainshed.base.secrets import MASK, mask_arguments, mask_leaves, mask_mapping, mask_text
 
 from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
@@ -43,23 +43,33 @@ class StatusFile:
 
     Args:
         before: the file of a run that is taken up again; its transitions and times stay. first: what it does then.
+        secrets: values that are masked in what it says.
+
+    Attributes:
+        problem: why the file is not as it should be, "" while it is.
     """
 
     def __init__(
-        self, run: Run, now: float | None = None, before: dict[str, Any] | None = None, first: str = "Restarting"
+        self,
+        run: Run,
+        now: float | None = None,
+        before: dict[str, Any] | None = None,
+        first: str = "Restarting",
+        secrets: tuple[str, ...] = (),
     ) -> None:
         self.run = run
+        self.secrets = secrets
+        self.problem = ""
         self.path = f"{run.folder}/status.json"
         before = before or {}
         self.transitions: list[dict[str, Any]] = list(before.get("SecondaryStatusTransitions") or [])
-        self.data: dict[str, Any] = {**described(run), "CreationTime": iso(run.started)}
+        self.data: dict[str, Any] = {**described(run, secrets), "CreationTime": iso(run.started)}
         for name in ("TrainingStartTime", "TrainingTimeInSeconds", "BillableTimeInSeconds"):
             if name in before:
                 self.data[name] = before[name]
         self.data["Trainshed"] = {"RunId": run.id, "Runner": identity.mine(), **identity.of_folder(run.folder)}
         if run.job.tags:
-            self.data["Trainshed"]["Tags"] = mask_mapping(run.job.tags)
-        self.secrets: tuple[str, ...] = ()
+            self.data["Trainshed"]["Tags"] = mask_mapping(run.job.tags, secrets)
         self.attempts: list[dict[str, Any]] = list((before.get("Trainshed") or {}).get("Attempts") or [])
         # What earlier runners counted; the time between two runners does not count.
         self.seconds_before = float(before.get("TrainingTimeInSeconds") or 0)
@@ -73,7 +83,8 @@ class StatusFile:
         now = time.time() if now is None else now
         if self.transitions:
             self.transitions[-1].setdefault("EndTime", iso(now))
-        entry = {"Status": secondary, "StartTime": iso(now), "StatusMessage": message or MESSAGES.get(secondary, "")}
+        said = mask_text(message, self.secrets) or MESSAGES.get(secondary, "")
+        entry = {"Status": secondary, "StartTime": iso(now), "StatusMessage": said}
         self.transitions.append(entry)
         status = "Stopping" if secondary == "Stopping" else "InProgress"
         if secondary == "Training":
@@ -98,7 +109,7 @@ class StatusFile:
             "ExitCode": verdict.exit_code,
             "FailedHost": verdict.failed_host,
             "Hosts": [
-                {"Host": end.name, "ExitCode": end.code, **({"Note": end.note} if end.note else {})}
+                {"Host": end.name, "ExitCode": end.code, **({"Note": mask_text(end.note, self.secrets)} if end.note else {})}
                 for end in (ending.hosts if ending else ())
             ],
         }
@@ -112,7 +123,7 @@ class StatusFile:
         if verdict.status == "Failed":
             fields["FailureReason"] = mask_text(verdict.reason, self.secrets)[:LONGEST_REASON]
         message = verdict.reason.splitlines()[0] if verdict.reason else ""
-        self.to(verdict.secondary, mask_text(message, self.secrets), now, **fields)
+        self.to(verdict.secondary, message, now, **fields)
         self.transitions[-1]["EndTime"] = iso(now)
         self.data["TrainingJobStatus"] = verdict.status
         self._write(now)
@@ -140,7 +151,7 @@ def savings(data: dict[str, Any]) -> float | None:
     return (1 - billable / training) * 100
 
 
-def described(run: Run) -> dict[str, Any]:
+def described(run: Run, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields that do not change, secrets masked."""
     job = run.job
     channels = input_data_config(job)
@@ -149,13 +160,13 @@ def described(run: Run) -> dict[str, Any]:
         "TrainingJobArn": f"arn:aws:sagemaker:local:000000000000:training-job/{run.name}",
         "TrainingJobStatus": "InProgress",
         "SecondaryStatus": "Starting",
-        "HyperParameters": shown_hyperparameters(job),
+        "HyperParameters": shown_hyperparameters(job, secrets),
         "AlgorithmSpecification": {
             **({"TrainingImage": job.image} if job.image else {}),
             "TrainingInputMode": "File",
             "MetricDefinitions": [{"Name": name, "Regex": regex} for name, regex in job.metric_definitions],
-            **({"ContainerEntrypoint": list(job.entrypoint)} if job.entrypoint else {}),
-            **({"ContainerArguments": list(job.arguments)} if job.arguments else {}),
+            **({"ContainerEntrypoint": mask_leaves(job.entrypoint, secrets)} if job.entrypoint else {}),
+            **({"ContainerArguments": mask_arguments(list(job.arguments), secrets)} if job.arguments else {}),
         },
         "InputDataConfig": [
             {
@@ -189,7 +200,7 @@ def described(run: Run) -> dict[str, Any]:
         "EnableManagedSpotTraining": job.spot is not None,
         "EnableNetworkIsolation": job.network_isolation,
         **({"RetryStrategy": {"MaximumRetryAttempts": job.retries}} if job.retries else {}),
-        "Environment": {**mask_mapping(job.environment), **dict.fromkeys(job.references, MASK)},
+        "Environment": {**mask_mapping(job.environment, secrets), **dict.fromkeys(job.references, MASK)},
     }
 
 

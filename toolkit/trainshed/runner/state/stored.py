@@ -220,5 +220,14 @@ def refuse_masked(job: Job, where: str) -> None:
         for name, value in values.items()
         if MASK in str(value)
     ]
+    for field, value in (
+        ("program", job.program),
+        ("entrypoint", job.entrypoint),
+        ("arguments", job.arguments),
+        ("config", job.config),
+        ("distribution", job.distribution.parameters),
+    ):
+        if MASK in str(value):
+            problems.append(Problem(where, "holds a secret, which was not kept: start a new run from the job file", field))
     if problems:
         raise JobError(problems)

@@ -28,7 +28,7 @@ from ...files.ending import Ending, HostEnd, Verdict
 from ...files.metrics import Metrics
 from ...files.run import Run
 from ...job.job import Job
-from ...job.references import look_up
+from ...job.references import look_up, secrets_of
 from ...state import index
 from ...state.job_json import described
 from ...state.records import failure_of, phases_of, record_of
@@ -100,7 +100,7 @@ def submit_and_follow(
     variables = (*job.environment, *job.references, *([SECRET_NAMES] if job.references else []))
     text = batch_script(run, options, train_command(environ), variables)
     if dry_run:
-        print(mask_text(text), end="")
+        print(mask_text(text, secrets_of(job, {})), end="")
         return 0
     signals = SignalPipe()
     try:
@@ -108,12 +108,13 @@ def submit_and_follow(
         with stop_raises("before the job was submitted"):
             client.check()
             secrets = look_up(job, environ)
+            screen.secrets = secrets_of(job, secrets)
             claimed = layout.claim(run)
             if claimed is not run:  # another run of this name was first
                 run, text = claimed, batch_script(claimed, options, train_command(environ), variables)
-            place(run, text, screen.say)
+            place(run, text, screen.say, screen.secrets)
             index.note(run, environ)
-        status = StatusFile(run)
+        status = StatusFile(run, secrets=screen.secrets)
         number = client.submit(f"{run.folder}/slurm/job.sh", {**environment_of(run, environ), **secrets})
         screen.say(f"{run.name}: job {number} of Slurm, {job.instances} node(s), in {shown(run.folder)}")
         status.data["Trainshed"] |= {"SlurmJobId": number}
@@ -133,14 +134,14 @@ def train_command(environ: Mapping[str, str]) -> str:
     return shlex.join([sys.executable, "-m", "trainshed.container.main"])
 
 
-def place(run: Run, script: str, say: Callable[[str], None] = lambda _: None) -> None:
+def place(run: Run, script: str, say: Callable[[str], None] = lambda _: None, secrets: tuple[str, ...] = ()) -> None:
     """Makes the run's folder. The nodes' names are Slurm's to say, so no file lists the hosts. Raises TrainshedError."""
     layout.place(run, interface="", say=say)
     for host in run.hosts:
         os.unlink(f"{host.folder}/input/config/resourceconfig.json")
     os.makedirs(f"{run.folder}/slurm", exist_ok=True)
     write_atomic(f"{run.folder}/slurm/job.sh", script)
-    write_atomic(f"{run.folder}/job.json", json.dumps(described(run), indent=2) + "\n")
+    write_atomic(f"{run.folder}/job.json", json.dumps(described(run, secrets=secrets), indent=2) + "\n")
 
 
 def environment_of(run: Run, environ: Mapping[str, str]) -> dict[str, str]:
