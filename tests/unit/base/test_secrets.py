@@ -188,7 +188,9 @@ def test_a_broken_line_without_secrets_is_shown_as_it_is() -> None:
 
 # A password with everything in it that any notation has to quote.
 AWKWARD = "p\"a's\\s w/\u00fcrd%&+\ud83d"
-KEY_FILE = "-----BEGIN PRIVATE KEY-----\nMIIEvgIBADANBgkqhkiG9w0B\nAQEFAASCBKgwggSkAgEAAoIB\nab1=\n-----END PRIVATE KEY-----\n"
+KEY_FILE = (
+    "-----BEGIN PRIVATE KEY-----\nMIIEvgIBADANBgkqhkiG9w0B\nAQEFAASCBKgwggSkAgEAAoIB\nab1=\n-----END PRIVATE KEY-----\n"
+)
 
 
 def in_json(value: object) -> str:
@@ -286,7 +288,13 @@ def test_json_in_a_text_is_masked_inside_and_stays_json() -> None:
 def test_command_lines_in_the_style_of_hydra_and_in_json_show_no_secrets() -> None:
     shown = mask_arguments(["wandb.api_key=abc", "+db.password=def", "lr=1", '{"api_key": "ghi"}', "https://x/?token=a"])
 
-    assert shown == [f"wandb.api_key={MASK}", f"+db.password={MASK}", "lr=1", f'{{"api_key": "{MASK}"}}', "https://x/?token=a"]
+    assert shown == [
+        f"wandb.api_key={MASK}",
+        f"+db.password={MASK}",
+        "lr=1",
+        f'{{"api_key": "{MASK}"}}',
+        "https://x/?token=a",
+    ]
 
 
 # --- a whole job -----------------------------------------------------------------------------------------------------
