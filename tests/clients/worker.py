@@ -7,6 +7,7 @@ print goes to a file for each job. It imports nothing of ours.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import logging
@@ -26,9 +27,8 @@ def sdk2_fit(job: dict[str, Any]) -> dict[str, Any]:
     local_code (whether the code stays here or goes by way of S3).
     """
     from sagemaker.inputs import TrainingInput
-    from sagemaker.local import LocalSession
 
-    session = LocalSession()
+    session = _local_session()
     # Compose's ten seconds after a stop are too few on a machine that has other things to do.
     patient = {"container_config": {"stop_grace_period": "120s"}}
     session.config = {"local": {"local_code": job.get("local_code", True), **patient}}
@@ -43,6 +43,29 @@ def sdk2_fit(job: dict[str, Any]) -> dict[str, Any]:
     }
     estimator.fit(inputs or None)
     return {"model_data": estimator.model_data, "job_name": estimator.latest_training_job.job_name}
+
+
+@functools.cache
+def _local_session() -> Any:
+    """One session for all jobs, in a process that has checked the schema of the SDK's configuration.
+
+    The SDK reads its configuration twenty times a job, and checks the configuration and its own schema each time. The
+    schema stays as it is, and checking it takes four seconds of each job's five.
+    """
+    from jsonschema.validators import validator_for
+    from sagemaker.config.config_schema import SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA
+    from sagemaker.local import LocalSession
+
+    validator = validator_for(SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA)
+    check = validator.check_schema
+    check(SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA)
+
+    def check_others(schema: Any, *arguments: Any, **options: Any) -> None:
+        if schema is not SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA:
+            check(schema, *arguments, **options)
+
+    validator.check_schema = check_others
+    return LocalSession()
 
 
 def sdk3_train(job: dict[str, Any]) -> dict[str, Any]:
