@@ -28,6 +28,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
+# The networks of tests are so small that two threads take several times as long as one: they wait for each other at full
+# speed. Before anybody imports torch, which asks once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 NAMES = {
     "hyperparameters": "hyperparameters.json",
     "resources": "resourceconfig.json",
