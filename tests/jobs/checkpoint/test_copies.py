@@ -73,7 +73,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["plain PyTorch", *(pytest.param(way, marks=pytest.mark.heavy) for way in list(WAYS)[1:])])
 def test_a_host_with_an_empty_disk_goes_on_where_an_interrupted_one_was(
     way: str, s3: dict[str, str], tmp_path: Path
 ) -> None:
