@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ torch: Any = pytest.importorskip("torch", reason="the programs need torch and nu
 
 PROGRAM = "image_classification.py"
 EPOCHS = 10
+ARGUMENTS = ("--epochs", str(EPOCHS), "--log_interval", "1")
 # A SIGTERM that comes between two lines of the program, however slow it and whoever watches it are.
 STOPPED_WHEN_IT_SAYS = """
 import builtins, signal
@@ -39,23 +40,55 @@ Module = Callable[[str], ModuleType]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, job: Path) -> tuple[Path, str]:
-    """The folder and the output of a job on two ranks that nothing interrupted."""
+def stopped(tmp_path_factory: pytest.TempPathFactory, job: Path) -> Iterator[tuple[Path, dict[str, str], str, str]]:
+    """A job on two ranks, of which one got SIGTERM: its folder, variables, output and rank 0's stderr."""
     root = tmp_path_factory.mktemp("job")
     variables = programs.job_folder(root, job / "digits", "train", "test")
-    return root, programs.run(PROGRAM, "--epochs", str(EPOCHS), cwd=root, ranks=2, **variables)
+    with programs.started(PROGRAM, *ARGUMENTS, cwd=root, ranks=2, **variables) as run:
+        run.wait_for("^metric train_loss=.* step=5$")
+        run.processes[1].send_signal(signal.SIGTERM)
+        yield root, variables, run.succeed(), run.errors[0]
+
+
+@pytest.fixture(scope="module")
+def stopped_at(stopped: tuple[Path, dict[str, str], str, str]) -> dict[str, Any]:
+    """What that job says of itself in metrics.json."""
+    return json.loads((stopped[0] / "output/data/metrics.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def trained(stopped: tuple[Path, dict[str, str], str, str], stopped_at: dict[str, Any]) -> Iterator[tuple[Path, str, str]]:
+    """The same folder once the job's second run has ended, that run's output, and rank 0's stderr."""
+    root, variables, *_ = stopped
+    with programs.started(PROGRAM, *ARGUMENTS, cwd=root, ranks=2, **variables) as run:
+        yield root, run.succeed(), run.errors[0]
 
 
 def state(path: Path) -> dict[str, Any]:
     return torch.load(path, weights_only=True)
 
 
-def test_two_ranks_learn_the_digits(trained: tuple[Path, str]) -> None:
-    root, output = trained
+def test_one_sigterm_stops_all_ranks_at_a_step_with_a_checkpoint(
+    stopped: tuple[Path, dict[str, str], str, str], stopped_at: dict[str, Any]
+) -> None:
+    _, _, output, errors = stopped
+    step = stopped_at["steps"]
+    assert not stopped_at["finished"] and 5 <= step < 21 * EPOCHS
+    assert f"trainshed: stopping after step {step}: SIGTERM received; saved as step-{step:012d}\n" in errors
+    assert "\nmodel: " in output and not programs.metrics(output, "test_accuracy")
+
+
+def test_the_next_run_goes_on_and_learns_the_digits(
+    stopped: tuple[Path, dict[str, str], str, str], stopped_at: dict[str, Any], trained: tuple[Path, str, str]
+) -> None:
+    root, output, errors = trained
+    assert f"trainshed: resumed from {root}/checkpoints/step-{stopped_at['steps']:012d} " in errors
     [(accuracy, step)] = programs.metrics(output, "test_accuracy")
     assert accuracy > 0.97
-    assert [step for _, step in programs.metrics(output, "train_loss")] == list(range(21, step + 1, 21))
-    assert len(programs.metrics(output, "validation_accuracy")) == EPOCHS
+    steps = [at for run in (stopped[2], output) for _, at in programs.metrics(run, "train_loss")]
+    assert steps == list(range(1, step + 1)), "the second run begins with the step after the first run's last"
+    assert step == 21 * EPOCHS
+    assert len(programs.metrics(stopped[2] + output, "validation_accuracy")) == EPOCHS
     assert all(rate > 0 for rate, _ in programs.metrics(output, "examples_per_second"))
     summary = json.loads((root / "output" / "data" / "metrics.json").read_text())
     assert summary["test_accuracy"] == pytest.approx(accuracy, abs=1e-5)
@@ -67,8 +100,8 @@ def test_two_ranks_learn_the_digits(trained: tuple[Path, str]) -> None:
     }
 
 
-def test_the_saved_model_predicts_as_well_as_was_measured(trained: tuple[Path, str], job: Path, tmp_path: Path) -> None:
-    root, output = trained
+def test_the_saved_model_predicts_as_well_as_was_measured(trained: tuple[Path, str, str], job: Path, tmp_path: Path) -> None:
+    root, output, _ = trained
     test = job / "digits" / "test" / "digits.npz"
     printed = programs.run(PROGRAM, "--predict", str(test), "--model_dir", str(root / "model"), cwd=tmp_path)
     answers = [json.loads(line) for line in printed.splitlines()]
@@ -79,7 +112,7 @@ def test_the_saved_model_predicts_as_well_as_was_measured(trained: tuple[Path, s
 
 
 def test_the_loaded_network_takes_raw_pixels_of_any_number_type(
-    program: ModuleType, trained: tuple[Path, str], job: Path
+    program: ModuleType, trained: tuple[Path, str, str], job: Path
 ) -> None:
     network, architecture = program.load(trained[0] / "model")
     assert architecture.classes == [str(digit) for digit in range(10)]
@@ -88,28 +121,14 @@ def test_the_loaded_network_takes_raw_pixels_of_any_number_type(
     assert not network.training
 
 
-def test_one_sigterm_stops_all_ranks_and_the_next_run_ends_as_if_there_had_been_none(
-    trained: tuple[Path, str], job: Path, tmp_path: Path
+@pytest.mark.heavy
+def test_a_job_on_two_ranks_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
+    trained: tuple[Path, str, str], job: Path, tmp_path: Path
 ) -> None:
+    """For one rank, `test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was`."""
     variables = programs.job_folder(tmp_path / "job", job / "digits", "train", "test")
-    arguments = ("--epochs", str(EPOCHS), "--log_interval", "1")
-    with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables) as first:
-        first.wait_for("^metric train_loss=.* step=5$")
-        first.processes[1].send_signal(signal.SIGTERM)
-        output = first.succeed()
-    stopped = json.loads((tmp_path / "job" / "output" / "data" / "metrics.json").read_text())
-    step = stopped["steps"]
-    assert not stopped["finished"] and 5 <= step < 21 * EPOCHS
-    name = f"step-{step:012d}"
-    assert f"trainshed: stopping after step {step}: SIGTERM received; saved as {name}\n" in first.errors[0]
-    assert "\nmodel: " in output and not programs.metrics(output, "test_accuracy")
-
-    with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2, **variables) as second:
-        output = second.succeed()
-    assert f"trainshed: resumed from {tmp_path}/job/checkpoints/{name} " in second.errors[0]
-    steps = [at for _, at in programs.metrics(output, "train_loss")]
-    assert steps[0] > step and steps[-1] == 21 * EPOCHS
-    through, resumed = state(trained[0] / "model" / "model.pt"), state(tmp_path / "job" / "model" / "model.pt")
+    programs.run(PROGRAM, *ARGUMENTS, cwd=tmp_path, ranks=2, **variables)
+    through, resumed = state(tmp_path / "job/model/model.pt"), state(trained[0] / "model/model.pt")
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
 
@@ -195,7 +214,7 @@ def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Callabl
             "output_data_dir": tmp_path / "output",
             "epochs": 3,
             "batch_size": 8,
-            "width": 4,
+            "width": 8,  # torch 2.13 corrupts its memory in the backward pass of 4 channels on one thread
             "device": "cpu",
             **changed,
         }
@@ -272,12 +291,28 @@ def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(program.Training, "step", interrupted)
 
 
+def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
+    program: ModuleType, options: Callable[..., Namespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hp = options(augment="shift")
+    trained_here(program, hp)
+    through = state(Path(hp.model_dir) / "model.pt")
+    hp = Namespace(**{**vars(hp), "checkpoint_dir": Path(hp.model_dir).parent / "checkpoints"})
+    with monkeypatch.context() as patch:
+        stop_at(9, program, patch)
+        assert trained_here(program, hp).at.step == 9
+    assert not all(torch.equal(through[name], at_nine) for name, at_nine in state(Path(hp.model_dir) / "model.pt").items())
+    trained_here(program, hp)
+    resumed = state(Path(hp.model_dir) / "model.pt")
+    assert all(torch.equal(through[name], resumed[name]) for name in through)
+
+
 def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, options: Callable[..., Namespace]) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
     trained_here(program, options(checkpoint_dir=folder))
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for changed, reason in (
-        ({"width": 8}, r"model/layers\.0\.weight has the shape .*, in the checkpoint .*"),
+        ({"width": 16}, r"model/layers\.0\.weight has the shape .*, in the checkpoint .*"),
         ({"optimizer": "sgd"}, r"it is of another training \(its optimizer differs\)"),
     ):
         with pytest.raises(program.Problem, match=rf"^{folder}/step-\d+: {reason}: remove it to train from scratch, or use"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import signal
 from argparse import Namespace
@@ -63,32 +64,6 @@ def test_one_sigterm_stops_all_ranks_at_a_step_with_a_checkpoint(stopped: tuple[
     assert f"stopping after step {summary['steps']}: SIGTERM received; saved in {checkpoint}\n" in errors
     assert "validation_loss" not in summary
     assert not (root / "connections").exists()
-
-
-def test_a_job_interrupted_twice_ends_with_the_loss_of_one_that_never_was(job: Path, tmp_path: Path) -> None:
-    # Rank 0 prints two lines a step into a pipe of 4 KiB, so it cannot run away from whoever reads them.
-    arguments = (*TINY, "--max_steps", "250", "--log_interval", "1", "--dropout", "0.1")
-
-    def losses(output: str) -> list[tuple[float, int]]:
-        return programs.metrics(output, "train_loss")
-
-    variables = programs.job_folder(tmp_path / "straight", job / "text", "train", "validation")
-    straight = programs.run(PROGRAM, *arguments, cwd=tmp_path, **variables)
-    variables = programs.job_folder(tmp_path / "job", job / "text", "train", "validation")
-    pieces = []
-    stops = [0]
-    for _ in range(2):
-        with programs.started(PROGRAM, *arguments, cwd=tmp_path, **variables) as run:
-            run.wait_for("^metric train_loss=")
-            run.processes[0].send_signal(signal.SIGTERM)
-            pieces += losses(run.succeed())
-        summary = json.loads((tmp_path / "job/output/data/metrics.json").read_text())
-        stops.append(summary["steps"])
-        assert not summary["finished"]
-    assert 0 < stops[1] < stops[2] < 250
-    last = programs.run(PROGRAM, *arguments, cwd=tmp_path, **variables)
-    assert pieces + losses(last) == losses(straight)
-    assert programs.metrics(last, "validation_loss") == programs.metrics(straight, "validation_loss")
 
 
 def test_the_next_run_goes_on_learns_and_its_model_loads_and_measures_the_same(
@@ -252,6 +227,40 @@ def test_epochs_count_whole_passes_over_the_text(
     assert [step for _, step in programs.metrics(output, "validation_loss")] == [6, 12]
 
 
+def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
+    """Sends this process SIGTERM at the end of a step; the guard handles it."""
+    own = program.Reporter.on_log
+
+    def interrupted(reporter: Any, args: Any, state: Any, *others: Any, **named: Any) -> None:
+        own(reporter, args, state, *others, **named)
+        if state.global_step == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    patch.setattr(program.Reporter, "on_log", interrupted)
+
+
+def test_a_job_interrupted_twice_ends_with_the_loss_of_one_that_never_was(
+    program: ModuleType,
+    options: Callable[..., Namespace],
+    train: Callable[[Namespace], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hp = options(max_steps=30, log_interval=1, dropout=0.1)
+    straight = train(hp)
+    hp = Namespace(**{**vars(hp), "checkpoint_dir": tmp_path / "checkpoints"})
+    pieces = []
+    for step in (7, 21):
+        with monkeypatch.context() as patch:
+            stop_at(step, program, patch)
+            pieces += programs.metrics(train(hp), "train_loss")
+        summary = json.loads((tmp_path / "output/metrics.json").read_text())
+        assert step <= summary["steps"] == pieces[-1][1] <= step + 1 and not summary["finished"]
+    last = train(hp)
+    assert pieces + programs.metrics(last, "train_loss") == programs.metrics(straight, "train_loss")
+    assert programs.metrics(last, "validation_loss") == programs.metrics(straight, "validation_loss")
+
+
 def test_a_finished_training_is_not_repeated_but_evaluated(
     options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
 ) -> None:
@@ -269,26 +278,24 @@ def test_a_checkpoint_of_another_model_is_named(
         train(options(checkpoint_dir=tmp_path / "checkpoints", n_embd=32))
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"])
 def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
-    options: Callable[..., Namespace],
-    train: Callable[[Namespace], str],
-    tmp_path: Path,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(guard, "say", said.append)
     hp = options(checkpoint_dir=tmp_path / "checkpoints", max_steps=1)
     train(hp)
-    file = tmp_path / "checkpoints" / "checkpoint-1" / name
-    file.write_bytes(file.read_bytes()[:-30])
-    train(hp)
-    assert f"checkpoint-1 passed over: {name} has " in "\n".join(said)
-    file.unlink()
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"):
+        for number, damage in enumerate((lambda file: os.truncate(file, file.stat().st_size - 30), Path.unlink)):
+            folder = tmp_path / f"{name}-{number}"
+            shutil.copytree(tmp_path / "checkpoints", folder)
+            damage(folder / "checkpoint-1" / name)
+            said.clear()
+            assert guard.Guard(str(folder), "").newest() is None
+            assert f"checkpoint-1 passed over: {name} {('has ', 'is missing')[number]}" in "\n".join(said)
     said.clear()
-    train(hp)
-    assert f"checkpoint-1 passed over: {name} is missing" in "\n".join(said)
+    train(Namespace(**{**vars(hp), "checkpoint_dir": tmp_path / "optimizer.pt-0"}))
+    assert "checkpoint-1 passed over: optimizer.pt has " in "\n".join(said)
 
 
 def test_a_learning_rate_that_is_too_high_is_named(
@@ -327,9 +334,11 @@ def test_what_cannot_be_done_is_said(
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_missing_channel_is_one_line_and_status_1(tmp_path: Path) -> None:
-    variables = programs.job_variables(tmp_path, "validation")
-    with programs.started(PROGRAM, cwd=tmp_path, **variables) as run:
-        assert run.finish() == [1]
-    message = "the job has no channel train; add it, or set the hyperparameter demo_data to topics"
-    assert run.errors == [f"language_model: error: {message}\n"]
+def test_a_missing_channel_is_named(
+    program: ModuleType, outside_a_job: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in programs.job_variables(tmp_path, "validation").items():
+        monkeypatch.setenv(name, value)
+    message = "^the job has no channel train; add it, or set the hyperparameter demo_data to topics$"
+    with pytest.raises(program.Problem, match=message):
+        program.train(program.hyperparameters([]), program.World(0, 1, 0, torch.device("cpu")))
