@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 # One worker more than cores: some tests only wait. WORKERS=0 runs them one by one.
 WORKERS ?= $(shell echo $$((1 + $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
+MINUTES ?= 5
+SEED ?=
 # A part of the tests: every folder of this name below tests/, as in PART=runner, PART=unit, PART=images.
 PART ?=
 # $(call run_tests,MARKS): the tests of that part with these pytest marks.
@@ -16,7 +18,7 @@ define run_tests
 set -x; $(PYTEST) -m '$(1)' $$folders
 endef
 
-.PHONY: help demo test test-heavy test-unit check docs setup clean
+.PHONY: help demo test test-faults test-heavy test-unit check docs setup clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +31,9 @@ test: .venv/ready  ## every capability, or PART=runner; what needs containers ru
 
 test-heavy: .venv/ready  ## the costly variants that `make test` leaves out, or PART=runner (docs/evidence/heavy.md)
 	$(call run_tests,heavy)
+
+test-faults: .venv/ready  ## random faults at random moments, as long as MINUTES=5 says; SEED=... plays the same again (as root)
+	$(BIN)/python tests/faults/play --minutes '$(MINUTES)' --seed '$(SEED)'
 
 test-unit: .venv/ready  ## what is tested without whole jobs, within a minute
 	$(PYTEST) -m 'not heavy' tests/unit

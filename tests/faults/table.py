@@ -1,8 +1,9 @@
-"""Prints the failure table: what goes wrong, the exit status, how the failure file begins, and how long it all took.
+"""Makes the failure table: what goes wrong, the exit status, how the failure file begins, and how long it all took.
 
     python tests/faults/table.py [--containers] [WORD ...]
 
-With words, only the cases whose names hold one of them. Exit status 1 if a case does not end as it should.
+With words, only the cases whose names hold one of them; without, docs/evidence/failures.md is written anew. Exit status
+1 if a case does not end as it should.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from faults.container_cases import CASES as CONTAINER_CASES
 from faults.container_cases import DEAD_NODE, SHARED_MEMORY, TWO_NODES, run_container, run_two_nodes
 from faults.harness import Case, Ended, check, run_process
 from faults.process_cases import CASES as PROCESS_CASES
-from support import image_build
+from support import evidence, image_build
 from support.docker_cli import LABEL, Containers, docker
 
 BEGINNING = 200  # bytes of the failure file
@@ -81,20 +82,22 @@ def runs(with_containers: bool, words: list[str]) -> Iterator[tuple[Case, Callab
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the cases and prints their rows; returns the exit status."""
+    """Runs the cases, prints their rows, and writes the page of all; returns the exit status."""
     wrong = 0
-    print("| what goes wrong | exit status | the failure file begins | seconds |")
-    print("|---|---|---|---|")
+    rows = ["| what goes wrong | exit status | the failure file begins | seconds |", "|---|---|---|---|"]
     words = [argument for argument in arguments if argument != "--containers"]
     for case, run in runs("--containers" in arguments, words):
         with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
             end = run(Path(folder) / "ml")
-            print(row(case, end).replace(folder, "").replace(sys.executable, "python"), flush=True)
+            rows.append(row(case, end).replace(folder, "").replace(sys.executable, "python"))
+            print(rows[-1], flush=True)
             try:
                 check(case, end)
             except AssertionError as error:
                 wrong += 1
                 print(f"{case.name}: {error}", file=sys.stderr)
+    if not words:
+        evidence.write("failures", f"{len(rows) - 2} failures, {wrong} not as they should end.\n\n" + "\n".join(rows))
     return 1 if wrong else 0
 
 

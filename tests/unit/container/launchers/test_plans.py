@@ -296,6 +296,7 @@ def test_the_elastic_agent_is_one_process_a_host_and_host_0_serves_the_rendezvou
         *(sys.executable, "-m", "trainshed.container.launchers.elastic"),
         *("--nnodes=12", "--nproc-per-node=4", "--max-restarts=3"),
         *("--rdzv-id=my-job", "--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", f"--rdzv-conf=is_host={serves}"),
+        f"--log-dir={os.path.dirname(spec.env['TRAINSHED_AGENT_EVENTS'])}/agent",
         *("--no-python", sys.executable, "train.py", "--epochs", "3"),
     )
     assert (spec.rank, spec.label, spec.cwd) == (None, current, f"{job_tree.base}/code")

@@ -177,6 +177,7 @@ def _agent(launch: Launch) -> tuple[ProcessSpec, ...]:
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={cluster.address}:{cluster.port}",
         f"--rdzv-conf={','.join(rendezvous)}",
+        f"--log-dir={launch.scratch}/agent",  # by default a temporary folder that it leaves behind
         "--no-python",
         *launch.program.command,
         *launch.arguments,

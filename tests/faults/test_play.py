@@ -1,0 +1,119 @@
+"""Random schedules, played (`make test-faults` plays as many as one likes), and the rules that judge them."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from faults.play.rules import DONE, HEARD, UNHEARD, End, Played, problems
+from faults.play.schedule import FAULTS, MOMENTS, Fault, Schedule, draw
+
+PLAY = Path(__file__).with_name("play")
+# Always the same: who sees this fail has broken it, and plays it again by the name that is printed. Other seeds are for
+# `make test-faults`, which the CI runs with the commit as the seed.
+SEED, CASES = "make-test", 16
+
+
+def played(*arguments: str) -> None:
+    """Plays schedules; the test is skipped where that is impossible."""
+    done = subprocess.run([sys.executable, str(PLAY), *arguments], capture_output=True, text=True, timeout=1800)
+    if done.returncode == 2:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_few_random_schedules_end_as_they_must() -> None:
+    played("--seed", SEED, "--cases", str(CASES), "--at-once", "8")
+
+
+@pytest.mark.heavy
+def test_many_random_schedules_end_as_they_must() -> None:
+    played("--seed", SEED, "--first", str(CASES), "--cases", "300")
+
+
+# --- schedules ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_one_schedule_for_all_time() -> None:
+    assert draw("a", 7) == draw("a", 7) != draw("a", 8)
+    assert str(draw("a", 7)) == ("script, 2 host(s) of 1 rank(s), as process 1: cut algo-2 (10 s) 0.797 s after joining")
+
+
+def test_every_fault_is_drawn_at_every_moment_at_which_it_can_happen() -> None:
+    drawn = [draw("a", number) for number in range(6000)]
+
+    assert {fault.kind for one in drawn for fault in one.faults} == FAULTS.keys()
+    assert {fault.moment for one in drawn for fault in one.faults} == MOMENTS.keys()
+    assert all(one.hosts > 1 for one in drawn for fault in one.faults if fault.kind in ("cut", "loss", "slow"))
+    assert all(fault.host < one.hosts and fault.rank < one.ranks for one in drawn for fault in one.faults)
+    assert {one.hosts for one in drawn} == {1, 2, 3, 4} and len({one.launcher for one in drawn}) == 5
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------------
+
+DATA = b"weights" * 100
+WHOLE = hashlib.sha256(DATA).hexdigest().encode() + DATA
+
+
+def ended(number: int, status: int = 0, failure: str | None = None, **more: object) -> End:
+    """A host's end: success, unless it says otherwise."""
+    name = f"algo-{number}"
+    end = End(name, status, False, "", failure, status == 0, {f"model/model.{name}.0": WHOLE}, ())
+    return replace(end, **more)  # type: ignore[arg-type]
+
+
+def case(*ends: End, fault: Fault | None = None, how: str = DONE, **more: object) -> Played:
+    """A case in which one thing happened, or nothing."""
+    faults = (fault,) if fault else ()
+    schedule = Schedule("s", 1, "script", len(ends), 1, False, True, 4, 0.1, (0.0,) * len(ends), faults)
+    made = Played(schedule, ends, False, (), (), {0: how} if fault else {})
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+TERM = Fault("TERM", "training", 0.1, 0)
+STOPPED = "Interrupted: the script was stopped by SIGTERM"
+LOST = "ClusterError: algo-1 vanished"
+LATE = replace(TERM, moment="ending")
+
+GOOD = {
+    "success": case(ended(1), ended(2)),
+    "stopped well": case(ended(1, success=False), ended(2, success=False), fault=TERM, how=HEARD),
+    "stopped": case(ended(1, 143, STOPPED), ended(2, 143, STOPPED), fault=TERM, how=HEARD),
+    "too late": case(ended(1), fault=LATE, how=HEARD),
+    "killed before Python had handlers": case(ended(1, -15), ended(2, 69, LOST), fault=TERM, how=UNHEARD),
+    "host killed": case(ended(1, -9, killed=True), ended(2, 69, LOST), fault=Fault("kill host", "start", 0.0, 0)),
+    "cut": case(ended(1, 69, "ClusterError: algo-2"), ended(2, 69, LOST), fault=Fault("cut", "start", 0.0, 0)),
+}
+BAD = {
+    "did not end within 60 s": case(replace(ended(1), status=None), hung=True),
+    "left running: sleep": case(ended(1), left=("sleep",)),
+    "success and failure together": case(ended(1, failure="x", success=True)),
+    "traceback": case(ended(1, printed='File "/x/toolkit/trainshed/a.py", line 3, in f')),
+    "without a failure file": case(ended(1, 143), fault=TERM, how=HEARD),
+    "success without a whole model": case(ended(1, files={"model/model.algo-1.0": WHOLE[:-1]})),
+    "success without a whole model/model.algo-1.0": case(ended(1, files={})),
+    "step-2.algo-1.0 is not whole": case(ended(1, files={**ended(1).files, "checkpoints/step-2.algo-1.0": WHOLE[:-1]})),
+    "left in the temporary folder: a": case(ended(1, temporary=("a",))),
+    "several verdicts": case(ended(1, success=False), ended(2), fault=LATE, how=HEARD),
+    "several first causes": case(ended(1, 143, STOPPED), ended(2, 143, "Stopped: rank 0"), fault=TERM, how=HEARD),
+    "ended with success, not": case(ended(1), fault=TERM, how=HEARD),
+    "ended with 143, not 69": case(
+        ended(1, -9, killed=True), ended(2, 143, STOPPED), fault=Fault("kill host", "start", 0.0, 0)
+    ),
+    "does not name the cause": case(ended(1, 143, "Stopped: rank 0 was asked to stop"), fault=TERM, how=HEARD),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_end_as_it_must_be_has_no_problem(name: str) -> None:
+    assert problems(GOOD[name]) == []
+
+
+@pytest.mark.parametrize("problem", BAD)
+def test_an_end_that_must_not_be_is_told(problem: str) -> None:
+    assert any(problem in found for found in problems(BAD[problem])), problems(BAD[problem])
