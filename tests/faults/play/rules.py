@@ -127,7 +127,8 @@ def _verdict(played: Played) -> list[str]:
     found = [f"{end.name} ended with {end.verdict}, not {wanted}: {end.cause}" for end in born if end.verdict not in allowed]
     if len({end.verdict for end in born}) > 1:
         found.append(f"several verdicts: {', '.join(f'{end.name} {end.verdict}' for end in born)}")
-    causes = {end.cause for end in born if end.failure is not None}
+    # Where the first host is gone, each of the others has counted the seconds itself.
+    causes = {re.sub(r"for \d+ s", "for some s", end.cause) for end in born if end.failure is not None}
     apart = any(fault.kind in ("cut", "loss", "slow") or fault.seconds > LOST_AFTER for fault, _ in done)
     if len(causes) > 1 and not apart:
         found.append(f"several first causes: {sorted(causes)}")
