@@ -100,4 +100,6 @@ class _Loader(importlib.abc.Loader):
 def say(hook: str, line: str) -> None:
     """Prints one line on stderr, on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"trainshed: {_SIGNS.get(hook, 'compiler')}: {line}", file=sys.stderr, flush=True)
+        from trainshed.base.voice import tell
+
+        tell(f"{_SIGNS.get(hook, 'compiler')}: {line}")

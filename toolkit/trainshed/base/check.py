@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from .errors import one_line
 from .record import Record
 from .secrets import mask_text
 
@@ -46,7 +47,10 @@ def as_lines(checks: Iterable[Check]) -> str:
     checks = list(checks)
     width = max((len(check.name) for check in checks), default=0)
     lines = [
-        f"{check.level:<5} {check.name:<{width}}  {_one_line(check.message)}" + (f"; fix: {check.fix}" if check.fix else "")
+        one_line(
+            f"{check.level:<5} {check.name:<{width}}  {_one_line(check.message)}"
+            + (f"; fix: {check.fix}" if check.fix else "")
+        )
         for check in checks
     ]
     counts = {level: sum(check.level == level for check in checks) for level in ("fail", "warn", "ok")}

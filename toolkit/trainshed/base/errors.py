@@ -81,7 +81,7 @@ class Problem(Record):
         where = self.file + (f": {self.field}" if self.field else "")
         value = f" = {shorten(self.value)}" if self.value else ""
         suggestion = f" ({self.suggestion})" if self.suggestion else ""
-        return f"{where}{value}: {self.message}{suggestion}"
+        return one_line(f"{where}{value}: {self.message}{suggestion}")
 
 
 class TrainshedError(Exception):
@@ -90,10 +90,11 @@ class TrainshedError(Exception):
     exit_code = EXIT_USER
 
     def __init__(self, message: str, *, details: str = "", hint: str = "") -> None:
+        message = one_line(message)
         super().__init__(message)
         self.message = message
         self.details = details
-        self.hint = hint
+        self.hint = one_line(hint)
 
 
 class JobError(TrainshedError):
@@ -133,13 +134,36 @@ class ClusterError(TrainshedError):
 
 
 def visible(text: str) -> str:
-    """`text` with control characters spelled out (`\\x1b`): other people's text must not control the terminal."""
+    """Text of one or more lines with what is not to be seen spelled out (`\\x1b`, `\\u202e`).
+
+    Other people's text must neither control the terminal, nor turn itself around, nor make lines of its own: control
+    and format characters, unpaired surrogates and Unicode's line separators are escaped; line ends and tabs stay.
+    """
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter in "\n\t" or not (letter < " " or "\x7f" <= letter < "\xa0") else f"\\x{ord(letter):02x}"
-        for letter in text
-    )
+    return "".join(letter if letter in "\n\t" or _is_seen(letter) else _escaped(letter) for letter in text)
+
+
+def one_line(text: str) -> str:
+    """As `visible`, and line ends and tabs are escaped, too: for names and values in a message."""
+    if text.isprintable():
+        return text
+    return "".join(letter if _is_seen(letter) else _escaped(letter) for letter in text)
+
+
+_JOINERS = "\u200c\u200d"  # Persian words and families of emoji are written with them
+
+
+def _is_seen(letter: str) -> bool:
+    if letter.isprintable() or letter in _JOINERS:
+        return True
+    import unicodedata  # only where something is strange already
+
+    return unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _escaped(letter: str) -> str:
+    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(letter) or ascii(letter)[1:-1]
 
 
 def shorten(text: str, limit: int = 80) -> str:

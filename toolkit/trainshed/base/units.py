@@ -5,6 +5,8 @@ from __future__ import annotations
 
 def duration(seconds: float) -> str:
     """`0.42 s`, `12 s`, `1 min 05 s`, `2 h 03 min`."""
+    if not abs(seconds) < 1e15:  # no number, or none that anybody means
+        return f"{seconds} s"
     if seconds < 9.95:
         return f"{seconds:.2g} s" if seconds >= 0.01 else "0 s"
     whole = round(seconds)

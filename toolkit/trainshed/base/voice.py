@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+from .errors import one_line, visible
 from .secrets import mask_text
 
 TYPE_CHECKING = False
@@ -35,5 +38,13 @@ class Voice:
         return mask_text(text, self.secrets)
 
     def say(self, message: str) -> None:
-        """Shows a message, masked."""
-        self._write(self.mask(message))
+        """Shows a message, masked; what would control a terminal is spelled out."""
+        self._write(visible(self.mask(message)))
+
+
+def tell(line: str) -> None:
+    """Says a line on standard error, from inside the user's process or a small command; never raises."""
+    try:
+        print(f"trainshed: {one_line(line)}", file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):  # closed, or None
+        pass

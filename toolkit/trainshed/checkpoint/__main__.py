@@ -10,6 +10,9 @@ import os
 import sys
 import time
 
+from trainshed.base.errors import one_line
+from trainshed.base.voice import tell
+
 from . import folder as folders
 from . import sealed
 from .manifest import Damaged
@@ -77,9 +80,9 @@ def _list(path: str, verify: bool) -> int:
             rows[f"{path}/{name}"], bad = _sealed(f"{path}/{name}", verify)
             wrong += bad
     for name in sorted(rows, key=_step, reverse=True):
-        print(f"{os.path.basename(name)}  {rows[name]}")
+        print(one_line(f"{os.path.basename(name)}  {rows[name]}"))
     if not rows:
-        print(f"no checkpoints in {path}")
+        print(one_line(f"no checkpoints in {path}"))
     return int(verify and wrong > 0)
 
 
@@ -99,7 +102,7 @@ def _convert(path: str, file: str, model: str) -> int:
         size = export_weights(path, file, model)
     except (Damaged, ValueError, OSError) as error:
         return _fail(f"{path}: {error}")
-    print(f"{file}: {size / 1e6:.1f} MB")
+    print(one_line(f"{file}: {size / 1e6:.1f} MB"))
     return 0
 
 
@@ -112,7 +115,7 @@ def _age(created: float) -> str:
 
 
 def _fail(message: str) -> int:
-    print(f"trainshed: {message}", file=sys.stderr)
+    tell(message)
     return 2
 
 

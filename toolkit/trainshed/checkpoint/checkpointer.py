@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 
+from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
 
@@ -295,4 +295,4 @@ class Checkpointer:
 
     def _say(self, line: str, everywhere: bool = False) -> None:
         if self._ranks.rank == 0 or everywhere:
-            print(f"trainshed: {line}", file=sys.stderr, flush=True)
+            tell(line)

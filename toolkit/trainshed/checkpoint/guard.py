@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import time
 
+from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
 
@@ -63,7 +63,7 @@ def _root() -> str:
 def say(line: str, everywhere: bool = False) -> None:
     """Prints one line on stderr: on the first rank only, or with `everywhere` on each rank that calls it."""
     if everywhere or os.environ.get("RANK", "0") == "0":
-        print(f"trainshed: checkpoint=auto: {line}", file=sys.stderr, flush=True)
+        tell(f"checkpoint=auto: {line}")
 
 
 class Guard:

@@ -39,9 +39,10 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 
 import torch
+
+from trainshed.base.voice import tell
 
 from . import folder as folders
 from . import manifest as manifests
@@ -374,4 +375,4 @@ def _together(ranks: Ranks, path: str, action: Callable[[], Result]) -> list[Res
 
 
 def _say(line: str) -> None:
-    print(f"trainshed: {line}", file=sys.stderr, flush=True)
+    tell(line)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from trainshed.base.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, did_you_mean, visible
+from trainshed.base.errors import EXIT_INTERNAL, EXIT_JOB, TrainshedError, did_you_mean, one_line, visible
 from trainshed.contract.wire.variables import LOG_LEVEL
 
 # Command -> (arguments, what it does), in the order of `trainshed --help`.
@@ -113,7 +113,7 @@ def help_text() -> str:
 
 def say(message: str) -> None:
     """One line for a person, on standard error."""
-    print(f"trainshed: {visible(message)}", file=sys.stderr)
+    print(f"trainshed: {one_line(message)}", file=sys.stderr)
 
 
 def _origin(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from trainshed.base.errors import EXIT_SUCCESS
+from trainshed.base.errors import EXIT_SUCCESS, visible
 
 from .parser import Parser
 
@@ -35,7 +35,7 @@ def run(options: Namespace) -> int:
         runs = [facts.plain() for facts in pair]
         print(json.dumps({"runs": runs, "rows": [row.plain() for row in compared]}))
     else:
-        print(text_of(pair, compared), end="")
+        print(visible(text_of(pair, compared)), end="")
     if options.html:
         from trainshed.runner.tools.compare.page import write_page
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean
+from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean, one_line
 
 RUN_HELP = "the run: its name, the beginning of it, or its folder (default: the newest run)"
 
@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with one line and status 2."""
-        self.exit(EXIT_JOB, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        self.exit(EXIT_JOB, f"{self.prog}: {one_line(message)}; see `{self.prog} --help`\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuses a value that is not among the choices, with the nearest one."""

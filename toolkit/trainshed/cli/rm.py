@@ -26,5 +26,5 @@ def run(options: Namespace) -> int:
     for text in options.runs:
         stored = find(text, os.environ)
         remove(stored, os.environ, say, force=options.force)
-        print(stored.name)
+        print(stored.name, flush=True)
     return EXIT_SUCCESS

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
+
+from trainshed.base.numerals import whole
+from trainshed.base.voice import tell
 
 LONGEST = 300
 
@@ -11,20 +13,20 @@ LONGEST = 300
 def rank() -> int:
     """This process's rank, 0 outside a distributed job."""
     text = os.environ.get("RANK", "0")
-    return int(text) if text.isdigit() else 0
+    return whole(text) or 0
 
 
 def local_rank() -> int:
     """This process's rank on its host."""
     text = os.environ.get("LOCAL_RANK", "0")
-    return int(text) if text.isdigit() else 0
+    return whole(text) or 0
 
 
 def say(line: str, *, every_rank: bool = False) -> None:
     """One line on stderr, from the first rank unless each may have another."""
     if every_rank or rank() == 0:
         who = f"rank {rank()}: " if every_rank and os.environ.get("WORLD_SIZE", "1") != "1" else ""
-        print(f"trainshed: compiler: {who}{line}", file=sys.stderr, flush=True)
+        tell(f"compiler: {who}{line}")
 
 
 def reason_of(error: BaseException) -> str:

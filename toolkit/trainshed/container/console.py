@@ -16,7 +16,7 @@ def write(message: str) -> None:
     A run speaks through a `Voice` that writes here.
     """
     global _patience
-    text = "".join(f"trainshed: {line}\n" for line in message.splitlines())
+    text = "".join(f"trainshed: {line}\n" for line in message.rstrip("\n").split("\n"))
     data = text.encode("utf-8", "backslashreplace")
     try:
         # A terminal or pipe without a reader must not block the job: each piece waits for room.

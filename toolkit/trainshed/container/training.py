@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, NoJobError, TrainshedError
+from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, NoJobError, TrainshedError, visible
 from trainshed.base.voice import Voice
 from trainshed.contract.outcome import Failure, clear_outcome, writable
 from trainshed.contract.paths import Paths
@@ -228,7 +228,7 @@ def _welcome() -> None:
 def _print(text: str) -> None:
     """Prints to stdout, whatever its encoding, and also without a reader."""
     try:
-        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+        sys.stdout.buffer.write(visible(text).encode("utf-8", "backslashreplace") + b"\n")
         sys.stdout.flush()
     except OSError:
         pass

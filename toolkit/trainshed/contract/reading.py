@@ -6,6 +6,7 @@ import os
 import re
 
 from trainshed.base.errors import JobError, NoJobError, Problem, did_you_mean
+from trainshed.base.patterns import compiled
 from trainshed.base.reader import Fields, parse_json, printable, read_json
 
 from . import hyperparameters
@@ -352,7 +353,7 @@ class Reading:
             fields.problem("Name" if not name else "Regex", None, "is missing")
             return None
         try:
-            re.compile(regex)
+            compiled(regex)
         except (re.error, RecursionError, OverflowError) as error:
             self.warnings.append(f"metric {name!r}: ignored, because Python cannot compile its regex: {error}")
             return None

@@ -10,12 +10,12 @@ A job runs in a separate process. So it works in notebooks and in threads, and i
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from trainshed.base.errors import JobError, Problem, TrainshedError
+from trainshed.base.voice import tell
 from trainshed.contract.hyperparameters import SpelledFloat
 
 from .control.detached import start
@@ -223,4 +223,4 @@ def _node(value: Any) -> Node:
 
 
 def _say(message: str) -> None:
-    print(f"trainshed: {message}", file=sys.stderr)
+    tell(message)

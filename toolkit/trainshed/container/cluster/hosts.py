@@ -14,10 +14,10 @@ _NUMBERS = r"([0-9]+)"
 def natural_order(hosts: Iterable[str]) -> tuple[str, ...]:
     """Hosts without repeats, numbers in names compared as numbers: algo-2 before algo-10."""
 
-    def key(host: str) -> tuple[list[tuple[bool, int, str]], str]:
+    def key(host: str) -> tuple[list[tuple[bool, int, str, str]], str]:
         parts = re.split(_NUMBERS, host)
-        # Text and numbers take turns, so a number is only ever compared with a number.
-        return [(place % 2 == 0, int(part) if place % 2 else 0, part) for place, part in enumerate(parts)], host
+        # Text and numbers take turns, so a number is only ever compared with a number: the longer one is greater.
+        return [_part(place % 2 == 1, part) for place, part in enumerate(parts)], host
 
     unique = tuple(dict.fromkeys(hosts))
     return tuple(sorted(unique, key=key)) if len(unique) > 1 else unique  # one host: no pattern to compile
@@ -32,3 +32,8 @@ def resolves(host: str) -> bool:
     except (OSError, UnicodeError):
         return False
     return True
+
+
+def _part(number: bool, text: str) -> tuple[bool, int, str, str]:
+    digits = text.lstrip("0") if number else ""
+    return not number, len(digits), digits, text

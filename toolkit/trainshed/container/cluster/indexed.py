@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainshed.base.errors import JobError, Problem
+from trainshed.base.numerals import whole
 from trainshed.base.record import Record
 from trainshed.contract.cluster import Cluster
 from trainshed.machine.network import interface_to
@@ -25,9 +26,10 @@ class Counted(Record):
 def number(environ: Mapping[str, str], name: str) -> int:
     """A variable as a whole number of at least 0. Raises JobError."""
     text = environ.get(name, "")
-    if not text.isdigit():
+    value = whole(text)
+    if value is None:
         raise JobError([Problem(f"variable {name}", "must be a whole number", value=text)])
-    return int(text)
+    return value
 
 
 def cluster_of(counted: Counted, source: str) -> Cluster:

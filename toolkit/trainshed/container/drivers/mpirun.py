@@ -14,6 +14,8 @@ import os
 import sys
 from itertools import pairwise
 
+from trainshed.base.numerals import whole
+
 from .interfaces import DRIVER_VARIABLE, default, is_valid, list_interfaces, note
 
 TYPE_CHECKING = False
@@ -61,7 +63,9 @@ def corrected(
 def _correct_count(command: list[str]) -> list[str]:
     """Replaces the number of one host's slots by that of all; returns the message about it."""
     hosts = next((value for option, value in pairwise(command) if option in ("--host", "-host", "-H")), "")
-    slots = [int(number) if number.isdigit() else 1 for _, _, number in (host.partition(":") for host in hosts.split(","))]
+    slots = [
+        1 if whole(number) is None else int(number) for _, _, number in (host.partition(":") for host in hosts.split(","))
+    ]
     for index, (option, value) in enumerate(pairwise(command)):
         if option in _COUNTS and len(slots) > 1 and value == str(slots[0]):
             command[index + 1] = str(sum(slots))

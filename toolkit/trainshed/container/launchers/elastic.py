@@ -15,7 +15,7 @@ import os
 import sys
 import time
 
-from trainshed.base.voice import Voice
+from trainshed.base.voice import Voice, tell
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST, AGENT_PID
 
@@ -93,7 +93,7 @@ class Observer:
 
 def _print(text: str) -> None:
     """One line, among the ranks'."""
-    print(f"trainshed: {text}", file=sys.stderr, flush=True)
+    tell(text)
 
 
 def reason_of(rank: int, host: str, code: int, error_file: str) -> str:

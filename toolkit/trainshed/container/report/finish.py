@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.base.errors import EXIT_SUCCESS
+from trainshed.base.errors import EXIT_SUCCESS, visible
 from trainshed.contract.outcome import read_own_failure, write_failure, write_success
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ def _write_outcome(paths: Paths, result: TrainingResult, voice: Voice) -> None:
     try:
         if result.failure:
             own = read_own_failure(paths)
-            write_failure(paths, result.failure.text(), voice.mask)
+            write_failure(paths, result.failure.text(), lambda text: visible(voice.mask(text)))
             if own:
                 voice.say(f"the script gave its own reason: {own.splitlines()[0][:300]}")
         elif result.interruption is None and not (result.outcome and result.outcome.stopped_by):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from trainshed.base.errors import TrainshedError, did_you_mean
+from trainshed.base.errors import TrainshedError, did_you_mean, shorten
 from trainshed.base.record import Record
 
 from .variables import of_setting
@@ -160,8 +160,8 @@ def _convert(name: str, value: Any, where: str) -> Any:
         if kind is int and (isinstance(value, bool) or (isinstance(value, float) and value != int(value))):
             raise ValueError
         return kind(value)
-    except (KeyError, ValueError, TypeError):
-        raise PipelineError(f"{where}: {name} = {value!r}: not {kind.__name__}") from None
+    except (KeyError, ValueError, TypeError, OverflowError):
+        raise PipelineError(f"{where}: {name} = {shorten(repr(value))}: not {kind.__name__}") from None
 
 
 def _check(settings: PipelineSettings, where: str) -> None:

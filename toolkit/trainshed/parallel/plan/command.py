@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainshed.base.errors import TrainshedError
+from trainshed.base.voice import tell
 from trainshed.contract.wire.variables import PLAN_ONLY, of_setting
 
 from .arguments import read_plan_arguments
@@ -66,5 +67,5 @@ def run(options: Namespace) -> int:
     try:
         return plan_script(options.script, options.arguments, settings, options.output)
     except TrainshedError as error:
-        print(f"trainshed plan: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
+        tell(f"plan: {error.message}" + (f" ({error.hint})" if error.hint else ""))
         return error.exit_code

@@ -8,9 +8,8 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError
+from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError, visible
 from trainshed.base.files import write_atomic
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
@@ -30,6 +29,7 @@ from ..state import index
 from ..state.job_json import described
 from ..state.records import phases_of
 from ..state.status import StatusFile
+from ..state.stored import load
 from ..state.verdict import judge
 from .attempts import Attempts
 
@@ -70,7 +70,7 @@ def run_job(
             from ..display.dry_run import describe
 
             run = layout.plan(job, in_containers=backend.in_containers, now=time.time())
-            print(describe(run, backend.interface, backend.describe(run)), end="")
+            print(visible(describe(run, backend.interface, backend.describe(run))), end="")
             return 0
         return Execution(job, backend, screen, environ, again, started).run_to_the_end().verdict.exit_code
     except Interrupted as error:
@@ -137,7 +137,7 @@ class Execution:
         now = time.time()
         if self.again is not None:
             self.run = self.again
-            before = _read(f"{self.run.folder}/status.json")
+            before = load(self.run.folder).status
             self.attempts_before = layout.attempts(self.run.folder)
             self.status = StatusFile(self.run, before=before, secrets=self.screen.secrets)
         else:
@@ -222,12 +222,6 @@ class Execution:
         self.screen.say(f"uploading to {self.job.upload}")
         paths = [archive.path for archive in archives if archive.path]
         return archives_to(self.job.upload, self.run.name, paths, self.environ)[0]
-
-
-def _read(path: str) -> dict[str, Any]:
-    from ..state.stored import read_json
-
-    return read_json(path)
 
 
 def _could_not_run(error: Exception) -> Verdict:

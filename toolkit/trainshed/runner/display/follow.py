@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trainshed.base.errors import one_line
 from trainshed.base.units import duration
 
 from ..files.metrics import Metrics
@@ -109,8 +110,9 @@ def follow(
 
 def tagged(host: str, line: bytes, several: bool) -> bytes:
     """A line with its host before it, where there are several and the line does not say itself."""
-    tag = f"[{host}".encode()
-    return b"[" + host.encode() + b"] " + line if several and not line.startswith(tag) else line
+    name = one_line(host).encode()
+    tag = b"[" + name
+    return b"[" + name + b"] " + line if several and not line.startswith(tag) else line
 
 
 def rank_of(line: bytes) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from trainshed.base.errors import one_line, visible
 from trainshed.base.units import duration
 
 from ..state.status import savings
@@ -19,14 +20,15 @@ Standing = tuple[str, str]  # a run's status, and what more there is to say
 
 def table(runs: Iterable[tuple[Stored, Standing]], *, everything: bool) -> str:
     """`trainshed ps`: one line a run; those that are over only where everything is asked for."""
-    rows = [("NAME", "STATUS", "PHASE", "STARTED", "HOSTS", "FOLDER")]
+    rows: list[tuple[str, ...]] = [("NAME", "STATUS", "PHASE", "STARTED", "HOSTS", "FOLDER")]
     for run, (status, more) in runs:
         if run.ended and not everything:
             continue
         resources = run.status.get("ResourceConfig") or {}
         image = (run.status.get("AlgorithmSpecification") or {}).get("TrainingImage", "")
         hosts = f"{resources.get('InstanceCount', '?')} {'of ' + image if image else 'processes'}"
-        rows.append((run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder)))
+        row = (run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder))
+        rows.append(tuple(map(one_line, row)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
@@ -42,7 +44,7 @@ def ago(stamp: Any) -> str:
 def _seconds(stamp: Any) -> float:
     try:
         return datetime.fromisoformat(str(stamp)).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         return 0.0
 
 
@@ -69,7 +71,7 @@ def describe(run: Stored, standing: Standing) -> str:
         rows.append(("exit", str(run.ours["ExitCode"])))
     for number, one in enumerate(data.get("FinalMetricDataList") or []):
         value = one.get("Value")
-        text = f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+        text = f"{value:.6g}" if isinstance(value, float) else str(value)[:40]
         rows.append(("" if number else "metrics", f"{one.get('MetricName')} {text}"))
     for name, path in (
         ("model", f"{run.folder}/output/model.tar.gz"),
@@ -78,7 +80,8 @@ def describe(run: Stored, standing: Standing) -> str:
     ):
         if os.path.exists(path):
             rows.append((name, shown(path)))
+    rows = [(name, one_line(text)) for name, text in rows]
     lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
     if data.get("FailureReason"):
-        lines += ["", *(f"  {line}" for line in str(data["FailureReason"]).splitlines())]
+        lines += ["", *(f"  {line}" for line in visible(str(data["FailureReason"])).split("\n"))]
     return "\n".join(lines) + "\n"

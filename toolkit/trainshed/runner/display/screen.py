@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from trainshed.base.errors import visible
+from trainshed.base.errors import one_line, visible
 from trainshed.base.secrets import mask_text
 from trainshed.machine.streams import CONSOLE_BYTES, Console
 
@@ -47,7 +47,8 @@ class Screen:
     def say(self, message: str) -> None:
         """A message of the runner, on standard error."""
         self._clear()
-        self._own("".join(f"trainshed: {line}\n" for line in mask_text(message, self.secrets).splitlines()))
+        lines = visible(mask_text(message, self.secrets)).rstrip("\n").split("\n")
+        self._own("".join(f"trainshed: {line}\n" for line in lines))
         self._last_output = time.monotonic()
         self.flush()
 
@@ -86,7 +87,7 @@ class Screen:
         if now - self._last_drawn < REDRAW_SECONDS or self.err.size:
             return
         self._last_drawn = now
-        text = mask_text(line if isinstance(line, str) else line(), self.secrets)
+        text = one_line(mask_text(line if isinstance(line, str) else line(), self.secrets))
         width = _columns()
         self._status = text if len(text) < width else text[: max(0, width - 2)] + "…"
         self.err.put(_CLEAR + self._status.encode("utf-8", "replace"))

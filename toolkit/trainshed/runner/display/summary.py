@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from trainshed.base.errors import one_line
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration, size
 
@@ -56,6 +57,7 @@ def render(
     failures = [host.failure for host in run.hosts if host.name == verdict.failed_host and os.path.isfile(host.failure)]
     rows += [("failure", f"{shown(path)}  (traceback and last output)") for path in failures]
     rows.append(("folder", shown(run.folder)))
+    rows = [(name, one_line(text)) for name, text in rows]
     lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
     if verdict.status == "Failed" and verdict.reason:
         lines += ["", *(f"  {line}" for line in headline(verdict.reason))]

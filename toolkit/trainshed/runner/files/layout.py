@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
+from trainshed.base.numerals import whole
 from trainshed.base.secrets import is_secret_name
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.machine.archive import unpack
@@ -115,7 +116,7 @@ def put_aside(run: Run, attempt: int) -> None:
 def attempts(folder: str) -> int:
     """How many attempts have been put aside."""
     try:
-        return max((int(name) for name in os.listdir(f"{folder}/attempts") if name.isdigit()), default=0)
+        return max((whole(name) or 0 for name in os.listdir(f"{folder}/attempts")), default=0)
     except OSError:
         return 0
 

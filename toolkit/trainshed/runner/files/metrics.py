@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from trainshed.base.patterns import compiled
+
 LONGEST_SEARCH = 2.0  # seconds of CPU time of one regular expression on one line
 LONGEST_LINE = 16_384  # characters that regular expressions are tried on
 # Where a value was measured, not what was: these are not metrics.
@@ -49,7 +51,7 @@ class Metrics:
     @staticmethod
     def of(definitions: Iterable[tuple[str, str]]) -> Metrics:
         """For a job's definitions."""
-        return Metrics(tuple((name, re.compile(regex)) for name, regex in definitions))
+        return Metrics(tuple((name, compiled(regex)) for name, regex in definitions))
 
     def scan(self, block: bytes) -> None:
         """Takes whole lines."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from trainshed.base.numerals import whole
+
 from .run import RUNS, Run
 
 
 def caller(environ: Mapping[str, str]) -> tuple[int, int]:
     """(uid, gid) of the person: the caller, or who became root with sudo."""
-    if os.getuid() == 0 and environ.get("SUDO_UID", "").isdigit() and environ.get("SUDO_GID", "").isdigit():
-        return int(environ["SUDO_UID"]), int(environ["SUDO_GID"])
+    user, group = whole(environ.get("SUDO_UID", "")), whole(environ.get("SUDO_GID", ""))
+    if os.getuid() == 0 and user is not None and group is not None and max(user, group) < 1 << 32:
+        return user, group
     return os.getuid(), os.getgid()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -18,10 +17,11 @@ from .nodes import Node
 if TYPE_CHECKING:
     from typing import Any
 
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
-_DURATION = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)(s|m|min|h|)")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_DURATION = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)(s|m|min|h|)", re.ASCII)
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 MOST_DURATIONS = 100
+MOST_BYTES = 1 << 60
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -96,7 +96,7 @@ class Checker:
         if node is None:
             return row.default
         good = isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
-        if not good or not math.isfinite(node.value) or not row.low <= node.value <= row.high:
+        if not good or not row.low <= node.value <= row.high:
             self.problem(row.name, f"must be a number from {row.low:.12g} to {row.high:.12g}")
             return row.default
         return float(node.value)
@@ -121,7 +121,7 @@ class Checker:
             return None
         match = _SIZE.fullmatch(node.text.strip())
         size = int(float(match[1]) * (1 << _UNITS[match[2].lower()])) if match else 0
-        if size <= 0:
+        if not 0 < size < MOST_BYTES:
             self.problem(name, "must be a size like 2g or 512m")
             return None
         return size

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from trainshed.base.patterns import compiled
 from trainshed.base.reader import ascii_safe
 from trainshed.base.secrets import mask_text
 from trainshed.contract import hyperparameters
@@ -165,7 +166,7 @@ def _metric_definitions(fields: Checker, row: Field) -> Attributes:
             checker.problem(field, message, value="")
             continue
         try:
-            groups = re.compile(regex).groups
+            groups = compiled(regex).groups
         except (re.error, OverflowError, RecursionError) as error:
             checker.problem(field, f"is not a valid regular expression: {error}")
             continue

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from trainshed.base.errors import one_line
 from trainshed.base.secrets import MASK
 from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.paths import DEFAULT_BASE
@@ -22,7 +23,7 @@ def job_file(job: Job, comment: str) -> str:
     Args:
         comment: one line that says where the job comes from.
     """
-    lines = [f"# {comment}"]
+    lines = [f"# {one_line(comment)}"]
     for name, value in job_fields(job).items():
         if not isinstance(value, dict) or not value:
             if MASK in flow(value):
@@ -33,9 +34,8 @@ def job_file(job: Job, comment: str) -> str:
         lines.append(f"{name}:")
         for key, item in value.items():
             if MASK in flow(item):
-                lines.append(
-                    f"  # {key}: was a secret, which was not kept; give it by reference: {{env: NAME}}, {{file: PATH}}"
-                )
+                remedy = "give it by reference: {env: NAME}, {file: PATH}"
+                lines.append(f"  # {one_line(key)}: was a secret, which was not kept; {remedy}")
             else:
                 lines.append(f"  {flow(key)}: {flow(item)}")
     return "\n".join(lines) + "\n"

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, is_dataclass, replace
+from operator import attrgetter
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from trainshed.base.patterns import compiled
+from trainshed.base.reader import printable
 from trainshed.base.secrets import mask_arguments, mask_leaves, mask_mapping
+from trainshed.contract.config import CHANNEL_NAME
 
 from ..files.platform_files import shown_hyperparameters
 from ..files.run import Run
-from ..job.job import Channel, Distribution, Job, Reference, Resources, Spot
+from ..job.fields import every
+from ..job.job import ALL_GPUS, Job
 from ..job.nodes import RawText
 from . import identity
 from .status import iso
 
 FORMAT = 1
+_PATH_BELOW = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+_FILE = re.compile(r"[A-Za-z0-9_-]+\.json")
 
 
 def described(run: Run, engine: str = "", secrets: tuple[str, ...] = ()) -> dict[str, object]:
@@ -56,21 +64,65 @@ def _masked_place(given: dict[str, Any], secrets: tuple[str, ...]) -> dict[str, 
 
 
 def job_of(data: dict[str, Any]) -> Job:
-    """A job from `job.json`. Raises KeyError, TypeError, ValueError if the data does not describe one."""
-    fields = dict(data)
-    fields["hyperparameters"] = {str(name): RawText(str(text)) for name, text in data["hyperparameters"].items()}
-    fields["channels"] = tuple(Channel(**{**one, "files": tuple(one["files"])}) for one in data["channels"])
-    fields["distribution"] = Distribution(**data["distribution"])
-    fields["resources"] = Resources(**data["resources"])
-    fields["references"] = {name: Reference(**one) for name, one in data["references"].items()}
-    fields["metric_definitions"] = tuple((str(name), str(regex)) for name, regex in data["metric_definitions"])
-    spot = data["spot"]
-    fields["spot"] = Spot(**{**spot, "interrupt_after": tuple(spot["interrupt_after"])}) if spot else None
-    for name in ("entrypoint", "arguments", "notes"):
-        fields[name] = tuple(data[name])
-    job = Job(**fields)
-    if not 1 <= job.instances <= 512 or not re.fullmatch(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*", job.checkpoint_path):
+    """A job from `job.json`, whoever may have written that.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, OverflowError, re.error: the data does not describe one.
+    """
+    job: Job = _record(Job, data)
+    raw = {name: RawText(str(text)) for name, text in job.hyperparameters.items()}
+    job = replace(job, hyperparameters=raw)
+    if not 1 <= job.instances <= 512 or not _PATH_BELOW.fullmatch(job.checkpoint_path):
         raise ValueError("instances")
     if ".." in job.checkpoint_path.split("/"):
         raise ValueError("checkpoint_path")
+    names = [channel.name for channel in job.channels]
+    if not all(re.fullmatch(CHANNEL_NAME, name) and name not in (".", "..") for name in names):
+        raise ValueError("channels")
+    if not all(_FILE.fullmatch(name) for name in job.config):
+        raise ValueError("config")
+    for _, regex in job.metric_definitions:
+        compiled(regex)
+    _check_bounds(job)
     return job
+
+
+def _check_bounds(job: Job) -> None:
+    """Numbers are as a job file may have them. Raises ValueError."""
+    for name, row in every():
+        if row.kind not in ("whole", "number") or not row.attribute or (name.startswith("spot.") and job.spot is None):
+            continue
+        value = attrgetter(row.attribute)(job)
+        if value not in (row.default, None, ALL_GPUS) and not row.low <= value <= row.high:
+            raise ValueError(name)
+
+
+def _record(kind: Any, data: Any) -> Any:
+    """A dataclass from what `asdict` and JSON have made of it. Raises TypeError, ValueError."""
+    if not isinstance(data, dict):
+        raise TypeError(kind.__name__)
+    hints = get_type_hints(kind)
+    if unknown := data.keys() - hints.keys():
+        raise TypeError(f"{kind.__name__}: {sorted(unknown)}")
+    return kind(**{name: _value(hints[name], value) for name, value in data.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    """A value of the kind that an annotation says. Raises TypeError, ValueError."""
+    inner = get_args(hint)
+    if hint is Any:
+        return value
+    if is_dataclass(hint):
+        return _record(hint, value)
+    if get_origin(hint) in (Union, UnionType):  # with None
+        return None if value is None else _value(inner[0], value)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        kinds = [inner[0]] * len(value) if inner[-1] is ... else inner
+        return tuple(_value(kind, item) for kind, item in zip(kinds, value, strict=True))
+    if get_origin(hint) is dict and isinstance(value, dict):
+        return {_value(str, name): _value(inner[1], item) for name, item in value.items()}
+    if hint is float and type(value) in (int, float) and abs(value) < float("inf"):
+        return float(value)
+    if type(value) is hint and (hint is not str or printable(value)):
+        return value
+    raise TypeError(str(hint))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean
+from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean, one_line
 from trainshed.base.files import read_bytes
 from trainshed.base.secrets import MASK
 
@@ -19,6 +19,7 @@ from . import identity, index
 from .job_json import job_of
 from .status import ENDED
 
+LATEST = 1e11  # seconds since the epoch that a year of four digits has
 LARGEST = 16 << 20  # bytes of a file of ours
 _PLACE = re.compile(r"[\x21-\x7e]{1,300}")
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -43,7 +44,7 @@ class Stored:
     def name(self) -> str:
         """The run's name."""
         name = self.status.get("TrainingJobName") or self.about.get("run")
-        return name if isinstance(name, str) else os.path.basename(self.folder)
+        return one_line(name if isinstance(name, str) else os.path.basename(self.folder))
 
     @property
     def id(self) -> str:
@@ -127,8 +128,11 @@ class Stored:
         try:
             job = job_of(self.about["job"])
             hosts = hosts_of(job, self.folder, in_containers=self.in_containers)
-            return Run(job, self.name, self.id, self.folder, float(self.about["started_seconds"]), hosts)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            started = float(self.about["started_seconds"])
+            if not 0 <= started < LATEST:
+                raise ValueError("started_seconds")
+            return Run(job, self.name, self.id, self.folder, started, hosts)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, re.error) as error:
             raise TrainshedError(f"{self.folder}/job.json was not written by trainshed") from error
 
 
@@ -156,13 +160,31 @@ _SHAPE: dict[str, type] = {
 
 def _in_shape(status: dict[str, Any]) -> dict[str, Any]:
     """Without what is of another kind than a runner writes."""
-    good: dict[str, Any] = {name: value for name, value in status.items() if isinstance(value, _SHAPE.get(name, object))}
+    good: dict[str, Any] = {name: value for name, value in status.items() if _is_in_shape(name, value)}
     for name in ("SecondaryStatusTransitions", "FinalMetricDataList"):
         if name in good:
             good[name] = [entry for entry in good[name] if isinstance(entry, dict)]
+    if isinstance(ours := good.get("Trainshed"), dict) and "Attempts" in ours:
+        good["Trainshed"] = {**ours, "Attempts": [one for one in _entries(ours["Attempts"]) if _is_attempt(one)]}
     if "TrainingTimeInSeconds" not in good or "BillableTimeInSeconds" not in good:
         good.pop("TrainingTimeInSeconds", None)
     return good
+
+
+def _is_in_shape(name: str, value: Any) -> bool:
+    kind = _SHAPE.get(name, object)
+    return isinstance(value, kind) and (kind is not int or (type(value) is int and 0 <= value < LATEST))
+
+
+def _entries(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_attempt(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("Outcome"), str):
+        return False
+    seconds = value.get("Seconds")
+    return isinstance(seconds, (int, float)) and 0 <= seconds < LATEST
 
 
 def every(environ: Mapping[str, str]) -> list[Stored]:

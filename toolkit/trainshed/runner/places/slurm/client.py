@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainshed.base.errors import EXIT_NOT_FOUND, EXIT_UNAVAILABLE, TrainshedError
+from trainshed.base.numerals import whole
 
 ANSWER_SECONDS = 60.0
 PENDING, RUNNING = "PENDING", "RUNNING"
@@ -68,7 +69,7 @@ class Client:
         """Submits the script in a file; returns the job's number. Raises SlurmError."""
         done = self._run("sbatch", "--parsable", script, environment=environment)
         number = done.stdout.strip().partition(";")[0]
-        if done.returncode != 0 or not number.isdigit():
+        if done.returncode != 0 or whole(number) is not None:
             raise SlurmError(
                 f"sbatch refuses the job: {_reason(done)}", hint="pass further options with --sbatch NAME=VALUE"
             )
@@ -133,7 +134,7 @@ def parse_state(text: str) -> State:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return whole(text) or 0
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
