@@ -30,6 +30,23 @@ torch.set_num_threads(1)
 rank = int(os.environ.get("RANK", "0"))
 """
 
+# Layers of other shapes, so it is compiled as a whole: the smallest that has something to fuse.
+_PYRAMID = """
+class Pyramid(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = nn.Linear({width}, 8), nn.Linear(8, 5)
+    def forward(self, x):
+        return self.narrow(torch.tanh(self.wide(x)) * 2)
+
+def build():
+    return Pyramid()
+
+def batch(generator):
+    return torch.randn(4, {width}, generator=generator), torch.randint(0, 5, (4,), generator=generator)
+"""
+PYRAMID = _HEAD + _PYRAMID.format(width=6) + _LOOP.format(wrap="")
+
 # Convolutions, batch norm and a skip: blocks that are alike in kind, not in shape, so it is compiled as a whole.
 RESNET = (
     _HEAD
@@ -105,6 +122,37 @@ DDP = (
     + _LOOP.format(wrap="model = nn.parallel.DistributedDataParallel(model)")
     + _END
 )
+# As a whole and of a shape of its own, so that its graphs are in no cache before the two ranks meet them ...
+DDP_PYRAMID = (
+    _HEAD
+    + _GROUP
+    + _PYRAMID.format(width=7)
+    + _LOOP.format(wrap="model = nn.parallel.DistributedDataParallel(model)")
+    + _END
+)
+# ... and what it comes to in one process: the gradient of the mean of both ranks' losses.
+TOGETHER = (
+    _HEAD
+    + _PYRAMID.format(width=7)
+    + """
+torch.manual_seed(0)
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+generators = [torch.Generator().manual_seed(1 + rank) for rank in range(2)]
+losses = [[], []]
+for step in range(20):
+    optimizer.zero_grad()
+    for rank, generator in enumerate(generators):
+        x, y = batch(generator)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        (loss / 2).backward()
+        losses[rank].append(loss.item())
+    optimizer.step()
+for rank in range(2):
+    names = sorted("module." + name for name in model.state_dict())
+    print("LOSSES " + json.dumps({"rank": rank, "losses": losses[rank], "names": names}))
+"""
+)
 FSDP2 = (
     _HEAD
     + _GROUP
@@ -138,6 +186,50 @@ AUTOCAST = BLOCKS.replace(
     "    loss = torch.nn.functional.cross_entropy",
     "    with torch.autocast('cpu', torch.bfloat16):\n        loss = torch.nn.functional.cross_entropy",
 )
+
+# What makes torch give a frame up, as its own defects do.
+UNTRACEABLE = BLOCKS.replace(
+    "rank = int",
+    """
+from torch._dynamo import symbolic_convert
+def run(self):
+    raise RuntimeError("this was never thought of")
+symbolic_convert.InstructionTranslator.run = run
+rank = int""",
+    1,
+)
+
+# The Trainer with a model of two layers: what counts is who compiles it.
+SMALL_TRAINER = """
+import json, os
+import torch
+from transformers import Trainer, TrainingArguments
+
+torch.manual_seed(1)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = torch.nn.Linear(6, 8), torch.nn.Linear(8, 4)
+    def forward(self, x, labels):
+        return {"loss": torch.nn.functional.cross_entropy(self.narrow(torch.tanh(self.wide(x))), labels)}
+
+x = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+trainer = Trainer(
+    Model(),
+    TrainingArguments(
+        output_dir=os.environ["SM_OUTPUT_DATA_DIR"] + "/trainer", max_steps=20, per_device_train_batch_size=8,
+        logging_steps=1, report_to=[], disable_tqdm=True, save_strategy="no", seed=3, learning_rate=0.1, use_cpu=True,
+    ),
+    train_dataset=[{"x": row, "labels": row[:4].argmax()} for row in x],
+)
+trainer.train()
+losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+trainer.save_model(os.environ["SM_MODEL_DIR"])
+from safetensors import safe_open
+with safe_open(os.environ["SM_MODEL_DIR"] + "/model.safetensors", "pt") as file:
+    names = sorted(file.keys())
+print("LOSSES " + json.dumps({"rank": 0, "losses": losses, "names": names}), flush=True)
+"""
 
 TRAINER = """
 import json, os
