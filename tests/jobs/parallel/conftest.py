@@ -3,10 +3,45 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import ranks
+
+FOUND = pytest.StashKey[dict[str, list[Any] | ranks.Failed]]()
+
+
+@pytest.fixture
+def found(request: pytest.FixtureRequest) -> list[Any]:
+    """What each rank found for a test marked `on_ranks`; all such tests of its number of ranks share one start."""
+    node, known = request.node, request.session.stash.setdefault(FOUND, {})
+    if node.nodeid not in known:
+        world = world_of(node)
+        same = [item for item in request.session.items if world_of(item) == world]
+        known |= zip([item.nodeid for item in same], ranks.shared(world, [work_of(item) for item in same]), strict=True)
+    return ranks.result(known[node.nodeid])
+
+
+def world_of(item: pytest.Item) -> int:
+    """How many ranks a test asks for, 0 for none."""
+    mark = item.get_closest_marker("on_ranks")
+    world = mark.kwargs["world"] if mark else 0
+    return parameters_of(item)[world] if isinstance(world, str) else world
+
+
+def work_of(item: pytest.Item) -> ranks.Work:
+    """What each of them runs: the mark's arguments, then the test's parameters."""
+    mark = item.get_closest_marker("on_ranks")
+    assert mark is not None
+    return mark.args[0], (*mark.args[1:], *parameters_of(item).values())
+
+
+def parameters_of(item: pytest.Item) -> dict[str, Any]:
+    """The parameters of a test, by name."""
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
 
 
 @pytest.fixture(autouse=True, scope="session")

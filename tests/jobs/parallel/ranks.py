@@ -1,4 +1,13 @@
-"""Starts ranks of a pipeline as torchrun does, and collects what they found."""
+"""Starts ranks of a pipeline as torchrun does, and collects what they found.
+
+A start of ranks costs four seconds of CPU a rank, most checks far less. So tests say what their ranks have to run,
+
+    @pytest.mark.on_ranks("workers:train", {"partitions": 2}, world=2)
+    def test_...(found: list[Any]) -> None:
+
+with the test's parameters after the mark's arguments, and all tests of one number of ranks share a start (`shared`).
+`world` may be the name of a parameter.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +50,13 @@ def environment(rank: int, world: int, port: int, extra: dict[str, str] | None =
     }
 
 
-def start(
-    world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, out: str
-) -> list[subprocess.Popen[bytes]]:
-    """Starts `worker` (module:function in this folder) on each rank; its result is pickled to `out`/RANK."""
-    return start_script(world, str(HERE / "ranks.py"), worker, out, pickle.dumps(args).hex(), extra=extra)
+Work = tuple[str, tuple[Any, ...]]  # module:function in this folder, and its arguments
+
+
+def start(world: int, *works: Work, out: str) -> list[subprocess.Popen[bytes]]:
+    """Starts ranks that do one work after the other; the results are pickled to `out`/NUMBER.RANK."""
+    Path(out, "works").write_bytes(pickle.dumps(works))
+    return start_script(world, str(HERE / "ranks.py"), out)
 
 
 def start_script(
@@ -81,39 +93,91 @@ def run_script(world: int, *words: str, extra: dict[str, str] | None = None, cwd
     return logs
 
 
-def run(world: int, worker: str, *args: Any, extra: dict[str, str] | None = None, seconds: float = 400) -> list[Any]:
+def run(world: int, worker: str, *args: Any) -> list[Any]:
     """Results of all ranks, in order; fails with the log of the ranks that failed."""
-    with tempfile.TemporaryDirectory() as out:
-        processes = start(world, worker, *args, extra=extra, out=out)
-        logs = []
-        deadline = time.monotonic() + seconds
-        for process in processes:
-            try:
-                output = process.communicate(timeout=max(1.0, deadline - time.monotonic()))[0]
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGABRT)  # faulthandler then shows where it waits
-                output = process.communicate()[0]
-            logs.append(output.decode(errors="replace"))
-        ended = list(zip(processes, logs, strict=True))
-        failed = [f"rank {rank} ended with {p.returncode}:\n{log}" for rank, (p, log) in enumerate(ended) if p.returncode]
-        assert not failed, "\n".join(text[-6000:] for text in failed)
-        return [pickle.loads(Path(out, str(rank)).read_bytes()) for rank in range(world)]
+    return result(shared(world, [(worker, args)])[0])
+
+
+@dataclass
+class Failed:
+    """A work that did not end on all ranks, and why."""
+
+    why: str
+
+
+def result(found: list[Any] | Failed) -> list[Any]:
+    """What the ranks found."""
+    assert not isinstance(found, Failed), found.why
+    return found
+
+
+def shared(world: int, works: list[Work], seconds: float = 400) -> list[list[Any] | Failed]:
+    """Does all works in one start of ranks; after one that fails, the others in a new start.
+
+    Args:
+        seconds: for each work.
+
+    Returns:
+        For each work the results of all ranks, in order.
+    """
+    found: list[list[Any] | Failed] = []
+    while left := works[len(found) :]:
+        with tempfile.TemporaryDirectory() as out:
+            failed = _do(world, left, out, seconds * len(left))
+            for number in range(len(left)):
+                paths = [Path(out, f"{number}.{rank}") for rank in range(world)]
+                if not all(path.exists() for path in paths):
+                    break
+                found.append([pickle.loads(path.read_bytes()) for path in paths])
+            else:
+                if failed:  # after the last work
+                    found[-1] = Failed(failed)
+                break
+            found.append(Failed(failed or "the ranks ended well, without a result"))
+    return found
+
+
+def _do(world: int, works: list[Work], out: str, seconds: float) -> str:
+    """Runs the ranks to their end; what those said that failed."""
+    processes = start(world, *works, out=out)
+    logs = []
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        try:
+            output = process.communicate(timeout=max(1.0, deadline - time.monotonic()))[0]
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # faulthandler then shows where it waits
+            output = process.communicate()[0]
+        logs.append(output.decode(errors="replace"))
+    ended = list(zip(processes, logs, strict=True))
+    failed = [f"rank {rank} ended with {p.returncode}:\n{log}" for rank, (p, log) in enumerate(ended) if p.returncode]
+    return "\n".join(text[-6000:] for text in failed)
+
+
+def folder() -> Path:
+    """For the works: a folder that all ranks of this start have in common."""
+    return Path(sys.argv[1])
 
 
 def main() -> None:
-    """Runs one rank's worker."""
+    """Does one rank's works, each with a pipeline of its own in one process group."""
     import importlib
 
     import torch
 
-    torch.set_num_threads(1)
-    worker, out, args = sys.argv[1:]
-    module, function = worker.split(":")
-    result = getattr(importlib.import_module(module), function)(*pickle.loads(bytes.fromhex(args)))
-    Path(out, os.environ["RANK"]).write_bytes(pickle.dumps(result))
     import trainshed.parallel as pipe
 
-    pipe.shutdown()
+    torch.set_num_threads(1)
+    out = Path(sys.argv[1])
+    works = pickle.loads((out / "works").read_bytes())
+    if len(works) > 1:
+        torch.distributed.init_process_group("gloo")  # of a single work the pipeline makes its own
+    for number, (worker, args) in enumerate(works):
+        module, function = worker.split(":")
+        print(f"--- {worker}", flush=True)
+        found = getattr(importlib.import_module(module), function)(*args)
+        Path(out, f"{number}.{os.environ['RANK']}").write_bytes(pickle.dumps(found))
+        pipe.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     # Without taking the interpreter apart: gloo's threads may still hold a tensor, and `train`,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ import ranks  # noqa: E402
 import workers  # noqa: E402
 
 pytestmark = pytest.mark.torch
-STEPS = 20
+STEPS = 8
+TWO = {"partitions": 2, "microbatches": 4}
 
 
 def _assert_same_state(found: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> None:
@@ -24,30 +24,31 @@ def _assert_same_state(found: dict[str, Any], expected: dict[str, Any], toleranc
         torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.on_ranks("workers:train_clipped", STEPS, 0.5, world=4)
 @pytest.mark.parametrize(
-    "options",
+    "settings",
     [
-        {},
-        {"placement_strategy": "spread", "shard_optimizer_state": True},
-        {"pipeline": "interleavedzerobubble", "virtual_stages": 2},
+        {**TWO, "ddp": True},
+        {**TWO, "ddp": True, "placement_strategy": "spread", "shard_optimizer_state": True},
+        {**TWO, "ddp": True, "pipeline": "interleavedzerobubble", "virtual_stages": 2},
     ],
 )
-def test_two_replicas_of_two_stages_train_as_one_process_on_the_global_batch(options: dict[str, Any]) -> None:
-    settings = {"partitions": 2, "microbatches": 4, "ddp": True, **options}
+def test_two_replicas_of_two_stages_train_as_one_process_on_the_global_batch(
+    settings: dict[str, Any], found: list[Any]
+) -> None:
     expected = workers.one_process_curve(STEPS, 0.5)
-    found = ranks.run(4, "workers:train", settings, STEPS, 0.5, True)
     for rank in found:
         assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
         assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
         _assert_same_state(rank["state"], expected["state"])
     parameters = len(list(workers.tied_model().parameters()))
     assert len(found[0]["optimizer"]["state"]) == parameters
-    if "shard_optimizer_state" in options:
+    if "shard_optimizer_state" in settings:
         assert sum(rank["states"] for rank in found) <= parameters + 1  # the tied table is on two stages
 
 
-def test_a_rank_holds_the_memory_of_its_own_stage_alone() -> None:
-    found = ranks.run(2, "workers:train", {"partitions": 2, "microbatches": 4}, 1)
+@pytest.mark.on_ranks("workers:train", TWO, 1, world=2)
+def test_a_rank_holds_the_memory_of_its_own_stage_alone(found: list[Any]) -> None:
     parameters = dict(workers.tied_model().named_parameters())
     whole = sum(parameter.numel() * 4 for parameter in parameters.values())
     table = parameters["embed.weight"].numel() * 4
@@ -55,40 +56,53 @@ def test_a_rank_holds_the_memory_of_its_own_stage_alone() -> None:
     assert whole <= sum(rank["held"] for rank in found) <= whole + table + one_element_each
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks without cores of their own wait while rank 0 measures")
-def test_while_rank_0_measures_the_other_ranks_of_its_host_compute_too(tmp_path: Path) -> None:
+@pytest.mark.on_ranks("workers:measure_in_company", world=2)
+def test_while_rank_0_measures_the_other_ranks_of_its_host_compute_too(found: list[Any]) -> None:
     """Alone it would find the memory faster than it is in training. Rank 0's forward waits here for one of rank 1."""
-    assert ranks.run(2, "workers:measure_in_company", str(tmp_path)) == [True, True]
+    if found == [None, None]:
+        pytest.skip("ranks without cores of their own wait while rank 0 measures")
+    assert found == [True, True]
 
 
-def test_random_numbers_do_not_depend_on_the_number_of_stages() -> None:
-    found = {
-        degree: ranks.run(degree, "workers:train_with_dropout", {"partitions": degree, "microbatches": 4})[0]["losses"]
-        for degree in (1, 2)
-    }
-    assert found[1] == pytest.approx(found[2], rel=1e-6)
+@pytest.mark.on_ranks("workers:train_with_dropout", TWO, world=2)
+@pytest.mark.usefixtures("no_pipeline")
+def test_random_numbers_do_not_depend_on_the_number_of_stages(found: list[Any]) -> None:
+    alone = workers.train_with_dropout({"partitions": 1, "microbatches": 4})
+
+    assert found[0]["losses"] == pytest.approx(alone["losses"], rel=1e-6)
 
 
-def test_four_stages_go_on_from_a_checkpoint_of_two_with_the_same_losses() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/checkpoint"
-        expected = workers.one_process_curve(6, 1e9)["losses"]
-        first = ranks.run(2, "workers:train_and_save", {"partitions": 2, "microbatches": 4}, 6, 3, path)[0]
-        assert {entry.name for entry in Path(folder).iterdir()} == {"checkpoint"}
-        second = ranks.run(4, "workers:resume", {"partitions": 4, "microbatches": 4}, 6, path)[0]
-        assert first["losses"] + second["losses"] == pytest.approx(expected, rel=1e-5)
-        model = workers.tied_model()
-        model.load_state_dict(second["state"])
-        optimizer = torch.optim.AdamW(model.parameters())
-        optimizer.load_state_dict(second["optimizer"])
-        assert all(int(entry["step"]) == 6 for entry in optimizer.state.values())
+@pytest.mark.on_ranks("workers:train_in_parts", [{**TWO, "ddp": True}, {**TWO, "partitions": 4}], "four", 6, world=4)
+def test_four_stages_go_on_from_a_checkpoint_of_two_with_the_same_losses(found: list[Any]) -> None:
+    assert found[0]["losses"] == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
+    assert found[0]["names"] == ["checkpoint"]
+    model = workers.tied_model()
+    model.load_state_dict(found[0]["state"])
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.load_state_dict(found[0]["optimizer"])
+    assert all(int(entry["step"]) == 6 for entry in optimizer.state.values())
 
 
-@pytest.mark.parametrize(("ranks_in_all", "degree"), [(4, 2), pytest.param(2, 2, marks=pytest.mark.heavy)])
-def test_a_sharded_model_trains_as_one_process_and_each_rank_holds_its_part(ranks_in_all: int, degree: int) -> None:
-    settings = {"partitions": 1, "sharded_data_parallel_degree": degree, "microbatches": 2, "ddp": True}
+@pytest.mark.heavy
+def test_a_new_start_of_other_ranks_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    first = ranks.run(2, "workers:first_part", TWO, 6, 3, path)[0]
+    second = ranks.run(4, "workers:other_part", {**TWO, "partitions": 4}, 6, path)[0]
+    assert first + second == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("world", "degree"),
+    [
+        pytest.param(2, 2, marks=pytest.mark.on_ranks("workers:train_sharded", 5, 0.5, world="world")),
+        pytest.param(4, 2, marks=pytest.mark.on_ranks("workers:train_sharded", 5, 0.5, world="world")),
+    ],
+)
+def test_a_sharded_model_trains_as_one_process_and_each_rank_holds_its_part(
+    world: int, degree: int, found: list[Any]
+) -> None:
     expected = workers.one_process_curve(5, 0.5)
-    for rank in ranks.run(ranks_in_all, "workers:train", settings, 5, 0.5, True):
+    for rank in found:
         assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
         assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
         _assert_same_state(rank["state"], expected["state"])
@@ -97,17 +111,15 @@ def test_a_sharded_model_trains_as_one_process_and_each_rank_holds_its_part(rank
         assert rank["held"] < 0.7 * sum(parameter.numel() * 4 for parameter in parameters)
 
 
-def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back() -> None:
-    sharded = {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2, "ddp": True}
-    expected = workers.one_process_curve(6, 1e9)["losses"]
-    with tempfile.TemporaryDirectory() as folder:
-        one, two = f"{folder}/one", f"{folder}/two"
-        found = ranks.run(2, "workers:train_and_save", {"partitions": 2, "microbatches": 4}, 6, 2, one)[0]["losses"]
-        found += ranks.run(2, "workers:resume_and_save", sharded, 6, 4, one, two)[0]["losses"]
-        found += ranks.run(2, "workers:resume", {"partitions": 2, "microbatches": 4}, 6, two)[0]["losses"]
-    assert found == pytest.approx(expected, rel=1e-5)
+SHARDED = {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2, "ddp": True}
 
 
+@pytest.mark.on_ranks("workers:train_in_parts", [TWO, SHARDED, TWO], "sharded", 6, world=2)
+def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back(found: list[Any]) -> None:
+    assert found[0]["losses"] == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
+
+
+@pytest.mark.on_ranks("workers:in_float16", [1.0, 1024.0, 2.0**40], world=2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -116,8 +128,9 @@ def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back() -> None:
         {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2},
     ],
 )
-def test_in_float16_gradients_come_out_unscaled_and_an_overflow_skips_the_step_everywhere(settings: dict[str, Any]) -> None:
-    found = ranks.run(2, "workers:in_float16", settings, [1.0, 1024.0, 2.0**40])
+def test_in_float16_gradients_come_out_unscaled_and_an_overflow_skips_the_step_everywhere(
+    settings: dict[str, Any], found: list[Any]
+) -> None:
     for plain, scaled, overflowing in found:
         assert scaled["scales"] == [1024.0] * 3 and scaled["moved"]
         assert scaled["types"] == {"torch.float16"}
@@ -128,37 +141,42 @@ def test_in_float16_gradients_come_out_unscaled_and_an_overflow_skips_the_step_e
         assert overflowing["scales"] == [2.0**40, 2.0**39, 2.0**38] and not overflowing["moved"]
 
 
-def test_a_model_that_compiles_parts_of_itself_trains_as_one_that_does_not() -> None:
-    found = ranks.run(2, "workers:compiled_parts")
+@pytest.mark.on_ranks("workers:compiled_parts", world=2)
+def test_a_model_that_compiles_parts_of_itself_trains_as_one_that_does_not(found: list[Any]) -> None:
     assert all(found) and all(distance <= 1e-6 for rank in found for distance in rank.values())
 
 
+@pytest.mark.on_ranks("workers:evaluate_then_train", world=2)
 @pytest.mark.parametrize(("schedule", "virtual"), [("interleaved", 1), ("interleavedzerobubble", 2)])
-def test_evaluation_and_other_batch_sizes_give_what_the_whole_model_gives(schedule: str, virtual: int) -> None:
-    for rank in ranks.run(2, "workers:evaluate_then_train", schedule, virtual):
+def test_evaluation_and_other_batch_sizes_give_what_the_whole_model_gives(
+    schedule: str, virtual: int, found: list[Any]
+) -> None:
+    for rank in found:
         assert rank["evaluated"] == [True] * 4
         assert rank["losses"] == [2] * 4
 
 
+@pytest.mark.on_ranks("workers:accumulate_and_scale", world=2)
 @pytest.mark.parametrize("schedule", ["interleaved", "interleavedzerobubble"])
-def test_gradients_accumulate_and_an_overflow_on_one_stage_skips_the_step_on_all(schedule: str) -> None:
-    for rank in ranks.run(2, "workers:accumulate_and_scale", schedule):
+def test_gradients_accumulate_and_an_overflow_on_one_stage_skips_the_step_on_all(schedule: str, found: list[Any]) -> None:
+    for rank in found:
         assert rank == {"doubled": True, "kept": True, "scale": 4.0}
 
 
-def test_what_is_sent_keeps_its_layout_so_that_products_add_in_the_same_order() -> None:
-    found = ranks.run(2, "workers:cut_inside_attention")
+@pytest.mark.on_ranks("workers:cut_inside_attention", world=2)
+def test_what_is_sent_keeps_its_layout_so_that_products_add_in_the_same_order(found: list[Any]) -> None:
     assert all(len(rank) >= 4 and set(rank) == {0.0} for rank in found)
 
 
-def test_ranks_of_one_pipeline_with_different_batches_are_an_error() -> None:
-    for text in ranks.run(2, "workers:different_batches"):
+@pytest.mark.on_ranks("workers:different_batches", world=2)
+def test_ranks_of_one_pipeline_with_different_batches_are_an_error(found: list[Any]) -> None:
+    for text in found:
         assert text == "rank 1 was given another batch than rank 0 of the same pipeline"
 
 
 def test_when_one_rank_is_killed_every_rank_ends_with_the_reason() -> None:
     with tempfile.TemporaryDirectory() as out:
-        processes = ranks.start(3, "workers:endless", 3, out=out)
+        processes = ranks.start(3, ("workers:endless", (3,)), out=out)
         try:
             for process in processes:
                 assert process.stdout is not None

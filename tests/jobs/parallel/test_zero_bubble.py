@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
-import ranks  # noqa: E402
 import test_zoo  # noqa: E402
 import zoo  # noqa: E402
 from torch import nn  # noqa: E402
@@ -164,9 +162,9 @@ def test_what_must_not_run_twice_is_refused_before_it_has_run(name: str) -> None
     assert same(gradients(run, False), gradients(made(zoo.WHOLE[name], [(3, 12)]), False))
 
 
-def test_stages_that_cannot_split_run_their_backward_at_once_and_are_named() -> None:
+@pytest.mark.on_ranks("workers:pipeline", list(zoo.ODD), 2, "interleavedzerobubble", 2, world=2)
+def test_stages_that_cannot_split_run_their_backward_at_once_and_are_named(found: list[Any]) -> None:
     names = list(zoo.ODD)
-    found = ranks.run(2, "workers:pipeline", names, 2, "interleavedzerobubble", 2)
     assert not test_zoo.differences(names, found)
     for name in names:
         lines = [line for line in found[0][name]["lines"] if "whole backward" in line]
@@ -176,14 +174,17 @@ def test_stages_that_cannot_split_run_their_backward_at_once_and_are_named() -> 
     assert found[0]["Again"]["lines"][-1].endswith(": odd.bias and 1 more")
 
 
-@pytest.mark.parametrize(
-    ("degree", "virtual", "microbatches"),
-    [(3, 1, 2), pytest.param(2, 2, 1, marks=pytest.mark.heavy), pytest.param(4, 1, 8, marks=pytest.mark.heavy)],
-)
-def test_other_numbers_of_microbatches_than_stages(degree: int, virtual: int, microbatches: int) -> None:
-    found = ranks.run(
-        degree, "workers:pipeline", ["mlp", "two_towers"], degree, "interleavedzerobubble", virtual, 1, microbatches
-    )
+OTHERS = [
+    (4, 1, 2),
+    (2, 2, 1),
+    pytest.param(3, 1, 2, marks=pytest.mark.heavy),
+    pytest.param(4, 1, 8, marks=pytest.mark.heavy),
+]
+
+
+@pytest.mark.on_ranks("workers:zero_bubble", ["mlp", "two_towers"], world="degree")
+@pytest.mark.parametrize(("degree", "virtual", "microbatches"), OTHERS)
+def test_other_numbers_of_microbatches_than_stages(degree: int, virtual: int, microbatches: int, found: list[Any]) -> None:
     assert not test_zoo.differences(["mlp", "two_towers"], found, microbatches)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
+import ranks
 import torch
 import zoo
 from torch import nn
@@ -97,6 +98,11 @@ def pipeline(
     return found
 
 
+def zero_bubble(names: list[str], degree: int, virtual: int, microbatches: int) -> dict[str, Any]:
+    """One step of each model in this schedule."""
+    return pipeline(names, degree, "interleavedzerobubble", virtual, microbatches=microbatches)
+
+
 def tied_model(drop: float = 0.0) -> nn.Module:
     """A small language model with a tied table."""
     model = zoo.Tied()
@@ -169,24 +175,43 @@ def train(settings: dict[str, Any], steps: int, clip: float = 0.0, seed_by_rank:
     }
 
 
+def train_clipped(steps: int, clip: float, settings: dict[str, Any]) -> dict[str, Any]:
+    """From a model that each rank has initialised otherwise, with clipped gradients."""
+    return train(settings, steps, clip, True)
+
+
+def train_sharded(steps: int, clip: float, world: int, degree: int) -> dict[str, Any]:
+    """Without stages, each rank holding a part of the model."""
+    settings = {"partitions": 1, "sharded_data_parallel_degree": degree, "microbatches": 2, "ddp": True}
+    return train_clipped(steps, clip, settings)
+
+
 def train_with_dropout(settings: dict[str, Any]) -> dict[str, Any]:
     """Three steps with random numbers in them."""
     return train(settings, 3, drop=0.3)
 
 
-def train_and_save(settings: dict[str, Any], steps: int, stop_after: int, path: str) -> dict[str, Any]:
-    """The first steps of a run."""
-    return train(settings, steps, save=path, stop_after=stop_after)
+def train_in_parts(parts: list[dict[str, Any]], name: str, steps: int) -> dict[str, Any]:
+    """A run whose parts have other settings, each from the checkpoint of the one before; what the last one found."""
+    losses: list[float] = []
+    path = str(ranks.folder() / name / "checkpoint")
+    for number, settings in enumerate(parts, 1):
+        pipe.shutdown()
+        stop = steps * number // len(parts)
+        found = train(settings, steps, resume=path if number > 1 else "", save=path, stop_after=stop)
+        losses += found["losses"]
+    torch.distributed.barrier()
+    return {**found, "losses": losses, "names": [entry.name for entry in (ranks.folder() / name).iterdir()]}
 
 
-def resume(settings: dict[str, Any], steps: int, path: str) -> dict[str, Any]:
-    """The other steps of a run."""
-    return train(settings, steps, resume=path)
+def first_part(settings: dict[str, Any], steps: int, stop_after: int, path: str) -> list[float]:
+    """The losses of a run until a checkpoint."""
+    return train(settings, steps, save=path, stop_after=stop_after)["losses"]
 
 
-def resume_and_save(settings: dict[str, Any], steps: int, stop_after: int, path: str, save: str) -> dict[str, Any]:
-    """The middle of a run."""
-    return train(settings, steps, resume=path, save=save, stop_after=stop_after)
+def other_part(settings: dict[str, Any], steps: int, path: str) -> list[float]:
+    """The losses of a run from a checkpoint on."""
+    return train(settings, steps, resume=path)["losses"]
 
 
 def evaluate_then_train(schedule: str, virtual: int) -> dict[str, Any]:
@@ -296,7 +321,7 @@ def cut_inside_attention() -> list[float]:
     return [float((p.grad - expected[name]).abs().max()) for name, p in model.local_named_parameters()]
 
 
-def in_float16(settings: dict[str, Any], scales: list[float]) -> list[dict[str, Any]]:
+def in_float16(scales: list[float], settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Three steps with a scaled loss, for each first scale; what the gradients of the first step are, unscaled."""
     results = []
     for init_scale in scales:
@@ -427,13 +452,18 @@ def endless(degree: int) -> None:
             print("training", flush=True)
 
 
-def measure_in_company(folder: str) -> bool:
-    """Whether this rank's first step left the model's buffers and the random numbers where one forward leaves them."""
+def measure_in_company() -> bool | None:
+    """Whether this rank's first step left the model's buffers and the random numbers where one forward leaves them.
+
+    None without cores for both ranks, which then take turns.
+    """
+    if len(os.sched_getaffinity(0)) < 2:
+        return None
     grid = pipe.init({"partitions": 2, "microbatches": 1})
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     model = pipe.PipelineModel(net)
-    seen = Path(folder, "seen")
+    seen = ranks.folder() / "seen"
 
     @pipe.step
     def step(model: Any, x: torch.Tensor) -> torch.Tensor:

@@ -423,6 +423,7 @@ ZOO = {
         data_dependent, in_place, dropout, gpt2, bert, vit, t5, llama, mixtral,
     )
 }  # fmt: skip
+OF_TRANSFORMERS = {"gpt2", "bert", "vit", "t5", "llama", "mixtral"}
 
 
 class FourParts(nn.Module):
