@@ -63,17 +63,21 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
-# Folders and files, below tests/, that stay with one worker when tests run in parallel, and what they share.
+# Folders and files, below tests/, that stay with one worker when tests run in parallel, and what they share: those that
+# share the same, in the same words, stay together.
 ONE_WORKER = {
     "clients/": "host names of SDK v3, which are fixed, and moto's server",
     "jobs/slurm/": "a cluster",
     "images/test_other_engines.py": "daemons of other engines",
-    "jobs/compiler/test_compiled_jobs.py": "eager runs and compiled headers",
+    "jobs/parallel/test_runtime.py": "starts of ranks",
+    "jobs/parallel/test_zero_bubble.py": "starts of ranks",
+    "jobs/parallel/test_zoo.py": "starts of ranks",
+    "jobs/compiler/test_compiled_jobs.py": "a compile cache",
     "jobs/entrypoints/": "trained models",
     "jobs/runner/test_s3.py": "a server",
 }
 # What takes longest begins first, so that no worker is left with it at the end.
-FIRST = ("clients/", "jobs/compiler/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/")
+FIRST = ("clients/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/")
 HERE = Path(__file__).resolve().parent
 
 
@@ -94,7 +98,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((f"tests/{name}" for name in ONE_WORKER if nodeid.startswith(f"tests/{name}")), nodeid)
+            return next((shared for name, shared in ONE_WORKER.items() if nodeid.startswith(f"tests/{name}")), nodeid)
 
     return Scheduling(config, log)
 
