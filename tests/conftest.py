@@ -74,7 +74,10 @@ ONE_WORKER = {
     "jobs/parallel/test_zoo.py": "starts of ranks",
     "jobs/compiler/test_compiled_jobs.py": "a compile cache",
     "jobs/entrypoints/": "trained models",
+    "jobs/program/test_requirements.py": "a virtual environment",
     "jobs/runner/test_s3.py": "a server",
+    "jobs/checkpoint/test_parts.py": "a process that forks ranks",
+    "jobs/checkpoint/test_ranks.py": "a process that forks ranks",
 }
 # What takes longest begins first, so that no worker is left with it at the end.
 FIRST = ("clients/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/")

@@ -131,6 +131,10 @@ def test_the_image_says_what_it_is_and_what_it_was_made_of(config: dict[str, Any
 
 
 @needs_docker
+@pytest.mark.parametrize(
+    "user",
+    [USERS["a uid without a name"], *(pytest.param(USERS[name], marks=pytest.mark.heavy) for name in ("root", "uid 1000"))],
+)
 def test_any_user_can_import_what_the_image_ships(container: Containers, user: str) -> None:
     modules = "torch, transformers, accelerate, sklearn.datasets, safetensors.torch, PIL.Image, numpy"
     done = container(
@@ -264,6 +268,7 @@ def test_two_mpi_ranks_start_as_any_user(container: Containers, user: str) -> No
 
 
 @needs_docker
+@pytest.mark.heavy
 def test_two_torchrun_ranks_add_up_on_the_cpu(container: Containers) -> None:
     job = container.job().write({"ranks.py": SUM_OVER_RANKS})
     options = ["--standalone", "--nproc-per-node", "2"]
@@ -284,7 +289,7 @@ def test_hosts_on_a_network_reach_each_other_by_name(container: Containers, netw
 @pytest.mark.parametrize(
     ("program", "hyperparameters"),
     [
-        ("image_classification.py", {"demo_data": "digits", "epochs": 1}),
+        pytest.param("image_classification.py", {"demo_data": "digits", "epochs": 1}, marks=pytest.mark.heavy),
         ("language_model.py", {"demo_data": "topics", "max_steps": 2, "n_layer": 1, "n_embd": 32, "block_size": 32}),
     ],
 )

@@ -63,6 +63,7 @@ def run_on_both(
     return ended
 
 
+@pytest.mark.heavy
 def test_transformers_trainer_trains_gpt2_over_two_containers_as_in_one_process(
     container: Containers, network: str, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ def start(container: Containers, network: str, **env: str) -> list[Running]:
     return running
 
 
-@pytest.mark.parametrize("stopped", [HOSTS, HOSTS[1:]])
+@pytest.mark.parametrize("stopped", [HOSTS[1:], pytest.param(HOSTS, marks=pytest.mark.heavy)])
 def test_docker_stop_saves_on_both_hosts_and_the_next_run_goes_on_at_that_step(
     container: Containers, network: str, stopped: list[str]
 ) -> None:

@@ -17,10 +17,11 @@ HOSTS = ["algo-1", "algo-2"]
     ("program", "hyperparameters", "model"),
     [
         ("image_classification.py", {"demo_data": "digits", "epochs": 1}, "config.json"),
-        (
+        pytest.param(
             "language_model.py",
             {"demo_data": "topics", "max_steps": 2, "n_layer": 1, "n_embd": 32, "block_size": 32},
             "config.json",
+            marks=pytest.mark.heavy,
         ),
     ],
 )

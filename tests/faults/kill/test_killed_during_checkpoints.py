@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 KILLS = int(os.environ.get("CHECKPOINT_KILLS", "0"))
 
 
-@pytest.mark.parametrize(("ranks", "kills"), [(1, KILLS or 24), (2, KILLS or 12)])
+@pytest.mark.parametrize(("ranks", "kills"), [(2, KILLS or 12), pytest.param(1, KILLS or 24, marks=pytest.mark.heavy)])
 def test_no_run_resumes_from_a_bad_checkpoint_or_loses_more_than_one_interval(
     ranks: int, kills: int, tmp_path: Path
 ) -> None:

@@ -75,17 +75,32 @@ def interrupted(folder: Path, after: int, ranks: int) -> tuple[Train, Path, int]
     return job, saved, step
 
 
-@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.heavy)])
-def test_a_trainer_interrupted_twice_ends_with_the_losses_of_one_that_never_was(ranks: int, tmp_path: Path) -> None:
-    """Whatever is not whole among its saves is passed over. Two ranks: the Trainer's own DDP."""
-    _, first, step = interrupted(tmp_path / "job", 12, ranks)
-    damaged = newer_but_damaged(first, "optimizer.pt")
-    unfinished = first.with_name("checkpoint-999999")  # as a killed run leaves it
+def test_a_trainer_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_path: Path) -> None:
+    """What is not whole among its saves is passed over. A Trainer without the state to resume with is left alone."""
+    _, saved, step = interrupted(tmp_path / "job", 12, 0)
+    damaged = newer_but_damaged(saved, "optimizer.pt")
+    unfinished = saved.with_name("checkpoint-999999")  # as a killed run leaves it
     unfinished.mkdir()
     (unfinished / "model.safetensors").write_bytes(b"half")
+    steps = {"STEPS": str(step + 10)}
+    with Train(tmp_path / "job", SCRIPT, checkpoint="auto", env=steps) as last:
+        assert last.end() == 0, last.output
+    assert f"{damaged.name} passed over: optimizer.pt is damaged" in last.output
+    assert f"{unfinished.name} passed over: it was not finished" in last.output
+    assert f"resuming from {saved} (verified)" in last.output
+    script = SCRIPT.replace("use_cpu=True", "use_cpu=True, save_only_model=True")
+    with Train(tmp_path / "straight", script, checkpoint="auto", env=steps) as straight:
+        assert straight.end() == 0, straight.output
+    assert "this Trainer is left alone: save_only_model" in straight.output
+    assert len(final_losses(straight)) == step + 10
+    assert final_losses(last) == final_losses(straight)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_trainer_interrupted_twice_ends_with_the_losses_of_one_that_never_was(ranks: int, tmp_path: Path) -> None:
+    _, first, step = interrupted(tmp_path / "job", 12, ranks)
     again, second, step = interrupted(tmp_path / "job", step + 10, ranks)
-    assert f"{damaged.name} passed over: optimizer.pt is damaged" in again.output
-    assert f"{unfinished.name} passed over: it was not finished" in again.output
     assert f"resuming from {first} (verified)" in again.output
     steps = {"STEPS": str(step + 10)}
     with Train(tmp_path / "job", SCRIPT, ranks=ranks, checkpoint="auto", env=steps) as last:
@@ -123,11 +138,3 @@ def test_a_trainer_that_has_not_what_we_hook_into_is_left_as_it_is() -> None:
     with pytest.raises(RuntimeError, match="Trainer has no _save_checkpoint"):
         hf_trainer.install(module)
     assert module.Trainer().train() == "own"
-
-
-def test_a_trainer_that_keeps_no_optimizer_state_is_left_alone_with_the_reason(tmp_path: Path) -> None:
-    script = SCRIPT.replace("use_cpu=True", "use_cpu=True, save_only_model=True")
-    with Train(tmp_path, script, checkpoint="auto", env={"STEPS": "2"}) as job:
-        assert job.end() == 0, job.output
-    assert "this Trainer is left alone: save_only_model" in job.output
-    assert "FINAL" in job.output

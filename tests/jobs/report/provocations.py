@@ -371,7 +371,8 @@ TORCH: dict[str, list[Case]] = {
             "rank that never comes",
             1,
             ("rank 0 on algo-1", "1/2 clients joined", "1 of 2 ranks joined; a rank on this host did not reach"),
-            code=GLOO + "if os.environ['RANK'] == '0':\n"
+            code="import datetime, os, time\nif os.environ['RANK'] == '0':\n"
+            "    import torch.distributed as dist\n"
             "    dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=8))\ntime.sleep(600)\n",
             ranks=2,
         )
