@@ -313,6 +313,15 @@ def test_the_console_scripts_lead_somewhere() -> None:
         assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree_of(path).body), target
 
 
+def test_train_is_installed_as_a_program_that_starts_python_isolated() -> None:
+    (script,) = metadata()["tool"]["setuptools"]["script-files"]
+    text = (ROOT / script).read_text()
+
+    assert Path(script).name == "train" and text.startswith("#!/bin/sh\n")
+    assert "train" not in metadata()["project"]["scripts"], "an entry point's Python would heed PYTHONPATH"
+    ast.parse(text)
+
+
 def test_the_version_is_in_one_place() -> None:
     project = metadata()
 

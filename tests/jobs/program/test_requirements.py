@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from jobs.program.packages import Environment, Packages, package_files
 from support.paths import TOOLKIT
 from trainshed.container.program import requirements
 from trainshed.container.program.requirements import _installer, _site_packages
+from trainshed.machine.isolation import isolated
 
 SLEEPY = "import time\ntime.sleep(600)\n"
 
@@ -192,6 +194,59 @@ def test_a_stop_signal_ends_an_installation_at_once(shared_venv: Environment, pa
     assert process.returncode == 128 + signal.SIGTERM, printed + rest
     assert job_tree.failure.startswith("Interrupted: stopped by SIGTERM while the package was being installed")
     assert "ran" not in rest
+    assert [path.name for path in job_tree.tmp.iterdir() if path.name.startswith(("pip", "trainshed"))] == []
+
+
+LOCKER = """\
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(fd, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def locked(shared_venv: Environment) -> Iterator[int]:
+    """Another process that holds the environment's lock; its PID."""
+    command = [sys.executable, "-c", LOCKER, str(shared_venv.site_packages)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        yield process.pid
+        process.communicate()
+
+
+def test_the_wait_for_another_installation_has_a_limit(
+    locked: int, shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    packages.wheel("awaited")
+    job_tree.code("requirements.txt", "awaited\n")
+    job_tree.code("train.py", "print('ran')")
+    job_tree.configure(hyperparameters={"trainshed_install_timeout_seconds": 4})
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ())
+
+    assert done.status == 1 and "ran" not in done.stdout, done.output
+    assert f"installing requirements.txt waits for process {locked} (python" in done.stderr
+    assert "installing requirements.txt could not begin within 4 s: process " in job_tree.failure
+    assert "trainshed_install_timeout_seconds" in job_tree.failure
+
+
+@pytest.mark.parametrize("on_path", [False, True], ids=["in the code folder", "on PYTHONPATH too"])
+def test_modules_named_like_pips_do_not_take_their_place(
+    on_path: bool, shared_venv: Environment, packages: Packages, job_tree: Any
+) -> None:
+    packages.wheel("wanted", "3.0")
+    job_tree.code("requirements.txt", "wanted\n")
+    for name in ("json", "re", "logging", "typing", "urllib", "ssl", "zipfile", "email"):
+        job_tree.code(f"{name}.py", "raise SystemExit('taken for Python's own')\n")
+    job_tree.code("run.sh", f"cd / && exec '{shared_venv.python}' -I -c 'import wanted; print(wanted.VERSION)'\n")
+    job_tree.configure(hyperparameters={"sagemaker_program": "run.sh"})
+    path = {"PYTHONPATH": f"{TOOLKIT}:{job_tree.base / 'code'}"} if on_path else {}
+
+    done = job_tree.train(python=shared_venv.python, **packages.environ(), **path)
+
+    assert (done.status, done.stdout.splitlines()[-1]) == (0, "3.0"), done.output
 
 
 # --- an environment that this user may not write ---------------------------------------------------------------------
@@ -358,7 +413,7 @@ def test_uv_is_used_where_it_is_installed(uv: str) -> None:
 
 
 def test_pip_is_used_without_uv(uv: str) -> None:
-    assert _installer({"PATH": "/nowhere"}) == [sys.executable, "-m", "pip", "install", "--progress-bar", "off"]
+    assert _installer({"PATH": "/nowhere"}) == [*isolated("pip"), "install", "--progress-bar", "off"]
 
 
 @pytest.mark.parametrize(
@@ -389,24 +444,11 @@ def test_pip_is_used_where_a_file_configures_it(place: str, tmp_path: Path) -> N
 
 
 def test_waiting_for_another_installation_can_be_interrupted(
-    shared_venv: Environment, packages: Packages, job_tree: Any
+    locked: int, shared_venv: Environment, packages: Packages, job_tree: Any
 ) -> None:
     job_tree.code("requirements.txt", "pip\n")
     job_tree.code("train.py", "print('ran')")
     job_tree.configure(hyperparameters={})
-    holder = subprocess.Popen(
-        [
-            shared_venv.python,
-            "-c",
-            "from trainshed.container.program.requirements import _Lock\n"
-            "with _Lock():\n print('held', flush=True)\n input()\n",
-        ],
-        env=job_tree.environ(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     process = subprocess.Popen(
         [shared_venv.python, "-m", "trainshed.container.main"],
         env=job_tree.environ(**packages.environ()),
@@ -420,7 +462,6 @@ def test_waiting_for_another_installation_can_be_interrupted(
     assert process.poll() is None, "it waits for the other one"
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=300)
-    holder.communicate("\n", timeout=300)
 
     assert process.returncode == 128 + signal.SIGTERM
     assert job_tree.failure.startswith("Interrupted: stopped by SIGTERM")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from trainshed.base.voice import Voice
     from trainshed.contract.outcome import Failure
+    from trainshed.machine.signals import Stops
 
     from .intermediate import Uploads
     from .notices import Interruption
@@ -50,6 +51,7 @@ class Attempts:
         planned: the job and its plan; the plan's scratch folder must exist where it names one.
         roster: this host's part among the job's hosts.
         record: is kept up to date as the job goes on.
+        stops: the process's stop signals while no rank runs; one that has come prevents the start of ranks.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class Attempts:
         record: RunRecord,
         environ: Mapping[str, str],
         voice: Voice,
+        stops: Stops,
     ) -> None:
+        self._stops = stops
         self._planned = planned
         self._roster = roster
         self._record = record
@@ -85,6 +89,7 @@ class Attempts:
 
         Raises:
             StartError: a process could not be started.
+            Interrupted: a stop signal came before the first attempt.
         """
         plan = self._planned.plan
         if plan.agent_events:
@@ -96,7 +101,9 @@ class Attempts:
         while True:
             result = self._attempt(plan, uploads)
             assert result.outcome is not None
-            if result.failure is None or not self._restarts.again(result.outcome, result.failure):
+            if result.failure is None or self._stops.number:
+                break
+            if not self._restarts.again(result.outcome, result.failure):
                 break
             self._record.restarted(result.failure)
             plan = self._restarts.plan(plan)
@@ -132,6 +139,7 @@ class Attempts:
                     *launchers.watchers(plan, self._roster, self._voice.say),
                 ],
                 spared=(uploads.pid,) if uploads else (),
+                stops=self._stops,
             )
         except BaseException:
             if uploads:

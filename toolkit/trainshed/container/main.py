@@ -1,4 +1,7 @@
-"""`train`, the command: reads its arguments and runs the job (`training`)."""
+"""`train`, the command: reads its arguments and runs the job (`training`).
+
+The file `toolkit/train`, which becomes the command on PATH, starts an isolated Python and calls `command`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import sys
 
 from trainshed.base.errors import EXIT_JOB, EXIT_SUCCESS
+from trainshed.machine.isolation import isolate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +74,14 @@ def _open_standard_streams() -> None:
 
 
 def command() -> None:
-    """The `train` console script: ends without Python's own clean-up, which takes longer than all of our reporting."""
+    """The whole process: ends without Python's own clean-up, which takes longer than all of our reporting.
+
+    Stop signals wait until `training` handles them, and none of our modules can be one of the user's.
+    """
+    isolate()
+    from trainshed.machine.signals import hold_stops
+
+    hold_stops()
     code = main()
     try:
         print(end="", flush=True)

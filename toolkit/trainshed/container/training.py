@@ -16,7 +16,7 @@ from trainshed.contract.outcome import Failure, clear_outcome, writable
 from trainshed.contract.paths import Paths
 from trainshed.contract.reading import read_job
 from trainshed.contract.wire.secret_names import environment_secrets
-from trainshed.machine.signals import Interrupted, stop_ignored, stop_raises
+from trainshed.machine.signals import Interrupted, Stops
 
 from . import console, planning
 from .attempts import Attempts, TrainingResult
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import TrainingJob
 
     from .program import Program
+    from .roster.roster import Roster
     from .supervisor.launch_plan import LaunchPlan
 
     Settle = Callable[[TrainingResult], Failure | None]
@@ -57,36 +58,36 @@ class Training:
         self._paths = Paths.from_environment(environ)
         self._host = environ.get("SM_CURRENT_HOST", "")
         self._record = RunRecord(self._voice)
+        self._stops = Stops()
         # What the other hosts hear of this one's end, and the job's failure that comes of it.
         self._settle: Settle = _alone
 
     def execute(self) -> int:
         """Runs the job to its end; returns the exit status of `train`."""
-        try:
-            signal.signal(signal.SIGUSR1, self._no_stacks)
-            clear_outcome(self._paths)  # first of all: an earlier run must not speak for this one
-            with stop_raises(_BEFORE), Scratch(self._environ, self._paths.output) as scratch:
-                planned = self._planned(scratch.path)
-                result = self.run(planned, scratch)
-        except NoJobError as error:
-            _welcome()
-            if not os.path.isdir(self._paths.base):  # no folder for an outcome
-                self._voice.say(error.message)
-                return error.exit_code
-            result = TrainingResult(failure=self._explain(error))
-        except BaseException as error:  # every exit path writes its outcome, ours included
-            result = TrainingResult(failure=self._explain(error))
-        with stop_ignored():
+        signal.signal(signal.SIGUSR1, self._no_stacks)
+        with self._stops:  # from here on a stop changes how the job ends, or comes too late for that
+            try:
+                clear_outcome(self._paths)  # first of all: an earlier run must not speak for this one
+                with Scratch(self._environ, self._paths.output) as scratch:
+                    result = self._result(scratch)
+            except NoJobError as error:
+                _welcome()
+                if not os.path.isdir(self._paths.base):  # no folder for an outcome
+                    self._voice.say(error.message)
+                    return error.exit_code
+                result = TrainingResult(failure=self._explain(error))
+            except BaseException as error:  # every exit path writes its outcome, ours included
+                result = TrainingResult(failure=self._explain(error))
             return self.finish(result)
 
     def show(self) -> int:
         """Prints what `execute` would run, and writes nothing; returns the exit status."""
         try:
-            with stop_raises(_BEFORE), Scratch(self._environ, self._paths.output) as scratch:
+            with self._stops, Scratch(self._environ, self._paths.output) as scratch, self._stops.raising(_BEFORE):
                 planned = self._planned(scratch.path, dry=True)
-            from .dry_run import describe
+                from .dry_run import describe
 
-            _print(describe(planned))
+                _print(describe(planned))
         except NoJobError as error:
             _welcome()
             self._voice.say(error.message)
@@ -98,6 +99,13 @@ class Training:
         return EXIT_SUCCESS
 
     # --- the six steps ----------------------------------------------------------------------------
+
+    def _result(self, scratch: Scratch) -> TrainingResult:
+        """The first five steps. The scratch folder goes when they are over, and nothing interrupts that."""
+        with self._stops.raising(_BEFORE):
+            planned = self._planned(scratch.path)
+            roster = self._join(planned, scratch)
+        return self.run(planned, roster)
 
     def _planned(self, scratch: str, dry: bool = False) -> Planned:
         """The first four steps."""
@@ -155,12 +163,11 @@ class Training:
         self._record.plan(program, plan)
         return plan
 
-    def run(self, planned: Planned, scratch: Scratch) -> TrainingResult:
-        """Step 5: joins the other hosts and runs the ranks, again after failures where the job asks for it.
+    def _join(self, planned: Planned, scratch: Scratch) -> Roster:
+        """Between the steps: joins the other hosts.
 
         Raises:
             ClusterError: other hosts are missing.
-            StartError: a process could not be started.
         """
         plan = planned.plan
         for note in plan.notes:
@@ -172,7 +179,16 @@ class Training:
         self._settle = lambda result: agree(roster, result.outcome, result.failure, self._host)
         if plan.scratch:
             scratch.make()
-        return Attempts(planned, roster, self._record, self._environ, self._voice).run()
+        return roster
+
+    def run(self, planned: Planned, roster: Roster) -> TrainingResult:
+        """Step 5: runs the ranks, again after failures where the job asks for it.
+
+        Raises:
+            StartError: a process could not be started.
+            Interrupted: a stop signal came before they were.
+        """
+        return Attempts(planned, roster, self._record, self._environ, self._voice, self._stops).run()
 
     def finish(self, result: TrainingResult) -> int:
         """Step 6: agrees with the other hosts, writes the outcome, says it; returns the exit status."""

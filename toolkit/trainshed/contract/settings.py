@@ -45,7 +45,7 @@ class Settings(Record):
     master_port: where rank 0 listens; 0 means 7777 on several hosts, and any free port on a single one, where two jobs may
         start at once.
     roster_port: where the first host listens for the other hosts' `train`; 0 means the port after `master_port`.
-    install_timeout_seconds: how long installing requirements may take.
+    install_timeout_seconds: how long installing requirements may take, with the wait for another job that installs.
     checkpoint: `auto` puts resumable checkpoints into the trainers of transformers and Lightning (docs/checkpoints.md).
     checkpoint_copy_to: URL of a storage that gets a copy of every checkpoint, such as `s3://bucket/run`
         (docs/checkpoints.md).

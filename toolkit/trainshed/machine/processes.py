@@ -6,12 +6,14 @@ By hand, without psutil: every start of `train` needs this, and psutil alone tak
 from __future__ import annotations
 
 import os
+import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+_MOST_PIDS = 1 << 22  # PID_MAX_LIMIT of <linux/threads.h>
 
 
 def _make_prctl() -> Callable[[int, int, int, int, int], object]:
@@ -42,6 +44,8 @@ def die_with_parent(signum: int) -> None:
 
 def descendants(root: int | None = None) -> list[int]:
     """PIDs of all processes below `root` (this one) that are not zombies, parents before children."""
+    if not _sees_us():
+        return _children_by_asking() if root is None else []
     top = os.getpid() if root is None else root
     found: list[int] = []
     direct: list[int] = []
@@ -54,6 +58,71 @@ def descendants(root: int | None = None) -> list[int]:
         # A child that ended between two rounds has left its children to the subreaper, so another round finds them.
         if found or set(direct) <= known:
             return found
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Sends SIGKILL to these processes and to their process groups.
+
+    A group is killed in one step that no fork can outrun; a fork bomb would outrun signals to one process after another.
+    Our own group is spared, since others share it with us.
+    """
+    ours = os.getpgid(0)
+    groups = set()
+    for pid in pids:
+        try:
+            group = os.getpgid(pid)
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+        groups.add(group)
+    for group in groups - {ours}:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def _sees_us() -> bool:
+    """Whether /proc shows our processes: it may not be mounted, or show those of another PID namespace."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _children_by_asking() -> list[int]:
+    """Our own living children, without /proc: the kernel tells of every number whether it is one.
+
+    Those of a subreaper are all that count: what they leave behind when they are killed become its children, too.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    newest = _newest_pid()
+    ours = os.getpid()
+    # Numbers are given in turn, so children come after us. Unless they have begun again from the start since.
+    candidates = range(ours + 1, newest) if newest > ours else range(2, _MOST_PIDS)
+    return [pid for pid in candidates if _is_living_child(pid)]
+
+
+def _newest_pid() -> int:
+    """The number of a process that starts now; 0 if none can be started."""
+    try:
+        pid = os.fork()
+    except OSError:
+        return 0
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return pid
+
+
+def _is_living_child(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
 
 
 def _children(pid: int) -> list[int]:
@@ -97,6 +166,8 @@ def blocks(pid: int, signum: int) -> bool:
 
 def _is_in_set(pid: int, name: str, signum: int) -> bool:
     """Whether one of the process's sets of signals (proc(5), status) has a signal."""
+    if not _sees_us():
+        return False
     try:
         with open(f"/proc/{pid}/status") as file:
             members = next(line for line in file if line.startswith(name))

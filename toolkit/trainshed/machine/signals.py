@@ -6,6 +6,8 @@ import os
 import signal
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+HELD_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what people and schedulers stop programs with
+_PYTHONS_OWN = (None, signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
 PASSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -24,6 +26,7 @@ class SignalPipe:
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         watched = (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD)
         self._old = {number: signal.signal(number, _note) for number in watched}
+        self._late: list[int] = []
 
     def take(self) -> list[int]:
         """The signals that have come since the last call, in order."""
@@ -32,13 +35,20 @@ class SignalPipe:
         except BlockingIOError:
             return []
 
+    def hand_on(self, number: int) -> None:
+        """Leaves a stop signal to the earlier handlers: it came too late for whoever reads the pipe."""
+        self._late.append(number)
+
     def close(self) -> None:
-        """Puts the earlier handlers back."""
+        """Puts the earlier handlers back; they get the stop signals that nobody has taken from the pipe."""
         signal.set_wakeup_fd(self._old_fd)
         for number, handler in self._old.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        late = [number for number in (*self._late, *self.take()) if number in HELD_SIGNALS]
         os.close(self.fd)
         os.close(self._write)
+        if late and self._old[signal.Signals(late[0])] not in _PYTHONS_OWN:
+            signal.raise_signal(late[0])
 
 
 def _note(_signal: int, _frame: object) -> None:
@@ -54,13 +64,79 @@ class Interrupted(BaseException):
         self.when = when
 
 
+def hold_stops() -> None:
+    """Has stop signals wait until a `Stops` takes them. For the first moments of a process: the kernel would drop them
+    where it is process 1, and else end it without a word."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
+
+
+class Stops:
+    """All stop signals of this process, for as long as the `with` block lasts: noted, or raised where that is asked for.
+
+    Other handlers may take its place for a while (`SignalPipe`, `stop_raises`).
+
+    number: the first stop signal that was noted; 0 before.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._when = ""
+
+    def __enter__(self) -> Stops:
+        self._old = {number: signal.signal(number, self._take) for number in HELD_SIGNALS}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    def raising(self, when: str) -> _Raising:
+        """A block in which the first stop signal raises `Interrupted`, at its start if it has come before.
+
+        Further ones are noted, so that nothing interrupts the way out.
+
+        Args:
+            when: what the process is doing, for the message: "before the script was started".
+        """
+        return _Raising(self, when)
+
+    def _take(self, number: int, frame: object) -> None:
+        self.number = self.number or number
+        self.raise_once()
+
+    def raise_from_now(self, when: str) -> None:
+        """Raises the next stop signal, once; at once if one has been noted. "" ends that."""
+        self._when = when
+        if self.number:
+            self.raise_once()
+
+    def raise_once(self) -> None:
+        """Raises `Interrupted` if that is asked for."""
+        when, self._when = self._when, ""
+        if when:
+            raise Interrupted(self.number, when)
+
+
+class _Raising:
+    """See `Stops.raising`."""
+
+    def __init__(self, stops: Stops, when: str) -> None:
+        self._stops = stops
+        self._when = when
+
+    def __enter__(self) -> None:
+        self._stops.raise_from_now(self._when)
+
+    def __exit__(self, *_: object) -> None:
+        self._stops.raise_from_now("")
+
+
 class _StopHandler:
     """Handles stop signals by `handle` within the block; puts the earlier handlers back afterwards."""
 
-    STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
     def __enter__(self) -> None:
-        self.old = {number: signal.signal(number, self.handle) for number in self.STOPS}
+        self.old = {number: signal.signal(number, self.handle) for number in HELD_SIGNALS}
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.old.items():
@@ -68,10 +144,6 @@ class _StopHandler:
 
     def handle(self, number: int, frame: object) -> None:
         """Does nothing."""
-
-
-class stop_ignored(_StopHandler):
-    """Ignores stop signals within the block, e.g. while the outcome is being written."""
 
 
 class stop_raises(_StopHandler):

@@ -12,8 +12,9 @@ own, the folder exists already and is uploaded from outside. Elsewhere the image
 from __future__ import annotations
 
 import os
-import sys
 import time
+
+from trainshed.machine.isolation import isolated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def start(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], Non
     try:
         os.makedirs(job.paths.intermediate)
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainshed.container.intermediate.uploader", job.paths.intermediate, to],
+            isolated("trainshed.container.intermediate.uploader", job.paths.intermediate, to),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # whoever interrupts `train` at a terminal does not mean this

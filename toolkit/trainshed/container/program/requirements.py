@@ -10,6 +10,7 @@ from importlib.machinery import PathFinder
 from trainshed.base.errors import ProgramError
 from trainshed.base.record import Record
 from trainshed.base.secrets import mask_text
+from trainshed.machine.isolation import isolated
 from trainshed.machine.signals import Interrupted
 
 from ..scratch import can_execute, own_folder
@@ -18,6 +19,7 @@ from ..supervisor.loop import run
 from ..supervisor.spawn import find_executable
 from . import install_errors
 from .requirements_file import STAND_INS, without
+from .turn import Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,14 +63,17 @@ def install(program: Program, job: TrainingJob, environ: Mapping[str, str], say:
         arguments.append(program.folder)
     if not arguments:
         return program
-    target = "" if _environment_is_writable() else own_folder("packages", environ, job.paths)
+    aside = own_folder("packages", environ, job.paths)
+    target = "" if _environment_is_writable() else aside
     command = _installer(environ)
     installer = "uv" if os.path.basename(command[0]) == "uv" else "pip"
     variables = {**environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    # Builds run programs in the temporary folder, and /tmp may be missing or not allow that. And an installer that is
+    # stopped leaves its files there, which go with our folder.
+    variables["TMPDIR"] = f"{aside}/tmp"
+    os.mkdir(variables["TMPDIR"])
     if target:
-        # Builds run programs in the temporary folder, and /tmp may be missing or not allow that; so may uv's cache.
-        variables["TMPDIR"] = f"{target}/tmp"
-        os.mkdir(variables["TMPDIR"])
+        # uv's cache may be missing, too.
         command += ["--prefix", target, *(["--no-cache"] if installer == "uv" else [])]
         if not can_execute(target):
             say(
@@ -78,7 +83,8 @@ def install(program: Program, job: TrainingJob, environ: Mapping[str, str], say:
     say(f"installing {what} with {installer}")
     spec = ProcessSpec(argv=(*command, *arguments), env=variables, cwd=program.folder, label="install", signal_group=True)
     seconds = job.settings.install_timeout_seconds
-    with _Lock() if not target else nullcontext():  # two hosts of a job may share an environment (processes on one machine)
+    # Two hosts of a job may share an environment: processes on one machine.
+    with nullcontext(seconds) if target else Turn(_environment(), f"installing {what}", seconds, say) as seconds:
         problem = _run(spec, what, seconds, say)
         if problem and target and installer == "pip" and "Permission denied" in problem.errors:
             # pip tried to remove an older version from the environment. Without that, it need not know of any.
@@ -141,7 +147,7 @@ def _run(spec: ProcessSpec, what: str, seconds: float, say: Callable[[str], None
         raise Interrupted(outcome.stop_signal, f"while {what} was being installed")
     if outcome.timed_out:
         raise ProgramError(
-            f"{what} could not be installed within {seconds:g} s",
+            f"{what} could not be installed within {round(seconds, 1):g} s",
             hint="is the package index reachable? trainshed_install_timeout_seconds sets the limit",
         )
     (result,) = outcome.results
@@ -156,7 +162,7 @@ def _installer(environ: Mapping[str, str]) -> list[str]:
     settings = [name for name in environ if name.startswith("PIP_") and environ[name] and name not in _HARMLESS_VARIABLES]
     if uv and not settings and not any(map(os.path.exists, _pip_files(environ))):
         return [uv, "pip", "install", "--no-progress", "--python", sys.executable]
-    return [sys.executable, "-m", "pip", "install", "--progress-bar", "off"]
+    return [*isolated("pip"), "install", "--progress-bar", "off"]
 
 
 def _pip_files(environ: Mapping[str, str]) -> list[str]:
@@ -166,10 +172,15 @@ def _pip_files(environ: Mapping[str, str]) -> list[str]:
     return ["/etc/pip.conf", *shared, f"{config}/pip/pip.conf", f"{home}/.pip/pip.conf", f"{sys.prefix}/pip.conf"]
 
 
-def _environment_is_writable() -> bool:
+def _environment() -> str:
+    """The folder of this Python's packages."""
     import sysconfig
 
-    return os.access(sysconfig.get_paths()["purelib"], os.W_OK)
+    return sysconfig.get_paths()["purelib"]
+
+
+def _environment_is_writable() -> bool:
+    return os.access(_environment(), os.W_OK)
 
 
 def _site_packages(prefix: str) -> str:
@@ -180,20 +191,3 @@ def _site_packages(prefix: str) -> str:
     paths = [sysconfig.get_paths(scheme, vars={"base": prefix, "platbase": prefix}) for scheme in schemes]
     folders = dict.fromkeys(path[kind] for path in paths for kind in ("purelib", "platlib"))
     return os.pathsep.join(folder for folder in folders if os.path.isdir(folder))
-
-
-class _Lock:
-    """Lets one `train` at a time install into this environment: a lock on its package folder."""
-
-    def __enter__(self) -> None:
-        import fcntl
-        import sysconfig
-
-        self.fd = os.open(sysconfig.get_paths()["purelib"], os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            pass
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)

@@ -8,13 +8,13 @@ from trainshed.base.errors import ProgramError, shorten
 from trainshed.contract.paths import ARCHIVES
 
 from ..scratch import own_folder
+from .turn import Turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trainshed.contract.job import TrainingJob
-    from trainshed.contract.paths import Paths
 
 _UNPACKING = ".unpacking-"  # a folder that is being filled: never the code, whatever it contains
 _UNPACKED = ".unpacked-"  # a folder that is complete; its entries are being moved to the folder above it
@@ -36,12 +36,12 @@ def fetch_source(job: TrainingJob, environ: Mapping[str, str], say: Callable[[st
             say(f"{code} is not empty and runs as it is: the job's source {shorten(named)} is not fetched")
         return code
     if named:
-        return _bring(job.source, job.paths, environ, say)
+        return _bring(job.source, job, environ, say)
     channel = job.channel("code")
     if channel and has_entries(channel.path):
         archives = [name for name in sorted(os.listdir(channel.path)) if name.endswith(ARCHIVES)]
         if len(archives) == 1 and len([n for n in os.listdir(channel.path) if not n.startswith(".")]) == 1:
-            return _bring(f"{channel.path}/{archives[0]}", job.paths, environ, say)
+            return _bring(f"{channel.path}/{archives[0]}", job, environ, say)
         return channel.path
     return code if os.path.isdir(code) else ""
 
@@ -73,13 +73,16 @@ def _settle(code: str) -> None:
             ) from error
 
 
-def _bring(source: str, paths: Paths, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
+def _bring(source: str, job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
     if source.startswith("file://"):
         source = source[len("file://") :]
     if source.startswith("s3://"):
         from .download import download
 
-        return _in_folder(paths, environ, lambda folder: _unpack_download(download(source, folder, environ, say), folder))
+        def fill(folder: str) -> None:
+            _unpack_download(download(source, folder, environ, say), folder)
+
+        return _in_folder(job, environ, say, fill)
     if "://" in source:
         scheme = source.split("://", 1)[0]
         raise ProgramError(
@@ -97,43 +100,37 @@ def _bring(source: str, paths: Paths, environ: Mapping[str, str], say: Callable[
         raise ProgramError(f"the source directory {source} is neither a folder nor a file")
     if source.endswith(".py") or source.endswith(".sh"):
         return os.path.dirname(os.path.abspath(source))
-    return _in_folder(paths, environ, lambda folder: _unpack(source, folder))
+    return _in_folder(job, environ, say, lambda folder: _unpack(source, folder))
 
 
-def _in_folder(paths: Paths, environ: Mapping[str, str], fill: Callable[[str], None]) -> str:
+def _in_folder(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None], fill: Callable[[str], None]) -> str:
     """Fills the code folder by way of a folder beside it, so that an interrupted unpacking is never taken for the code."""
-    import fcntl
     import shutil
     import tempfile
 
-    code = paths.code
+    code = job.paths.code
     try:
         os.makedirs(code, exist_ok=True)
         os.rmdir(tempfile.mkdtemp(prefix=_UNPACKING, dir=code))
     except OSError:  # /opt/ml/code is read-only, or this user may not write there
-        code = own_folder("code", environ, paths)
-    lock = os.open(code, os.O_RDONLY | os.O_CLOEXEC)
+        code = own_folder("code", environ, job.paths)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the hosts of a job may share the folder: processes on one machine
-        except OSError:  # a file system without locks
-            pass
-        if has_entries(code):  # another host was first
-            return code
-        aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
-        try:
-            fill(aside)
-            os.rename(aside, f"{code}/{_UNPACKED}{os.path.basename(aside)[len(_UNPACKING) :]}")
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        _settle(code)
+        # The hosts of a job may share the folder: processes on one machine.
+        with Turn(code, "unpacking the source code", job.settings.install_timeout_seconds, say):
+            if has_entries(code):  # another host was first
+                return code
+            aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
+            try:
+                fill(aside)
+                os.rename(aside, f"{code}/{_UNPACKED}{os.path.basename(aside)[len(_UNPACKING) :]}")
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            _settle(code)
     except OSError as error:
         raise ProgramError(
             f"the source code could not be unpacked to {code}: {error.strerror or error}",
             hint="free some space there, or set SAGEMAKER_BASE_DIR to a larger disk" if error.errno == 28 else "",
         ) from error
-    finally:
-        os.close(lock)
     return code
 
 

@@ -11,8 +11,8 @@ import os
 import select
 import signal
 
-from trainshed.machine.processes import become_subreaper, descendants
-from trainshed.machine.signals import PASSED_SIGNALS, SignalPipe
+from trainshed.machine.processes import become_subreaper, descendants, kill
+from trainshed.machine.signals import PASSED_SIGNALS, Interrupted, SignalPipe
 
 from .launch_plan import LaunchPlan, Outcome, StartError
 from .rank import send
@@ -23,6 +23,8 @@ from .watcher import FOREVER
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from trainshed.machine.signals import Stops
 
     from .rank import Rank
     from .watcher import Watcher
@@ -37,6 +39,7 @@ def run(
     started: Callable[[], None] = lambda: None,
     watchers: Sequence[Watcher] = (),
     spared: tuple[int, ...] = (),
+    stops: Stops | None = None,
 ) -> Outcome:
     """Runs the plan's processes to their end and returns how they ended; nothing of them is left afterwards.
 
@@ -47,14 +50,18 @@ def run(
         started: called once when all processes have been started.
         watchers: what takes part in the run beside its processes; each has its turn in this order.
         spared: children of this process that do not belong to the plan, and live on.
+        stops: who noted this process's stop signals up to now; nothing is started if one has come.
 
     Raises:
         StartError: a process could not be started; those already running were stopped.
+        Interrupted: a stop signal had come before the start.
         Exception: a watcher's reason to abandon the run.
     """
     become_subreaper()
     signals = SignalPipe()
     try:
+        if stops is not None and stops.number:
+            raise Interrupted(stops.number, "before the script was started")
         return _Loop(SupervisedRun(plan, say, watchers), signals, spared).to_the_end(started)
     finally:
         for watcher in watchers:
@@ -139,6 +146,7 @@ class _Loop:
         state, first = self.state, not self.state.received
         if not self.run.working():  # the script has ended; only what it left behind is awaited
             state.hurry(self.run.now())
+            self.signals.hand_on(number)  # what comes after this run must not begin
             return
         if first:
             for watcher in self.watchers:
@@ -213,5 +221,4 @@ class _Loop:
                 send(pid, state.signal or signal.SIGTERM, group=False)
         if state.deadline is None or state.due(self.run.now()):
             state.kill()
-            for pid in left:
-                send(pid, signal.SIGKILL, group=False)
+            kill(left)

@@ -14,6 +14,7 @@ from trainshed.base.errors import LaunchError, exit_status
 from trainshed.base.secrets import mask_mapping
 from trainshed.contract.wire.variables import ENTRYPOINTS, LOG_LEVEL, PREFIX, RUN_ID, of_setting
 from trainshed.machine.cgroup import cpus
+from trainshed.machine.isolation import isolated
 from trainshed.machine.network import free_port
 from trainshed.machine.processes import die_with_parent
 
@@ -143,7 +144,7 @@ def _two_free_ports() -> tuple[str, str]:
 
 
 def _command() -> list[str]:
-    return [sys.executable, "-m", "trainshed.container.main"]
+    return isolated("trainshed.container.main")
 
 
 def _end_with_runner(runner: int) -> None:

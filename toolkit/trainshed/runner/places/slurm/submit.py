@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from trainshed.base.files import write_atomic
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
+from trainshed.machine.isolation import isolated
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ...display.screen import Screen
@@ -131,7 +131,7 @@ def submit_and_follow(
 
 def train_command(environ: Mapping[str, str]) -> str:
     """What starts `train` as a process of a node: this Python, which lies on the shared file system as the run does."""
-    return shlex.join([sys.executable, "-m", "trainshed.container.main"])
+    return shlex.join(isolated("trainshed.container.main"))
 
 
 def place(run: Run, script: str, say: Callable[[str], None] = lambda _: None, secrets: tuple[str, ...] = ()) -> None:
