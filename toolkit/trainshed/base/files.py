@@ -28,6 +28,20 @@ def write_atomic(path: str, data: str | bytes, *, mode: int = 0o644) -> None:
         raise
 
 
+def sync_folder(folder: str) -> None:
+    """Makes a rename in a folder last through a power failure; never raises: some file systems cannot."""
+    try:
+        fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
 def remove(path: str) -> None:
     """Removes a file if it exists and can be removed; never raises."""
     try:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SCHEME = "s3://"
 NOT_INSTALLED = "boto3 is not installed"
+PART_BYTES = 64 << 20  # of an upload: at most 10,000 parts make 640 GB
 INSTALL = "pip install 'trainshed[s3]'"
 CHECK = "check the URI, the credentials and region, and the endpoint (AWS_ENDPOINT_URL_S3)"
 _ENDPOINTS = ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -54,6 +55,78 @@ def list_keys(client: Any, bucket: str, prefix: str) -> list[str]:
     """The keys of all objects whose key starts with `prefix`. Raises boto3's errors."""
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+
+def upload_verified(client: Any, path: str, bucket: str, key: str, sha256: str = "") -> str:
+    """Uploads a file and compares size and checksum of the object that has arrived.
+
+    S3 compares SHA-256 on arrival, part by part, and keeps it. A storage that speaks S3's language without its
+    checksums is read back instead.
+
+    Args:
+        sha256: hexadecimal, kept as the object's metadata where it is known.
+
+    Returns:
+        What is wrong with the object, "" if it is the file.
+
+    Raises:
+        OSError: the file cannot be read.
+        Exception: boto3's.
+    """
+    import os
+
+    from boto3.s3.transfer import TransferConfig
+
+    extra: dict[str, Any] = {"ChecksumAlgorithm": "SHA256"}
+    if sha256:
+        extra["Metadata"] = {"sha256": sha256}
+    before = os.stat(path)
+    config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
+    client.upload_file(path, bucket, key, ExtraArgs=extra, Config=config)
+    there = client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+    after = os.stat(path)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        return "the file changed while it was uploaded"
+    if there["ContentLength"] != after.st_size:
+        return f"{there['ContentLength']} of {after.st_size} bytes arrived"
+    kept = there.get("ChecksumSHA256", "")
+    with open(path, "rb") as file:
+        if kept:
+            same = kept == _checksum_in_parts(file) if "-" in kept else kept == _checksum(file.read)
+        else:
+            body = client.get_object(Bucket=bucket, Key=key)["Body"]
+            same = _checksum(body.read) == _checksum(file.read)
+    return "" if same else "what arrived has another checksum than the file"
+
+
+def _checksum(read: Any) -> str:
+    """SHA-256 in base64, as S3 writes it, of all that `read(count)` returns."""
+    import base64
+    import hashlib
+
+    found = hashlib.sha256()
+    while block := read(1 << 20):
+        found.update(block)
+    return base64.b64encode(found.digest()).decode()
+
+
+def _checksum_in_parts(file: Any) -> str:
+    """S3's checksum of checksums for an object that came in parts of PART_BYTES: `BASE64-COUNT`.
+
+    Source: "Checking object integrity" in the user guide of Amazon S3, composite checksums.
+    """
+    import base64
+    import hashlib
+
+    found, count = hashlib.sha256(), 0
+    while first := file.read(1 << 20):
+        part, left = hashlib.sha256(first), PART_BYTES - len(first)
+        while left and (block := file.read(min(left, 1 << 20))):
+            part.update(block)
+            left -= len(block)
+        found.update(part.digest())
+        count += 1
+    return f"{base64.b64encode(found.digest()).decode()}-{count}"
 
 
 def explain(error: BaseException) -> str:

@@ -14,8 +14,12 @@ MOST_LINKS = 40  # on the way to one file, as in the kernel
 MOST_AFTER_END = 64 << 20  # bytes after the last member; tar pads with a few thousand
 
 
-def unpack(archive: str, folder: str) -> None:
+def unpack(archive: str, folder: str, left_out: list[str] | None = None) -> None:
     """Unpacks a .tar (plain, gz, bz2, xz) or .zip into an empty folder. The content tells the kind, not the name.
+
+    Args:
+        left_out: gets `name, a pipe` of special files in a .tar, and `name, a link to TARGET` of links that lead
+            outside; None to refuse an archive that holds any.
 
     Raises:
         ProgramError: it is not an archive, is damaged, holds members that point outside, devices or other special
@@ -28,7 +32,7 @@ def unpack(archive: str, folder: str) -> None:
         if is_zip:
             _unpack_zip(archive, folder)
         else:
-            _unpack_tar(archive, folder)
+            _unpack_tar(archive, folder, left_out)
     except ProgramError:
         raise
     except Exception as error:  # hostile data makes these libraries raise nearly anything
@@ -45,7 +49,7 @@ def _is_unknown(error: Exception) -> bool:
     return isinstance(error, tarfile.ReadError) and "could not be opened" in str(error)
 
 
-def _unpack_tar(archive: str, folder: str) -> None:
+def _unpack_tar(archive: str, folder: str, left_out: list[str] | None) -> None:
     available = _free_bytes(folder)
     with tarfile.open(archive) as tar:
         members, size = [], 0
@@ -58,6 +62,10 @@ def _unpack_tar(archive: str, folder: str) -> None:
                 raise _too_large(archive, folder, size, available)
             _check_name(archive, member.name)
             if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+                if left_out is not None:
+                    left_out.append(f"{shorten(member.name)}, {'a pipe' if member.isfifo() else 'a device'}")
+                    members.pop()
+                    continue
                 raise ProgramError(f"{archive} holds {shorten(member.name)!r}, a device or other special file: refused")
             member.mode = 0o755 if member.isdir() else (member.mode | 0o600) & 0o755
             member.uid = os.getuid()
@@ -65,6 +73,8 @@ def _unpack_tar(archive: str, folder: str) -> None:
             member.uname = ""
             member.gname = ""
         _read_to_the_end(archive, tar)
+        if left_out is not None:
+            members = _without_links_outside(members, left_out)
         _check_links(archive, members)
         # Checked above, also against the traps that Python's own "data" filter would catch in newer versions.
         options = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
@@ -104,6 +114,13 @@ def _unpack_zip(archive: str, folder: str) -> None:
 def _check_name(archive: str, name: str) -> None:
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or "\0" in name:
         raise ProgramError(f"{archive} holds {shorten(name)!r}, which points outside the code folder: refused")
+
+
+def _without_links_outside(members: list[tarfile.TarInfo], left_out: list[str]) -> list[tarfile.TarInfo]:
+    links = {os.path.normpath(member.name): member.linkname for member in members if member.issym()}
+    outside = {name for name in links if not _leads_inside(name, links)}
+    left_out += [f"{shorten(name)}, a link to {shorten(links[name])}" for name in sorted(outside)]
+    return [member for member in members if not (member.issym() and os.path.normpath(member.name) in outside)]
 
 
 def _check_links(archive: str, members: list[tarfile.TarInfo]) -> None:

@@ -8,11 +8,10 @@ import sys
 import time
 
 import trainshed
+from trainshed.base.disk_reserve import Room
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import mask_arguments, mask_leaves, mask_mapping
 from trainshed.contract.wire.secret_names import environment_secrets
-
-from .disk_reserve import Room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ ranks in place (`max_restarts`); a run that is over is started again with `train
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from trainshed.machine.signals import SignalPipe, stop_raises
 
@@ -62,6 +63,8 @@ class Attempts:
             verdict = judge(self.run, ending)
             interrupted = ending.interrupted and not ending.stop_signal
             failed = verdict.status == "Failed" and not ending.trouble
+            if ending.lost:  # another attempt would have neither these results nor these checkpoints
+                interrupted = failed = False
             self.status.attempt(ending, "Interrupted" if interrupted else verdict.status)
             if not interrupted and not (failed and self.retries > 0):
                 return ending
@@ -103,8 +106,10 @@ class Attempts:
                 secrets=self.screen.secrets,
             )
             ending = watch.to_the_end()
-            self.backend.fetch(self.run)
-            return ending
+            lost = self.backend.fetch(self.run)
+            for problem in lost:
+                self.screen.say(f"warning: {problem}")
+            return replace(ending, lost=lost)
         finally:
             self.backend.clear()
             if feeders is not None:

@@ -16,7 +16,7 @@ from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 from ..display.screen import Screen
 from ..display.summary import render, shown
 from ..files import layout
-from ..files.collect import Archive, collect
+from ..files.collect import Archive, collect, settled
 from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
 from ..files.owner import hand_over
@@ -145,7 +145,12 @@ class Execution:
             self.status = StatusFile(self.run, secrets=self.screen.secrets)
         self.placing = now
         about = described(self.run, self.backend.place, self.screen.secrets)
-        write_atomic(f"{self.run.folder}/job.json", json.dumps(about, indent=2) + "\n")
+        try:
+            write_atomic(f"{self.run.folder}/job.json", json.dumps(about, indent=2) + "\n")
+        except OSError as error:
+            if self.again is None:
+                self._discard()
+            raise layout.unusable(error, self.run.folder) from error
         index.note(self.run, self.environ)
         self.started(self.run)
 
@@ -201,18 +206,24 @@ class Execution:
         model = ""
         try:
             with stop_raises("while the results were collected"):
-                archives = collect(run, verdict)
+                archives = collect(run, verdict, screen.status)
+                verdict = settled(verdict, archives)
                 model = archives[0].path
                 if self.job.upload:
                     model = self._upload(archives) or model
         except Interrupted as error:
             if verdict.status == "Completed":
                 verdict = Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error))
-        except TrainshedError as error:
+        except (TrainshedError, OSError) as error:
+            if isinstance(error, OSError):
+                error = TrainshedError(f"the results cannot be collected: {error.filename or run.folder}: {error.strerror}")
+            screen.say(f"warning: {error.message}")
             if verdict.status == "Completed":
                 verdict = _could_not_run(error)
         seconds = {"placing": placed, **phases_of(run.hosts), "collecting": time.monotonic() - began}
-        self.status.ended(verdict, ending, metrics, model)
+        self.status.ended(verdict, ending, metrics, model, archives or ())
+        if self.status.problem:
+            screen.say(f"warning: {self.status.problem}")
         screen.block(render(run, verdict, seconds, metrics, archives, time.time() - self.placing, self.status.data))
         return Finished(run, verdict, metrics, archives)
 
@@ -220,8 +231,9 @@ class Execution:
         from ..files.s3 import archives_to
 
         self.screen.say(f"uploading to {self.job.upload}")
-        paths = [archive.path for archive in archives if archive.path]
-        return archives_to(self.job.upload, self.run.name, paths, self.environ)[0]
+        there = [archive for archive in archives if archive.path]
+        uris = archives_to(self.job.upload, self.run.name, there, self.environ)
+        return dict(zip((archive.path for archive in there), uris, strict=True)).get(archives[0].path, "")
 
 
 def _could_not_run(error: Exception) -> Verdict:

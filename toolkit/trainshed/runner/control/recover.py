@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, TrainshedError, exit_status
 
-from ..files.collect import collect
+from ..files.collect import Archive, collect, settled
 from ..files.ending import Ending, HostEnd, Verdict
 from ..files.grace import KILL_SECONDS, REPORT_SECONDS
 from ..files.metrics import Metrics
@@ -18,7 +18,7 @@ from ..files.run import Run
 from ..places.base import Exit
 from ..places.cleanup import Found, containers, remove_all
 from ..places.container_engine import Engine, EngineError, find_engine
-from ..places.copying import copy_out
+from ..places.copying import fetch_all
 from ..places.leftovers import await_clients, end_leftovers, processes_of
 from ..state.records import record_of
 from ..state.status import StatusFile
@@ -73,18 +73,22 @@ def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], 
         await_clients(run.id)
     hosts = len(made.hosts)
     ends = _end_containers(engine, run.id, grace, hosts) if engine is not None else _end_processes(run.id, grace)
-    if engine is not None:
-        _bring_home(engine, made, say)
+    lost = _bring_home(engine, made, say) if engine is not None else ()
     status = StatusFile(made, before=run.status, first="Uploading")
-    verdict = _verdict(run, ends, judge(made, Ending(tuple(ends))) if ends else None)
-    model = ""
+    ending = Ending(tuple(ends), lost=lost)
+    verdict = _verdict(run, ends, judge(made, ending) if ends else None)
+    archives: tuple[Archive, ...] = ()
     try:
         if os.path.isdir(made.artifacts):
-            model = collect(made, verdict)[0].path
+            archives = collect(made, verdict)
+            verdict = settled(verdict, archives)
     finally:
-        status.ended(verdict, Ending(tuple(ends)), Metrics(), model)
+        status.ended(verdict, ending, Metrics(), archives[0].path if archives else "", archives)
         hand_over(made, environ)
-    if engine is not None:
+    for archive in archives:
+        if archive.problem:
+            say(f"warning: {archive.problem}")
+    if engine is not None and not lost:
         for problem in remove_all(engine, run.id):
             say(f"warning: {problem}")
     return verdict
@@ -102,15 +106,13 @@ def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdic
     return judged
 
 
-def _bring_home(engine: Engine, run: Run, say: Callable[[str], None]) -> None:
-    """Copies out of ended containers what could not be mounted into them."""
+def _bring_home(engine: Engine, run: Run, say: Callable[[str], None]) -> tuple[str, ...]:
+    """Copies out of ended containers what could not be mounted into them; what did not come."""
     copying = {one.host for one in containers(engine, run.id) if one.copies}
-    for host in run.hosts:
-        if host.name in copying:
-            try:
-                copy_out(engine, run, host)
-            except TrainshedError as error:
-                say(f"warning: cannot fetch what {host.name} wrote: {error.message}")
+    lost, notes = fetch_all(engine, run, [host for host in run.hosts if host.name in copying])
+    for problem in (*lost, *notes):
+        say(f"warning: {problem}")
+    return lost
 
 
 def _end_containers(engine: Engine, run_id: str, grace: float, hosts: int) -> list[HostEnd]:

@@ -49,6 +49,7 @@ def render(
         rows.append(("model", _archive(model, "the script wrote nothing to SM_MODEL_DIR")))
         rows.append(("output", _archive(output, "nothing")))
         rows += [("warning", archive.problem) for archive in archives if archive.problem]
+        rows += [("note", note) for archive in archives for note in archive.notes]
     logs = [run.log(host.name) for host in run.hosts]
     rows.append(("logs", shown(logs[0] if len(logs) == 1 else os.path.dirname(logs[0]))))
     records = [host.record for host in run.hosts if os.path.isfile(host.record)]
@@ -106,14 +107,17 @@ def _metrics(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def _archive(archive: Archive, empty: str) -> str:
-    if not archive.files:
-        return empty
     files = "1 file" if archive.files == 1 else f"{archive.files} files"
+    if not archive.path and archive.problem:
+        return f"not packed; kept in {shown(archive.kept)}  ({files}, {size(archive.size)})"
+    if not archive.files:
+        return "nothing that could be packed" if archive.problem or archive.notes else empty
     try:
         packed = f", packed {size(os.path.getsize(archive.path))}"
     except OSError:
         packed = ""
-    return f"{shown(archive.path)}  ({files}, {size(archive.size)}{packed})"
+    checksum = f", sha256 {archive.sha256[:12]}" if archive.sha256 else ""
+    return f"{shown(archive.path)}  ({files}, {size(archive.size)}{packed}{checksum})"
 
 
 def shown(path: str) -> str:

@@ -53,7 +53,7 @@ def claim(run: Run) -> Run:
                 return run
             run = plan(run.job, in_containers=run.hosts[0].base == DEFAULT_BASE, now=run.started + 0.001)
         except OSError as error:
-            raise _unusable(error) from error
+            raise unusable(error, run.folder) from error
 
 
 def place(
@@ -92,7 +92,7 @@ def place(
             elif source.folder:
                 gone += code.copy(source, f"{host.folder}/code")
     except OSError as error:
-        raise _unusable(error) from error
+        raise unusable(error, run.folder) from error
     if gone:
         say(f"warning: {code.vanished(job.source_dir, gone)}")
 
@@ -106,7 +106,8 @@ def put_aside(run: Run, attempt: int) -> None:
     aside = f"{run.folder}/attempts/{attempt}"
     try:
         os.makedirs(aside)
-        for path in (run.model, *(host.folder for host in run.hosts)):
+        # The archives too: those of an earlier end must not pass for this one's.
+        for path in (run.model, run.artifacts, *(host.folder for host in run.hosts)):
             if os.path.lexists(path):
                 os.rename(path, f"{aside}/{os.path.basename(path)}")
     except OSError as error:
@@ -126,9 +127,11 @@ def _unpack(archive: str, folder: str) -> None:
     unpack(archive, folder)
 
 
-def _unusable(error: OSError) -> TrainshedError:
+def unusable(error: OSError, folder: str) -> TrainshedError:
+    """What is wrong with a run's folder, in words."""
     return TrainshedError(
-        f"cannot create the run's folder: {error.filename}: {error.strerror}", hint="name another place with --output"
+        f"cannot create the run's folder: {error.filename or folder}: {error.strerror}",
+        hint="make room there, or name another place with --output",
     )
 
 
@@ -136,7 +139,7 @@ def _check_empty(folder: str) -> None:
     try:
         held = os.listdir(folder)
     except OSError as error:
-        raise _unusable(error) from error
+        raise unusable(error, folder) from error
     if held:
         what = "an earlier run" if "status.json" in held else f"{len(held)} other things ({', '.join(sorted(held)[:3])})"
         raise TrainshedError(f"{folder} holds {what}", hint="name a new folder with --output, or move the old one away")

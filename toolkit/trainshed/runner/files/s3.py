@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trainshed.base import s3
 from trainshed.base.errors import TrainshedError
+
+from .collect import Archive
 
 LARGEST_MANIFEST = 64 << 20  # bytes
 
@@ -49,12 +51,23 @@ class Bucket:
 
         return fetch
 
-    def upload(self, path: str, name: str) -> str:
-        """Copies a file below the URI; returns the object's URI. Raises TrainshedError."""
+    def upload(self, path: str, name: str, sha256: str) -> str:
+        """Copies a file below the URI and compares what has arrived; returns the object's URI.
+
+        Args:
+            sha256: of the file, hexadecimal; kept with the object as metadata.
+
+        Raises:
+            TrainshedError: S3 refuses, or holds something else afterwards.
+            OSError: the file cannot be read.
+        """
         key = f"{self.key}/{name}".lstrip("/")
-        with _Errors(f"s3://{self.bucket}/{key}"):
-            self.client.upload_file(path, self.bucket, key)
-        return f"s3://{self.bucket}/{key}"
+        uri = f"s3://{self.bucket}/{key}"
+        with _Errors(uri):
+            problem = s3.upload_verified(self.client, path, self.bucket, key, sha256)
+        if problem:
+            raise TrainshedError(f"{uri}: {problem}", hint=f"{path} is whole: upload it again")
+        return uri
 
     def _below(self) -> list[tuple[str, tuple[str, str]]]:
         start = self.key.rfind("/") + 1
@@ -94,7 +107,11 @@ class _Errors:
             raise TrainshedError(f"{self.uri}: {s3.explain(error)}", hint=s3.CHECK) from None
 
 
-def archives_to(prefix: str, run_name: str, paths: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Uploads archives to `<prefix>/<run>/output/`, as the platform does; returns their URIs. Raises TrainshedError."""
+def archives_to(prefix: str, run_name: str, archives: Iterable[Archive], environ: Mapping[str, str]) -> list[str]:
+    """Uploads archives to `<prefix>/<run>/output/`, as the platform does, each verified; returns their URIs.
+
+    Raises:
+        TrainshedError, OSError: as `Bucket.upload`.
+    """
     bucket = Bucket(f"{prefix}/{run_name}/output", environ)
-    return [bucket.upload(path, os.path.basename(path)) for path in paths]
+    return [bucket.upload(one.path, os.path.basename(one.path), one.sha256) for one in archives]

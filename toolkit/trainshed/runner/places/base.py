@@ -63,8 +63,9 @@ class Backend(Protocol):
     def roots(self) -> list[int]:
         """PIDs below which the hosts' processes are, as far as this machine sees them."""
 
-    def fetch(self, run: Run) -> None:
-        """Brings home what hosts that have ended left elsewhere; before `clear`. Raises TrainshedError."""
+    def fetch(self, run: Run) -> tuple[str, ...]:
+        """Brings home what hosts that have ended left elsewhere; before `clear`, which then leaves alone what could not
+        be brought. One message for each host where something is missing."""
 
     def clear(self) -> None:
         """Removes everything that `start` made but the run's folder; hosts that still run are killed. Never raises."""

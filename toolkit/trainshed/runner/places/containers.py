@@ -27,7 +27,7 @@ from .base import Exit, RunningHost
 from .cleanup import remove_all
 from .container_command import Machine, container_name, create, create_network, mounts, network_name
 from .container_engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason, sees_nothing
-from .copying import copy_in, copy_out
+from .copying import copy_in, fetch_all
 from .names import host_addresses
 
 
@@ -98,6 +98,7 @@ class Containers:
         self.secrets: dict[str, str] = {}
         self.pids: list[int] | None = None
         self.created: list[str] = []
+        self.kept = False  # whether ended containers stay, for the results in them
         self.run: Run | None = None
         self._machine: Machine | None = None
 
@@ -204,15 +205,23 @@ class Containers:
             self.pids = [pid for pid in found if os.path.exists(f"/proc/{pid}")]
         return self.pids
 
-    def fetch(self, run: Run) -> None:
-        """Copies the results out of containers that could not be given this machine's folders."""
-        if self.machine.copies:
-            for host in run.hosts:
-                copy_out(self.machine.engine, run, host)
+    def fetch(self, run: Run) -> tuple[str, ...]:
+        """Copies the results out of containers that could not be given this machine's folders; what did not come."""
+        if not self.machine.copies:
+            return ()
+        lost, notes = fetch_all(self.machine.engine, run, run.hosts)
+        for note in notes:
+            self.say(f"warning: {note}")
+        self.kept = bool(lost)
+        return lost
 
     def clear(self) -> None:
         """Removes the containers and the network."""
         if self.run is None:
+            return
+        if self.kept:  # they hold what could not be brought home
+            for host in self.hosts:
+                host.close()
             return
         for problem in remove_all(self.machine.engine, self.run.id):
             self.say(f"warning: {problem}; `trainshed rm` tries again")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shlex
 import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterable
 
 from trainshed.base.errors import TrainshedError
 from trainshed.machine.archive import unpack
+from trainshed.machine.packing import listed
 
 from ..files.run import Host, Run
 from ..job.job import S3
@@ -37,7 +40,38 @@ def copy_in(engine: Engine, run: Run, host: Host) -> None:
         _copy(engine, source, f"{container}:/opt/ml/input/data/{channel.name}/", follow=True)
 
 
-def copy_out(engine: Engine, run: Run, host: Host) -> None:
+class Brought:
+    """What has come home, of all hosts.
+
+    owners: host of each file, by its path: two hosts may have made the same one.
+    before: size and time of the files that were there already, and that all hosts were given.
+    notes: what the user should know of it.
+    """
+
+    def __init__(self, given: str = "") -> None:
+        self.owners: dict[str, str] = {}
+        self.before = {entry.path: _stamp(entry.path) for entry in listed(given)[0]} if given else {}
+        self.notes: list[str] = []
+
+
+def fetch_all(engine: Engine, run: Run, hosts: Iterable[Host]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Brings home what ended containers hold: (a message for each host whose results did not all come, notes)."""
+    lost = []
+    brought = Brought(run.checkpoints)
+    for host in hosts:
+        try:
+            copy_out(engine, run, host, brought)
+        except TrainshedError as error:
+            container = container_name(run, host)
+            lost.append(
+                f"the results of {host.name} are not all here: {error.message}; its container {container} is kept: "
+                f"`{engine.command[0]} cp {container}:/opt/ml/model .` fetches the model, `trainshed rm` removes it"
+            )
+    os.sync()  # the containers are removed next
+    return tuple(lost), tuple(brought.notes)
+
+
+def copy_out(engine: Engine, run: Run, host: Host, brought: Brought) -> None:
     """Brings output, model and checkpoints of an ended container home. Raises TrainshedError."""
     container = container_name(run, host)
     for source, target in (
@@ -45,7 +79,9 @@ def copy_out(engine: Engine, run: Run, host: Host) -> None:
         ("model", run.model),
         (run.job.checkpoint_path, run.checkpoints),
     ):
-        _extract(engine, f"{container}:/opt/ml/{source}/.", target, run)
+        place = f"{container}:/opt/ml/{source}/."
+        if not _extract(engine, place, target, run, host.name, brought) and source in ("output", "model"):
+            brought.notes.append(f"{host.name} left no /opt/ml/{source}: its script removed the folder")
 
 
 def _aside(run: Run) -> tempfile.TemporaryDirectory[str]:
@@ -76,33 +112,92 @@ def _make_folder(engine: Engine, container: str, path: str) -> None:
         raise EngineError(f"cannot create {path} in {container}: {reason(done.stderr)}", hint=hint_for(done.stderr))
 
 
-def _extract(engine: Engine, source: str, target: str, run: Run) -> None:
-    """What a container left is as hostile as any archive: it goes through the same door."""
+def _extract(engine: Engine, source: str, target: str, run: Run, host: str, brought: Brought) -> bool:
+    """What a container left is as hostile as any archive: it goes through the same door. False where it left nothing.
+
+    Raises:
+        TrainshedError: it did not come, or not whole.
+    """
     with _aside(run) as folder:
         archive = f"{folder}/out.tar"
         with open(archive, "wb") as file:
             command = [*engine.command, "cp", source, "-"]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            if "no such" in done.stderr.lower() or "not find" in done.stderr.lower():
-                return
+            said = done.stderr.lower()
+            if "no such container" not in said and ("no such file" in said or "not find" in said or "not be found" in said):
+                return False
             raise EngineError(f"`{shlex.join(command)}` failed: {reason(done.stderr)}")
+        if not _is_whole(archive):
+            raise EngineError(f"`{shlex.join(command)}` was cut off")
         aside = f"{folder}/out"
         os.mkdir(aside)
         try:
-            unpack(archive, aside)
-            _merge(aside, target)
+            left_out: list[str] = []
+            unpack(archive, aside, left_out)
+            if left_out:
+                names = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" if len(left_out) > 3 else "")
+                brought.notes.append(f"left in {source.removesuffix('/.')}: {names}")
+            _merge(aside, target, target, host, brought)
         except OSError as error:
             raise TrainshedError(f"{target}: {error.strerror}") from error
+    return True
 
 
-def _merge(source: str, target: str) -> None:
+def _is_whole(archive: str) -> bool:
+    """Whether a .tar has its end: two blocks of zeros, tar(5). Without it a cut between two members is not seen."""
+    with open(archive, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1024))
+        return file.read() == bytes(1024)
+
+
+def _merge(source: str, target: str, top: str, host: str, brought: Brought) -> None:
+    """Moves what came into a folder. What is there already is replaced, but never what another host has just brought."""
     os.makedirs(target, exist_ok=True)
     for entry in os.scandir(source):
         place = f"{target}/{entry.name}"
-        if entry.is_dir(follow_symlinks=False) and os.path.isdir(place) and not os.path.islink(place):
-            _merge(entry.path, place)
+        if entry.is_dir(follow_symlinks=False):
+            if os.path.lexists(place) and (os.path.islink(place) or not os.path.isdir(place)):
+                place = _another_place(place, top, host, brought)
+            _merge(entry.path, place, top, host, brought)
             continue
+        if os.path.lexists(place) and brought.before.get(place) == _stamp(entry.path):
+            continue  # as it was given to the host; another one may have a newer one
+        first = brought.owners.get(place, host)
+        if first != host and os.path.lexists(place):
+            if _equal(entry.path, place):
+                continue
+            place = _another_place(place, top, host, brought)
+            os.makedirs(os.path.dirname(place), exist_ok=True)
         if os.path.lexists(place):
             shutil.rmtree(place) if os.path.isdir(place) and not os.path.islink(place) else os.unlink(place)
         shutil.move(entry.path, place)
+        brought.owners[place] = host
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_size, int(status.st_mtime)
+
+
+def _another_place(place: str, top: str, host: str, brought: Brought) -> str:
+    """Where a file goes whose place is taken by another host's: below the host's name."""
+    name = os.path.relpath(place, top)
+    first = brought.owners.get(place)
+    if first is None:  # a file of an earlier attempt where there is a folder now
+        os.unlink(place)
+        return place
+    brought.notes.append(
+        f"{os.path.basename(top)}/{name} differs between {first} and {host}: that of {host} is {host}/{name}"
+    )
+    return f"{top}/{host}/{name}"
+
+
+def _equal(one: str, other: str) -> bool:
+    if os.path.islink(one) or os.path.islink(other):
+        return os.path.islink(one) and os.path.islink(other) and os.readlink(one) == os.readlink(other)
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False

@@ -123,8 +123,9 @@ class Processes:
         """The hosts' processes."""
         return [host.process.pid for host in self.hosts if host.process.returncode is None]
 
-    def fetch(self, run: Run) -> None:
+    def fetch(self, run: Run) -> tuple[str, ...]:
         """Everything is here already."""
+        return ()
 
     def describe(self, run: Run) -> list[tuple[str, str]]:
         """The variables that make the host what it is, and the command."""

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
+from collections.abc import Iterable
 from typing import Any
 
+from trainshed.base.disk_reserve import Room
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import MASK, mask_arguments, mask_leaves, mask_mapping, mask_text
 
+from ..files.collect import Archive
 from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
 from ..files.platform_files import input_data_config, shown_hyperparameters
@@ -60,6 +64,7 @@ class StatusFile:
         self.run = run
         self.secrets = secrets
         self.problem = ""
+        self.room = Room(run.folder)
         self.path = f"{run.folder}/status.json"
         before = before or {}
         self.transitions: list[dict[str, Any]] = list(before.get("SecondaryStatusTransitions") or [])
@@ -102,8 +107,21 @@ class StatusFile:
         self.data["Trainshed"]["Attempts"] = self.attempts
         self._write(now)
 
-    def ended(self, verdict: Verdict, ending: Ending | None, metrics: Metrics, model: str, now: float | None = None) -> None:
-        """The last transition. model: path or URI of the model's archive, "" for none."""
+    def ended(
+        self,
+        verdict: Verdict,
+        ending: Ending | None,
+        metrics: Metrics,
+        model: str,
+        archives: Iterable[Archive] = (),
+        now: float | None = None,
+    ) -> None:
+        """The last transition.
+
+        Args:
+            model: path or URI of the model's archive, "" for none.
+            archives: what was packed.
+        """
         now = time.time() if now is None else now
         self.data["Trainshed"] |= {
             "ExitCode": verdict.exit_code,
@@ -118,6 +136,18 @@ class StatusFile:
             {"MetricName": name, "Value": _number(series.last), "Timestamp": iso(now)}
             for name, series in metrics.series.items()
         ]
+        self.data["Trainshed"]["Archives"] = [
+            {
+                "Path": one.path,
+                "Files": one.files,
+                "Bytes": one.size,
+                **({"Sha256": one.sha256} if one.sha256 else {}),
+                **({"Problem": mask_text(one.problem, self.secrets)} if one.problem else {}),
+                **({"Notes": mask_leaves(one.notes, self.secrets)} if one.notes else {}),
+            }
+            for one in archives
+        ]
+        self.data.pop("ModelArtifacts", None)  # where it was to be
         if model:
             fields["ModelArtifacts"] = {"S3ModelArtifacts": model if model.startswith(S3) else f"file://{model}"}
         if verdict.status == "Failed":
@@ -127,6 +157,7 @@ class StatusFile:
         self.transitions[-1]["EndTime"] = iso(now)
         self.data["TrainingJobStatus"] = verdict.status
         self._write(now)
+        self.room.free()
 
     def _write(self, now: float) -> None:
         self.data |= {"SecondaryStatusTransitions": self.transitions, "LastModifiedTime": iso(now)}
@@ -137,10 +168,17 @@ class StatusFile:
             billed = self.billed_before + (self.held if self.run.job.spot else now - self.training_since) * price
             self.data["TrainingTimeInSeconds"] = max(1, round(training))
             self.data["BillableTimeInSeconds"] = max(1, round(billed))
+        text = json.dumps(self.data, indent=2) + "\n"
         try:
-            write_atomic(self.path, json.dumps(self.data, indent=2) + "\n")
-        except OSError:
-            pass
+            try:
+                write_atomic(self.path, text)
+            except OSError:  # full: with the room that was kept for this it may do
+                self.room.free()
+                write_atomic(self.path, text)
+            self.problem = ""
+        except OSError as error:
+            standing = "" if not os.path.exists(self.path) else ", and says how the run stood before"
+            self.problem = f"{self.path} cannot be written: {error.strerror}{standing}"
 
 
 def savings(data: dict[str, Any]) -> float | None:

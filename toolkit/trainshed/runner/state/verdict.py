@@ -28,6 +28,8 @@ def judge(run: Run, ending: Ending) -> Verdict:
         reason = failure_of(_host(run, failed.name))
         reason = reason or f"{failed.name} exited with {failed.code}{note}; {_last_line(run.log(failed.name))}"
         return Verdict("Failed", "Failed", failed.code, failed.name, reason)
+    if ending.lost:
+        return Verdict("Failed", "Failed", EXIT_USER, reason="; ".join(ending.lost))
     if ending.trouble:
         return Verdict("Failed", "Failed", EXIT_USER, reason=ending.trouble)
     if ending.waited:

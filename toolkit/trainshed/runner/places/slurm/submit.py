@@ -23,7 +23,7 @@ from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 from ...display.screen import Screen
 from ...display.summary import render, shown
 from ...files import layout
-from ...files.collect import collect
+from ...files.collect import collect, settled
 from ...files.ending import Ending, HostEnd, Verdict
 from ...files.metrics import Metrics
 from ...files.run import Run
@@ -173,10 +173,11 @@ def finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Scr
         run = replace(run, hosts=tuple(replace(host, name=name) for host, name in zip(run.hosts, names, strict=True)))
     verdict = judge(run, end)
     status.to("Uploading")
-    archives = collect(run, verdict)
+    archives = collect(run, verdict, screen.status)
+    verdict = settled(verdict, archives)
     ends = tuple(HostEnd(host.name, int(record_of(host).get("exit_code") or 0)) for host in run.hosts)
     ending = Ending(ends, end.stop_signal, seconds=end.seconds)
-    status.ended(verdict, ending, metrics, archives[0].path)
+    status.ended(verdict, ending, metrics, archives[0].path, archives)
     screen.block(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
     return verdict.exit_code
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainshed.container.report.disk_reserve import ROOM_BYTES, Room
+from trainshed.base.disk_reserve import ROOM_BYTES, Room
 
 
 def test_it_holds_disk_but_no_name_and_gives_it_back(tmp_path: Path) -> None:
