@@ -256,7 +256,7 @@ def _read_back(archive: str, members: Sequence[tuple[str, int]], sha256: str) ->
                     tar.members = []  # type: ignore[attr-defined]
                 if tar.next() is not None:
                     raise damaged
-        except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
+        except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, ValueError) as error:
             raise damaged from error
         while hashed.read(BLOCK):
             pass
