@@ -103,10 +103,10 @@ def test_nobody_has_two_partners_at_a_time_and_up_to_16_hosts_all_meet(count: in
 def test_a_closed_port_and_a_strangers_server_are_problems_not_errors() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        assert "Connection refused" in measure("a", "b", "127.0.0.1", probe.getsockname()[1], "token").problem
-    server = Server("another")
+        assert "Connection refused" in measure("a", "b", "127.0.0.1", probe.getsockname()[1], b"secret").problem
+    server = Server(b"another")
     try:
-        assert measure("a", "b", "127.0.0.1", server.port, "token00").problem
+        assert measure("a", "b", "127.0.0.1", server.port, b"secret").problem
     finally:
         server.close()
 

@@ -25,7 +25,7 @@ from .planning import Planned
 from .program import prepare
 from .report.finish import finish
 from .report.run_record import RunRecord
-from .roster import agree, fail_before_start, join_roster
+from .roster import agree, make_roster, tell_before_start
 from .scratch import Scratch
 from .supervisor.launch_plan import StartError
 
@@ -174,8 +174,9 @@ class Training:
             self._voice.say(f"warning: {note}")
         for line in plan.says:
             self._voice.say(line)
-        self._settle = _alone  # a host that fails to join has told the others itself
-        roster = join_roster(planned.job, planned.cluster, self._environ, self._voice.say)
+        roster = make_roster(planned.job, planned.cluster, self._environ, self._voice.say)
+        self._settle = self._tell_joining(roster, planned.job)
+        roster.join(planned.job.settings.host_timeout_seconds)
         self._settle = lambda result: agree(roster, result.outcome, result.failure, self._host)
         if plan.scratch:
             scratch.make()
@@ -201,9 +202,22 @@ class Training:
         """For a host that fails before it joins the others, which wait for it."""
 
         def settle(result: TrainingResult) -> Failure | None:
-            if result.failure is not None:
-                fail_before_start(job, cluster, self._environ, self._voice.say, result.failure)
-            return result.failure
+            if result.failure is None:
+                return None
+            roster = make_roster(job, cluster, self._environ, self._voice.say)
+            seconds = job.settings.host_timeout_seconds
+            return tell_before_start(roster, result.failure, self._host, seconds, self._voice.say)
+
+        return settle
+
+    def _tell_joining(self, roster: Roster, job: TrainingJob) -> Settle:
+        """For a host that fails while it joins the others: where it could not join them, they know that already."""
+
+        def settle(result: TrainingResult) -> Failure | None:
+            if result.failure is None or result.failure.kind == "ClusterError":
+                return result.failure
+            seconds = job.settings.host_timeout_seconds
+            return tell_before_start(roster, result.failure, self._host, seconds, self._voice.say)
 
         return settle
 

@@ -46,3 +46,14 @@ def free_port(wanted: int) -> int:
                 continue
             return int(probe.getsockname()[1])
     return wanted
+
+
+def addresses_of(interface: str) -> list[str]:
+    """The IP addresses of an interface, without those of one link only (fe80::...), which need no host to have them."""
+    import socket
+
+    import psutil
+
+    rows = psutil.net_if_addrs().get(interface, [])
+    found = [str(row.address) for row in rows if row.family in (socket.AF_INET, socket.AF_INET6)]
+    return [address for address in found if "%" not in address and not address.startswith("fe80:")]

@@ -11,15 +11,17 @@ from support.free_ports import free_ports
 from trainshed.container.roster.leader import Leader
 from trainshed.container.roster.member import Member
 from trainshed.container.roster.messages import Report
+from trainshed.container.roster.proof import JobKey
 from trainshed.contract.outcome import Failure
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
+KEY = JobKey(b"k" * 32)
 
 
 def pair() -> tuple[Leader, Member]:
     port = free_ports(2)
-    leader = Leader(HOSTS, port, "token", 1.0, lambda _: None)
-    member = Member(HOSTS, 1, ("127.0.0.1", port), "token", 1.0, lambda _: None)
+    leader = Leader(HOSTS, port, KEY, 1.0, lambda _: None)
+    member = Member(HOSTS, 1, ("127.0.0.1", port), KEY, 1.0, lambda _: None)
     joining = threading.Thread(target=leader.join, args=(120.0,))
     joining.start()
     member.join(120.0)
@@ -81,9 +83,9 @@ def test_nonsense_and_strangers_are_turned_away():
         b"\xff" * 4096 + b"\n",
     ):
         with socket.create_connection(("127.0.0.1", leader.port)) as stranger:
-            turns(leader, member, lambda: leader.strangers)
+            turns(leader, member, lambda: leader.door.strangers)
             stranger.sendall(payload)
-            turns(leader, member, lambda: not leader.strangers)
+            turns(leader, member, lambda: not leader.door.strangers)
     assert leader.hosts[0].link is not None and member.link is not None and not leader.stopping
     both_leave(leader, member, Report(state="done"), Report(state="done"))
 

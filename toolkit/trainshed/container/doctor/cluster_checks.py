@@ -9,6 +9,7 @@ of a second, and the offset of the other's clock. The number of rounds is at mos
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import platform
 import socket
@@ -23,14 +24,15 @@ from trainshed.base.check import Check, fail, ok, warn
 from trainshed.base.errors import TrainshedError
 from trainshed.base.record import Record
 from trainshed.contract.reading import read_job
-from trainshed.contract.wire.variables import ROSTER_TOKEN
 
 from ..cluster import resolve
 from ..cluster.hosts import resolves
 from ..report.run_record import installed_versions
+from ..roster.addresses import to_listen_on
+from ..roster.key import job_key
 from ..roster.leader import Leader
 from ..roster.member import Member
-from ..roster.messages import Report, job_token
+from ..roster.messages import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ PIECE = bytes(1 << 18)
 PATIENCE = 20.0  # seconds that a round, or a host's facts, may take
 CLOCK_LIMIT = 1.0  # seconds
 CODE_FILES, CODE_BYTES = 5000, 1 << 28
+_NONCE_BYTES = _MAC_BYTES = 32
 _CLOCK = struct.Struct("!d")
 
 
@@ -64,8 +67,8 @@ class Pair(Record):
 class Server:
     """Answers the measurements of other hosts, in background threads, until it is closed."""
 
-    def __init__(self, token: str) -> None:
-        self.token = token.encode()
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
         self.socket = socket.create_server(("", 0), backlog=64)
         self.port = int(self.socket.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -84,7 +87,9 @@ class Server:
             try:
                 connection.settimeout(PATIENCE)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if _exactly(connection, len(self.token)) != self.token:
+                nonce = os.urandom(_NONCE_BYTES)
+                connection.sendall(nonce)
+                if not hmac.compare_digest(_exactly(connection, _MAC_BYTES), _proof(self.secret, nonce)):
                     return
                 while (word := connection.recv(1)) == b"p":
                     connection.sendall(_CLOCK.pack(time.time()))
@@ -100,13 +105,18 @@ class Server:
         self.socket.close()
 
 
-def measure(one: str, other: str, address: str, port: int, token: str) -> Pair:
+def _proof(secret: bytes, nonce: bytes) -> bytes:
+    """That the measuring host knows the job's secret; the secret itself never travels."""
+    return hmac.digest(secret, b"measure|" + nonce, "sha256")
+
+
+def measure(one: str, other: str, address: str, port: int, secret: bytes) -> Pair:
     """Measures the connection from this host to another; never raises."""
     try:
         with socket.create_connection((address, port), timeout=PATIENCE / 4) as connection:
             connection.settimeout(PATIENCE / 2)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.sendall(token.encode())
+            connection.sendall(_proof(secret, _exactly(connection, _NONCE_BYTES)))
             trips = []
             for _ in range(ROUND_TRIPS):
                 sent, clock = time.perf_counter(), time.time()
@@ -190,10 +200,10 @@ def _digest(folder: str) -> str:
 class Meeting:
     """One host's part in the check."""
 
-    def __init__(self, job: TrainingJob, cluster: Cluster, token: str, part: Leader | Member) -> None:
-        self.job, self.cluster, self.token, self.part = job, cluster, token, part
+    def __init__(self, job: TrainingJob, cluster: Cluster, secret: bytes, part: Leader | Member) -> None:
+        self.job, self.cluster, self.secret, self.part = job, cluster, secret, part
         self.name = cluster.current_host
-        self.server = Server(token)
+        self.server = Server(secret)
         self.facts: dict[str, dict[str, Any]] = {}  # host 0: of each host
         self.pairs: list[Pair] = []
         self.expected: set[str] = set()  # host 0: whose measurement of this round is awaited
@@ -211,7 +221,7 @@ class Meeting:
         if do == "facts":
             self.facts[host] = message
         elif do == "measure":
-            pair = measure(self.name, message["other"], message["address"], int(message["port"]), self.token)
+            pair = measure(self.name, message["other"], message["address"], int(message["port"]), self.secret)
             self.part.send({"type": "doctor", "do": "measured", "pair": pair.plain()})
         elif do == "measured":
             self.pairs.append(Pair(**message["pair"]))
@@ -256,7 +266,7 @@ class Meeting:
                     leader.send_to(there[one], message)
             if own:
                 place = self._place(leader, own)
-                self.pairs.append(measure(self.name, own, place["address"], place["port"], self.token))
+                self.pairs.append(measure(self.name, own, place["address"], place["port"], self.secret))
             if not self.wait(lambda: not self.expected.intersection(leader.present()), PATIENCE):
                 self.pairs += [Pair(host, "its partner", problem="no answer in time") for host in sorted(self.expected)]
         missing = [host for host in hosts if host not in there or host not in leader.present()]
@@ -312,20 +322,20 @@ def checks(environ: Mapping[str, str], say: Callable[[str], None]) -> list[Check
         return [fail("cluster", error.message, error.hint)]
     if len(cluster.hosts) < 2 or not cluster.participates:
         return [ok("cluster", "this job has one host, so there are no connections to check")]
-    token = job_token(job, cluster, {**environ, ROSTER_TOKEN: f"doctor {environ.get(ROSTER_TOKEN)}"})
+    key = job_key(job, cluster, environ, purpose="doctor")
     port = (job.settings.roster_port or cluster.port + 1) + 1
     port = port if port < 65_536 else port - 8  # the roster itself has turned back, too
     part: Leader | Member = (
-        Leader(cluster.hosts, port, token, 0.0, say)
+        Leader(cluster.hosts, port, key, 0.0, say, addresses=to_listen_on(cluster))
         if cluster.rank == 0
-        else Member(cluster.hosts, cluster.rank, (cluster.address, port), token, 0.0, say)
+        else Member(cluster.hosts, cluster.rank, (cluster.address, port), key, 0.0, say)
     )
     try:
         part.join(job.settings.host_timeout_seconds)
     except TrainshedError as error:
         part.close()
         return [fail("hosts", error.message, error.hint)]
-    meeting = Meeting(job, cluster, token, part)
+    meeting = Meeting(job, cluster, key.secret, part)
     try:
         found = meeting.lead() if cluster.rank == 0 else meeting.follow()
         part.leave(Report(state="done"))

@@ -4,7 +4,8 @@ Host 0 listens, all others connect to it, and each host sends a sign of life eve
 hosts are there, stops on all hosts when one fails or vanishes, and ends with one verdict: the same first cause in each
 host's failure file, and success only if every host succeeded.
 
-    join     every host says hello; host 0 says go when all are there, or names the missing hosts
+    prove    host 0 and each of the others prove to each other that they know the job's key (`proof`)
+    join     host 0 says go when all are there, or names the missing hosts
     run      a host whose rank failed, or that got a stop signal, says so; host 0 stops all others
     ended    every host reports how its ranks ended; host 0 sends all of them the verdict
 
@@ -27,57 +28,59 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
 
     from ..supervisor.launch_plan import Outcome
-    from .leader import Leader
-    from .member import Member
     from .roster import Roster
 
 # Sockets and hashes are slow to load, and jobs on one host never need them: hence the imports in the functions.
 
 
-def join_roster(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]) -> Roster:
-    """Joins the roster; returns this host's part in it, `Alone` for one host or a host outside the distribution.
-
-    Raises:
-        ClusterError: other hosts are missing after `trainshed_host_timeout_seconds`; names them.
-        FailedElsewhere: another host could not start.
-    """
-    part = _part(job, cluster, environ, say)
-    if part is None:
-        return Alone(cluster.current_host)
-    part.join(job.settings.host_timeout_seconds)
-    return part
-
-
-def fail_before_start(
-    job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None], failure: Failure
-) -> None:
-    """Tells the other hosts that this one failed before it could join them, so that they do not wait for it."""
-    part = _part(job, cluster, environ, say)
-    if part is not None:
-        from .messages import TELLING_SECONDS
-
-        say("telling the other hosts")
-        part.fail_before_start(failure, min(TELLING_SECONDS, job.settings.host_timeout_seconds))
-
-
-def _part(
-    job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]
-) -> Leader | Member | None:
+def make_roster(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]) -> Roster:
+    """This host's part in the roster, still to join; `Alone` for one host or a host outside the distribution."""
     if len(cluster.hosts) < 2 or not cluster.participates:
-        return None
+        return Alone(cluster.current_host)
+    from .key import job_key
     from .leader import Leader
     from .member import Member
-    from .messages import job_token
 
-    token = job_token(job, cluster, environ)
+    key = job_key(job, cluster, environ)
     port = job.settings.roster_port or cluster.port + (1 if cluster.port < 65_535 else -1)
     if cluster.rank == 0:
+        from .addresses import to_listen_on
+
         elastic = job.settings.engine == "torchrun" and job.settings.min_nodes
         return Leader(
-            cluster.hosts, port, token, job.settings.grace_seconds, say, enough=job.settings.min_nodes if elastic else 0
+            cluster.hosts,
+            port,
+            key,
+            job.settings.grace_seconds,
+            say,
+            enough=job.settings.min_nodes if elastic else 0,
+            addresses=to_listen_on(cluster),
         )
-    address = (cluster.address, port)
-    return Member(cluster.hosts, cluster.rank, address, token, job.settings.grace_seconds, say)
+    return Member(cluster.hosts, cluster.rank, (cluster.address, port), key, job.settings.grace_seconds, say)
+
+
+def tell_before_start(roster: Roster, failure: Failure, host: str, seconds: float, say: Callable[[str], None]) -> Failure:
+    """Tells the other hosts that this one could not start, so that they do not wait for it.
+
+    Args:
+        seconds: how long the hosts wait for each other.
+
+    Returns:
+        The failure as they hear it.
+    """
+    if isinstance(roster, Alone):
+        return failure
+    from .connected import ConnectedRoster
+    from .messages import STOPPED_TELLING_SECONDS, TELLING_SECONDS
+
+    if isinstance(roster, ConnectedRoster) and roster.over:  # they know more than this host
+        return failure
+
+    failure = _named(failure, host)
+    say("telling the other hosts")
+    longest = STOPPED_TELLING_SECONDS if failure.kind == "Interrupted" else TELLING_SECONDS
+    roster.fail_before_start(failure, min(longest, seconds))
+    return failure
 
 
 def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host: str) -> Failure | None:
@@ -89,8 +92,11 @@ def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host
     if isinstance(roster, Alone):
         return failure
     from ..report.diagnose import is_secondary
+    from .connected import ConnectedRoster
     from .messages import Report
+    from .verdict import stop_failure
 
+    failure = _named(failure, host) if outcome is None and failure is not None else failure
     if outcome is not None and outcome.stop_signal:
         state = "interrupted"
     elif failure is None:
@@ -98,11 +104,15 @@ def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host
     else:
         # Ranks that were ended because of other hosts have not failed themselves.
         state = "stopped" if failure.kind == "Stopped" else "interrupted" if failure.kind == "Interrupted" else "failed"
+    stopped_by = outcome.stopped_by if outcome is not None else ""
+    of_others = isinstance(roster, ConnectedRoster) and roster.stopping
     report = Report(
         state=state,
         failure=failure,
         age=outcome.seconds - failure.at if outcome is not None and failure is not None else 0.0,
         secondary=failure is not None and is_secondary(failure),
+        # What stopped the ranks of this host is told where it did not come from another one.
+        cause=stop_failure(f"{host}: {stopped_by}", host, False) if stopped_by and not of_others else None,
     )
     try:
         with stop_raises("while it waited for the other hosts"):
@@ -111,9 +121,18 @@ def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host
         roster.interrupted(str(stop))
         verdict = roster.leave(report)
     first = verdict.failure
-    if first is None or (failure is not None and first.summary == failure.summary):
+    if first is None and report.state == "failed":  # never a success beside a failed rank
+        return failure
+    if first is None or first.host == host or (failure is not None and first.summary == failure.summary):
         return first
     here = (
         f"{host} was stopped because of it" if state != "failed" else f"{host} ended after it: {failure and failure.summary}"
     )
     return first.replace(details="\n".join(part for part in (here, first.details) if part))
+
+
+def _named(failure: Failure, host: str) -> Failure:
+    """A stop before the ranks ran, with the host in its summary: it is told to all."""
+    if failure.kind != "Interrupted" or host in failure.summary:
+        return failure
+    return failure.replace(summary=f"{host} was {failure.summary}", host=host)

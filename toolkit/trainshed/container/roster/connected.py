@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
+import os
 import select
+import time
 
+from .messages import AWAY
+from .proof import INCARNATION_BYTES
 from .roster import Roster
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
+    from trainshed.contract.outcome import Failure
+
     from ..supervisor.watcher import Supervised
+    from .messages import Report, Verdict
 
 
 class ConnectedRoster(Roster):
     """A roster of several hosts.
 
+    What takes time is a generator: it yields for how many seconds it waits at most, and wants `exchange` before it goes on.
+
     stopping: why all ranks of the job have to stop, "" while they need not.
     stop_interrupts: whether that is a stop signal or a notice, so that ranks get the job's whole grace.
+    incarnation: random bytes that tell this process from one that is started in its place.
     """
 
-    def __init__(self, names: tuple[str, ...], rank: int, grace: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        rank: int,
+        grace: float,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(names, rank)
         self.grace = grace
         self.say = say
+        self.clock = clock
+        self.incarnation = os.urandom(INCARNATION_BYTES)
         self.stopping = ""
         self.stop_interrupts = False
         self.inbox: list[tuple[int, dict[str, Any]]] = []
+        self._looked = clock()  # when this process last took its turn
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended for this host: its connections are closed for good, or about to be."""
+        raise NotImplementedError
 
     def exchange(self) -> None:
         """Reads what other hosts have sent, and sends what is due."""
@@ -35,6 +60,10 @@ class ConnectedRoster(Roster):
 
     def host_lost(self) -> bool:
         """Whether a host has vanished."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes all connections."""
         raise NotImplementedError
 
     def turn(self, run: Supervised) -> None:
@@ -56,3 +85,46 @@ class ConnectedRoster(Roster):
         """The letters that have come since the last call."""
         inbox, self.inbox = self.inbox, []
         return inbox
+
+    # --- what takes time ---
+
+    def join(self, seconds: float) -> None:
+        """See `Roster.join`."""
+        for longest in self.joining(seconds):
+            self.wait(longest)
+
+    def leave(self, report: Report) -> Verdict:
+        """See `Roster.leave`."""
+        waiting = self.leaving(report)
+        while True:
+            try:
+                longest = next(waiting)
+            except StopIteration as end:
+                verdict: Verdict = end.value
+                return verdict
+            self.wait(longest)
+
+    def fail_before_start(self, failure: Failure, seconds: float) -> None:
+        """See `Roster.fail_before_start`."""
+        for longest in self.failing_before_start(failure, seconds):
+            self.wait(longest)
+
+    def joining(self, seconds: float) -> Iterator[float]:
+        """See `join`."""
+        raise NotImplementedError
+
+    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
+        """See `leave`; a generator that returns the verdict."""
+        raise NotImplementedError
+
+    def failing_before_start(self, failure: Failure, seconds: float) -> Iterator[float]:
+        """See `fail_before_start`."""
+        raise NotImplementedError
+
+    # --- for subclasses ---
+
+    def _was_away(self, now: float) -> float:
+        """Seconds since the last turn, in which this process was suspended and could hear nobody; 0 for a usual pause."""
+        away = now - self._looked
+        self._looked = now
+        return away if away > AWAY else 0.0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import select
-import socket
 import time
 
 from trainshed.base.errors import ClusterError
@@ -12,10 +9,11 @@ from trainshed.contract.outcome import Failure
 
 from ..cluster.hosts import resolves
 from .connected import ConnectedRoster
-from .link import Link
+from .door import Door
+from .host import MOST_NAMED, Host, Rival, named
+from .link import encode
 from .messages import (
     ALIVE_EVERY,
-    AWAY,
     GONE_AFTER,
     LOST_AFTER,
     TELLING_SECONDS,
@@ -24,244 +22,229 @@ from .messages import (
     Report,
     Verdict,
     failure_to_json,
+    line_of,
 )
-from .verdict import LostHost, Reported, first_cause
+from .poller import Poller
+from .verdict import LostHost, Reported, Stop, first_cause, suspended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Any
 
+    from .link import Link
+    from .proof import Claim, JobKey
+
 SAY_EVERY = 5.0  # seconds between two messages that a host is awaited
-MOST_NAMED = 8  # hosts in one message
-HELLO_SECONDS = 10.0  # that a connection may stay silent before it has said who it is
-
-
-class Host:
-    """Another host as host 0 sees it. Moments are on the monotonic clock.
-
-    seen: when it was last heard.
-    since: from when on its silence counts: `seen`, plus the time in which this process itself was suspended.
-    closed: whether its connection was closed since it was last heard.
-    told: whether it has taken the verdict, or does not want it.
-    lost_at: when it was given up, 0 while it is there.
-    outbox: all letters to it; sent again on a new connection, where their numbers tell it which ones it has.
-    taken: number of its last letter that has come.
-    """
-
-    def __init__(self, rank: int, name: str, now: float) -> None:
-        self.rank = rank
-        self.name = name
-        self.link: Link | None = None
-        self.joined = False
-        self.seen = now
-        self.since = now
-        self.closed = False
-        self.told = False
-        self.lost_at = 0.0
-        self.report: Report | None = None
-        self.reported_at = 0.0
-        self.outbox: list[dict[str, Any]] = []
-        self.taken = 0
-
-    @property
-    def settled(self) -> bool:
-        """Whether it has reported or is lost."""
-        return self.report is not None or bool(self.lost_at)
-
-    def connect(self, link: Link, now: float) -> None:
-        """Uses a new connection from now on."""
-        if self.link is not None:
-            self.link.close()
-        self.link = link
-        self.joined = True
-        self.seen = now
-        self.since = now
-        self.closed = False
-        self.told = False
-
-    def come_back(self) -> None:
-        """Starts anew: what the host sent before it was lost does not count."""
-        self.lost_at = 0.0
-        self.report = None
-        self.taken = 0
-        self.outbox = []
+LOOK_EVERY = 0.5  # seconds between two looks for lost hosts
+RIVAL_SECONDS = 5.0  # of silence after which a host is gone in whose name another process has come
+RIVAL_RETURNS = 1.0  # the same of one whose connection is closed
+RIVAL_SETTLES = 0.5  # seconds in which something may still come that a host has sent before it died
 
 
 class Leader(ConnectedRoster):
     """The roster as host 0 sees it."""
 
     def __init__(
-        self, hosts: tuple[str, ...], port: int, token: str, grace: float, say: Callable[[str], None], enough: int = 0
+        self,
+        hosts: tuple[str, ...],
+        port: int,
+        key: JobKey,
+        grace: float,
+        say: Callable[[str], None],
+        *,
+        enough: int = 0,
+        addresses: Sequence[str] = ("",),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             hosts: the job's hosts in the agreed order, this one first.
             port: the TCP port to listen on.
-            token: what hosts of this job say to prove it.
+            key: what hosts of this job prove to know.
             grace: seconds that ranks get after a stop signal.
             say: prints a message for the user.
             enough: with how many hosts, this one included, the job starts and goes on; 0 for all.
+            addresses: of this host, to listen on; "" for all of them.
         """
-        super().__init__(hosts, 0, grace, say)
-        now = time.monotonic()
+        super().__init__(hosts, 0, grace, say, clock)
+        now = clock()
         self.enough = enough or len(hosts)
         self.port = port
-        self.token = token
+        self.key = key
+        self.addresses = addresses
         self.hosts = [Host(rank, name, now) for rank, name in enumerate(hosts) if rank > 0]
-        self.strangers: list[Link] = []  # connections that have not said yet which host they are
-        self.listener: socket.socket | None = None
+        self.poller = Poller()
+        self.door = Door(hosts, key, self.incarnation, self.poller, say, self._enter)
         self.going = False  # whether the job has started
-        self.stopped_at = 0.0
-        self.next_alive = 0.0
-        self.looked = now  # when this process last took its turn
+        self.stop: Stop | None = None
         self.verdict: dict[str, Any] | None = None
         self.own: Report | None = None
         self.own_at = 0.0
-        self.refusal: Failure | None = None  # why the job cannot start, for hosts that come later
+        self.doom: Failure | None = None  # why the job cannot start
         self.hung: tuple[float, Failure] | None = None  # when the whole job was found to hang, and why
+        self._awaited = {host.rank for host in self.hosts}  # that have not come yet
+        self._settled: set[int] = set()  # that have reported or are lost
+        self._untold: set[int] = set()  # connected, and without the verdict
+        self._away: tuple[float, Failure] | None = None  # when this process was suspended for so long that it counts as lost
+        self._over = False  # whether all connections are closed for good
+        self._next_alive = 0.0
+        self._next_look = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether all connections are closed for good."""
+        return self._over
 
     # --- joining ---
 
-    def join(self, seconds: float) -> None:
-        """Waits until all hosts have said hello, then lets them go.
+    def joining(self, seconds: float) -> Iterator[float]:
+        """Waits until all hosts have come, then lets them go.
 
         Raises:
             ClusterError: the port cannot be used, or hosts are missing after `seconds`; names them.
+            FailedElsewhere: the job cannot start; all hosts have been told why.
         """
         self._listen()
-        start = said = time.monotonic()
-        while missing := [host for host in self.hosts if not host.joined]:
-            now = time.monotonic()
-            failed = next((h.report.failure for h in self.hosts if h.report and h.report.failure), None)
-            if failed is not None:
-                self._refuse(failed, min(TELLING_SECONDS, seconds))
-                raise FailedElsewhere(failed)
+        start = said = self.clock()
+        while self._awaited and self.doom is None:
+            now = self.clock()
             if now - start > seconds:
-                self._start_without(missing, seconds)
+                yield from self._starting_without(seconds)
                 break
             if now - said >= SAY_EVERY:
                 said = now
-                self.say(f"waiting for {_named(missing)} ({now - start:.0f} s of {seconds:.0f} s)")
-            self.wait(0.2)
+                self.say(f"waiting for {named(self._missing())} ({now - start:.0f} s of {seconds:.0f} s)")
+            yield 0.2
+        if self.doom is not None:
+            yield from self._telling(self.doom, min(TELLING_SECONDS, seconds))
+            raise FailedElsewhere(self.doom)
         self.going = True
         self._broadcast({"type": "go"})
 
-    def _start_without(self, missing: list[Host], seconds: float) -> None:
+    def failing_before_start(self, failure: Failure, seconds: float) -> Iterator[float]:
+        """Tells every host that comes within `seconds` that this one could not start."""
+        self._listen()
+        yield from self._telling(failure, seconds)
+
+    def _listen(self) -> None:
+        if not self.door.open:
+            self.door.listen(self.addresses, self.port)
+
+    def _missing(self) -> list[Host]:
+        return [host for host in self.hosts if host.rank in self._awaited]
+
+    def _starting_without(self, seconds: float) -> Iterator[float]:
         """Gives up the hosts that have not come. Raises ClusterError where the job cannot start without them."""
+        missing = self._missing()
         there = len(self.names) - len(missing)
         if there >= self.enough:
             for host in missing:
-                host.lost_at = time.monotonic()
-            self.say(f"{_named(missing)} did not come within {seconds:.0f} s: starting with {there} hosts")
+                self._lose(host, self.clock(), "did not come")
+            self.say(f"{named(missing)} did not come within {seconds:.0f} s: starting with {there} hosts")
             return
         unknown = [host.name for host in missing[:MOST_NAMED] if not resolves(host.name)]
         unknown_names = f" (no such host name: {', '.join(unknown)})" if unknown else ""
         failure = Failure(
             kind="ClusterError",
-            summary=f"{_named(missing)}{unknown_names} did not come within {seconds:.0f} s "
+            summary=f"{named(missing)}{unknown_names} did not come within {seconds:.0f} s "
             f"({there} of {len(self.names)} hosts are there)",
             exit_code=ClusterError.exit_code,
             hint="the host did not start, failed before the others were ready, or cannot reach "
             f"{self.names[0]} on port {self.port}; trainshed_host_timeout_seconds sets how long to wait",
         )
-        self._spread(failure)
+        yield from self._spreading(failure)
         raise ClusterError(failure.summary, hint=failure.hint)
 
-    def _listen(self) -> None:
-        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-        try:
-            self.listener = socket.create_server(
-                ("", self.port), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=len(self.names) + 8
-            )
-        except OSError as error:
-            raise ClusterError(
-                f"port {self.port}, on which the other hosts find this one, cannot be used: {error.strerror}",
-                hint="set trainshed_roster_port to a free one",
-            ) from error
-        self.listener.setblocking(False)
+    def _telling(self, failure: Failure, seconds: float) -> Iterator[float]:
+        """Tells all hosts that the job cannot start, also those that come within `seconds`."""
+        self.verdict = {"type": "verdict", "failure": failure_to_json(failure)}
+        self._broadcast(self.verdict)
+        end = self.clock() + seconds
+        while self.clock() < end and self._awaited:
+            yield 0.2
+        yield from self._spreading(failure)
 
-    def fail_before_start(self, failure: Failure, seconds: float) -> None:
-        """Tells every host that comes within `seconds` that this one could not start."""
-        self._listen()
-        self._refuse(failure, seconds)
-
-    def _refuse(self, failure: Failure, seconds: float) -> None:
-        self.refusal = failure
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not all(host.joined for host in self.hosts):
-            self.wait(0.2)
-        self._spread(failure)
-
-    def _spread(self, failure: Failure | None) -> None:
+    def _spreading(self, failure: Failure | None) -> Iterator[float]:
         """Tells all hosts the verdict, and waits until they have taken it, also those that have to connect again."""
         self.verdict = {"type": "verdict", "failure": failure_to_json(failure)}
         self._broadcast(self.verdict)
-        left, now = GONE_AFTER, time.monotonic()
-        while any(host.joined and not host.lost_at and not host.told for host in self.hosts) and left > 0:
-            self.wait(0.1)
-            before, now = now, time.monotonic()
-            left -= min(0.5, now - before)  # time in which this process was suspended does not count
+        look = 0.0
+        while True:
+            now = self.clock()
+            if now >= look or not self._untold:
+                look = now + 0.1
+                if not any(self._may_take_verdict(host) for host in self.hosts):
+                    break
+            yield 0.1
         self.close()
+
+    def _may_take_verdict(self, host: Host) -> bool:
+        """Whether a host is there, or may come back, to which the verdict has not come."""
+        if host.told or host.rank in self._awaited or (host.lost_at and host.link is None):
+            return False
+        return self.clock() - host.since <= (GONE_AFTER if host.closed else LOST_AFTER)
 
     # --- watched by the supervisor ---
 
     def descriptors(self) -> dict[int, int]:
-        """The listener and all connections."""
-        links = self.strangers + [host.link for host in self.hosts if host.link is not None]
-        wanted = dict(link.descriptor() for link in links)
-        if self.listener is not None:
-            wanted[self.listener.fileno()] = select.POLLIN
-        return wanted
+        """One for all connections."""
+        return self.poller.descriptor()
 
     def pause(self) -> float:
-        """Seconds until the next sign of life is due."""
-        return max(0.0, self.next_alive - time.monotonic())
+        """Seconds until the next sign of life or look for lost hosts is due."""
+        return max(0.0, min(self._next_alive, self._next_look) - self.clock())
 
     def exchange(self) -> None:
         """Reads what has come, sends signs of life, and stops all hosts when one fails or is lost."""
-        now = time.monotonic()
-        away = now - self.looked
-        self.looked = now
-        if away > AWAY:
-            for host in self.hosts:
-                host.since = min(now, host.since + away)
-        self._accept(now)
-        for link in list(self.strangers):
-            self._hello(link, now)
-        for host in self.hosts:
-            if host.link is not None:
-                self._read(host, host.link, now)
-        if now >= self.next_alive:
-            self.next_alive = now + ALIVE_EVERY
+        now = self.clock()
+        away = self._was_away(now)
+        if away:
+            self._count_away(now, away)
+        for handle in self.poller.ready():
+            handle(now)
+        if now >= self._next_alive:
+            self._next_alive = now + ALIVE_EVERY
             self._broadcast({"type": "alive"})
-        if self.going:
-            self._look_for_lost(now)
+        if now >= self._next_look or away:
+            self._next_look = now + LOOK_EVERY
+            self.door.expire(now, away)
+            for host in self.hosts:
+                if host.rival is not None:
+                    self._judge_rival(host, host.rival, now)
+                if self.going:
+                    self._look_for_loss(host, now)
+
+    def _count_away(self, now: float, away: float) -> None:
+        """This process was suspended, and could not hear any host."""
+        for host in self.hosts:
+            host.since = min(now, host.since + away)
+        if away > LOST_AFTER and self.going and self._away is None:
+            self._away = suspended(self.names[0], now - away, away)
 
     def host_lost(self) -> bool:
         """Whether a host has vanished."""
-        return any(host.lost_at for host in self.hosts)
+        return any(self.hosts[rank - 1].lost_at for rank in self._settled)
 
     def failed(self, why: str) -> None:
         """A rank of this host has failed: all hosts are to stop."""
-        self._stop(f"{self.names[0]}: {why}", interrupted=False)
+        self._stop(self.names[0], why, interrupted=False)
 
     def interrupted(self, why: str) -> None:
         """This host was sent a stop signal: all hosts are to stop."""
-        self._stop(f"{self.names[0]}: {why}", interrupted=True)
+        self._stop(self.names[0], why, interrupted=True)
 
     # --- letters between the launchers of the hosts ---
 
     def post(self, to: int, body: dict[str, Any]) -> None:
         """Sends a letter to another host's launcher."""
-        host = next(host for host in self.hosts if host.rank == to)
+        host = self.hosts[to - 1]
         host.outbox.append({"type": "letter", "number": len(host.outbox) + 1, "body": body})
-        if host.link is not None:
-            host.link.send(host.outbox[-1])
+        self._send(host, host.outbox[-1])
 
     def absent(self) -> set[int]:
         """Node ranks of the hosts that are lost or have ended."""
-        return {host.rank for host in self.hosts if host.settled}
+        return self._settled
 
     def send(self, message: dict[str, Any]) -> bool:
         """Sends a message that is of no use later to all hosts; True."""
@@ -271,15 +254,12 @@ class Leader(ConnectedRoster):
     def send_to(self, name: str, message: dict[str, Any]) -> None:
         """Sends a message that is of no use later to one host."""
         for host in self.hosts:
-            if host.name == name and host.link is not None:
-                host.link.send(message)
+            if host.name == name:
+                self._send(host, message)
 
     def address_of(self, name: str) -> str:
         """The address that a host has connected from; its name while it is not connected."""
-        for host in self.hosts:
-            if host.name == name and host.link is not None and host.link.open:
-                return str(host.link.socket.getpeername()[0])
-        return name
+        return next((host.address for host in self.hosts if host.name == name and host.link is not None), name)
 
     def present(self) -> list[str]:
         """The hosts that are not lost, this one first."""
@@ -294,164 +274,257 @@ class Leader(ConnectedRoster):
 
     def hang(self, failure: Failure) -> None:
         """The whole job hangs: all hosts are to stop."""
-        self.hung = time.monotonic(), failure
-        self._stop(f"Hang: {failure.summary}", interrupted=False)
+        self.hung = self.clock(), failure
+        self._stop("Hang", failure.summary, interrupted=False)
 
     # --- the end ---
 
-    def leave(self, report: Report) -> Verdict:
+    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
         """Waits for the reports of all hosts, tells them the verdict, and returns it."""
         self.own = report
-        self.own_at = time.monotonic()
-        if report.state == "failed" and not self.stopping:
-            self._stop(f"{self.names[0]} failed", interrupted=False)
-        said = time.monotonic()
-        while not all(host.settled for host in self.hosts):
-            now = time.monotonic()
-            waiting = [host.name for host in self.hosts if not host.settled]
+        self.own_at = said = self.clock()
+        self._broadcast({"type": "left"})
+        self._stop_for(self.names[0], report)
+        while len(self._settled) < len(self.hosts):
+            now = self.clock()
             patience = VERDICT_AFTER + (self.grace if self.stop_interrupts else 0.0)
-            if self.stopping and now - max(self.stopped_at, self.own_at) > patience:
-                self.say(f"{', '.join(waiting)}: no report after {patience:.0f} s")
+            if self.stop is not None and now - max(self.stop.at, self.own_at) > patience:
+                for host in self._unsettled():
+                    self.say(f"{host.name}: no report after {patience:.0f} s")
+                    self._lose(host, now, f"did not say how it ended within {patience:.0f} s of the stop")
                 break
             if now - said >= 6 * SAY_EVERY:
                 said = now
-                self.say(f"this host has ended; waiting for {', '.join(waiting)}")
-            self.wait(0.5)
+                self.say(f"this host has ended; waiting for {named(self._unsettled())}")
+            yield 0.5
         verdict = Verdict(failure=self._first_cause())
-        self._spread(verdict.failure)
+        yield from self._spreading(verdict.failure)
         return verdict
 
     def close(self) -> None:
         """Closes all connections."""
-        for link in self.strangers + [host.link for host in self.hosts if host.link is not None]:
-            link.close()
-        if self.listener is not None:
-            self.listener.close()
-        self.listener = None
+        self._over = True
+        self.door.close()
+        for host in self.hosts:
+            if host.link is not None:
+                host.link.close()
+            if host.rival is not None:
+                host.rival.link.close()
+        self.poller.close()
+
+    def _unsettled(self) -> list[Host]:
+        return [host for host in self.hosts if not host.settled]
 
     def _first_cause(self) -> Failure | None:
         reported = [Reported(self.own, self.own_at)] if self.own is not None else []
         reported += [Reported(host.report, host.reported_at) for host in self.hosts if host.report is not None]
-        lost = [LostHost(host.name, host.seen, host.lost_at) for host in self.hosts if host.lost_at and host.report is None]
-        return first_cause(reported, lost, self.hung, len(self.present()) >= self.enough)
+        lost = [LostHost(host.name, host.seen, host.lost_at, host.lost_how) for host in self.hosts if host.lost_at]
+        return first_cause(reported, lost, self.hung, len(self.present()) >= self.enough, self.stop, self._away)
 
-    # --- the connections ---
-
-    def _broadcast(self, message: dict[str, Any]) -> None:
-        for host in self.hosts:
-            if host.link is not None:
-                host.link.send(message)
-
-    def _stop(self, why: str, *, interrupted: bool) -> None:
-        if not self.stopping:
-            self.stopping = why
-            self.stop_interrupts = interrupted
-            self.stopped_at = time.monotonic()
-            self._broadcast({"type": "stop", "why": why, "interrupted": interrupted})
-
-    def _accept(self, now: float) -> None:
-        while self.listener is not None:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            self.strangers.append(Link(connection, now))
-
-    def _hello(self, link: Link, now: float) -> None:
-        """Takes the first messages of a connection, which have to say which host it is and prove its job."""
-        messages = link.receive(now)
-        if not messages:
-            if not link.open or now - link.seen > HELLO_SECONDS:
-                link.close()
-                self.strangers.remove(link)
+    def _stop_for(self, host: str, report: Report) -> None:
+        """Stops all hosts for the report of one whose ranks did not end well, if that is new."""
+        if report.state == "done":
             return
-        self.strangers.remove(link)
-        hello, *rest = messages
-        rank = hello.get("rank")
-        host = next((host for host in self.hosts if host.rank == rank), None)
-        if hello.get("type") != "hello" or host is None:
-            link.close()
-        elif not hmac.compare_digest(str(hello.get("token", "")).encode(), self.token.encode()):
-            why = (
-                f"{host.name} and {self.names[0]} were not started for the same job: "
-                "their program, hyperparameters, job name or hosts differ"
-            )
-            self.say(f"{why}; {host.name} is refused")
-            link.send({"type": "refused", "why": why})
-            link.close()
-        else:
-            self._connected(host, link, now)
-            self._handle(host, rest, now)
+        why = report.failure.summary if report.failure is not None else report.state
+        if report.cause is not None:
+            why = report.cause.summary
+        self._stop(host, "failed" if report.state == "failed" else why, interrupted=report.state == "interrupted")
 
-    def _connected(self, host: Host, link: Link, now: float) -> None:
+    # --- who comes in ---
+
+    def _enter(self, link: Link, claim: Claim, address: str, now: float) -> None:
+        """Takes a connection whose other side has proven the job's key."""
+        if not 0 < claim.rank < len(self.names):
+            self._refuse(link, f"{self.names[0]} knows of {len(self.names)} hosts, and of no host with number {claim.rank}")
+            return
+        host = self.hosts[claim.rank - 1]
+        differing = claim.differs_in(self.key)
+        if differing:
+            self._refuse_other_job(link, host, differing)
+        elif host.incarnation in (b"", claim.incarnation):
+            self._connect(host, link, claim, address, now)
+        else:
+            if host.rival is not None:
+                host.rival.link.close()
+            host.rival = Rival(link, claim, address, now)
+
+    def _refuse(self, link: Link, why: str) -> None:
+        self.say(f"a host is refused: {why}")
+        link.send({"type": "refused", "why": why})
+        link.close()
+
+    def _refuse_other_job(self, link: Link, host: Host, differing: list[str]) -> None:
+        """Refuses a host that knows the job's token, but was started with another job."""
+        why = f"{host.name} and {self.names[0]} were not started for the same job: their {' and '.join(differing)} differ"
+        if not self.going and self.doom is None and not {"job name", "hosts"} & set(differing):
+            self.doom = Failure(
+                kind="ClusterError",
+                summary=why,
+                exit_code=ClusterError.exit_code,
+                hint="start all hosts with the same program and hyperparameters",
+                host=host.name,
+            )
+        self._refuse(link, why)
+
+    def _judge_rival(self, host: Host, rival: Rival, now: float) -> None:
+        """Decides which of two processes with one name is alive: the first is where anything has come from it since."""
+        if now - host.since > (RIVAL_RETURNS if host.link is None else RIVAL_SECONDS):
+            host.rival = None
+            self._replace(host, rival.link, rival.claim, rival.address, now)
+        elif host.seen > rival.since + RIVAL_SETTLES:
+            host.rival = None
+            why = f"two hosts call themselves {host.name}: one at {host.address}, one at {rival.address}"
+            if not self.going and self.doom is None:
+                self.doom = Failure(
+                    kind="ClusterError",
+                    summary=why,
+                    exit_code=ClusterError.exit_code,
+                    hint="give each host a name of its own (`current_host` of resourceconfig.json, SM_CURRENT_HOST, "
+                    "the scheduler's variable for its number)",
+                    host=host.name,
+                )
+            self._refuse(rival.link, why)
+
+    def _replace(self, host: Host, link: Link, claim: Claim, address: str, now: float) -> None:
+        """Takes a process that was started in the place of one that is gone."""
+        if not self.going:
+            host.start_anew()
+            self._settled.discard(host.rank)
+        elif not self._stops_without(host):
+            if not host.lost_at:
+                self._lose(host, now, "was started again")
+                self._go_on_without(host)
+        else:
+            if not host.settled:
+                self._lose(host, now, "was started again while the job ran: what it had computed is gone")
+            self._stop(host.name, host.lost_how or "was started again", interrupted=False)
+            host.outside = True
+        self._connect(host, link, claim, address, now)
+
+    def _connect(self, host: Host, link: Link, claim: Claim, address: str, now: float) -> None:
         """Uses a host's connection, and sends on it what the host may have missed."""
         if host.lost_at and self.going and not self.stopping:
-            host.come_back()
+            host.start_anew()
+            self._settled.discard(host.rank)
             self.say(f"{host.name} has come back")
-        host.connect(link, now)
-        if self.refusal is not None:
-            link.send({"type": "verdict", "failure": failure_to_json(self.refusal)})
-        elif self.verdict is not None:
-            link.send(self.verdict)
-        if self.going:
-            link.send({"type": "go"})
+        host.connect(link, claim.incarnation, address, now)
+        self._awaited.discard(host.rank)
+        self._untold.add(host.rank)
         if self.stopping:
             link.send({"type": "stop", "why": self.stopping, "interrupted": self.stop_interrupts})
-        for letter in host.outbox:
-            link.send(letter)
+        if self.verdict is not None:
+            link.send(self.verdict)
+        if not host.outside:
+            if self.going:
+                link.send({"type": "go"})
+            if self.own is not None:
+                link.send({"type": "left"})
+            for letter in host.outbox:
+                link.send(letter)
+        self.poller.watch_link(link, lambda now: self._read(host, link, now))
+        self._read(host, link, now)
+
+    # --- what they say ---
 
     def _read(self, host: Host, link: Link, now: float) -> None:
         messages = link.receive(now)
         if messages:
-            host.seen = now
-            host.since = now
-        self._handle(host, messages, now)
-        if not link.open and host.link is link:
-            host.link = None
-            host.closed = True
-            host.since = now
-
-    def _handle(self, host: Host, messages: list[dict[str, Any]], now: float) -> None:
+            host.hear(now)
         for message in messages:
-            kind = message.get("type")
-            if kind in ("failing", "interrupted"):
-                self._stop(f"{host.name}: {message.get('why', 'failed')}", interrupted=kind == "interrupted")
-            elif kind == "letter":
-                number, body = message.get("number"), message.get("body")
-                if isinstance(number, int) and isinstance(body, dict) and number > host.taken:
-                    host.taken = number
-                    self.inbox.append((host.rank, body))
-            elif kind == "bye":
-                host.told = True
-            elif kind == "ended" and host.report is None:
-                try:
-                    host.report = Report.of(message)
-                    host.reported_at = now
-                except (KeyError, TypeError, ValueError) as error:
-                    self.say(f"{host.name} sent a report that cannot be read ({error})")
-                    continue
-                if host.report.state == "failed":
-                    self._stop(f"{host.name} failed", interrupted=False)
-            else:
-                self.on_message(host.name, message)
-
-    def _look_for_lost(self, now: float) -> None:
-        for host in self.hosts:
-            if host.settled or now - host.since <= (GONE_AFTER if host.closed else LOST_AFTER):
-                continue
-            host.lost_at = now
-            present = len(self.present())
-            if present >= self.enough and not self.stopping:
+            try:
+                self._handle(host, message, now)
+            except Exception as error:  # whatever a message does to those who read it, it does not end the job
                 self.say(
-                    f"{host.name} vanished (no sign of life for {now - host.seen:.0f} s): going on with {present} hosts"
+                    f"{host.name} sent a message that cannot be read ({type(error).__name__}); its connection is closed"
                 )
-                self._broadcast({"type": "lost", "host": host.name})
-                self.on_lost(host.name)
+                link.close()
+                break
+        self.poller.note_output(link)
+        if not link.open and host.link is link:
+            host.disconnect(now)
+
+    def _handle(self, host: Host, message: dict[str, Any], now: float) -> None:
+        kind = message.get("type")
+        if kind == "alive":
+            return
+        if kind == "bye":
+            host.told = True
+            self._untold.discard(host.rank)
+        elif host.outside:
+            return
+        elif kind in ("failing", "interrupted"):
+            if self.going:
+                self._stop(host.name, line_of(message, "why"), interrupted=kind == "interrupted")
+        elif kind == "letter":
+            number, body = message["number"], message["body"]
+            if not isinstance(number, int) or not isinstance(body, dict):
+                raise ValueError("a letter of no known form")
+            if number > host.taken:
+                host.taken = number
+                self.inbox.append((host.rank, body))
+        elif kind == "ended":
+            self._take_report(host, Report.of(message), now)
+        else:
+            self.on_message(host.name, message)
+
+    def _take_report(self, host: Host, report: Report, now: float) -> None:
+        if host.report is not None:
+            return
+        host.report = report
+        host.reported_at = now
+        self._settled.add(host.rank)
+        if self.going:
+            self._stop_for(host.name, report)
+        elif report.failure is not None and self.doom is None:
+            self.doom = report.failure
+
+    # --- what is sent ---
+
+    def _send(self, host: Host, message: dict[str, Any]) -> None:
+        if host.link is not None and not host.outside:
+            host.link.send(message)
+            self.poller.note_output(host.link)
+
+    def _broadcast(self, message: dict[str, Any]) -> None:
+        body, alive = encode(message), message["type"] == "alive"
+        for host in self.hosts:
+            if host.link is None or (host.outside and not alive and message["type"] != "verdict"):
                 continue
-            self._stop(f"{host.name} vanished (no sign of life for {now - host.seen:.0f} s)", interrupted=False)
+            if not (alive and host.link.waiting):  # on a slow line it would keep what matters waiting
+                host.link.send_encoded(body)
+                self.poller.note_output(host.link)
 
+    def _stop(self, host: str, why: str, *, interrupted: bool) -> None:
+        if self.stop is None:
+            self.stop = Stop(self.clock(), host, why, interrupted)
+            self.stopping = self.stop.text
+            self.stop_interrupts = interrupted
+            self._broadcast({"type": "stop", "why": self.stopping, "interrupted": interrupted})
 
-def _named(hosts: list[Host]) -> str:
-    """The hosts' names, for a message; not all of very many."""
-    more = f" and {len(hosts) - MOST_NAMED} more" if len(hosts) > MOST_NAMED else ""
-    return ", ".join(host.name for host in hosts[:MOST_NAMED]) + more
+    # --- who is lost ---
+
+    def _look_for_loss(self, host: Host, now: float) -> None:
+        if host.settled or now - host.since <= (GONE_AFTER if host.closed else LOST_AFTER):
+            return
+        self._lose(host, now, "")
+        if host.link is not None:  # it has to come back by a new one
+            host.disconnect(now)
+        if not self._stops_without(host):
+            self._go_on_without(host)
+        else:
+            self._stop(host.name, f"vanished (no sign of life for {now - host.seen:.0f} s)", interrupted=False)
+
+    def _lose(self, host: Host, now: float, how: str) -> None:
+        host.lost_at = now
+        host.lost_how = how
+        self._settled.add(host.rank)
+
+    def _stops_without(self, host: Host) -> bool:
+        """Whether the job cannot go on without a host, or is stopping anyway."""
+        others = len(self.present()) - (not host.lost_at)
+        return others < self.enough or bool(self.stopping)
+
+    def _go_on_without(self, host: Host) -> None:
+        self.say(f"{host.name} {host.lost_how or 'vanished'}: going on with {len(self.present())} hosts")
+        self._broadcast({"type": "lost", "host": host.name})
+        self.on_lost(host.name)

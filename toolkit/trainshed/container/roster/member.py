@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import select
-import socket
 import time
 
 from trainshed.base.errors import ClusterError
@@ -11,10 +9,9 @@ from trainshed.contract.outcome import Failure
 
 from ..cluster.hosts import resolves
 from .connected import ConnectedRoster
-from .link import Link
+from .dial import RETRY_SECONDS, Dialer
 from .messages import (
     ALIVE_EVERY,
-    AWAY,
     GONE_AFTER,
     LOST_AFTER,
     VERDICT_AFTER,
@@ -22,17 +19,22 @@ from .messages import (
     Report,
     Verdict,
     failure_of_json,
+    line_of,
 )
+from .verdict import stop_failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
-CONNECT_SECONDS = 2.0  # for one attempt; the kernel repeats itself at ever longer intervals, so a new one is sooner through
+    from .link import Link
+    from .proof import JobKey
+
 PATIENCE = 10.0  # seconds beyond the limit for host 0 to say who is missing
-RETRY_SECONDS = 0.25  # between two attempts to connect
+REFUSED_SECONDS = 5.0  # that every attempt to prove this host has to fail before it is believed: nobody has proven that
 SAY_EVERY = 5.0  # seconds between two messages that other hosts are awaited
+RECONNECT_AFTER = 5 * ALIVE_EVERY  # of silence: a new connection may get through sooner
 
 
 class Member(ConnectedRoster):
@@ -43,63 +45,64 @@ class Member(ConnectedRoster):
         hosts: tuple[str, ...],
         rank: int,
         address: tuple[str, int],
-        token: str,
+        key: JobKey,
         grace: float,
         say: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             hosts: the job's hosts in the agreed order.
             rank: this host's index among them.
             address: name and port of host 0.
-            token: what hosts of this job say to prove it.
+            key: what hosts of this job prove to know.
             grace: seconds that ranks get after a stop signal.
             say: prints a message for the user.
         """
-        super().__init__(hosts, rank, grace, say)
-        now = time.monotonic()
+        super().__init__(hosts, rank, grace, say, clock)
+        now = clock()
         self.address = address
-        self.token = token
+        self.dialer = Dialer(address, hosts[0], rank, key, self.incarnation)
         self.link: Link | None = None
-        self.connecting: socket.socket | None = None
-        self.connecting_since = 0.0
-        self.next_attempt = 0.0
-        self.host0: tuple[int, Any] | None = None  # address family and address of host 0; a name server may fail later
+        self.leader = b""  # host 0's incarnation
         self.seen = now  # when host 0 was last heard
         self.since = now  # from when on its silence counts: `seen`, plus the time in which this process was suspended
-        self.looked = now  # when this process last took its turn
         self.closed = False  # whether host 0 has closed the connection since it was last heard
-        self.next_alive = 0.0
         self.going = False  # whether the job has started
         self.refused = ""  # why host 0 does not let this host in
         self.verdict: Verdict | None = None
+        self.given_up: Failure | None = None  # that host 0 was lost; its verdict counts more, if it comes back
+        self.left = False  # whether host 0's own ranks have ended
         self.unsaid: list[dict[str, Any]] = []  # sent again on a new connection
         self.posted = 0  # number of the last letter to host 0's launcher
         self.taken = 0  # number of the last one from there
+        self._next_alive = 0.0
+        self._away = 0.0  # the longest time in which this process was suspended
+
+    @property
+    def over(self) -> bool:
+        """Whether host 0 has given the verdict, or does not want this host."""
+        return self.verdict is not None or bool(self.refused)
 
     # --- joining ---
 
-    def join(self, seconds: float) -> None:
+    def joining(self, seconds: float) -> Iterator[float]:
         """Waits until all hosts are there.
 
         Raises:
             ClusterError: host 0 did not answer in `seconds`, or says that other hosts are missing.
+            FailedElsewhere: the job cannot start, or goes on without this host.
         """
-        start = time.monotonic()
-        said = start
+        start = said = self.clock()
         while not self.going:
-            self.wait(0.2)
-            now = time.monotonic()
-            if self.refused:
-                raise ClusterError(self.refused)
-            if self.verdict is not None and self.verdict.failure is not None:
-                self.close()
-                raise FailedElsewhere(self.verdict.failure)
+            yield 0.2
+            now = self.clock()
+            self._check_joining(now)
             # While connected, wait longer: host 0 gives up first, and knows more about why.
             if now - start > seconds + (PATIENCE if self.link is not None else 0.0):
-                unknown = "" if self.link or resolves(self.address[0]) else f" (no such host name: {self.address[0]})"
                 raise ClusterError(
-                    f"{self.names[0]} did not let the job start within {seconds:.0f} s{unknown}",
+                    f"{self.names[0]} did not let the job start within {seconds:.0f} s{self._unknown()}",
                     hint=f"{self.names[0]} waits for the other hosts, or is not there: look at its log; port "
                     f"{self.address[1]} must be open between the hosts",
                 )
@@ -108,49 +111,71 @@ class Member(ConnectedRoster):
                 state = "waits for the other hosts" if self.link else f"does not answer on port {self.address[1]} yet"
                 self.say(f"waiting for {self.names[0]}: it {state} ({now - start:.0f} s of {seconds:.0f} s)")
 
-    def fail_before_start(self, failure: Failure, seconds: float) -> None:
+    def _check_joining(self, now: float) -> None:
+        """Raises what ends the wait."""
+        if self.refused:
+            raise ClusterError(self.refused)
+        if self.verdict is not None:
+            failure = self.verdict.failure
+            self.close()
+            if failure is not None:
+                raise FailedElsewhere(failure)
+            raise ClusterError("the other hosts have ended the job without this one")
+        if self.stopping and self.closed and now - self.since > GONE_AFTER:  # nobody is left to give the verdict
+            raise FailedElsewhere(stop_failure(self.stopping, self.names[0], self.stop_interrupts))
+        if self.link is None and self.dialer.failing and now - self.dialer.failing_since > REFUSED_SECONDS:
+            raise ClusterError(self.dialer.failing)
+
+    def _unknown(self) -> str:
+        known = self.link is not None or resolves(self.address[0])
+        return "" if known else f" (no such host name: {self.address[0]})"
+
+    def failing_before_start(self, failure: Failure, seconds: float) -> Iterator[float]:
         """Tells host 0, if it can be reached within `seconds`, that this host could not start."""
-        self._tell(Report(state="failed", failure=failure).message())
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and self.verdict is None and not self.refused:
-            self.wait(0.2)
+        state = "interrupted" if failure.kind == "Interrupted" else "failed"
+        self._tell(Report(state=state, failure=failure).message())
+        end = self.clock() + seconds
+        while self.clock() < end and not self.over:
+            yield 0.2
         self.close()
 
     # --- watched by the supervisor ---
 
     def descriptors(self) -> dict[int, int]:
         """The connection, or the one that is being made."""
-        if self.link is not None:
-            return dict([self.link.descriptor()])
-        return {self.connecting.fileno(): select.POLLOUT} if self.connecting is not None else {}
+        return dict([self.link.descriptor()]) if self.link is not None else self.dialer.descriptors()
 
     def pause(self) -> float:
         """Seconds until the next sign of life or attempt to connect is due."""
-        return RETRY_SECONDS if self.link is None else max(0.0, self.next_alive - time.monotonic())
+        return RETRY_SECONDS if self.link is None else max(0.0, self._next_alive - self.clock())
 
     def exchange(self) -> None:
         """Reads what has come, keeps the connection, sends signs of life, and notes when host 0 is lost."""
-        now = time.monotonic()
-        away = now - self.looked
-        self.looked = now
-        if away > AWAY:
+        now = self.clock()
+        away = self._was_away(now)
+        if away:
+            self._away = max(self._away, away)
             self.since = min(now, self.since + away)
             if self.link is not None:
                 self.link.seen = min(now, self.link.seen + away)
         if self.link is not None:
             self._read(self.link, now)  # before the link may be given up: what has come may be the verdict
-        self._connect(now)
-        if self.link is not None and now >= self.next_alive:
-            self.next_alive = now + ALIVE_EVERY
-            self.link.send({"type": "alive"})
-        if self.verdict is None and self._lost(now):
-            failure = self._failure_of_host0(now)
-            self.verdict = Verdict(failure=failure)
-            self.stopping = self.stopping or failure.summary
+        if self.link is not None and now - self.link.seen > RECONNECT_AFTER:
+            self.link.close()
+            self.link = None
+            self.dialer.hurry()
+        if self.link is None:
+            self._connect(now)
+        if self.link is not None and now >= self._next_alive:
+            self._next_alive = now + ALIVE_EVERY
+            if not self.link.waiting:  # on a slow line it would keep what matters waiting
+                self.link.send({"type": "alive"})
+        if self.verdict is None and self.given_up is None and self._lost(now):
+            self._give_up_host0(self._vanished(now))
 
     def host_lost(self) -> bool:
         """Whether host 0 has vanished."""
-        return self._lost(time.monotonic())
+        return self.given_up is not None or self._lost(self.clock())
 
     def failed(self, why: str) -> None:
         """A rank of this host has failed: all hosts are to stop."""
@@ -170,7 +195,7 @@ class Member(ConnectedRoster):
 
     def absent(self) -> set[int]:
         """Host 0's node rank if it is lost or has ended; else an empty set."""
-        return {0} if self.verdict is not None else set()
+        return {0} if self.left or self.verdict is not None or self.given_up is not None else set()
 
     def send(self, message: dict[str, Any]) -> bool:
         """Sends host 0 a message that is of no use later; False where there is no connection now."""
@@ -180,31 +205,75 @@ class Member(ConnectedRoster):
 
     # --- the end ---
 
-    def leave(self, report: Report) -> Verdict:
+    def leaving(self, report: Report) -> Generator[float, None, Verdict]:
         """Reports how this host ended and waits for the verdict on the whole job; at most until host 0 is lost."""
-        self.report = report
+        report = report if report.cause is not None else report.replace(cause=self.given_up)
         self._tell(report.message())
-        start = said = time.monotonic()
+        start = said = self.clock()
         while self.verdict is None:
-            self.wait(0.5)
-            now = time.monotonic()
+            if self.given_up is not None and self.link is None:
+                break
+            now = self.clock()
             if self.stopping and now - start > 2 * VERDICT_AFTER + (self.grace if self.stop_interrupts else 0.0):
                 break
             if now - said >= 6 * SAY_EVERY:
                 said = now
                 self.say("this host has ended; waiting for the other hosts")
+            yield 0.5
         self.close()
-        return self.verdict or Verdict(failure=report.failure)
+        return self.verdict or Verdict(failure=self._failure_without_verdict(report))
+
+    def _failure_without_verdict(self, report: Report) -> Failure:
+        """Why the job has failed, as far as this host knows."""
+        if self.given_up is not None:
+            return self.given_up
+        if report.state == "failed" and report.failure is not None:
+            return report.failure
+        why = self.stopping or f"{self.names[0]} (the first host) did not say how the job ended"
+        return stop_failure(why, self.names[0], self.stop_interrupts)
 
     def close(self) -> None:
         """Closes the connection."""
         if self.link is not None:
             self.link.send({"type": "bye"})
             self.link.close()
-        if self.connecting is not None:
-            self.connecting.close()
+        self.dialer.close()
         self.link = None
-        self.connecting = None
+
+    # --- host 0 is lost ---
+
+    def _lost(self, now: float) -> bool:
+        if not self.going:
+            return False
+        return now - self.since > (GONE_AFTER if self.closed else LOST_AFTER)
+
+    def _vanished(self, now: float) -> Failure:
+        if self.stopping:  # it has said why; the verdict itself is lost
+            return stop_failure(self.stopping, self.stopping.partition(":")[0], self.stop_interrupts)
+        if self._away > LOST_AFTER:
+            own = self.names[self.rank]
+            return Failure(
+                kind="ClusterError",
+                summary=f"{own} was suspended for {self._away:.0f} s, and the other hosts gave it up",
+                exit_code=ClusterError.exit_code,
+                hint="something stopped `train` there (SIGSTOP, a frozen or migrated machine)",
+                host=own,
+            )
+        return self._of_host0(f"vanished: no sign of life for {now - self.seen:.0f} s")
+
+    def _of_host0(self, what: str) -> Failure:
+        return Failure(
+            kind="ClusterError",
+            summary=f"{self.names[0]} (the first host) {what}",
+            exit_code=ClusterError.exit_code,
+            hint="the host was stopped or killed, or the network between the hosts is down; look at its log",
+            host=self.names[0],
+        )
+
+    def _give_up_host0(self, failure: Failure) -> None:
+        self.given_up = failure
+        self.stopping = self.stopping or failure.summary
+        self._tell({"type": "failing", "why": failure.summary})  # for one that comes back
 
     # --- the connection ---
 
@@ -213,108 +282,69 @@ class Member(ConnectedRoster):
         if self.link is not None:
             self.link.send(message)
 
-    def _failure_of_host0(self, now: float) -> Failure:
-        return Failure(
-            kind="ClusterError",
-            summary=f"{self.names[0]} (the first host) vanished: no sign of life for {now - self.seen:.0f} s",
-            exit_code=ClusterError.exit_code,
-            hint="the host was stopped or killed, or the network between the hosts is down; look at its log",
-            host=self.names[0],
-        )
-
-    def _lost(self, now: float) -> bool:
-        if not self.going:
-            return False
-        return now - self.since > (GONE_AFTER if self.closed else LOST_AFTER)
-
     def _connect(self, now: float) -> None:
-        """Keeps the connection, or takes the next step towards a new one."""
-        if self.link is not None:
-            if now - self.link.seen > 5 * ALIVE_EVERY:  # a new connection may get through sooner
-                self.link.close()
-                self.link = None
-                self.next_attempt = now
-            else:
-                return
-        if self.connecting is None:
-            if now < self.next_attempt:
-                return
-            self.next_attempt = now + RETRY_SECONDS
-            self._start_connecting(now)
-        elif now - self.connecting_since > CONNECT_SECONDS:
-            self.connecting.close()
-            self.connecting = None
-        if self.connecting is not None:
-            self._finish_connecting(now)
-
-    def _start_connecting(self, now: float) -> None:
-        try:
-            family, address = self.host0 or self._look_up()
-            self.connecting = socket.socket(family, socket.SOCK_STREAM)
-            self.connecting_since = time.monotonic()  # looking up the name may have taken long
-            self.connecting.setblocking(False)
-            self.connecting.connect(address)
-        except BlockingIOError:
-            pass
-        except OSError:
-            if self.connecting is not None:
-                self.connecting.close()
-            self.connecting = None
-
-    def _look_up(self) -> tuple[int, Any]:
-        """Address family and address of host 0. Raises OSError."""
-        family, _, _, _, address = socket.getaddrinfo(*self.address, proto=socket.IPPROTO_TCP)[0]
-        return family, address
-
-    def _finish_connecting(self, now: float) -> None:
-        assert self.connecting is not None
-        poll = select.poll()
-        poll.register(self.connecting, select.POLLOUT)
-        if not poll.poll(0):
+        """Takes the next step towards a connection; on a new one, says again what host 0 may have missed."""
+        made = self.dialer.turn(now)
+        if made is None:
             return
-        connection, self.connecting = self.connecting, None
-        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            connection.close()
-            return
-        self.host0 = connection.family, connection.getpeername()
-        self.link = Link(connection, now)
-        self.link.send({"type": "hello", "rank": self.rank, "token": self.token})
+        self.link, incarnation = made
+        if self.leader not in (b"", incarnation) and self.going:
+            if self.given_up is None:
+                self._give_up_host0(self._of_host0("was started again while the job ran: what it had computed is gone"))
+            # All else that was to be said belongs to a job that the new process knows nothing of.
+            self.unsaid = [Report(state="failed", failure=self.given_up).message()]
+        self.leader = incarnation
         for message in self.unsaid:
             self.link.send(message)
+        self._read(self.link, now)
 
     def _read(self, link: Link, now: float) -> None:
         for message in link.receive(now):
             self.seen = now
             self.since = now
             self.closed = False
-            self._handle(message, link)
-        if not link.open:
+            try:
+                self._handle(message)
+            except Exception as error:  # whatever a message does to those who read it, it does not end the job
+                self.say(f"{self.names[0]} sent a message that cannot be read ({type(error).__name__})")
+                link.close()
+                break
+        if not link.open and self.link is link:
             self.link = None
             self.closed = True
             self.since = now
-            self.next_attempt = now
+            self.dialer.hurry()
 
-    def _handle(self, message: dict[str, Any], link: Link) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
+        if kind == "alive":
+            return
         if kind == "go":
             self.going = True
+        elif kind == "left":
+            self.left = True
         elif kind == "refused":
-            self.refused = str(message.get("why", "refused by host 0"))
+            self.refused = line_of(message, "why") or f"refused by {self.names[0]}"
+            if self.going and self.given_up is None:
+                self._give_up_host0(stop_failure(self.refused, self.names[self.rank], interrupted=False))
         elif kind == "stop":
-            self.stopping = str(message.get("why", "another host failed"))
-            self.stop_interrupts = bool(message.get("interrupted"))
+            self.stopping = self.stopping or line_of(message, "why") or "another host failed"
+            self.stop_interrupts = message.get("interrupted") is True
         elif kind == "letter":
-            number, body = message.get("number"), message.get("body")
-            if isinstance(number, int) and isinstance(body, dict) and number > self.taken:
+            number, body = message["number"], message["body"]
+            if not isinstance(number, int) or not isinstance(body, dict):
+                raise ValueError("a letter of no known form")
+            if number > self.taken:
                 self.taken = number
                 self.inbox.append((0, body))
         elif kind == "verdict":
-            try:
-                self.verdict = Verdict(failure=failure_of_json(message["failure"]))
-            except (KeyError, TypeError, ValueError):
-                link.close()
+            failure = failure_of_json(message["failure"])
+            self.verdict = Verdict(failure=failure)
+            # Where ranks still run here, host 0 has given this one up.
+            self.stopping = self.stopping or (failure.summary if failure is not None else "the other hosts have ended")
         elif kind == "lost":
-            self.say(f"{message.get('host')} vanished: the job goes on without it")
-            self.on_lost(str(message.get("host")))
-        elif kind != "alive":
+            host = line_of(message, "host")
+            self.say(f"{host} vanished: the job goes on without it")
+            self.on_lost(host)
+        else:
             self.on_message(self.names[0], message)

@@ -1,22 +1,19 @@
-"""The messages between hosts, one JSON object a line: reports, verdicts, failures, the job's token, and the time limits."""
+"""The messages between hosts, one JSON object a line: reports, verdicts, failures; and the time limits.
+
+Whoever sends them has proven the job's key (`proof`). They are checked all the same: a host that sends anything else loses
+its connection, and the job goes on.
+"""
 
 from __future__ import annotations
-
-import hashlib
-import json
 
 from trainshed.base.errors import ClusterError
 from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
-from trainshed.contract.wire.variables import ROSTER_TOKEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
-
-    from trainshed.contract.cluster import Cluster
-    from trainshed.contract.job import TrainingJob
 
 ALIVE_EVERY = 1.0  # seconds between two signs of life
 GONE_AFTER = 4.0  # seconds after which a host is lost whose connection was closed and that has not come back
@@ -24,22 +21,30 @@ AWAY = 2.0  # seconds between two turns after which this process was suspended i
 LOST_AFTER = 24.0  # seconds of silence after which a host is lost; a network outage of 20 s does not end the job
 VERDICT_AFTER = 22.0  # seconds that host 0 waits for the reports of living hosts once the job is stopping
 TELLING_SECONDS = 15.0  # seconds that a host that cannot start stays to tell the others
+STOPPED_TELLING_SECONDS = 5.0  # the same for a host that was sent a stop signal, whose time is short
+LONGEST_TEXT = 1 << 18  # characters
+LONGEST_LINE = 1000
 FAILURE_BYTES = 32_000  # a failure's long parts are cut to this before they travel
+
+
+STATES = ("done", "failed", "stopped", "interrupted")
 
 
 class Report(Record):
     """How one host's ranks ended.
 
     state: `done`, `failed`, `stopped` (by the roster) or `interrupted` (by a stop signal to this host).
-    failure: why, for `failed`.
+    failure: why, for `failed`; how its ranks ended, for `stopped` and `interrupted` (None where they ended well).
     age: seconds since the failure's first sign (the traceback, the exit).
     secondary: whether the failure only says that another rank went away.
+    cause: why the host stopped its ranks by itself: it had lost host 0.
     """
 
     state: str
     failure: Failure | None = None
     age: float = 0.0
     secondary: bool = False
+    cause: Failure | None = None
 
     def message(self) -> dict[str, Any]:
         """The report as a message."""
@@ -49,16 +54,22 @@ class Report(Record):
             "failure": failure_to_json(self.failure),
             "age": self.age,
             "secondary": self.secondary,
+            "cause": failure_to_json(self.cause),
         }
 
     @staticmethod
     def of(message: Mapping[str, Any]) -> Report:
-        """The report that a message holds. Raises KeyError, TypeError, ValueError."""
+        """The report that a message holds. Raises ValueError."""
+        state = text_of(message, "state")
+        age = message.get("age")
+        if state not in STATES or not isinstance(age, (int, float)):
+            raise ValueError("a report of no known form")
         return Report(
-            state=str(message["state"]),
-            failure=failure_of_json(message["failure"]),
-            age=float(message["age"]),
-            secondary=bool(message["secondary"]),
+            state=state,
+            failure=failure_of_json(message.get("failure")),
+            age=max(0.0, min(float(age), 1e9)),
+            secondary=message.get("secondary") is True,
+            cause=failure_of_json(message.get("cause")),
         )
 
 
@@ -86,24 +97,37 @@ def failure_to_json(failure: Failure | None) -> dict[str, Any] | None:
     return data
 
 
-def failure_of_json(data: Mapping[str, Any] | None) -> Failure | None:
-    """The inverse of `failure_to_json`. Raises TypeError, ValueError."""
+def failure_of_json(data: object) -> Failure | None:
+    """The inverse of `failure_to_json`. Raises ValueError."""
     if data is None:
         return None
-    known = {name: data[name] for name in Failure._fields if name in data}
-    return Failure(**{**known, "exit_code": int(known["exit_code"])})
+    if not isinstance(data, dict):
+        raise ValueError("a failure of no known form")
+    texts = {name: text_of(data, name) for name in _TEXTS if name in data}
+    code, rank, at = data.get("exit_code"), data.get("rank"), data.get("at", 0.0)
+    if (
+        not {"kind", "summary"} <= texts.keys()
+        or not isinstance(code, int)
+        or not 0 <= code < 256
+        or not (rank is None or isinstance(rank, int))
+        or not isinstance(at, (int, float))
+    ):
+        raise ValueError("a failure of no known form")
+    return Failure(**texts, exit_code=int(code), rank=rank, at=float(at))
 
 
-def job_token(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str]) -> str:
-    """A digest of what only hosts of this job know: the variable ROSTER_TOKEN where it is set, and the job itself.
+_TEXTS = ("kind", "summary", "place", "hint", "tail", "details", "host", "signal")
 
-    Hosts that were started with different hyperparameters, programs or host lists have different tokens.
-    """
-    same = [
-        environ.get(ROSTER_TOKEN, ""),
-        job.name,
-        job.program,
-        list(cluster.hosts),
-        sorted((key, str(value)) for key, value in job.hyperparameters.user.items()),
-    ]
-    return hashlib.sha256(json.dumps(same).encode()).hexdigest()
+
+def text_of(message: Mapping[str, Any], name: str) -> str:
+    """A text of a message, "" where there is none. Raises ValueError for anything else."""
+    value = message.get(name, "")
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise ValueError(f"{name} is not a text")
+    return value
+
+
+def line_of(message: Mapping[str, Any], name: str) -> str:
+    """The same, as one short line that a terminal can show. Raises ValueError."""
+    text = text_of(message, name)[:LONGEST_LINE]
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -58,6 +58,19 @@ class Roster(Watcher):
         """Node ranks of the hosts that are lost or have ended, as far as this host knows."""
         raise NotImplementedError
 
+    def join(self, seconds: float) -> None:
+        """Waits until all hosts are there, and the job may start.
+
+        Raises:
+            ClusterError: the hosts cannot meet, or some are missing after `seconds`.
+            FailedElsewhere: another host could not start.
+        """
+        raise NotImplementedError
+
+    def fail_before_start(self, failure: Failure, seconds: float) -> None:
+        """Tells the other hosts that this one could not start; those that come within `seconds`."""
+        raise NotImplementedError
+
     def leave(self, report: Report) -> Verdict:
         """Reports how this host ended, waits for the other hosts, and returns the verdict on the whole job."""
         raise NotImplementedError
@@ -82,6 +95,12 @@ class Alone(Roster):
 
     def __init__(self, name: str) -> None:
         super().__init__((name,), 0)
+
+    def join(self, seconds: float) -> None:
+        """Nobody else is to come."""
+
+    def fail_before_start(self, failure: Failure, seconds: float) -> None:
+        """Nobody waits for this host."""
 
     def send(self, message: dict[str, Any]) -> bool:
         """True: all other hosts have got it."""

@@ -1,8 +1,13 @@
-"""Which failure came first, from the reports of all hosts: the first cause of the whole job's failure."""
+"""Which failure came first, from the reports of all hosts: the first cause of the whole job's failure.
+
+Whenever a host has failed, was lost, or had to stop, there is a cause: that ranks were asked to stop is never one.
+"""
 
 from __future__ import annotations
 
-from trainshed.base.errors import ClusterError
+import signal
+
+from trainshed.base.errors import EXIT_SIGNAL_BASE, ClusterError
 from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
 
@@ -11,6 +16,8 @@ from .messages import Report
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_LOST = "the host was stopped or killed (spot capacity, memory, a crash), or the network to it is down; look at its log"
 
 
 class Reported(Record):
@@ -21,26 +28,83 @@ class Reported(Record):
 
 
 class LostHost(Record):
-    """A host that vanished without a report. seen, lost: when it was last heard, and when host 0 gave it up, in seconds."""
+    """A host that was lost, also if it came back later.
+
+    seen, lost: when it was last heard, and when host 0 gave it up, in seconds.
+    how: what has happened to it, "" where all that is known is that it was not heard.
+    """
 
     name: str
     seen: float
     lost: float
+    how: str = ""
 
     def failure(self) -> Failure:
         """Its loss as the job's failure."""
         return Failure(
             kind="ClusterError",
-            summary=f"{self.name} vanished: no sign of life for {self.lost - self.seen:.0f} s",
+            summary=f"{self.name} {self.how or f'vanished: no sign of life for {self.lost - self.seen:.0f} s'}",
             exit_code=ClusterError.exit_code,
-            hint="the host was stopped or killed (spot capacity, memory, a crash), or the network to it is down; "
-            "look at its log",
+            hint=_LOST,
             host=self.name,
         )
 
 
+class Stop(Record):
+    """Why host 0 had all hosts stop.
+
+    at: when, in seconds on its clock.
+    host: where the reason is.
+    why: what happened there.
+    interrupted: whether that was a stop signal or a notice.
+    """
+
+    at: float
+    host: str
+    why: str
+    interrupted: bool
+
+    @property
+    def text(self) -> str:
+        """Host and reason, for the user."""
+        return f"{self.host}: {self.why}"
+
+    def failure(self) -> Failure:
+        """It as the job's failure, where nothing else says more."""
+        return stop_failure(self.text, self.host, self.interrupted)
+
+
+def stop_failure(text: str, host: str, interrupted: bool) -> Failure:
+    """The failure of a job that was stopped, where only the reason for the stop is known."""
+    if interrupted:
+        return Failure(kind="Interrupted", summary=text, exit_code=EXIT_SIGNAL_BASE + signal.SIGTERM, host=host)
+    return Failure(
+        kind="ClusterError",
+        summary=text,
+        exit_code=ClusterError.exit_code,
+        hint="the host said no more than that; look at its log",
+        host=host,
+    )
+
+
+def suspended(host: str, at: float, seconds: float) -> tuple[float, Failure]:
+    """That host 0 itself stood still for so long that the others gave it up, as a cause with its moment."""
+    return at, Failure(
+        kind="ClusterError",
+        summary=f"{host} (the first host) was suspended for {seconds:.0f} s, and the other hosts gave it up",
+        exit_code=ClusterError.exit_code,
+        hint="something stopped `train` there (SIGSTOP, a frozen or migrated machine)",
+        host=host,
+    )
+
+
 def first_cause(
-    reported: Sequence[Reported], lost: Sequence[LostHost], hung: tuple[float, Failure] | None, enough: bool
+    reported: Sequence[Reported],
+    lost: Sequence[LostHost],
+    hung: tuple[float, Failure] | None,
+    enough: bool,
+    stop: Stop | None = None,
+    away: tuple[float, Failure] | None = None,
 ) -> Failure | None:
     """The failure that came first; None if no host failed.
 
@@ -48,10 +112,12 @@ def first_cause(
 
     Args:
         reported: the hosts' reports, host 0's first.
-        lost: the hosts that vanished before they reported.
+        lost: the hosts that were lost before they reported.
         hung: when the whole job was found to hang, and the failure that says so.
         enough: whether the job can go on without the hosts that are lost. Then their loss is a cause only where all other
             failures come from it.
+        stop: why all hosts were stopped, None where they were not.
+        away: `suspended`, where host 0 was.
     """
     causes = [
         (item.report.secondary, item.at - item.report.age, item.report.failure)
@@ -62,9 +128,20 @@ def first_cause(
         causes.append((False, *hung))
     if not enough or (causes and all(secondary for secondary, _, _ in causes)):
         causes += [(False, host.seen, host.failure()) for host in lost]
+    # The others gave host 0 up: whatever else is lost since then comes from that.
+    given_up = [(item.at, item.report.cause) for item in reported if item.report.cause is not None]
+    if away is not None and (lost or given_up):
+        causes = [cause for cause in causes if cause[1] < away[0] and not cause[0]]
+        causes.append((False, *away))
     if causes:
         return min(causes, key=lambda cause: cause[:2])[2]
+    if given_up:
+        return min(given_up, key=lambda cause: cause[0])[1]
     # No rank failed by itself: a host that was interrupted, and ended badly because of it, is the only cause left.
     ended = [item.report for item in reported if item.report.failure is not None]
-    ended.sort(key=lambda report: report.state != "interrupted")
+    interrupted = next((report.failure for report in ended if report.state == "interrupted"), None)
+    if interrupted is not None or (stop is None and not ended):
+        return interrupted
+    if stop is not None and (ended or not stop.interrupted):
+        return stop.failure()
     return ended[0].failure if ended else None

@@ -191,10 +191,13 @@ class MpiWatcher(Watcher):
 
     def _take_letter(self, sender: int, letter: dict[str, Any], run: Supervised) -> None:
         kind = letter.get("type")
-        if kind == "daemon":
-            self._start_daemon(letter.get("command") or [], run)
+        command = letter.get("command")
+        if kind == "daemon" and isinstance(command, list):
+            self._start_daemon(command, run)
         elif kind == "ranks":
-            self.ranks_of[sender] = HostRanks(int(letter["world"]), int(letter["here"]), bool(letter["ended"]))
+            world, here = letter.get("world"), letter.get("here")
+            if isinstance(world, int) and isinstance(here, int):
+                self.ranks_of[sender] = HostRanks(world, here, letter.get("ended") is True)
         elif kind == "release":
             self._release(run, time.monotonic())
 

@@ -1,0 +1,287 @@
+"""Hosts of one job in one process: the roster's real code and real sockets, a clock of our own, and a network that breaks.
+
+Every host takes its turns from a loop, in random order, with random steps of the clock, so that half a minute passes in
+a few milliseconds. Between a member and host 0 lies a `Cable`, which can be cut, be slow, change bytes, or send old
+ones again.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+from collections.abc import Generator
+
+from support.free_ports import free_ports
+from trainshed.base.errors import ClusterError
+from trainshed.container.roster.leader import Leader
+from trainshed.container.roster.member import Member
+from trainshed.container.roster.messages import FailedElsewhere, Report
+from trainshed.container.roster.proof import JobKey
+from trainshed.contract.outcome import Failure
+
+KEY = JobKey(b"k" * 32, named=True)
+GRACE = 1.0
+JOIN_SECONDS = 60.0
+
+
+class Clock:
+    """Seconds that pass when we say so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Wire:
+    """One connection through a cable: both sockets, and the bytes on their way to each."""
+
+    def __init__(self, near: socket.socket, far: socket.socket) -> None:
+        self.ends = (near, far)
+        self.waiting = [b"", b""]  # to far, to near
+        self.ended = [False, False]
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+
+
+class Cable:
+    """What a member connects through. cut: nothing passes, and nobody is told. most: bytes that pass in a turn."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.listener.setblocking(False)
+        self.port = int(self.listener.getsockname()[1])
+        self.wires: list[Wire] = []
+        self.cut = False
+        self.most = 1 << 20
+        self.spoil = 0  # how many of the next pieces have a byte changed
+        self.heard: list[bytes] = []  # what members have sent, for one who listens
+
+    def turn(self) -> None:
+        """Carries what there is to carry."""
+        if self.cut:
+            return
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                break
+            far = socket.socket()
+            try:
+                far.connect(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                far.close()
+                continue
+            for end in (near, far):
+                end.setblocking(False)
+            self.wires.append(Wire(near, far))
+        for wire in list(self.wires):
+            if not all([self._carry(wire, 0), self._carry(wire, 1)]):
+                wire.close()
+                self.wires.remove(wire)
+
+    def _carry(self, wire: Wire, way: int) -> bool:
+        """One direction of one connection; False when it is over."""
+        source, target = wire.ends[way], wire.ends[1 - way]
+        try:
+            while not wire.ended[way]:
+                data = source.recv(1 << 16)
+                wire.ended[way] = not data
+                wire.waiting[way] += data
+        except BlockingIOError:
+            pass
+        except OSError:
+            wire.ended[way] = True
+        piece = wire.waiting[way][: self.most]
+        if piece and self.spoil:
+            self.spoil -= 1
+            place = len(piece) // 2
+            piece = piece[:place] + bytes([piece[place] ^ 1]) + piece[place + 1 :]
+        try:
+            sent = target.send(piece) if piece else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return False
+        if way == 0 and sent:
+            self.heard.append(piece[:sent])
+        wire.waiting[way] = wire.waiting[way][len(piece[:sent]) :]
+        return not (wire.ended[way] and not wire.waiting[way])
+
+    def reset(self) -> None:
+        """Breaks all connections, as a router that has forgotten them."""
+        for wire in self.wires:
+            wire.close()
+        self.wires = []
+
+    def close(self) -> None:
+        self.reset()
+        self.listener.close()
+
+
+class Node:
+    """One host's `train` from its start to its end.
+
+    fate: how its ranks end by themselves: `done`, `failed`, or `interrupted` by a stop signal; and `ends_at`, when.
+    state: `joining`, `running`, `leaving`, `over`; `dead` where it was killed.
+    verdict: what it says of the job's end, None for success; only when it is over.
+    """
+
+    def __init__(self, network: Network, rank: int, key: JobKey = KEY) -> None:
+        self.network, self.rank, self.name = network, rank, network.names[rank]
+        self.state = "joining"
+        self.fate, self.ends_at = "done", network.ends_at
+        self.verdict: Failure | None = None
+        self.said: list[str] = []
+        self.paused_until = 0.0
+        self.ran = False
+        if rank == 0:
+            self.roster: Leader | Member = Leader(
+                network.names, network.port, key, GRACE, self.said.append, addresses=("127.0.0.1",), clock=network.clock
+            )
+        else:
+            address = ("127.0.0.1", network.cables[rank].port)
+            self.roster = Member(network.names, rank, address, key, GRACE, self.said.append, clock=network.clock)
+        self._life = self._live()
+
+    def turn(self) -> None:
+        """What it does between two sleeps."""
+        self.roster.exchange()
+        try:
+            next(self._life)
+        except StopIteration:
+            self.state = "over"
+
+    def _live(self) -> Generator[float, None, None]:
+        try:
+            yield from self.roster.joining(JOIN_SECONDS)
+        except FailedElsewhere as error:
+            self.verdict = error.failure
+            return
+        except ClusterError as error:
+            self.roster.close()
+            self.verdict = Failure(kind="ClusterError", summary=error.message, exit_code=69, host=self.name)
+            return
+        self.state, self.ran = "running", True
+        while not self.roster.stopping and self.network.clock() < self.ends_at:
+            yield 0.1
+        report = self._report()
+        self.state = "leaving"
+        if report.state == "failed":
+            self.roster.failed("rank 0 ended with 1")
+        elif report.state == "interrupted":
+            self.roster.interrupted("stopped by SIGTERM")
+        verdict = yield from self.roster.leaving(report)
+        self.verdict = verdict.failure
+
+    def _report(self) -> Report:
+        if self.roster.stopping:
+            failure = Failure(
+                kind="Stopped", summary=f"rank {self.rank} was killed by SIGTERM", exit_code=143, host=self.name
+            )
+            return Report(state="stopped", failure=failure)
+        if self.fate == "failed":
+            return Report(state="failed", failure=Failure("UserError", f"{self.name}: bad batch", 1, host=self.name))
+        if self.fate == "interrupted":
+            failure = Failure(kind="Interrupted", summary=f"{self.name} was stopped", exit_code=143, host=self.name)
+            return Report(state="interrupted", failure=failure)
+        return Report(state="done")
+
+    def kill(self, *, silently: bool = False) -> None:
+        """Ends it at once; `silently`, so that nobody is told (its machine is off)."""
+        if self.state in ("over", "dead"):
+            return
+        self.state = "dead"
+        if silently:
+            return
+        if isinstance(self.roster, Leader):
+            self.roster.close()
+            return
+        if self.roster.link is not None:
+            self.roster.link.close()
+        self.roster.dialer.close()
+
+
+class Network:
+    """The hosts of a job, the cables between them, and the clock."""
+
+    def __init__(self, count: int, seed: int = 0, ends_at: float = 15.0) -> None:
+        self.random = random.Random(seed)
+        self.clock = Clock()
+        self.began = self.clock.now
+        self.ends_at = self.began + ends_at
+        self.names = tuple(f"algo-{number + 1}" for number in range(count))
+        self.port = free_ports()
+        self.cables = {rank: Cable(self.port) for rank in range(1, count)}
+        self.nodes: list[Node] = [Node(self, rank) for rank in range(count)]
+        self.events: list[tuple[float, object]] = []  # (when, what to call)
+        self.strangers: list[socket.socket] = []
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self.clock.now - self.began
+
+    def node(self, rank: int) -> Node:
+        """The newest process of a host."""
+        return [node for node in self.nodes if node.rank == rank][-1]
+
+    def start(self, rank: int, key: JobKey = KEY) -> Node:
+        """One more process with this host's name."""
+        self.nodes.append(Node(self, rank, key))
+        return self.nodes[-1]
+
+    def at(self, when: float, act: object) -> None:
+        """Calls `act` when that time has come."""
+        self.events.append((when, act))
+
+    def step(self, seconds: float | None = None) -> None:
+        """Lets a little time pass, and everybody have a turn."""
+        self.clock.now += seconds if seconds is not None else self.random.choice((0.02, 0.1, 0.25, 0.4))
+        for event in [event for event in self.events if event[0] <= self.now()]:
+            self.events.remove(event)
+            event[1]()  # type: ignore[operator]
+        for cable in self.cables.values():
+            cable.turn()
+        turns = [node for node in self.nodes if node.state not in ("over", "dead") and node.paused_until <= self.now()]
+        self.random.shuffle(turns)
+        for node in turns:
+            node.turn()
+
+    def until(self, done: object, limit: float = 300.0) -> None:
+        """Steps until `done` says so; fails after `limit` seconds of our clock."""
+        end = self.clock.now + limit
+        while not done():  # type: ignore[operator]
+            assert self.clock.now < end, f"still {[(node.name, node.state) for node in self.nodes]} after {limit} s"
+            self.step()
+
+    def to_the_end(self, limit: float = 300.0) -> None:
+        """Until no host is left, and nothing more is to happen."""
+        self.until(lambda: not self.events and all(node.state in ("over", "dead") for node in self.nodes), limit)
+
+    def dial(self, data: bytes = b"", rank: int = 0) -> None:
+        """A stranger at host 0's port, who says something, and stays."""
+        stranger = socket.socket()
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", self.port))
+        poll = select.poll()
+        poll.register(stranger, select.POLLOUT)
+        poll.poll(20)
+        try:
+            stranger.send(data)
+        except OSError:
+            pass
+        self.strangers.append(stranger)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.roster.close()
+        for cable in self.cables.values():
+            cable.close()
+        for stranger in self.strangers:
+            stranger.close()
