@@ -99,8 +99,7 @@ def folder() -> Iterator[Path]:
 
 def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "run", end_well)
-    monkeypatch.setattr(training, "join_roster", lambda *_: Alone("algo-1"))
-    monkeypatch.setattr(training, "fail_before_start", lambda *_: None)
+    monkeypatch.setattr(training, "make_roster", lambda *_: Alone("algo-1"))
     monkeypatch.chdir(folder)
     devices = iter(itertools.cycle((["null"], ["nvidia0", "nvidia1", "nvidiactl"], ["neuron0"])))
     monkeypatch.setattr(hardware, "_devices", lambda: next(devices))

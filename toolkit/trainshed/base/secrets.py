@@ -16,6 +16,7 @@ quote it, and as it stands in a URL.
 from __future__ import annotations
 
 import json
+import os
 import re
 
 TYPE_CHECKING = False
@@ -61,6 +62,11 @@ _URL_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123
 
 
 # --- by name ----------------------------------------------------------------------------------------------------------
+
+
+def new_token() -> str:
+    """A random secret of 256 bits, as text."""
+    return os.urandom(32).hex()
 
 
 def is_secret_name(name: str) -> bool:

@@ -1,117 +1,77 @@
-"""The roster's two sides against each other in one process, with connections that break."""
+"""Connections that break, and what was said on them."""
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from support.free_ports import free_ports
-from trainshed.container.roster.leader import Leader
+import pytest
+
+from support.roster_network import Network
 from trainshed.container.roster.member import Member
-from trainshed.container.roster.messages import Report
-from trainshed.container.roster.proof import JobKey
-from trainshed.contract.outcome import Failure
-
-HOSTS = ("127.0.0.1", "127.0.0.2")
-KEY = JobKey(b"k" * 32)
 
 
-def pair() -> tuple[Leader, Member]:
-    port = free_ports(2)
-    leader = Leader(HOSTS, port, KEY, 1.0, lambda _: None)
-    member = Member(HOSTS, 1, ("127.0.0.1", port), KEY, 1.0, lambda _: None)
-    joining = threading.Thread(target=leader.join, args=(120.0,))
-    joining.start()
-    member.join(120.0)
-    joining.join()
-    return leader, member
+@pytest.fixture
+def net() -> Iterator[Network]:
+    """Three hosts that have begun to run."""
+    made = Network(3)
+    made.until(lambda: all(node.state == "running" for node in made.nodes))
+    yield made
+    made.close()
 
 
-def turns(leader: Leader, member: Member, until: Callable[[], object]) -> None:
-    """Lets both work until the condition holds."""
-    end = time.monotonic() + 120
-    while not until():
-        assert time.monotonic() < end
-        leader.exchange()
-        member.exchange()
-        time.sleep(0.02)
+def test_a_broken_connection_is_made_anew_and_nobody_is_lost(net: Network) -> None:
+    for when in (2, 4, 6):
+        net.at(when, net.cables[1].reset)
+    net.to_the_end()
+
+    assert [node.verdict for node in net.nodes] == [None, None, None]
+    assert not any(node.said for node in net.nodes)
 
 
-def both_leave(leader: Leader, member: Member, first: Report, second: Report):
-    verdicts: list[object] = []
-    leaving = threading.Thread(target=lambda: verdicts.append(leader.leave(first)))
-    leaving.start()
-    theirs = member.leave(second)
-    leaving.join()
-    return verdicts[0], theirs
+def test_what_was_said_before_the_connection_broke_is_said_again(net: Network) -> None:
+    member = net.node(1).roster
+    assert isinstance(member, Member) and member.link is not None
+    net.cables[1].reset()
+    member.failed("rank 2 ended with 1")  # into a dead connection
+    leader = net.node(0).roster
+    net.until(lambda: leader.stopping)
+
+    assert leader.stopping == "algo-2: rank 2 ended with 1"
 
 
-def test_a_broken_connection_is_made_anew_and_nobody_is_lost():
-    leader, member = pair()
-    for _ in range(3):
-        broken, known = member.link, leader.hosts[0].link
-        assert broken is not None
-        broken.close()
-        turns(
-            leader, member, lambda b=broken, k=known: member.link not in (None, b) and leader.hosts[0].link not in (None, k)
-        )
-    assert not leader.hosts[0].lost_at and not leader.stopping
-    mine, theirs = both_leave(leader, member, Report(state="done"), Report(state="done"))
-    assert mine == theirs and mine.failure is None
+@pytest.mark.parametrize("seconds", [12, 20])
+def test_a_network_that_is_away_for_a_while_ends_nothing_also_while_the_job_ends(net: Network, seconds: int) -> None:
+    net.at(8, lambda: setattr(net.cables[1], "cut", True))  # the hosts end at 15
+    net.at(8 + seconds, lambda: setattr(net.cables[1], "cut", False))
+    net.to_the_end()
+
+    assert [node.verdict for node in net.nodes] == [None, None, None]
 
 
-def test_what_was_said_before_the_connection_broke_is_said_again():
-    leader, member = pair()
-    assert member.link is not None
-    member.link.close()  # the message below goes into a dead connection
-    member.failed("rank 2 ended with 1")
-    turns(leader, member, lambda: leader.stopping)
-    assert leader.stopping == "127.0.0.2: rank 2 ended with 1"
-    failure = Failure(kind="UserError", summary="rank 2 on 127.0.0.2 exited with 1", exit_code=1)
-    mine, theirs = both_leave(leader, member, Report(state="stopped"), Report(state="failed", failure=failure))
-    assert mine.failure == theirs.failure == failure
+def test_a_verdict_is_told_again_to_a_host_whose_connection_broke(net: Network) -> None:
+    net.node(2).fate, net.node(2).ends_at = "failed", net.clock.now
+    net.until(lambda: net.node(0).roster.verdict is not None)  # type: ignore[union-attr]
+    for cable in net.cables.values():
+        cable.reset()
+    net.to_the_end()
+
+    assert {node.verdict.summary for node in net.nodes if node.verdict} == {"algo-3: bad batch"}
+    assert all(node.verdict for node in net.nodes)
 
 
-def test_nonsense_and_strangers_are_turned_away():
-    leader, member = pair()
-    for payload in (
-        b"GET / HTTP/1.1\r\n\r\n",
-        b'{"type": "hello", "rank": 1, "token": "wrong"}\n',
-        b'{"rank": [1]}\n',
-        b"\xff" * 4096 + b"\n",
-    ):
-        with socket.create_connection(("127.0.0.1", leader.port)) as stranger:
-            turns(leader, member, lambda: leader.door.strangers)
-            stranger.sendall(payload)
-            turns(leader, member, lambda: not leader.door.strangers)
-    assert leader.hosts[0].link is not None and member.link is not None and not leader.stopping
-    both_leave(leader, member, Report(state="done"), Report(state="done"))
+def test_a_host_whose_verdict_was_lost_with_host_0_says_what_it_was_stopped_for(net: Network) -> None:
+    net.node(1).fate, net.node(1).ends_at = "interrupted", net.clock.now
+    net.until(lambda: net.node(2).roster.stopping)
+    net.node(0).kill()
+    net.to_the_end()
+
+    verdict = net.node(2).verdict
+    assert verdict is not None and verdict.kind == "Interrupted" and verdict.summary == "algo-2: stopped by SIGTERM"
 
 
-def test_a_verdict_that_came_while_a_host_was_away_counts():
-    leader, member = pair()
-    done = Report(state="done")
-    member._tell(done.message())
-    verdict = leader.leave(done)  # told, but not taken before the first host has left
-    assert member.link is not None
-    member.link.seen -= 60  # long enough for the connection to be given up
-    assert member.leave(done) == verdict and verdict.failure is None
+def test_a_host_that_is_done_stops_where_the_others_ended_without_it(net: Network) -> None:
+    net.node(2).ends_at += 1000
+    net.node(1).fate, net.node(1).ends_at = "failed", net.clock.now
+    net.to_the_end(limit=60)
 
-
-def test_a_verdict_is_told_again_to_a_host_whose_connection_broke():
-    leader, member = pair()
-    done = Report(state="done")
-    member._tell(done.message())
-    turns(leader, member, lambda: leader.hosts[0].report)
-    assert member.link is not None
-    member.link.socket.shutdown(socket.SHUT_RDWR)
-    verdicts: list[object] = []
-    leaving = threading.Thread(target=lambda: verdicts.append(leader.leave(done)))
-    leaving.start()
-    while leaving.is_alive() and (leader.verdict is None or leader.hosts[0].link is not None):
-        time.sleep(0.01)  # it is told into the dead connection
-    theirs = member.leave(done)
-    leaving.join()
-    assert verdicts == [theirs] and theirs.failure is None
+    assert net.node(2).state == "over" and net.node(2).verdict is not None

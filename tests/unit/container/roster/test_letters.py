@@ -2,40 +2,61 @@
 
 from __future__ import annotations
 
-from trainshed.container.roster.messages import Report
-from unit.container.roster.test_connections import both_leave, pair, turns
+from collections.abc import Iterator
+
+import pytest
+
+from support.roster_network import Network
 
 
-def test_letters_come_once_and_in_order_in_both_directions():
-    leader, member = pair()
+@pytest.fixture
+def net() -> Iterator[Network]:
+    """Two hosts that have begun to run."""
+    made = Network(2)
+    made.until(lambda: all(node.state == "running" for node in made.nodes))
+    yield made
+    made.close()
+
+
+def test_letters_come_once_and_in_order_in_both_directions(net: Network) -> None:
+    leader, member = net.node(0).roster, net.node(1).roster
     for number in range(3):
         leader.post(1, {"n": number})
         member.post(0, {"n": -number})
-    turns(leader, member, lambda: len(leader.inbox) == len(member.inbox) == 3)
+    net.until(lambda: len(leader.inbox) == len(member.inbox) == 3)
+
     assert member.letters() == [(0, {"n": 0}), (0, {"n": 1}), (0, {"n": 2})]
     assert leader.letters() == [(1, {"n": 0}), (1, {"n": -1}), (1, {"n": -2})]
-    both_leave(leader, member, Report(state="done"), Report(state="done"))
+    net.to_the_end()
     assert leader.letters() == member.letters() == []
 
 
-def test_letters_survive_a_connection_that_breaks_and_come_no_second_time():
-    leader, member = pair()
+def test_letters_survive_a_connection_that_breaks_and_come_no_second_time(net: Network) -> None:
+    leader, member = net.node(0).roster, net.node(1).roster
     leader.post(1, {"n": 1})
     member.post(0, {"n": 1})
-    turns(leader, member, lambda: len(leader.inbox) == len(member.inbox) == 1)
-    assert member.link is not None
-    member.link.close()
-    leader.post(1, {"n": 2})  # into a connection that is dead, or none
+    net.until(lambda: len(leader.inbox) == len(member.inbox) == 1)
+    net.cables[1].reset()
+    leader.post(1, {"n": 2})  # into a connection that is dead
     member.post(0, {"n": 2})
-    turns(leader, member, lambda: len(leader.inbox) == len(member.inbox) == 2)
+    net.until(lambda: len(leader.inbox) == len(member.inbox) == 2)
+
     assert member.letters() == [(0, {"n": 1}), (0, {"n": 2})]
     assert leader.letters() == [(1, {"n": 1}), (1, {"n": 2})]
-    both_leave(leader, member, Report(state="done"), Report(state="done"))
+    net.to_the_end()
     assert leader.letters() == member.letters() == []
 
 
-def test_a_host_that_has_ended_is_absent():
-    leader, member = pair()
+def test_a_host_that_has_ended_is_absent(net: Network) -> None:
+    leader, member = net.node(0).roster, net.node(1).roster
     assert leader.absent() == member.absent() == set()
-    both_leave(leader, member, Report(state="done"), Report(state="done"))
+    net.to_the_end()
     assert leader.absent() == {1} and member.absent() == {0}
+
+
+def test_host_0_is_absent_for_the_others_as_soon_as_its_own_ranks_have_ended(net: Network) -> None:
+    net.node(0).ends_at = net.clock.now
+    net.until(lambda: net.node(1).roster.absent() == {0})  # what MPI's watcher waits for
+
+    assert net.node(1).state == "running"
+    net.to_the_end()

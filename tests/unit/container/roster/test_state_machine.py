@@ -1,6 +1,7 @@
 """Random jobs in which random things happen: one verdict, with a cause, and nobody is left running.
 
-A case is made from its seed. `TRAINSHED_TEST_ROSTER=5000` plays so many, `TRAINSHED_TEST_ROSTER_SEED=17` begins with that one.
+A case is made from its seed. `TRAINSHED_TEST_ROSTER=5000` plays so many,
+`TRAINSHED_TEST_ROSTER_SEED=17` begins with that one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NONSENSE = (
     b"\x16\x03\x01" + bytes(400),
     Handshake(JobKey(b"x" * 32)).preface(),
     Handshake(KEY).preface() + bytes(92),
-    Handshake(KEY).preface() + Handshake(JobKey(b"x" * 32)).claim(1, bytes(16)),
+    Handshake(KEY).preface() + Handshake(JobKey(b"x" * 32)).claim(1, bytes(16), bytes(16)),
 )
 
 

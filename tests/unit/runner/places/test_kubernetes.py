@@ -73,7 +73,8 @@ def test_manifests_are_valid(source: Path, instances: int, jobset: bool) -> None
     check(objects)
     kinds = [made["kind"] for made in objects]
     service = ["Service"] if instances > 1 and not jobset else []
-    assert kinds == ["ConfigMap", "ConfigMap", *service, "JobSet" if jobset else "Job"]
+    token = ["Secret"] if instances > 1 else []
+    assert kinds == ["ConfigMap", "ConfigMap", *token, *service, "JobSet" if jobset else "Job"]
     assert all(made["metadata"]["namespace"] == "vision" for made in objects)
     assert yaml.safe_load(json.dumps(objects)) == objects
 

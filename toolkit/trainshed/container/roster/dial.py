@@ -22,6 +22,7 @@ class Dialer:
 
     failing: why host 0 cannot be talked to, as the last attempts that reached something say; "" where none has.
     failing_since: since when they all say so.
+    leader: the incarnation of host 0 with which the job has started, b"" before that.
     """
 
     def __init__(self, address: tuple[str, int], host0: str, rank: int, key: JobKey, incarnation: bytes) -> None:
@@ -34,6 +35,7 @@ class Dialer:
         self.address = address
         self.failing = ""
         self.failing_since = 0.0
+        self.leader = b""
         self._host0 = host0
         self._rank = rank
         self._key = key
@@ -147,7 +149,7 @@ class Dialer:
             if not self._claimed and len(self._data) >= PREFACE_BYTES:
                 self._handshake.read_preface(self._data)
                 self._claimed = True
-                connection.send(self._handshake.claim(self._rank, self._incarnation))
+                connection.send(self._handshake.claim(self._rank, self._incarnation, self.leader))
                 wanted = PREFACE_BYTES + ANSWER_BYTES
         incarnation = self._handshake.read_answer(self._data[PREFACE_BYTES:])
         self._known = connection.family, connection.getpeername()

@@ -25,7 +25,7 @@ from .messages import (
     line_of,
 )
 from .poller import Poller
-from .verdict import LostHost, Reported, Stop, first_cause, suspended
+from .verdict import STARTED_AGAIN, LostHost, Reported, Stop, first_cause, of_host0, suspended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -341,6 +341,8 @@ class Leader(ConnectedRoster):
         differing = claim.differs_in(self.key)
         if differing:
             self._refuse_other_job(link, host, differing)
+        elif claim.leader.strip(b"\0") and claim.leader != self.incarnation:
+            self._meet_earlier_job(link, claim, host, address, now)
         elif host.incarnation in (b"", claim.incarnation):
             self._connect(host, link, claim, address, now)
         else:
@@ -366,6 +368,16 @@ class Leader(ConnectedRoster):
             )
         self._refuse(link, why)
 
+    def _meet_earlier_job(self, link: Link, claim: Claim, host: Host, address: str, now: float) -> None:
+        """A host whose job was started by an earlier process of this host: neither that job nor a new one can go on."""
+        failure = of_host0(self.names[0], STARTED_AGAIN)
+        if self.going:
+            self._refuse(link, failure.summary)
+            return
+        self.doom = self.doom or failure
+        host.outside = True
+        self._connect(host, link, claim, address, now)
+
     def _judge_rival(self, host: Host, rival: Rival, now: float) -> None:
         """Decides which of two processes with one name is alive: the first is where anything has come from it since."""
         if now - host.since > (RIVAL_RETURNS if host.link is None else RIVAL_SECONDS):
@@ -389,6 +401,7 @@ class Leader(ConnectedRoster):
         """Takes a process that was started in the place of one that is gone."""
         if not self.going:
             host.start_anew()
+            host.outside = False
             self._settled.discard(host.rank)
         elif not self._stops_without(host):
             if not host.lost_at:
@@ -396,7 +409,7 @@ class Leader(ConnectedRoster):
                 self._go_on_without(host)
         else:
             if not host.settled:
-                self._lose(host, now, "was started again while the job ran: what it had computed is gone")
+                self._lose(host, now, STARTED_AGAIN)
             self._stop(host.name, host.lost_how or "was started again", interrupted=False)
             host.outside = True
         self._connect(host, link, claim, address, now)

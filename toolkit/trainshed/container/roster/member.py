@@ -21,7 +21,7 @@ from .messages import (
     failure_of_json,
     line_of,
 )
-from .verdict import stop_failure
+from .verdict import STARTED_AGAIN, of_host0, stop_failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -259,16 +259,7 @@ class Member(ConnectedRoster):
                 hint="something stopped `train` there (SIGSTOP, a frozen or migrated machine)",
                 host=own,
             )
-        return self._of_host0(f"vanished: no sign of life for {now - self.seen:.0f} s")
-
-    def _of_host0(self, what: str) -> Failure:
-        return Failure(
-            kind="ClusterError",
-            summary=f"{self.names[0]} (the first host) {what}",
-            exit_code=ClusterError.exit_code,
-            hint="the host was stopped or killed, or the network between the hosts is down; look at its log",
-            host=self.names[0],
-        )
+        return of_host0(self.names[0], f"vanished: no sign of life for {now - self.seen:.0f} s")
 
     def _give_up_host0(self, failure: Failure) -> None:
         self.given_up = failure
@@ -290,9 +281,8 @@ class Member(ConnectedRoster):
         self.link, incarnation = made
         if self.leader not in (b"", incarnation) and self.going:
             if self.given_up is None:
-                self._give_up_host0(self._of_host0("was started again while the job ran: what it had computed is gone"))
-            # All else that was to be said belongs to a job that the new process knows nothing of.
-            self.unsaid = [Report(state="failed", failure=self.given_up).message()]
+                self._give_up_host0(of_host0(self.names[0], STARTED_AGAIN))
+            self.unsaid = []  # it belongs to a job that the new process knows nothing of
         self.leader = incarnation
         for message in self.unsaid:
             self.link.send(message)
@@ -321,6 +311,7 @@ class Member(ConnectedRoster):
             return
         if kind == "go":
             self.going = True
+            self.dialer.leader = self.leader
         elif kind == "left":
             self.left = True
         elif kind == "refused":

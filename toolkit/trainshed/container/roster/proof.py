@@ -3,7 +3,8 @@
 Four frames of fixed length, so that nothing of a stranger is ever parsed. Both prefaces are sent at once:
 
     both      preface: the protocol's name and version, a nonce
-    member    claim: its rank, its incarnation, digests of its job; HMAC over them and both nonces
+    member    claim: its rank, its incarnation, the one of host 0 that it knows, digests of its job; HMAC over them
+              and both nonces
     host 0    answer: a status, its own incarnation; HMAC over these, the claim and both nonces
 
 The nonces are new for every connection, so a recorded proof is of no use; the labels differ by role, so a proof cannot be
@@ -27,7 +28,7 @@ INCARNATION_BYTES = 16
 DIGEST_BYTES = 8  # of each part of the job
 PARTS = ("job name", "hosts", "program", "hyperparameters")
 PREFACE_BYTES = len(_NAME) + 3 + _NONCE_BYTES
-_CLAIM = struct.Struct(f">I{INCARNATION_BYTES}s{DIGEST_BYTES * len(PARTS)}s")
+_CLAIM = struct.Struct(f">I{INCARNATION_BYTES}s{INCARNATION_BYTES}s{DIGEST_BYTES * len(PARTS)}s")
 CLAIM_BYTES = _CLAIM.size + _MAC_BYTES
 _ANSWER = struct.Struct(f">B{INCARNATION_BYTES}s")
 ANSWER_BYTES = _ANSWER.size + _MAC_BYTES
@@ -66,10 +67,16 @@ class JobKey(Record):
 
 
 class Claim(Record):
-    """Who a host says it is. digests: of its job (`JobKey.digests`)."""
+    """Who a host says it is.
+
+    incarnation: random bytes that tell this process from one that is started in its place.
+    leader: the incarnation of host 0 with which its job has started, zeros before that.
+    digests: of its job (`JobKey.digests`).
+    """
 
     rank: int
     incarnation: bytes
+    leader: bytes
     digests: bytes
 
     def differs_in(self, key: JobKey) -> list[str]:
@@ -129,9 +136,9 @@ class Handshake:
 
     # --- a member's side ---
 
-    def claim(self, rank: int, incarnation: bytes) -> bytes:
-        """The claim, once the preface has been read."""
-        body = _CLAIM.pack(rank, incarnation, self.key.digests)
+    def claim(self, rank: int, incarnation: bytes, leader: bytes = b"") -> bytes:
+        """The claim, once the preface has been read; see `Claim`."""
+        body = _CLAIM.pack(rank, incarnation, leader, self.key.digests)
         self._claim = body + self._mac(b"claim", self._theirs, self._own, body)
         return self._claim
 
@@ -152,11 +159,11 @@ class Handshake:
     def read_claim(self, data: bytes) -> Claim:
         """Who the other side is. Raises Unproven."""
         body, mac = data[: _CLAIM.size], data[_CLAIM.size :]
-        rank, incarnation, digests = _CLAIM.unpack(body)
+        rank, incarnation, leader, digests = _CLAIM.unpack(body)
         if not hmac.compare_digest(mac, self._mac(b"claim", self._own, self._theirs, body)):
             raise Unproven(rank)
         self._claim = data
-        return Claim(rank, incarnation, digests)
+        return Claim(rank, incarnation, leader, digests)
 
     def answer(self, incarnation: bytes) -> bytes:
         """The answer to a claim that was read."""

@@ -27,6 +27,9 @@ class Reported(Record):
     at: float
 
 
+STARTED_AGAIN = "was started again while the job ran: what it had computed is gone"
+
+
 class LostHost(Record):
     """A host that was lost, also if it came back later.
 
@@ -83,6 +86,17 @@ def stop_failure(text: str, host: str, interrupted: bool) -> Failure:
         summary=text,
         exit_code=ClusterError.exit_code,
         hint="the host said no more than that; look at its log",
+        host=host,
+    )
+
+
+def of_host0(host: str, what: str) -> Failure:
+    """What has happened to host 0, as the job's failure."""
+    return Failure(
+        kind="ClusterError",
+        summary=f"{host} (the first host) {what}",
+        exit_code=ClusterError.exit_code,
+        hint=_LOST,
         host=host,
     )
 

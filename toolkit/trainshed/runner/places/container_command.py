@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainshed.contract.wire.variables import RUN_ID
+from trainshed.base.secrets import new_token
+from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID
 
 from ..files.run import Host, Run
 from ..job.client_names import is_read_by_client
@@ -29,6 +30,7 @@ class Machine:
     secrets: variables whose values were looked up.
     copies: whether files are copied into containers and back, because the engine cannot mount this machine's folders.
     devices: its GPUs, none where the engine cannot hand them on.
+    token: by which the hosts of a run know each other.
     """
 
     engine: Engine
@@ -39,6 +41,7 @@ class Machine:
     devices: tuple[str, ...] = ()
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     copies: bool = False
+    token: str = field(default_factory=new_token, repr=False)
 
 
 def container_name(run: Run, host: Host) -> str:
@@ -142,6 +145,8 @@ def _gpus(run: Run, index: int, machine: Machine) -> list[str]:
 
 def _environment(run: Run, machine: Machine) -> tuple[list[str], dict[str, str]]:
     values = {"TRAINING_JOB_NAME": run.name, RUN_ID: run.id}
+    if len(run.hosts) > 1:
+        values[ROSTER_TOKEN] = machine.token
     if machine.uid != 0 and not machine.copies:  # the image knows no such user: caches go to HOME, and getpass asks for USER
         values |= {"HOME": "/tmp", "USER": machine.user}
     values |= {**run.job.environment, **machine.secrets}

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_JOB
-from trainshed.base.secrets import is_secret_name
+from trainshed.base.secrets import is_secret_name, new_token
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.wire.variables import ROSTER_TOKEN, of_setting
 
@@ -77,6 +77,9 @@ class _Export:
         files = self.code()
         if files:
             made.append(self.config_map("code", {}, {_key(number): data for number, (_, data) in enumerate(files)}))
+        if several:
+            token = {"token": new_token()}  # by which the hosts know each other
+            made.append(self.object("v1", "Secret", f"{self.name}-roster", type="Opaque", stringData=token))
         if several and not self.jobset:  # a JobSet makes its own
             made.append(self.service())
         template = self.job_spec(self.pod([name for name, _ in files]))
@@ -212,9 +215,7 @@ class _Export:
         if job.instances > 1:
             first = f"{self.name}-node-0-0" if self.jobset else f"{self.name}-0"
             named |= {"NNODES": str(job.instances), "MASTER_ADDR": f"{first}.{self.name}", "MASTER_PORT": str(PORT)}
-            # The same in all pods of one start of the Job, and nobody else's.
-            uid = "metadata.labels['batch.kubernetes.io/controller-uid']"
-            named[ROSTER_TOKEN] = {"fieldRef": {"fieldPath": uid}}
+            named[ROSTER_TOKEN] = {"secretKeyRef": {"name": f"{self.name}-roster", "key": "token"}}
         given = self.place.get("secrets", dict, {})
         wanted = [name for name in job.environment if is_secret_name(name) and name not in given]
         references = {name: {"name": f"{self.name}-secrets", "key": name} for name in wanted}

@@ -11,8 +11,8 @@ from functools import partial
 
 import trainshed
 from trainshed.base.errors import LaunchError, exit_status
-from trainshed.base.secrets import mask_mapping
-from trainshed.contract.wire.variables import ENTRYPOINTS, LOG_LEVEL, PREFIX, RUN_ID, of_setting
+from trainshed.base.secrets import mask_mapping, new_token
+from trainshed.contract.wire.variables import ENTRYPOINTS, LOG_LEVEL, PREFIX, ROSTER_TOKEN, RUN_ID, of_setting
 from trainshed.machine.cgroup import cpus
 from trainshed.machine.isolation import isolated
 from trainshed.machine.network import free_port
@@ -90,8 +90,9 @@ class Processes:
         self.run_id = run.id
         self.hosts = []
         ports = _two_free_ports() if len(run.hosts) > 1 else ("", "")
+        token = new_token()
         for index, host in enumerate(run.hosts):
-            environment = {**inherited(self.environ), **_own(run, index, host, self.environ, ports), **self.secrets}
+            environment = {**inherited(self.environ), **_own(run, index, host, self.environ, ports, token), **self.secrets}
             try:
                 process = subprocess.Popen(
                     _command(),
@@ -131,7 +132,7 @@ class Processes:
         """The variables that make the host what it is, and the command."""
         rows = []
         for index, host in enumerate(run.hosts):
-            own = _own(run, index, host, self.environ, ("(a free one)", "(another)"))
+            own = _own(run, index, host, self.environ, ("(a free one)", "(another)"), "(a random one)")
             shown = [f"{name}={value}" for name, value in sorted(mask_mapping(own, secrets_of(self.job, {})).items())]
             rows.append((host.name, " ".join([*shown, "train"])))
         return rows
@@ -170,16 +171,18 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tuple[str, str]) -> dict[str, str]:
+def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tuple[str, str], token: str) -> dict[str, str]:
     """What makes a process this host: its tree, where ranks meet, its part of the machine; the job's own words win.
 
     ports: of rank 0, and of host 0's `train`.
+    token: by which the hosts know each other, new for each start.
     """
     job = run.job
     own = {"SAGEMAKER_BASE_DIR": host.base, "TRAINING_JOB_NAME": run.name, RUN_ID: run.id}
     if len(run.hosts) > 1:
         ranks = max(1, job.distribution.processes_per_host) * len(run.hosts)
         own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], of_setting("roster_port"): ports[1]}
+        own |= {ROSTER_TOKEN: token}
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         if "OMP_NUM_THREADS" not in environ:
             own["OMP_NUM_THREADS"] = str(max(1, cpus() // ranks))

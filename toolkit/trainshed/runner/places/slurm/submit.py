@@ -7,14 +7,13 @@ import os
 import shlex
 import signal
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, EXIT_TIMEOUT, JobError, Problem, did_you_mean
 from trainshed.base.files import write_atomic
-from trainshed.base.secrets import mask_text
+from trainshed.base.secrets import mask_text, new_token
 from trainshed.base.units import duration
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
 from trainshed.machine.isolation import isolated
@@ -149,7 +148,7 @@ def environment_of(run: Run, environ: Mapping[str, str]) -> dict[str, str]:
     own = {
         "TRAINING_JOB_NAME": run.name,
         RUN_ID: run.id,
-        ROSTER_TOKEN: uuid.uuid4().hex,
+        ROSTER_TOKEN: new_token(),
         of_setting("interrupted_exit_code"): str(EXIT_INTERRUPTED),
     }
     kept = {name: value for name, value in environ.items() if name.startswith(("SLURM_CONF", "SBATCH_"))}
