@@ -76,8 +76,11 @@ ONE_WORKER = {
     "jobs/entrypoints/": "trained models",
     "jobs/program/test_requirements.py": "a virtual environment",
     "jobs/runner/test_s3.py": "a server",
+    "jobs/checkpoint/test_copies.py": "a process that forks ranks",
     "jobs/checkpoint/test_parts.py": "a process that forks ranks",
     "jobs/checkpoint/test_ranks.py": "a process that forks ranks",
+    "unit/test_architecture.py": "parsed sources",
+    "unit/contract/wire/test_variables.py": "parsed sources",
 }
 # What takes longest begins first, so that no worker is left with it at the end.
 FIRST = ("clients/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/")

@@ -7,13 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.paths import ROOT
+from support.sources import source_files, tree_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,17 +51,12 @@ NEVER_AT_START = {
 
 
 def module_files() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+    return [path for path in source_files() if PACKAGE in path.parents]
 
 
 def part_of(path: Path) -> str:
     """The part of the house that a file belongs to: the package's folder, or a module of its own."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path), feature_version=(3, 10))
 
 
 def imported(path: Path, tree: ast.AST) -> Iterator[str]:

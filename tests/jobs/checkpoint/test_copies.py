@@ -348,13 +348,6 @@ guard.close()
 """
 
 
-@pytest.fixture(scope="module")
-def forge() -> Iterator[Forge]:
-    one = Forge()
-    yield one
-    one.close()
-
-
 def on_hosts(forge: Forge, place: str, url: str, step: int, ranks: int, prefix: str) -> list[dict[str, str] | None]:
     """What each rank found in the newest checkpoint, after saving one where a step is given."""
     outputs = forge.run(HOSTS, [place, url, str(step)], ranks, [{"HOST_PREFIX": prefix}] * ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +88,6 @@ if world > 1:
 """
 
 Run = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture(scope="module")
-def forge() -> Iterator[Forge]:
-    """Starts ranks."""
-    forge = Forge()
-    yield forge
-    forge.close()
 
 
 @pytest.fixture

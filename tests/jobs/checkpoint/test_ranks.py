@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,6 @@ if world > 1:
 
 
 Run = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture(scope="module")
-def forge() -> Iterator[Forge]:
-    """Starts ranks."""
-    one = Forge()
-    yield one
-    one.close()
 
 
 @pytest.fixture

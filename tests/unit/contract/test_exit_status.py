@@ -8,6 +8,7 @@ import re
 import pytest
 
 from support.paths import TOOLKIT
+from support.sources import source_files, tree_of
 from trainshed.base import errors
 from trainshed.container.main import USAGE
 
@@ -37,8 +38,8 @@ def test_every_status_is_used() -> None:
 def test_failures_take_their_status_from_the_table() -> None:
     literals = [
         f"{path.relative_to(TOOLKIT)}:{node.value.lineno}"
-        for path in TOOLKIT.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path in source_files()
+        for node in ast.walk(tree_of(path))
         if (isinstance(node, ast.keyword) and node.arg == "exit_code")
         or (isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "exit_code" for t in node.targets))
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, int) and node.value.value > 0

@@ -1,6 +1,6 @@
 """Thousands of damaged job folders: whatever is in them, `train` ends with an exit status and says why.
 
-`TRAINSHED_TEST_MUTATIONS=20000 pytest tests/unit/contract/test_mutated_configs.py` runs more of them than by default.
+`TRAINSHED_TEST_MUTATIONS=20000 pytest tests/unit/contract/test_mutated_configs.py` runs that many of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from trainshed.container.supervisor.launch_plan import LaunchPlan, Outcome, Proc
 from trainshed.machine import hardware
 from unit.contract.mutations import Damage
 
-CASES = int(os.environ.get("TRAINSHED_TEST_MUTATIONS", "3000"))
+# Cases in the order of their numbers: so many in `make test`, so many more in `make test-heavy`.
+CASES, MORE = 1000, int(os.environ.get("TRAINSHED_TEST_MUTATIONS", "3000"))
 REAL_PROCESSES = 50
 SECONDS = 120  # a case that takes longer than this hangs
 OUR_FRAME = re.compile(r'File "[^"]*/trainshed/')  # the damaged script may have tracebacks of its own
@@ -97,7 +98,10 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cases", [range(CASES), pytest.param(range(CASES, MORE), marks=pytest.mark.heavy)], ids=str)
+def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(
+    cases: range, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attempts, "run", end_well)
     monkeypatch.setattr(training, "make_roster", lambda *_: Alone("algo-1"))
     monkeypatch.chdir(folder)
@@ -107,7 +111,7 @@ def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(folder: Pat
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
     base = folder / "ml"
     failed = 0
-    for number in range(CASES):
+    for number in cases:
         damage = Damage(number)
         damage.build(base)
         dry_run = number % 2 == 0
@@ -125,7 +129,7 @@ def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(folder: Pat
             what = f"case {number}: {'; '.join(damage.notes)}\nexit status {status}\n{errors[-3000:]}"
             raise AssertionError(f"{what}\n{type(error).__name__}: {error}") from error
         failed += status != 0
-    assert CASES * 0.2 < failed < CASES * 0.9, "some damage is fatal, some is not: else the cases are no use"
+    assert len(cases) * 0.2 < failed < len(cases) * 0.9, "some damage is fatal, some is not: else the cases are no use"
 
 
 @pytest.mark.parametrize("number", range(1, REAL_PROCESSES + 1))

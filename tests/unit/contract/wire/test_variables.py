@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from support.paths import TOOLKIT
+from support.sources import source_files, tree_of
 from trainshed.contract.settings import Settings
 from trainshed.contract.wire import variables
 
@@ -15,11 +15,9 @@ MODULE = Path("trainshed/contract/wire/variables.py")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-@cache
 def trees() -> dict[Path, ast.Module]:
     """Every source file of the toolkit, parsed, by its path below toolkit/."""
-    paths = [path for path in TOOLKIT.rglob("*.py") if "__pycache__" not in path.parts]
-    return {path.relative_to(TOOLKIT): ast.parse(path.read_text()) for path in sorted(paths)}
+    return {path.relative_to(TOOLKIT): tree_of(path) for path in source_files()}
 
 
 def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
