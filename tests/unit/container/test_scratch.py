@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_a_folder_is_made_in_the_temporary_folder_and_removed_at_the_end(places:
     with Scratch(environ, paths.output):
         folder = own_folder("packages", environ, paths)
         assert os.path.dirname(folder) == environ["TMPDIR"]
-        assert os.path.basename(folder).startswith(f"trainshed-{os.getpid()}-packages-")
+        assert re.match(rf"trainshed-{os.getpid()}-[0-9a-f]+-packages-", os.path.basename(folder))
 
     assert not os.path.exists(folder)
 

@@ -94,11 +94,19 @@ def train(environ: Mapping[str, str], dry_run: bool = False) -> int:
     """Runs one job to its end (or prints what it would run) and returns the exit status."""
     gc.disable()  # a start is mostly imports, which leave nothing to collect
     try:
-        from .training import Training
+        from .guardian import Guardian
+
+        if dry_run:
+            from .training import Training
+
+            return Training(environ).show()
+        with Guardian(environ) as guardian:  # forked while `train` is small
+            from .training import Training
+
+            gc.enable()
+            return Training(guardian.environ).execute()
     finally:
         gc.enable()
-    training = Training(environ)
-    return training.show() if dry_run else training.execute()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import time
 
 from trainshed.base.errors import TrainshedError
+from trainshed.contract.wire.variables import TRAIN_ID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from trainshed.contract.paths import Paths
 
+_USUAL = ("/tmp", "/var/tmp", "/dev/shm")
 _more: list[str] = []  # folders elsewhere that are removed with the scratch
 
 
@@ -35,8 +37,29 @@ def own_folder(what: str, environ: Mapping[str, str], paths: Paths) -> str:
             hint="mount a writable /tmp: docker run --tmpfs /tmp:exec",
         )
     place = next((place for place in usable if can_execute(place)), usable[0])
-    _more.append(tempfile.mkdtemp(prefix=f"trainshed-{os.getpid()}-{what}-", dir=place))
+    _more.append(tempfile.mkdtemp(prefix=f"{_name(environ)}-{what}-", dir=place))
     return _more[-1]
+
+
+def _name(environ: Mapping[str, str]) -> str:
+    """How the names of this run's folders begin; no other run's do."""
+    own = environ.get(TRAIN_ID, "").rpartition(";")[2]
+    return f"trainshed-{own or f'{os.getpid()}-{time.time_ns():x}'}"
+
+
+def remove_folders(train_id: str, environ: Mapping[str, str]) -> None:
+    """Removes the folders of a `train` that was killed before it could."""
+    from trainshed.contract.paths import Paths
+
+    paths = Paths.from_environment(environ)
+    for place in {environ.get("TMPDIR") or "/tmp", *_USUAL, paths.base, paths.output}:
+        try:
+            names = os.listdir(place)
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith(f"trainshed-{train_id}-"):
+                _remove(f"{place}/{name}")
 
 
 def can_execute(folder: str) -> bool:
@@ -48,9 +71,9 @@ class Scratch:
     """Use in a `with` block: `path` is known at once, `make` makes the folder, and the end of the block removes it."""
 
     def __init__(self, environ: Mapping[str, str], last_resort: str) -> None:
-        places = [place for place in (environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", last_resort) if place]
+        places = [place for place in (environ.get("TMPDIR"), *_USUAL, last_resort) if place]
         self.place = next((place for place in places if os.access(place, os.W_OK | os.X_OK)), last_resort)
-        self.path = f"{self.place}/trainshed-{os.getpid()}-{time.time_ns():x}"
+        self.path = f"{self.place}/{_name(environ)}-run"
         self.made = False
 
     def make(self) -> None:
@@ -73,18 +96,18 @@ class Scratch:
 
     def __exit__(self, *_: object) -> None:
         for folder in (self.path, *_more):  # a notice of interruption makes it as well
-            try:
-                _empty(folder)
-                os.rmdir(folder)
-            except OSError:
-                pass
+            _remove(folder)
         _more.clear()
 
 
-def _empty(folder: str) -> None:
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):  # Open MPI's session folders, where it had no time to remove them
-            _empty(entry.path)
-            os.rmdir(entry.path)
-        else:
-            os.unlink(entry.path)
+def _remove(folder: str) -> None:
+    """Removes a folder with all that others have left in it: Open MPI's session folders, pip's builds."""
+    try:
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                _remove(entry.path)
+            else:
+                os.unlink(entry.path)
+        os.rmdir(folder)
+    except OSError:  # not there, or not ours to remove
+        pass

@@ -32,9 +32,9 @@ def _make_prctl() -> Callable[[int, int, int, int, int], object]:
 _prctl = _make_prctl()
 
 
-def become_subreaper() -> None:
+def become_subreaper(on: bool = True) -> None:
     """Makes orphans among our descendants our children, instead of PID 1's, so that we can end and reap them."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
 def die_with_parent(signum: int) -> None:

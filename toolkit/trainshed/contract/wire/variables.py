@@ -29,6 +29,7 @@ PROBE = "TRAINSHED_PROBE"
 ROSTER_TOKEN = "TRAINSHED_ROSTER_TOKEN"
 RUN_ID = "TRAINSHED_RUN_ID"
 SECRET_NAMES = "TRAINSHED_SECRET_NAMES"
+TRAIN_ID = "TRAINSHED_TRAIN_ID"
 
 # (name, who sets it, who reads it, what it holds). Plain tuples of constants: every start of `train` loads this module.
 TABLE: tuple[tuple[str, str, str, str], ...] = (
@@ -130,6 +131,12 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         "the runner",
         "`train`",
         "names of variables whose values are never shown, separated by commas",
+    ),
+    (
+        TRAIN_ID,
+        "`train`, for all that it starts",
+        "`train`'s guardian, in /proc",
+        "which `train` started a process: what a killed one leaves is ended; ids of nested ones are separated by `;`",
     ),
 )
 
