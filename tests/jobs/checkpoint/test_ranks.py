@@ -48,6 +48,10 @@ if wrong == "full disk" and rank == 1:
     def full(path, *_):
         raise OSError(errno.ENOSPC, "No space left on device", path)
     save.write_durable = full
+if wrong == "no folder" and rank == 1:
+    def refused(folder, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", folder)
+    save.folders.make_aside, save.write_atomic = refused, refused
 step = first = checkpointer.restore()
 losses = []
 while step < steps:
@@ -181,6 +185,15 @@ def test_a_signal_to_one_rank_stops_all_of_them_at_the_same_step(run: Run, tmp_p
     assert "stopping after step" in ended[0]["output"]
 
 
+def test_a_rank_that_can_leave_no_note_does_not_keep_the_others_waiting(run: Run, tmp_path: Path) -> None:
+    """It cannot even make the folder in which it would say so: it says it past the storage."""
+    ended = run("ddp", tmp_path, 12, 2, wrong="no folder")
+    assert [rank["step"] for rank in ended] == [12, 12]
+    assert [rank["failures"] for rank in ended] == [2, 2]
+    assert re.search(r"no checkpoint of step 5: rank 1: \S+: Permission denied; training goes on", ended[0]["output"])
+    assert names(tmp_path) == []
+
+
 def test_a_full_disk_on_one_rank_costs_all_of_them_the_checkpoint_alone(run: Run, tmp_path: Path) -> None:
     ended = run("ddp", tmp_path, 12, 2, wrong="full disk")
     assert [one["step"] for one in ended] == [12, 12]
@@ -225,5 +238,5 @@ def test_a_folder_that_one_rank_cannot_write_fails_all_ranks_with_the_reason(for
         1,
     )
     first, second = forge.run(script, ["plain", f"{tmp_path}/disk{{rank}}", "5", ""], 2)
-    assert f"cannot be written to {tmp_path}/disk0: rank 1 does not find the file that it has written there" in first
+    assert f"cannot be written to {tmp_path}/disk0: File exists (rank 1, in {tmp_path}/disk1);" in first
     assert f"cannot be written to {tmp_path}/disk1: File exists" in second

@@ -164,7 +164,7 @@ def test_too_little_room_is_found_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(save, "SPARE", 1 << 60)
     train(tmp_path, 9)
-    assert "MiB are needed" in capsys.readouterr().err
+    assert "must stay free for the model, logs and the report, but" in capsys.readouterr().err
     assert names(tmp_path) == []
 
 

@@ -8,8 +8,10 @@ import time
 from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
+from trainshed.contract.wire import checkpoint_trouble
 
 from . import folder as folders
+from . import ground
 from . import ranks as ranks_module
 from .agreement import Agreement
 from .errors import CheckpointError
@@ -91,7 +93,8 @@ class Checkpointer:
             if self.folder:
                 self._ranks.share_storage(self.folder)
         except OSError as error:
-            raise CheckpointError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from error
+            raise CheckpointError(ground.unwritable(self.folder, error)) from error
+        self._claim = ground.claim(self.folder if self._ranks.leads else "", tell)
         keep = Retention(last=keep_last, every=keep_every, metric=keep_best, mode=best_is)
         self._remote = None
         if copy_to and self._ranks.leads:
@@ -104,6 +107,7 @@ class Checkpointer:
         self._stepped_at = time.monotonic()
         self.last_step = -1  # that of the newest checkpoint that is durable
         self.interrupted = False  # whether `step` has asked to stop
+        self._failed_in_a_row = 0
         self.failures = 0  # checkpoints that could not be made
 
     @classmethod
@@ -129,7 +133,7 @@ class Checkpointer:
         """
         if not self.folder:
             return 0
-        if self._ranks.leads:
+        if self._ranks.leads and not self._claim.other:
             folders.sweep(self.folder)
         problem = ""
         if self._remote is not None:
@@ -211,6 +215,7 @@ class Checkpointer:
         self._snapshots.writer.wait()
         self._collect()
         self._agreement.close()
+        self._claim.release()
         self._ranks.close()
 
     def __enter__(self) -> Checkpointer:
@@ -268,12 +273,18 @@ class Checkpointer:
         error = self._snapshots.writer.take_error()
         if error is None or isinstance(error, CopyError):
             self.last_step = step
+            if self._failed_in_a_row:
+                self._failed_in_a_row = 0
+                checkpoint_trouble.clear(os.environ)
             if error is not None:
                 self._say(f"WARNING: the checkpoint of step {step} is here alone: {error}", everywhere=True)
             return None
         self.failures += 1
+        self._failed_in_a_row += 1
         if isinstance(error, (OSError, SaveError)):
-            self._say(f"WARNING: no checkpoint of step {step}: {explain(error)}; training goes on", everywhere=True)
+            reason = explain(error)
+            self._say(f"WARNING: no checkpoint of step {step}: {reason}; training goes on", everywhere=True)
+            checkpoint_trouble.note(os.environ, step=step, failures=self._failed_in_a_row, reason=reason)
             return None
         return error
 

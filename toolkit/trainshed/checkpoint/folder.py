@@ -139,9 +139,14 @@ def verify(checkpoint: Found, share: int = 0, of: int = 1) -> None:
 
 def make_aside(folder: str, name: str, save: str, part: int) -> str:
     """The hidden folder in which one part of the checkpoint `name` is written; created if needed. Raises OSError."""
-    path = f"{folder}/{ASIDE}{name}-{save}-{part}"
+    path = aside_of(folder, name, save, part)
     os.makedirs(path, exist_ok=True)
     return path
+
+
+def aside_of(folder: str, name: str, save: str, part: int) -> str:
+    """The path of that folder."""
+    return f"{folder}/{ASIDE}{name}-{save}-{part}"
 
 
 def publish(path: str, aside: str, manifest: Manifest) -> str:

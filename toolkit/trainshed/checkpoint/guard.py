@@ -14,14 +14,16 @@ from __future__ import annotations
 import errno
 import os
 import time
+from functools import partial
 
 from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
 from trainshed.contract.settings import COPY_TO_VARIABLE
+from trainshed.contract.wire import checkpoint_trouble
 
 from . import folder as folders
+from . import ground, sealed
 from . import ranks as ranks_module
-from . import sealed
 from .agreement import Agreement
 from .errors import CheckpointError
 from .manifest import Damaged, Manifest
@@ -79,8 +81,13 @@ class Guard:
     def __init__(self, folder: str, copy_to: str = "") -> None:
         self.folder = folder
         self.ranks = ranks_module.current()
-        if folder:
-            self.ranks.share_storage(folder)
+        try:
+            if folder:
+                self.ranks.share_storage(folder)
+        except OSError as error:
+            raise CheckpointError(ground.unwritable(folder, error)) from error
+        self._claim = ground.claim(folder if self.ranks.leads else "", partial(say, everywhere=True))
+        self._failed_in_a_row = 0
         self._copies: Copies | None = None
         self._copying = Writer()
         self._copied_step = 0  # of the copy made last, or being made
@@ -115,7 +122,8 @@ class Guard:
         there: set[int] = set()
         trouble = ""
         if self.ranks.leads:
-            folders.sweep(self.folder)
+            if not self._claim.other:
+                folders.sweep(self.folder)
             here = {step for step in map(CHECKPOINTS.step_of, os.listdir(self.folder)) if step is not None}
             try:
                 there = set(self._copies.steps()) if self._copies else set()
@@ -220,10 +228,15 @@ class Guard:
         problem = self._agreed(problem)
         if problem:
             say(f"WARNING: no checkpoint of step {step}: {problem}; training goes on")
+            self._failed_in_a_row += 1
+            checkpoint_trouble.note(os.environ, step=step, failures=self._failed_in_a_row, reason=problem)
             if self.ranks.leads:
                 folders.remove_tree(path)
         else:
             self.saved_step = step
+            if self._failed_in_a_row:
+                self._failed_in_a_row = 0
+                checkpoint_trouble.clear(os.environ)
             if self.ranks.leads:
                 self._prune(limit, best)
                 self._copy(step, limit, best)
@@ -286,6 +299,7 @@ class Guard:
         """Waits for the copy that is being made; from then on SIGTERM ends the process again."""
         self._finish_copy()
         self._agreement.close()
+        self._claim.release()
         self.ranks.close()
 
 
@@ -304,7 +318,8 @@ def _disk_problem(error: Exception, folder: str) -> str:
         status = os.statvfs(folder)
     except OSError:
         return ""
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-    if full or status.f_bavail * status.f_frsize < SCARCE:
+    if isinstance(error, OSError) and error.errno in ground.FULL:
+        return f"{folder}: {ground.full(error, folder)}"
+    if "No space left" in str(error) or status.f_bavail * status.f_frsize < SCARCE:
         return f"the disk of {folder} is full"
     return ""

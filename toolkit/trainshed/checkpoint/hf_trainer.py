@@ -94,8 +94,7 @@ def attach(trainer: Any, folder: str | os.PathLike[str] | None, copy_to: str | N
 
     Raises:
         RuntimeError: this version of transformers lacks the methods that trainshed patches.
-        CheckpointError: what is needed for the storage is not installed.
-        OSError: the folder cannot be written.
+        CheckpointError: the folder cannot be written, or what is needed for the storage is not installed.
     """
     module = sys.modules["transformers.trainer"]
     install(module)

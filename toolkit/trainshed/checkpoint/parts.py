@@ -45,6 +45,7 @@ import torch
 from trainshed.base.voice import tell
 
 from . import folder as folders
+from . import ground
 from . import manifest as manifests
 from .buffers import SnapshotMemory
 from .errors import CheckpointError
@@ -334,7 +335,7 @@ def _share(ranks: Ranks, folder: str) -> None:
         ranks.share_storage(folder)
         problem = ""
     except OSError as error:
-        problem = f"{folder} cannot be written: {error.strerror}"
+        problem = ground.unwritable(folder, error)
     problem = next((text for text in ranks.gather(problem) if text), "")
     if problem:
         raise CheckpointError(problem)

@@ -12,6 +12,8 @@ import re
 import secrets
 import socket
 
+from . import ground
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +55,14 @@ class Ranks:
 
     def share_storage(self, folder: str) -> None:
         """Finds out which ranks see the same folder. Raises OSError if it cannot be written."""
-        os.makedirs(folder, exist_ok=True)
+        ground.probe(folder, f"{self.token}-{self.rank}")
+
+    def tell(self, key: str, text: str) -> None:
+        """Lets the other ranks know something without a collective and without the storage; from any thread."""
+
+    def told(self, key: str) -> str:
+        """What a rank has told under a key, "" if nothing."""
+        return ""
 
     def close(self) -> None:
         """Ends the communication. Not collective."""
@@ -80,6 +89,22 @@ class Group(Ranks):
         self.world_size = dist.get_world_size()
         self.peers = tuple(range(self.world_size))
         self.token = self.gather(self.token)[0]
+        self._store: Any = dist.distributed_c10d._get_default_store()
+
+    def tell(self, key: str, text: str) -> None:
+        """Through the store by which the ranks have met; where that is gone, nobody is told."""
+        try:
+            self._store.set(f"trainshed/{self.token}/{key}", text)
+        except Exception:
+            pass
+
+    def told(self, key: str) -> str:
+        """What a rank has told under a key, "" if nothing, or the store is gone."""
+        name = f"trainshed/{self.token}/{key}"
+        try:
+            return str(self._store.get(name).decode("utf-8", "replace")) if self._store.check([name]) else ""
+        except Exception:
+            return ""
 
     def highest(self, values: Sequence[float]) -> list[float]:
         """The highest of each value over all ranks: one all-reduce of a few numbers."""
@@ -102,12 +127,12 @@ class Group(Ranks):
         problem: OSError | None = None
         mine = f"{folder}/.aside-probe-{self.token}-{self.rank}"
         try:
-            os.makedirs(folder, exist_ok=True)
+            ground.probe(folder, f"{self.token}-{self.rank}")
             with open(mine, "w"):
                 pass
         except OSError as error:
             problem = error
-        self.gather(None)  # all files are there
+        answers = self.gather(problem and (problem.errno, problem.strerror, folder))  # all files are there
         seen = tuple(r for r in range(self.world_size) if os.path.exists(f"{folder}/.aside-probe-{self.token}-{r}"))
         seen_by_rank = self.gather(seen)
         try:
@@ -116,6 +141,10 @@ class Group(Ranks):
             pass
         if problem is not None:
             raise problem
+        for rank, answer in enumerate(answers):
+            if answer:  # all ranks fail together
+                place = "" if answer[2] == folder else f", in {answer[2]}"
+                raise OSError(answer[0], f"{answer[1]} (rank {rank}{place})", folder)
         blind = next((rank for rank, peers in enumerate(seen_by_rank) if rank not in peers), None)
         if blind is not None:  # all ranks fail together, or the others would wait for it
             raise OSError(

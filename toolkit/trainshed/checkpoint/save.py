@@ -15,6 +15,7 @@ from trainshed.base.files import read_bytes, write_atomic
 from trainshed.base.record import Record
 
 from . import folder as folders
+from . import ground
 from .blocks import BLOCK, write_durable
 from .manifest import FileEntry, Manifest
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .remote import Remote
 
 POLL = 0.01  # seconds between looks for the notes of the other ranks
+ASK = 0.5  # seconds between questions to those that could not leave a note
 PATIENCE = 900.0  # seconds that the leading rank waits for a note
 ORPHAN = 20.0  # seconds that it waits after its own loop has ended
 SPARE = 64 << 20  # bytes to leave free on the disk
@@ -81,20 +83,21 @@ def write_part(
     if ranks.leads:  # no rank writes now: what a failed attempt of this run has left can be deleted
         folders.sweep(folder, of_run=ranks.token, keep=manifest.save)
     name = folders.STEPS.name_of(manifest.step)
-    aside = folders.make_aside(folder, name, manifest.save, manifest.part)
+    aside = folders.aside_of(folder, name, manifest.save, manifest.part)
     try:
         try:
+            folders.make_aside(folder, name, manifest.save, manifest.part)
             check_space(folder, needed)
             entries = write_files(aside, contents)
         except BaseException as error:
             if not ranks.leads:
-                _report(aside, ranks.rank, [], _why(error))
+                _report(aside, ranks, manifest.save, [], _why(error) or type(error).__name__)
             raise
         if not ranks.leads:
-            _report(aside, ranks.rank, entries, "")
+            _report(aside, ranks, manifest.save, entries, "")
             return ""
         for rank in ranks.peers[1:]:
-            entries += _await(aside, rank)
+            entries += _await(aside, ranks, manifest.save, rank)
         for rank in ranks.peers[1:]:
             os.unlink(_note(aside, rank))
         final = folders.publish(f"{folder}/{name}", aside, manifest.replace(files=tuple(entries)))
@@ -132,37 +135,39 @@ def write_files(aside: str, contents: list[Content]) -> list[FileEntry]:
 
 def check_space(folder: str, needed: int) -> None:
     """Raises SaveError if the disk does not have `needed` bytes free and a little more."""
-    status = os.statvfs(folder)
-    free = status.f_bavail * status.f_frsize
-    if free < needed + SPARE:
-        raise SaveError(
-            f"the disk of {folder} is full: {needed >> 20} MiB are needed, {free >> 20} MiB free; "
-            "keep fewer checkpoints (keep_last) or give the job a larger volume"
-        )
+    if problem := ground.shortage(folder, needed, SPARE):
+        raise SaveError(problem)
 
 
 def _note(aside: str, rank: int) -> str:
     return f"{aside}/rank{rank}.note"
 
 
-def _report(aside: str, rank: int, entries: list[FileEntry], problem: str) -> None:
-    """Leaves the leading rank a note: what was written, or why not."""
+def _report(aside: str, ranks: Ranks, save: str, entries: list[FileEntry], problem: str) -> None:
+    """Leaves the leading rank a note: what was written, or why not; where no file can be left, past the storage."""
     try:
+        if not os.path.isdir(aside):  # a note in a folder that nobody has made would look like a save
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), aside)
         note = {"files": [entry.plain() for entry in entries], "problem": problem}
-        write_atomic(_note(aside, rank), json.dumps(note))
-    except OSError:
+        write_atomic(_note(aside, ranks.rank), json.dumps(note))
+    except OSError as error:
+        ranks.tell(f"{save}/{ranks.rank}", problem or _why(error))
         if not problem:
             raise
 
 
-def _await(aside: str, rank: int) -> list[FileEntry]:
+def _await(aside: str, ranks: Ranks, save: str, rank: int) -> list[FileEntry]:
     """Waits for the note of another rank; returns the entries of its files."""
-    began = time.monotonic()
+    began = asked = time.monotonic()
     loop = threading.main_thread()
     while True:
         data = read_bytes(_note(aside, rank), 1 << 24)
         if data is not None:
             break
+        if time.monotonic() - asked > ASK:
+            asked = time.monotonic()
+            if problem := ranks.told(f"{save}/{rank}"):
+                raise SaveError(f"rank {rank}: {problem}")
         if time.monotonic() - began > (PATIENCE if loop.is_alive() else ORPHAN):
             raise SaveError(f"rank {rank} did not write its share within {time.monotonic() - began:.0f} s")
         time.sleep(POLL)
@@ -174,8 +179,9 @@ def _await(aside: str, rank: int) -> list[FileEntry]:
 
 def _why(error: BaseException) -> str:
     if isinstance(error, OSError):
-        full = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        return f"{error.filename or 'the checkpoint'}: {full}"
+        place = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "the checkpoint"
+        full = ground.full(error, os.path.dirname(place)) if error.errno in ground.FULL else error.strerror
+        return f"{place}: {full}"
     return str(error)
 
 

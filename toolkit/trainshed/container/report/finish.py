@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from trainshed.base.errors import EXIT_SUCCESS, visible
 from trainshed.contract.outcome import read_own_failure, write_failure, write_success
+from trainshed.contract.wire.checkpoint_trouble import take
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
         voice.say(f"ended {outcome.left_behind} process(es) that the script had left running")
     if outcome is not None and outcome.log_problem:
         voice.say(outcome.log_problem)
+    if trouble := take(os.path.dirname(record.path), record.host):
+        record.data["checkpoints"] = {"problem": trouble}
+        voice.say(f"WARNING: {trouble}")
     record.ended(outcome, failure, exit_code, interruption)
     if record.problem:
         voice.say(record.problem)

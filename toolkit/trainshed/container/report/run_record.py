@@ -57,6 +57,11 @@ class RunRecord:
             "versions": {"trainshed": trainshed.__version__, "python": sys.version.split()[0]},
         }
 
+    @property
+    def host(self) -> str:
+        """The host that the record is of, "" before that is known."""
+        return os.path.basename(self.path).removesuffix(".json")
+
     def phase(self, name: str) -> None:
         """Ends the phase that began at the last call (or the start) and gives it this name."""
         now = time.time()

@@ -14,6 +14,7 @@ from ..files.collect import Archive
 from ..files.ending import Verdict
 from ..files.metrics import Metrics
 from ..files.run import Run
+from ..state.records import record_of
 from ..state.status import savings
 
 MOST_METRICS = 12
@@ -50,6 +51,7 @@ def render(
         rows.append(("output", _archive(output, "nothing")))
         rows += [("warning", archive.problem) for archive in archives if archive.problem]
         rows += [("note", note) for archive in archives for note in archive.notes]
+    rows += _checkpoints(run)
     logs = [run.log(host.name) for host in run.hosts]
     rows.append(("logs", shown(logs[0] if len(logs) == 1 else os.path.dirname(logs[0]))))
     records = [host.record for host in run.hosts if os.path.isfile(host.record)]
@@ -104,6 +106,17 @@ def _metrics(metrics: Metrics) -> list[tuple[str, str]]:
         if name not in metrics.series and name not in metrics.unreadable:
             rows.append(("warning", f"metric {name!r}: its regular expression matched no line"))
     return rows
+
+
+def _checkpoints(run: Run) -> list[tuple[str, str]]:
+    """A job that has trained on without checkpoints."""
+    found: dict[str, str] = {}
+    for host in run.hosts:
+        told = record_of(host).get("checkpoints")
+        if isinstance(told, dict) and told.get("problem"):
+            found.setdefault(str(told["problem"]), host.name)
+    several = len(run.hosts) > 1
+    return [("warning", f"{name}: {problem}" if several else problem) for problem, name in found.items()]
 
 
 def _archive(archive: Archive, empty: str) -> str:
