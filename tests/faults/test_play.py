@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from faults.play.rules import DONE, HEARD, UNHEARD, End, Played, problems
-from faults.play.schedule import FAULTS, MOMENTS, Fault, Schedule, draw
+from faults.play.schedule import FAULTS, LAUNCHERS, MOMENTS, RUN_FAULTS, RUN_MOMENTS, Fault, Schedule, draw
 
 PLAY = Path(__file__).with_name("play")
 # Always the same: who sees this fail has broken it, and plays it again by the name that is printed. Other seeds are for
@@ -41,17 +41,18 @@ def test_many_random_schedules_end_as_they_must() -> None:
 
 def test_a_name_is_one_schedule_for_all_time() -> None:
     assert draw("a", 7) == draw("a", 7) != draw("a", 8)
-    assert str(draw("a", 7)) == ("script, 2 host(s) of 1 rank(s), as process 1: cut algo-2 (10 s) 0.797 s after joining")
+    assert str(draw("a", 7)) == "torchrun, 2 host(s) of 1 rank(s): pause train algo-1 (2 s) 0.022 s after birth"
 
 
 def test_every_fault_is_drawn_at_every_moment_at_which_it_can_happen() -> None:
     drawn = [draw("a", number) for number in range(6000)]
 
-    assert {fault.kind for one in drawn for fault in one.faults} == FAULTS.keys()
-    assert {fault.moment for one in drawn for fault in one.faults} == MOMENTS.keys()
+    for runs, kinds, moments in ((False, FAULTS, MOMENTS), (True, RUN_FAULTS, RUN_MOMENTS)):
+        faults = [fault for one in drawn if (one.launcher == "run") is runs for fault in one.faults]
+        assert {fault.kind for fault in faults} == kinds.keys() and {fault.moment for fault in faults} == moments.keys()
     assert all(one.hosts > 1 for one in drawn for fault in one.faults if fault.kind in ("cut", "loss", "slow"))
     assert all(fault.host < one.hosts and fault.rank < one.ranks for one in drawn for fault in one.faults)
-    assert {one.hosts for one in drawn} == {1, 2, 3, 4} and len({one.launcher for one in drawn}) == 5
+    assert {one.hosts for one in drawn} == {1, 2, 3, 4} and {one.launcher for one in drawn} == LAUNCHERS.keys()
 
 
 # --- rules ----------------------------------------------------------------------------------------------------------------

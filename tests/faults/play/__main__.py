@@ -15,6 +15,7 @@ import collections
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -103,6 +104,8 @@ def main() -> int:
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     parser.add_argument("--evidence", action="store_true", help="writes docs/evidence/faults.md anew")
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # a shell may have us ignore them, and children inherit it
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if options.inside:
         from faults.play import case
 

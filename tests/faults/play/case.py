@@ -1,4 +1,7 @@
-"""One schedule, played to its end inside namespaces of its own; what came of it is written as JSON."""
+"""One schedule, played to its end inside namespaces of its own; what came of it is written as JSON.
+
+Here: hosts with `train`; `run_case` has `trainshed run`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import time
 from pathlib import Path
 
 from .ground import STOPPING, Ground, Host, command_of, heeds, processes, signalled, wait_for
-from .rules import DONE, HEARD, MISSED, UNHEARD, End, Played, problems
+from .rules import DONE, HEARD, MISSED, UNHEARD, End, Judged, Played, problems
+from .run_case import RunCase
 from .schedule import PHASES, Fault, Schedule
 
 LIMIT = 60.0  # seconds after the last fault within which every host must have ended
@@ -94,18 +98,17 @@ class Case:
         elif fault.kind == "full":
             host.fill(fault.place)
         elif fault.kind == "kill train":
-            host.killed = signalled(host.train(), signal.SIGKILL)
-            return DONE if host.killed else MISSED
+            done = signalled(host.train(), signal.SIGKILL)
+            host.killed |= done
+            return DONE if done else MISSED
         elif fault.kind == "kill rank":
             return DONE if signalled(host.rank(fault.rank), signal.SIGKILL) else MISSED
         elif fault.kind == "kill host":
-            host.killed = host.train() is not None
-            everything = [host.train()] if self._schedule.init else host.all_processes()
-            for _ in range(2):  # those that were just being started
-                for pid in everything:
-                    signalled(pid, signal.SIGKILL)
-                everything = host.all_processes()
-            return DONE if host.killed else MISSED
+            met = [signalled(host.train(), signal.SIGKILL)]
+            for _ in range(3):  # again, for those that were just being started
+                met += [signalled(pid, signal.SIGKILL) for pid in host.all_processes()]
+            host.killed |= any(met)
+            return DONE if any(met) else MISSED
         else:
             return DONE if self._pause(fault, host) else MISSED
         return DONE
@@ -161,22 +164,17 @@ class Case:
 def main(schedule: Schedule, folder: Path) -> None:
     """Plays a schedule and leaves `result.json` and what the hosts left in `folder`."""
     began = time.monotonic()
-    played = Case(schedule, folder).play()
-    wrong = problems(played)
-    kept = folder / "kept"
-    kept.mkdir()
-    for end in played.ends:
-        (kept / f"{end.name}.printed").write_text(end.printed)
-        for name, data in end.files.items():
-            if wrong and name.startswith("output/"):
-                path = kept / end.name / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
+    played = RunCase(schedule, folder).play() if schedule.launcher == "run" else _judged(Case(schedule, folder).play())
+    for name, data in played.kept.items():
+        path = folder / "kept" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     (folder / "said").write_text("\n".join(played.said) + "\n")
-    result = {
-        "problems": wrong,
-        "ends": [end.short for end in played.ends],
-        "said": played.said,
-        "seconds": time.monotonic() - began,
-    }
+    result = {"problems": played.problems, "ends": played.ends, "said": played.said, "seconds": time.monotonic() - began}
     (folder / "result.json").write_text(json.dumps(result))
+
+
+def _judged(played: Played) -> Judged:
+    printed = {f"{end.name}.printed": end.printed.encode() for end in played.ends}
+    written = {f"{end.name}/{name}": data for end in played.ends for name, data in end.files.items() if "output/" in name}
+    return Judged(problems(played), [end.short for end in played.ends], list(played.said), {**printed, **written})

@@ -29,6 +29,7 @@ SETTINGS = {
     "trainshed_grace_seconds": 8,
     "trainshed_processes_per_host": 1,
 }
+MODEL_BYTES = {"run": 3_000_000}  # enough to be packed for a while
 DISTRIBUTIONS = {"script": {}, "torchrun": {"trainshed_distribution": "torchrun"}, "mpi": {"trainshed_distribution": "mpi"}}
 DISTRIBUTIONS["ddp"] = DISTRIBUTIONS["torchrun"]
 DISTRIBUTIONS["elastic"] = {"trainshed_distribution": "torchrun", "trainshed_engine": "torchrun"}
@@ -52,13 +53,13 @@ class Host:
         self.started = 0.0
         self._namespace = ["nsenter", f"--net=/run/netns/{self.name}"] if schedule.hosts > 1 else []
         self.folder.mkdir()
-        _sh("mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(self.folder))
+        sh("mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(self.folder))
         for place in (self.base / "input/config", self.base / "code", self.tmp, self.folder / "marks"):
             place.mkdir(parents=True)
         for fault in schedule.faults:
             if fault.place and fault.host == number:
                 self._place(fault.place).mkdir(exist_ok=True)
-                _sh("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(self._place(fault.place)))
+                sh("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(self._place(fault.place)))
         hosts = [f"algo-{one + 1}" for one in range(schedule.hosts)]
         interface = "eth0" if schedule.hosts > 1 else "lo"
         self._config("resourceconfig", {"current_host": self.name, "hosts": hosts, "network_interface_name": interface})
@@ -75,12 +76,6 @@ class Host:
     def start(self) -> None:
         """Starts `train`."""
         schedule = self.schedule
-        script = {
-            "steps": schedule.steps,
-            "pause": schedule.pause,
-            "handles": schedule.handles,
-            "torch": schedule.launcher in ("ddp", "elastic"),
-        }
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
@@ -89,7 +84,7 @@ class Host:
             "PYTHONPATH": str(TOOLKIT),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
-            "PLAY_SCRIPT": json.dumps(script),
+            "PLAY_SCRIPT": script_plan(schedule),
             "PLAY_MARKS": str(self.folder / "marks"),
         }
         inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if schedule.init else []
@@ -133,16 +128,16 @@ class Host:
             return None
         if not self.schedule.init:
             return self.process.pid
-        children = _read(f"/proc/{self.process.pid}/task/{self.process.pid}/children").split()
+        children = read(f"/proc/{self.process.pid}/task/{self.process.pid}/children").split()
         return int(children[0]) if children else None
 
     def rank(self, number: int) -> int | None:
         """The process id of a rank's script, None where it does not run."""
         for pid in processes():
-            environ = _read(f"/proc/{pid}/environ").encode()
+            environ = read(f"/proc/{pid}/environ").encode()
             if f"SAGEMAKER_BASE_DIR={self.base}".encode() not in environ:
                 continue
-            words = _read(f"/proc/{pid}/cmdline").split("\0")
+            words = read(f"/proc/{pid}/cmdline").split("\0")
             local = re.search(rb"(?:^|\0)(?:LOCAL_RANK|OMPI_COMM_WORLD_LOCAL_RANK)=(\d+)", environ)
             if "train.py" in words and int(local[1] if local else 0) == number:
                 return pid
@@ -151,7 +146,7 @@ class Host:
     def all_processes(self) -> list[int]:
         """Everything that runs on this host."""
         mark = f"SAGEMAKER_BASE_DIR={self.base}"
-        return [pid for pid in processes() if mark in _read(f"/proc/{pid}/environ").split("\0")]
+        return [pid for pid in processes() if mark in read(f"/proc/{pid}/environ").split("\0")]
 
     def fill(self, place: str) -> None:
         """Fills a folder's disk, as another program would."""
@@ -169,14 +164,14 @@ class Ground:
 
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self.schedule = schedule
-        _sh("mount", "-t", "tmpfs", "tmpfs", "/run")
+        sh("mount", "-t", "tmpfs", "tmpfs", "/run")
         Path("/run/netns").mkdir()
         self._wires()
         (folder / "hosts").write_text(
             "127.0.0.1 localhost\n"
             + "".join(f"{_address(schedule, number)} algo-{number + 1}\n" for number in range(schedule.hosts))
         )
-        _sh("mount", "--bind", str(folder / "hosts"), "/etc/hosts")
+        sh("mount", "--bind", str(folder / "hosts"), "/etc/hosts")
         self._index = socket.create_server((INDEX if schedule.hosts > 1 else "127.0.0.1", 8000))
         self._index.setblocking(False)
         self._asked: list[socket.socket] = []
@@ -188,7 +183,7 @@ class Ground:
         if names:
             lines += ["link add bridge type bridge", f"addr add {INDEX}/24 dev bridge", "link set bridge up"]
         for number, name in enumerate(names):
-            _sh("ip", "netns", "add", name)
+            sh("ip", "netns", "add", name)
             lines += [
                 f"link add wire{number} type veth peer name eth0 netns {name}",
                 f"link set wire{number} master bridge up",
@@ -207,18 +202,30 @@ class Ground:
 
     def cut(self, host: int, off: bool) -> None:
         """Takes a host's packets away, in both directions and without a word, or gives them back."""
-        _sh("bridge", "link", "set", "dev", f"wire{host}", "state", "0" if off else "3")
+        sh("bridge", "link", "set", "dev", f"wire{host}", "state", "0" if off else "3")
 
     def slow(self, host: int) -> None:
         """64 kbit/s in each direction, for good."""
         limit = ["root", "tbf", "rate", "64kbit", "burst", "4kb", "latency", "400ms"]
-        _sh("tc", "qdisc", "add", "dev", f"wire{host}", *limit)
-        _sh("tc", "-n", f"algo-{host + 1}", "qdisc", "add", "dev", "eth0", *limit)
+        sh("tc", "qdisc", "add", "dev", f"wire{host}", *limit)
+        sh("tc", "-n", f"algo-{host + 1}", "qdisc", "add", "dev", "eth0", *limit)
 
     def lose(self, host: int, share: float) -> None:
         """Loses a share of the packets that a host would get, for good."""
         drop = ["-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP"]
-        _sh("nsenter", f"--net=/run/netns/algo-{host + 1}", "iptables", "-A", "INPUT", "-i", "eth0", *drop)
+        sh("nsenter", f"--net=/run/netns/algo-{host + 1}", "iptables", "-A", "INPUT", "-i", "eth0", *drop)
+
+
+def script_plan(schedule: Schedule) -> str:
+    """What rank.py is to do."""
+    plan = {
+        "steps": schedule.steps,
+        "pause": schedule.pause,
+        "handles": schedule.handles,
+        "torch": schedule.launcher in ("ddp", "elastic"),
+        "model_bytes": MODEL_BYTES.get(schedule.launcher, 65_536),
+    }
+    return json.dumps(plan)
 
 
 def processes() -> list[int]:
@@ -226,7 +233,7 @@ def processes() -> list[int]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            state = _read(f"/proc/{name}/stat").rpartition(")")[2].split()
+            state = read(f"/proc/{name}/stat").rpartition(")")[2].split()
             if state and state[0] != "Z":
                 found.append(int(name))
     return found
@@ -245,20 +252,23 @@ def signalled(pid: int | None, number: int) -> bool:
 
 def heeds(pid: int | None, number: int) -> bool:
     """Whether a process has a handler for a signal."""
-    caught = re.search(r"SigCgt:\s*(\w+)", _read(f"/proc/{pid}/status"))
+    caught = re.search(r"SigCgt:\s*(\w+)", read(f"/proc/{pid}/status"))
     return bool(caught and int(caught[1], 16) >> (number - 1) & 1)
 
 
 def command_of(pid: int) -> str:
     """A process's command line."""
-    return _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    return read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
 
 
 def wait_for(condition: object, seconds: float) -> bool:
-    """Whether `condition()` came to hold in time."""
-    deadline = time.monotonic() + seconds
+    """Whether `condition()` came to hold in time. On a machine that is too busy to run us, less of the time counts."""
+    before, waited = time.monotonic(), 0.0
     while not condition():  # type: ignore[operator]
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        waited += min(now - before, 0.03)
+        before = now
+        if waited > seconds:
             return False
         time.sleep(0.004)
     return True
@@ -268,14 +278,16 @@ def _address(schedule: Schedule, number: int) -> str:
     return f"10.9.0.{number + 1}" if schedule.hosts > 1 else "127.0.0.1"
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
+    """A file's text, "" where it is not there (any more)."""
     try:
         return Path(path).read_bytes().decode(errors="replace")
     except OSError:  # the process has ended
         return ""
 
 
-def _sh(*command: str) -> None:
+def sh(*command: str) -> None:
+    """Runs a command. Raises CalledProcessError."""
     subprocess.run(command, check=True, capture_output=True)
 
 

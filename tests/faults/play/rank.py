@@ -1,12 +1,13 @@
 """What the hosts of a schedule train: files with checksums, and marks of the phases. Copied to code/train.py.
 
-PLAY_SCRIPT: `{"steps", "pause", "handles", "torch"}` as JSON. PLAY_MARKS: folder for a file a phase,
+PLAY_SCRIPT: `{"steps", "pause", "handles", "torch", "model_bytes"}` as JSON. PLAY_MARKS: folder for a file a phase,
 `<host>.<local rank>.<phase>`.
 """
 
 import hashlib
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -25,10 +26,9 @@ def mark(phase):
     os.rename(f"{path}.part", path)
 
 
-def write(path, step):
-    """A file of 64 KiB that begins with the checksum of the rest; by another name until it is whole."""
-    data = f"{HOST} {LOCAL} {step} ".encode() * 6000
-    data = data[:65_536]
+def write(path, step, size=65_536):
+    """A file that begins with the checksum of the rest; by another name until it is whole."""
+    data = random.Random(f"{HOST} {LOCAL} {step}").randbytes(size)
     with open(f"{path}.part", "wb") as file:
         file.write(hashlib.sha256(data).hexdigest().encode() + data)
         file.flush()
@@ -60,6 +60,6 @@ for step in range(PLAN["steps"]):
     if STOPPED:
         print("saved and stopped", flush=True)
         sys.exit(0)
-write(f"{os.environ['SM_MODEL_DIR']}/model.{HOST}.{LOCAL}", PLAN["steps"])
+write(f"{os.environ['SM_MODEL_DIR']}/model.{HOST}.{LOCAL}", PLAN["steps"], PLAN["model_bytes"])
 mark("ending")
 time.sleep(PLAN["pause"])

@@ -53,6 +53,16 @@ class End:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A case that is over. ends: a line each. said: what happened when. kept: files for whoever looks into it, by path."""
+
+    problems: list[str]
+    ends: list[str]
+    said: list[str]
+    kept: dict[str, bytes]
+
+
+@dataclass(frozen=True)
 class Played:
     """A schedule and what came of it. left: processes that outlived it. done: what became of each fault."""
 
@@ -90,10 +100,10 @@ def _of_host(end: End, played: Played) -> list[str]:
     if end.success and not end.killed:
         for rank in range(schedule.ranks):
             name = f"model/model.{end.name}.{rank}"
-            if not _whole(end.files.get(name, b"")):
+            if not whole(end.files.get(name, b"")):
                 found.append(f"success without a whole {name}")
     for name, data in end.files.items():
-        if name.startswith("checkpoints/step-") and not name.endswith(".part") and not _whole(data):
+        if name.startswith("checkpoints/step-") and not name.endswith(".part") and not whole(data):
             found.append(f"{name} is not whole")
     if end.temporary and not end.killed:
         found.append(f"left in the temporary folder: {', '.join(end.temporary)}")
@@ -106,7 +116,8 @@ def _unheard(end: End, played: Played) -> bool:
     return any(played.done.get(number) == UNHEARD and f"algo-{fault.host + 1}" == end.name for number, fault in faults)
 
 
-def _whole(data: bytes) -> bool:
+def whole(data: bytes) -> bool:
+    """Whether a file is as rank.py wrote it."""
     return len(data) > 64 and hashlib.sha256(data[64:]).hexdigest().encode() == data[:64]
 
 

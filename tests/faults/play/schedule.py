@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass
 
 # How often each is drawn, relative to the others. What needs torch takes seconds of CPU, the rest a tenth of one.
-LAUNCHERS = {"script": 50, "torchrun": 34, "mpi": 12, "ddp": 2, "elastic": 2}
+# `run` is `trainshed run` with its hosts as processes; the others are `train` on hosts of their own.
+LAUNCHERS = {"script": 42, "torchrun": 30, "mpi": 10, "run": 14, "ddp": 2, "elastic": 2}
 HOSTS = {1: 30, 2: 35, 3: 22, 4: 13}
 FAULTS = {
     "TERM": 16,
@@ -38,9 +39,12 @@ MOMENTS = {
     "saving": 12,
     "ending": 12,
 }
+# For `run`: what happens to the runner, its hosts, or the disk of its folder; collecting: while it packs the results.
+RUN_FAULTS = {"TERM": 12, "INT": 8, "HUP": 4, "stop": 10, "kill runner": 14, "kill rank": 8, "kill train": 8, "full": 14}
+RUN_MOMENTS = {"birth": 8, "random": 14, "start": 8, "training": 14, "saving": 10, "ending": 12, "collecting": 24}
 PHASES = ("start", "training", "saving", "ending")
 PLACES = ("model", "output", "checkpoints", "tmp")
-LONGEST_LOSS = 20.0  # seconds without a sign of life after which a host is lost; docs/nodes.md
+LONGEST_AFTER = {"birth": 0.06, "joining": 1.0, "launching": 0.5, "random": 3.0}  # seconds; 0.2 after all other moments
 
 
 @dataclass(frozen=True)
@@ -107,9 +111,10 @@ def draw(seed: str, number: int) -> Schedule:
     """The schedule of this name; the same for all time, on every machine."""
     dice = random.Random(f"{seed}.{number}")
     launcher = _one_of(dice, LAUNCHERS)
-    hosts = min(_one_of(dice, HOSTS), 2 if launcher in ("ddp", "elastic") else 4)
-    ranks = 1 if launcher in ("script", "ddp", "elastic") else dice.choice((1, 2))
-    faults = tuple(_fault(dice, hosts, ranks) for _ in range(1 if dice.random() < 0.85 else 2))
+    hosts = min(_one_of(dice, HOSTS), 2 if launcher in ("ddp", "elastic", "run") else 4)
+    ranks = dice.choice((1, 2)) if launcher in ("torchrun", "mpi") else 1
+    make = _run_fault if launcher == "run" else _fault
+    faults = tuple(make(dice, hosts, ranks) for _ in range(1 if dice.random() < 0.85 else 2))
     delays = [round(dice.uniform(0.0, 0.4), 3) for _ in range(hosts)]
     if any(fault.moment == "joining" for fault in faults):
         waited_for = dice.choice([number for number in range(hosts) if all(number != fault.host for fault in faults)] or [0])
@@ -143,7 +148,7 @@ def _fault(dice: random.Random, hosts: int, ranks: int) -> Fault:
         and not (kind == "full" and name in ("birth", "joining", "installing"))
     }
     moment = _one_of(dice, moments)
-    longest = {"birth": 0.06, "joining": 1.0, "launching": 0.5, "random": 3.0}.get(moment, 0.2)
+    longest = LONGEST_AFTER.get(moment, 0.2)
     seconds = 0.0
     if kind.startswith("pause"):
         seconds = dice.choice((0.5, 2.0, 2.0, 5.0, 35.0))
@@ -159,3 +164,12 @@ def _fault(dice: random.Random, hosts: int, ranks: int) -> Fault:
         loss=dice.choice((0.1, 0.2, 0.4)) if kind == "loss" else 0.0,
         place=dice.choice(PLACES) if kind == "full" else "",
     )
+
+
+def _run_fault(dice: random.Random, hosts: int, ranks: int) -> Fault:
+    """A fault of `trainshed run`."""
+    kind = _one_of(dice, RUN_FAULTS)
+    late = ("birth", "random", "collecting") if kind in ("kill rank", "kill train", "stop") else ()
+    moment = _one_of(dice, {name: weight for name, weight in RUN_MOMENTS.items() if name not in late})
+    after = round(dice.uniform(0.0, LONGEST_AFTER.get(moment, 0.2)), 3)
+    return Fault(kind, moment, after, dice.randrange(hosts), place="run" if kind == "full" else "")
