@@ -47,25 +47,39 @@ def sdk2_fit(job: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _local_session() -> Any:
-    """One session for all jobs, in a process that has checked the schema of the SDK's configuration.
-
-    The SDK reads its configuration twenty times a job, and checks the configuration and its own schema each time. The
-    schema stays as it is, and checking it takes four seconds of each job's five.
-    """
-    from jsonschema.validators import validator_for
+    """One session for all jobs: making one takes a second."""
     from sagemaker.config.config_schema import SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA
     from sagemaker.local import LocalSession
 
-    validator = validator_for(SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA)
-    check = validator.check_schema
-    check(SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA)
+    _check_once(SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA)
+    return LocalSession()
 
-    def check_others(schema: Any, *arguments: Any, **options: Any) -> None:
-        if schema is not SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA:
-            check(schema, *arguments, **options)
+
+def _check_once(schema: dict[str, Any]) -> None:
+    """Checks the schema of an SDK's configuration now and not again.
+
+    The SDKs read their configuration up to twenty times a job, and check it and its schema each time. The schema stays as it
+    is, and checking it takes four of five seconds of a job.
+    """
+    from jsonschema.validators import validator_for
+
+    validator = validator_for(schema)
+    check = validator.check_schema
+    check(schema)
+
+    def check_others(other: Any, *arguments: Any, **options: Any) -> None:
+        if other is not schema:
+            check(other, *arguments, **options)
 
     validator.check_schema = check_others
-    return LocalSession()
+
+
+@functools.cache
+def _prepare_sdk3() -> None:
+    """What one process does once."""
+    from sagemaker.core.config.config_schema import SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA
+
+    _check_once(SAGEMAKER_PYTHON_SDK_CONFIG_SCHEMA)
 
 
 def sdk3_train(job: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +93,7 @@ def sdk3_train(job: dict[str, Any]) -> dict[str, Any]:
     from sagemaker.train.distributed import MPI, Torchrun
     from sagemaker.train.model_trainer import Mode, ModelTrainer
 
+    _prepare_sdk3()
     distributed = dict(job.get("distributed") or {})
     kind = {"Torchrun": Torchrun, "MPI": MPI}.get(distributed.pop("kind", ""))
     trainer = ModelTrainer(

@@ -111,7 +111,7 @@ def test_a_process_is_read_with_its_children_and_what_they_read() -> None:
 
 
 def test_a_launchers_children_are_the_ranks_that_their_variable_says() -> None:
-    child = "import sys; print('ready', flush=True); sys.stdin.read()"
+    child = "import os, sys; os.write(1, b'ready\\n'); sys.stdin.read()"
     code = (
         "import os, subprocess, sys\n"
         f"run = lambda n: subprocess.Popen([sys.executable, '-c', {child!r}], env=dict(os.environ, RANK=str(n)))\n"
