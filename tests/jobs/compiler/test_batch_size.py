@@ -167,7 +167,7 @@ model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
 with open("/proc/self/status") as file:
     used = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))
-resource.setrlimit(resource.RLIMIT_DATA, (used + (400 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_DATA, (used + (200 << 20),) * 2)
 for step in range(5):
     room = torch.ones(args.batch_size << 20, dtype=torch.uint8)
     optimizer.zero_grad()
