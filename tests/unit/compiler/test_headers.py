@@ -24,7 +24,9 @@ class Codecache(SimpleNamespace):
 
     def __init__(self, fails: str = "") -> None:
         super().__init__(
-            _HEADER_DIR="/nowhere", _HEADER_LOCK_DIR="/nowhere", config=SimpleNamespace(cpp_cache_precompile_headers=True)
+            _HEADER_DIR="/nowhere",
+            _HEADER_LOCK_DIR="/nowhere",
+            config=SimpleNamespace(cpp_cache_precompile_headers=True, compile_threads=1),
         )
         self.made: list[str] = []
         self.fails = fails
@@ -89,16 +91,17 @@ def test_headers_that_somebody_cleaned_away_are_not_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("on_cpus", "filled", "free", "makes"),
+    ("on_cpus", "filled", "free", "threads", "makes"),
     [
-        (True, False, headers.ROOM, True),
-        (False, False, headers.ROOM, False),  # a GPU
-        (True, True, headers.ROOM, False),
-        (True, False, headers.ROOM - 1, False),
+        (True, False, headers.ROOM, headers.THREADS, True),
+        (False, False, headers.ROOM, 1, False),  # a GPU
+        (True, True, headers.ROOM, 1, False),
+        (True, False, headers.ROOM - 1, 1, False),
+        (True, False, headers.ROOM, headers.THREADS + 1, False),
     ],
 )
 def test_who_makes_them(
-    on_cpus: bool, filled: bool, free: int, makes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_cpus: bool, filled: bool, free: int, threads: int, makes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = CompilePlan("inductor", live=str(tmp_path), headers=on_cpus)
     monkeypatch.setenv(COMPILE_PLAN, plan.to_text())
@@ -107,6 +110,7 @@ def test_who_makes_them(
     if filled:
         (tmp_path / "fxgraph").mkdir()
     module = Codecache()
+    module.config.compile_threads = threads
     headers.install(module)
 
     assert bool(module._precompile_header(*PREFIX)) == makes == bool(module.made)

@@ -7,6 +7,9 @@ cache: that would be most of a warm start. They are large (150 MB), so they are 
     empty cache        a cold start: the first process makes them, the others of this host wait and use them
     headers are here   used, without asking what they were made from: the cache's folder is for one torch and one CPU
     otherwise          (a new container with a filled cache) what is missing is compiled without them
+
+With many compiling threads all kernels of a small network are compiled at once, before the headers would be ready: there a
+cold start makes none either.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 # torch's variable for whether inductor precompiles its C++ headers. A user's own choice stays.
 VARIABLE = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 ROOM = 1 << 30  # bytes that have to be free on the disk before headers are made
+THREADS = 4  # making them takes as long as three kernels without, one after the other
 _GRAPHS = "fxgraph"  # inductor's folder of compiled graphs, in the live cache
 
 
@@ -41,7 +45,8 @@ def install(module: Any) -> None:
     make = getattr(module, "_precompile_header", None)
     if plan.live and callable(make) and hasattr(module, "_HEADER_DIR") and hasattr(module, "_HEADER_LOCK_DIR"):
         # inductor's own switch stays on: it is a part of the names of all that is in the cache.
-        cold = plan.headers and not os.path.exists(f"{plan.live}/{_GRAPHS}") and _has_room(plan.live)
+        pays = plan.headers and (getattr(module.config, "compile_threads", None) or 1) <= THREADS
+        cold = pays and not os.path.exists(f"{plan.live}/{_GRAPHS}") and _has_room(plan.live)
         module._precompile_header = Headers(module, make, plan.live, cold).path
     elif hasattr(module.config, "cpp_cache_precompile_headers"):
         module.config.cpp_cache_precompile_headers = False
