@@ -39,6 +39,7 @@ EVENED = (
     (r"\d+(\.\d+)? (B|kB)\b(?=[,)])", "1.0 kB"),
     (r"seconds    training \d+, billable \d+", "seconds    training 12, billable 12"),
     (r"sha256:[0-9a-f]{64}", "sha256:..."),
+    (r"sha256 [0-9a-f]{12}", "sha256 0123456789ab"),
 )
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.paths import TOOLKIT
 from support.runner_project import Project
 
 # Way in -> what must be found nowhere. None is part of another.
@@ -135,6 +139,20 @@ def test_no_canary_leaves_a_run_by_any_way(canaries: Project, tmp_path: Path) ->
         assert "trainshed itself failed" not in shown.output and not leaks(shown.output), (command, leaks(shown.output))
 
 
+@pytest.mark.parametrize("place", [["kubernetes"], ["sagemaker"], ["slurm"]])
+def test_no_canary_is_in_an_export(canaries: Project, place: list[str]) -> None:
+    full = canaries.folder / "export.yaml"
+    where = "sagemaker: {role: 'arn:aws:iam::123456789012:role/x', output: s3://b/o, code: s3://b/c, instance_type: ml.c5.xlarge}"
+    without = JOB.replace("image_placeholder", "image: registry/image:1").partition("hyperparameters:")[0] + where + "\n"
+    canaries.write({"without.yaml": without})
+    for file, status in ((full.name, 2), ("without.yaml", 0)):
+        command = ["run", file, "--on", "slurm", "--dry-run"] if place == ["slurm"] else ["export", *place, file]
+        done = canaries.trainshed(*command, MINE=CANARIES["a variable by reference"])
+        assert done.status == (0 if place == ["slurm"] else status), done.output
+        assert not leaks(done.output), leaks(done.output)
+        assert "FANCY" in done.output or status, "a variable by reference is not forgotten"
+
+
 def test_no_canary_leaves_train_itself_by_any_way(job_tree, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     job_tree.code("train.py", "import os, sys\nprint(os.environ['TLS'])\nraise ValueError(f'{sys.argv} {dict(os.environ)}')")
     job_tree.configure(
@@ -154,5 +172,13 @@ def test_no_canary_leaves_train_itself_by_any_way(job_tree, tmp_path: Path) -> N
     for arguments in (("--dry-run",), ()):
         done = job_tree.train(*arguments, **variables)
         assert "shown-project" in done.output and not leaks(done.output), (arguments, leaks(done.output))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_"))}
+    doctor = subprocess.run(
+        [sys.executable, "-m", "trainshed.cli", "doctor"],
+        env={**inherited, "PYTHONPATH": str(TOOLKIT), "SAGEMAKER_BASE_DIR": str(job_tree.base), **variables},
+        cwd=tmp_path,
+        capture_output=True,
+    )
+    assert doctor.stdout and not leaks(doctor.stdout + doctor.stderr), leaks(doctor.stdout + doctor.stderr)
     for name, data in files_of(job_tree.base):
         assert not leaks(data), (name, leaks(data))

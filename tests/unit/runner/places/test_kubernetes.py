@@ -16,7 +16,7 @@ from support.paths import TOOLKIT
 from trainshed.base.errors import JobError
 from trainshed.container.cluster import resolve
 from trainshed.contract.reading import read_job
-from trainshed.runner.job.job import Channel, Job, Resources
+from trainshed.runner.job.job import Channel, Job, Reference, Resources
 from trainshed.runner.places.kubernetes import manifests, merged
 
 VERSION = "1.34"
@@ -137,6 +137,46 @@ def test_secrets_go_by_reference(source: Path) -> None:
     assert any('create secret generic digits-secrets --from-literal=HF_TOKEN="$HF_TOKEN"' in note for note in notes)
     with pytest.raises(JobError, match="looks like a secret"):
         manifests(job(source, hyperparameters={"api_token": "x"}))
+
+
+def test_secrets_inside_values_go_by_reference_too_and_so_do_references(source: Path) -> None:
+    given = {
+        "SETTINGS": '{"deep": {"password": "nested-password"}}',
+        "INDEX": "https://me:login-of-index@host/simple",
+        "COMMAND": "connect with nested-password",
+        "PLAIN": "1",
+    }
+    references = {"FANCY": Reference("env", "MINE")}
+    place = {"volumes": {"train": "data"}, "secrets": {"FANCY": {"name": "mine", "key": "fancy"}}}
+    (source / "helper.py").write_text("KEY = 'nested-password'")
+    objects, notes = manifests(job(source, environment=given, references=references, places={"kubernetes": place}))
+    variables = {entry["name"]: entry for entry in pod_of(objects)["containers"][0]["env"]}
+
+    assert "nested-password" not in json.dumps(objects) and "login-of-index" not in json.dumps(objects)
+    for name in ("SETTINGS", "INDEX", "COMMAND"):
+        assert variables[name]["valueFrom"] == {"secretKeyRef": {"name": "digits-secrets", "key": name}}
+    assert variables["FANCY"]["valueFrom"] == {"secretKeyRef": {"name": "mine", "key": "fancy"}}
+    assert variables["PLAIN"] == {"name": "PLAIN", "value": "1"}
+    assert set(variables["TRAINSHED_SECRET_NAMES"]["value"].split(",")) == {"SETTINGS", "INDEX", "COMMAND", "FANCY"}
+    assert any(note.startswith("helper.py holds a secret") for note in notes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hyperparameters": {"wandb": {"api_key": "nested-secret"}}},
+        {"hyperparameters": {"url": "https://me:nested-secret@host/x"}},
+        {"hyperparameters": {"text": "it is nested-secret"}, "environment": {"API_KEY": "nested-secret"}},
+        {"pod": {"containers": [{"name": "train", "env": [{"name": "API_KEY", "value": "nested-secret"}]}]}},
+        {"pod": {"hostname": "nested-secret"}, "environment": {"API_KEY": "nested-secret"}},
+        {"annotations": {"index": "https://me:nested-secret@host/x"}},
+    ],
+)
+def test_a_secret_that_would_stand_in_a_manifest_is_refused(source: Path, changes: dict[str, Any]) -> None:
+    place = {name: changes.pop(name) for name in ("pod", "annotations") if name in changes}
+    with pytest.raises(JobError, match=r"looks like a secret|in the clear") as caught:
+        manifests(job(source, places={"kubernetes": {"volumes": {"train": "data"}, **place}}, **changes))
+    assert "nested-secret" not in str(caught.value) + caught.value.details
 
 
 def test_what_pods_cannot_have_is_told_all_at_once(source: Path) -> None:

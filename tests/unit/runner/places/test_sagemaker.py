@@ -14,7 +14,7 @@ import pytest
 
 from support.paths import TOOLKIT
 from trainshed.base.errors import JobError
-from trainshed.runner.job.job import Channel, Job
+from trainshed.runner.job.job import Channel, Job, Reference
 from trainshed.runner.places.sagemaker import request
 
 PLACE = {
@@ -139,6 +139,18 @@ def test_secret_variables_are_left_out_and_named(tmp_path: Path) -> None:
 
     assert made["Environment"] == {"A": "1"}
     assert "HF_TOKEN" in notes[0] and "hf_of_mine" not in notes[0]
+
+
+def test_secrets_inside_values_are_left_out_or_refused(tmp_path: Path) -> None:
+    nested = {"SETTINGS": '{"password": "nested-secret"}', "INDEX": "https://me:nested-secret@host/", "A": "1"}
+    made, notes = request(job(tmp_path, environment=nested, references={"FANCY": Reference("env", "MINE")}))
+
+    assert made["Environment"] == {"A": "1"} and "nested-secret" not in json.dumps(made)
+    assert all(name in notes[0] for name in ("SETTINGS", "INDEX", "FANCY"))
+    for changes in ({"hyperparameters": {"x": {"password": "nested-secret"}}}, {"tags": {"x": "nested-secret"}}):
+        with pytest.raises(JobError, match=r"looks like a secret|in the clear") as caught:
+            request(job(tmp_path, environment=nested, **changes))
+        assert "nested-secret" not in str(caught.value)
 
 
 def test_the_command_prints_the_request_and_packs_the_code(tmp_path: Path) -> None:

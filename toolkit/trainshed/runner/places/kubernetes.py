@@ -20,15 +20,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_JOB
-from trainshed.base.secrets import is_secret_name, new_token
+from trainshed.base.secrets import mask_bytes, new_token
 from trainshed.contract.paths import DEFAULT_BASE
-from trainshed.contract.wire.variables import ROSTER_TOKEN, of_setting
+from trainshed.contract.wire.secret_names import secret_bytes
+from trainshed.contract.wire.variables import ROSTER_TOKEN, SECRET_NAMES, of_setting
 
 from ..files import code
 from ..files.grace import CLUSTER_REPORT_SECONDS
 from ..files.platform_files import config_files, to_json
 from ..job.job import ALL_GPUS, Job
+from ..job.references import secrets_of
 from .base import DEFAULT_SHM
+from .disclosure import disclosed, disclosures, secret_variables
 from .target import Place
 
 FIELDS = (
@@ -51,6 +54,9 @@ def manifests(job: Job, *, jobset: bool = False) -> tuple[list[dict[str, Any]], 
     place = Place(job, "kubernetes", FIELDS)
     made = _Export(job, place, jobset)
     objects = made.objects()
+    if not place.problems:
+        for where in disclosures(objects, job):
+            place.problem("pod", f"{where} would hold a secret in the clear", "give it as a variable of the job")
     place.done()
     return objects, made.notes
 
@@ -184,12 +190,12 @@ class _Export:
 
     def config(self) -> dict[str, str]:
         """The files of input/config but the one that lists hosts: the cluster's variables tell."""
-        for name in self.job.hyperparameters:
-            if is_secret_name(name):
-                hint = f"give it as a variable (environment.{name.upper()}), which becomes a reference to a Secret"
-                self.place.problem(
-                    f"job.hyperparameters.{name}", "looks like a secret and would be stored in a ConfigMap", hint
-                )
+        leaks = "holds what looks like a secret, and would be stored in a ConfigMap"
+        for name in disclosed(self.job.hyperparameters, self.job):
+            hint = f"give it as a variable (environment.{name.upper()}), which becomes a reference to a Secret"
+            self.place.problem(f"job.hyperparameters.{name}", leaks, hint)
+        for name in disclosed(self.job.config, self.job):
+            self.place.problem(f"job.config.{name}", leaks)
         files = config_files(self.job, self.name, self.name, DEFAULT_BASE, "")
         files.pop("resourceconfig.json", None)
         return {name: to_json(value) for name, value in files.items()}
@@ -207,6 +213,8 @@ class _Export:
         for path, name in source.files:
             with open(path, "rb") as file:
                 found.append((name, file.read()))
+            if mask_bytes(found[-1][1], secret_bytes(secrets_of(self.job, {}))) != found[-1][1]:
+                self.notes.append(f"{name} holds a secret of the job, and becomes part of a ConfigMap")
         return found
 
     def environment(self) -> list[dict[str, Any]]:
@@ -217,7 +225,7 @@ class _Export:
             named |= {"NNODES": str(job.instances), "MASTER_ADDR": f"{first}.{self.name}", "MASTER_PORT": str(PORT)}
             named[ROSTER_TOKEN] = {"secretKeyRef": {"name": f"{self.name}-roster", "key": "token"}}
         given = self.place.get("secrets", dict, {})
-        wanted = [name for name in job.environment if is_secret_name(name) and name not in given]
+        wanted = [name for name in secret_variables(job) if name not in given]
         references = {name: {"name": f"{self.name}-secrets", "key": name} for name in wanted}
         for name, where in given.items():
             if isinstance(where, dict) and set(where) == {"name", "key"}:
@@ -229,6 +237,8 @@ class _Export:
             self.notes.append(f"create the Secret first: kubectl create secret generic {self.name}-secrets {values}")
         named |= {name: value for name, value in job.environment.items() if name not in references}
         named |= {name: {"secretKeyRef": where} for name, where in references.items()}
+        if references:
+            named[SECRET_NAMES] = ",".join(references)  # whose values `train` masks
         return [
             {"name": name, "valueFrom": value} if isinstance(value, dict) else {"name": name, "value": value}
             for name, value in named.items()

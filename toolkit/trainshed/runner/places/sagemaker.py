@@ -14,6 +14,7 @@ from trainshed.contract.paths import DEFAULT_BASE
 
 from ..files.platform_files import hyperparameters
 from ..job.job import Job
+from .disclosure import disclosed, disclosures, secret_variables
 from .target import Place
 
 FIELDS = (
@@ -100,6 +101,9 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
             made[name] = True
     if job.grace_seconds > 110:
         notes.append("grace_seconds: the platform itself kills after 120 s")
+    if not place.problems:
+        for where in disclosures({name: value for name, value in made.items() if name != "HyperParameters"}, job):
+            place.problem(where, "would hold a secret in the clear")
     place.done()
     return made, notes
 
@@ -125,11 +129,13 @@ def _hyperparameters(job: Job, place: Place, code: str) -> dict[str, str]:
     values.pop("sagemaker_job_name", None)  # the platform's own
     if job.source_dir:
         values["sagemaker_submit_directory"] = f'"{code}"'
+    secret = disclosed(values, job)
     for name, value in values.items():
-        if is_secret_name(name):
+        if name in secret:
+            what = "looks like a secret" if is_secret_name(name) else "holds what looks like a secret"
             place.problem(
                 f"job.hyperparameters.{name}",
-                "looks like a secret, and hyperparameters are readable for everybody in the account",
+                f"{what}, and hyperparameters are readable for everybody in the account",
             )
         if len(value) > LONGEST_VALUE:
             place.problem(f"job.hyperparameters.{name}", f"has {len(value)} characters; {LONGEST_VALUE} are allowed")
@@ -139,7 +145,7 @@ def _hyperparameters(job: Job, place: Place, code: str) -> dict[str, str]:
 
 
 def _environment(job: Job, place: Place, notes: list[str]) -> dict[str, str]:
-    secrets = [name for name in job.environment if is_secret_name(name)]
+    secrets = secret_variables(job)
     if secrets:
         notes.append(
             f"left out, because a request must not contain secrets: {', '.join(secrets)}; "
