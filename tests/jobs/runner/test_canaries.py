@@ -142,7 +142,8 @@ def test_no_canary_leaves_a_run_by_any_way(canaries: Project, tmp_path: Path) ->
 @pytest.mark.parametrize("place", [["kubernetes"], ["sagemaker"], ["slurm"]])
 def test_no_canary_is_in_an_export(canaries: Project, place: list[str]) -> None:
     full = canaries.folder / "export.yaml"
-    where = "sagemaker: {role: 'arn:aws:iam::123456789012:role/x', output: s3://b/o, code: s3://b/c, instance_type: ml.c5.xlarge}"
+    role = "arn:aws:iam::123456789012:role/x"
+    where = f"sagemaker: {{role: '{role}', output: s3://b/o, code: s3://b/c, instance_type: ml.c5.xlarge}}"
     without = JOB.replace("image_placeholder", "image: registry/image:1").partition("hyperparameters:")[0] + where + "\n"
     canaries.write({"without.yaml": without})
     for file, status in ((full.name, 2), ("without.yaml", 0)):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.own_s3 import BUCKET, client, own_s3
 from trainshed.base import s3
 
 
@@ -98,3 +101,59 @@ def test_an_error_is_one_line_without_a_login() -> None:
 
     assert said.startswith("cannot reach https://") and "hunter22" not in said
     assert s3.explain(RuntimeError()) == "RuntimeError"
+
+
+# --- what has arrived -------------------------------------------------------------------------------------------------
+
+
+class Careless:
+    """A way to S3 that loses or changes bytes, and says nothing of it; or a storage that knows no checksums."""
+
+    def __init__(self, client: Any, arrives: bytes | None = None, checksums: bool = True) -> None:
+        self.client, self.arrives, self.checksums = client, arrives, checksums
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def upload_file(self, path: str, bucket: str, key: str, **options: Any) -> None:
+        if self.arrives is None:
+            self.client.upload_file(path, bucket, key, **options)
+        else:
+            self.client.put_object(Bucket=bucket, Key=key, Body=self.arrives, ChecksumAlgorithm="SHA256")
+
+    def head_object(self, **asked: Any) -> dict[str, Any]:
+        answer = self.client.head_object(**asked)
+        return answer if self.checksums else {key: value for key, value in answer.items() if "Checksum" not in key}
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[Any]:
+    """A client of an S3 of this machine's own."""
+    with own_s3() as environment:
+        yield client(environment)
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 5 << 20, (11 << 20) + 7])
+def test_an_upload_arrives_as_it_was_in_one_part_or_several(
+    storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, checksums: bool
+) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    (tmp_path / "file").write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
+
+    assert s3.upload_verified(Careless(storage, checksums=checksums), str(tmp_path / "file"), BUCKET, "key", "abc") == ""
+    there = storage.get_object(Bucket=BUCKET, Key="key")
+    assert there["Body"].read() == (tmp_path / "file").read_bytes() and there["Metadata"] == {"sha256": "abc"}
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize(
+    ("arrives", "says"),
+    [(b"hal", "3 of 6 bytes arrived"), (b"", "0 of 6 bytes arrived"), (b"wholE!", "what arrived has another checksum")],
+)
+def test_an_upload_that_arrives_otherwise_is_told(
+    storage: Any, tmp_path: Path, arrives: bytes, says: str, checksums: bool
+) -> None:
+    (tmp_path / "file").write_bytes(b"whole!")
+
+    assert says in s3.upload_verified(Careless(storage, arrives, checksums), str(tmp_path / "file"), BUCKET, "key")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SCHEME = "s3://"
 NOT_INSTALLED = "boto3 is not installed"
-PART_BYTES = 64 << 20  # of an upload: at most 10,000 parts make 640 GB
+PART_BYTES = 64 << 20  # of an upload
+MOST_PARTS = 10_000  # of an object, says S3
 INSTALL = "pip install 'trainshed[s3]'"
 CHECK = "check the URI, the credentials and region, and the endpoint (AWS_ENDPOINT_URL_S3)"
 _ENDPOINTS = ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -81,7 +82,8 @@ def upload_verified(client: Any, path: str, bucket: str, key: str, sha256: str =
     if sha256:
         extra["Metadata"] = {"sha256": sha256}
     before = os.stat(path)
-    config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
+    part = max(PART_BYTES, -(-before.st_size // MOST_PARTS))
+    config = TransferConfig(multipart_threshold=part, multipart_chunksize=part)
     client.upload_file(path, bucket, key, ExtraArgs=extra, Config=config)
     there = client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
     after = os.stat(path)
@@ -89,10 +91,10 @@ def upload_verified(client: Any, path: str, bucket: str, key: str, sha256: str =
         return "the file changed while it was uploaded"
     if there["ContentLength"] != after.st_size:
         return f"{there['ContentLength']} of {after.st_size} bytes arrived"
-    kept = there.get("ChecksumSHA256", "")
+    kept = there.get("ChecksumSHA256", "").partition("-")[0]  # the number of parts follows
     with open(path, "rb") as file:
         if kept:
-            same = kept == _checksum_in_parts(file) if "-" in kept else kept == _checksum(file.read)
+            same = kept == (_checksum_in_parts(file, part) if after.st_size >= part else _checksum(file.read))
         else:
             body = client.get_object(Bucket=bucket, Key=key)["Body"]
             same = _checksum(body.read) == _checksum(file.read)
@@ -110,23 +112,22 @@ def _checksum(read: Any) -> str:
     return base64.b64encode(found.digest()).decode()
 
 
-def _checksum_in_parts(file: Any) -> str:
-    """S3's checksum of checksums for an object that came in parts of PART_BYTES: `BASE64-COUNT`.
+def _checksum_in_parts(file: Any, size: int) -> str:
+    """S3's checksum of checksums, in base64, for an object that came in parts of `size` bytes.
 
     Source: "Checking object integrity" in the user guide of Amazon S3, composite checksums.
     """
     import base64
     import hashlib
 
-    found, count = hashlib.sha256(), 0
+    found = hashlib.sha256()
     while first := file.read(1 << 20):
-        part, left = hashlib.sha256(first), PART_BYTES - len(first)
+        part, left = hashlib.sha256(first), size - len(first)
         while left and (block := file.read(min(left, 1 << 20))):
             part.update(block)
             left -= len(block)
         found.update(part.digest())
-        count += 1
-    return f"{base64.b64encode(found.digest()).decode()}-{count}"
+    return base64.b64encode(found.digest()).decode()
 
 
 def explain(error: BaseException) -> str:
