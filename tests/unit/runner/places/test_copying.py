@@ -23,7 +23,7 @@ folder=$2
 container=${folder%%:*}
 [ -d "$HERE/$container" ] || { echo "Error response from daemon: No such container: $container" >&2; exit 1; }
 inside=$HERE/$container/${folder#*:/opt/ml/}
-[ -d "$inside" ] || { echo "Error response from daemon: Could not find the file $folder in container $container" >&2; exit 1; }
+[ -d "$inside" ] || { echo "Error response from daemon: Could not find the file $folder in it" >&2; exit 1; }
 if [ -e "$HERE/$container/cut" ]; then tar -C "$inside" -cf - . | head -c 10240 | head -c 5120; exit 0; fi
 exec tar -C "$inside" -cf - .
 """
