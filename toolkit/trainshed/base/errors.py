@@ -5,6 +5,7 @@
     |- NoJobError             there is no job at all                                                        exit 2
     |- ProgramError           the user's code cannot be found, unpacked or installed                        exit 1
     |- LaunchError            the program cannot be started (missing launcher, bad distribution)            exit 1
+    |- LimitError             a limit of the machine: open files, processes, memory, disk                   exit 1
     `- ClusterError           another host is missing or unreachable                                        exit 69
 
 `EXIT_TABLE` lists every exit status; docs/failures.md shows it.
@@ -45,8 +46,8 @@ EXIT_TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         f"{EXIT_USER}",
-        "the program cannot be found, unpacked, installed or started",
-        "`ProgramError`, `LaunchError`",
+        "the program cannot be found, unpacked, installed or started, or a limit of the machine is in the way",
+        "`ProgramError`, `LaunchError`, `LimitError`",
     ),
     (
         f"{EXIT_JOB}",
@@ -125,6 +126,10 @@ class ProgramError(TrainshedError):
 
 class LaunchError(TrainshedError):
     """The program cannot be started."""
+
+
+class LimitError(TrainshedError):
+    """A limit of this machine or container is reached: open files, processes, memory, disk."""
 
 
 class ClusterError(TrainshedError):

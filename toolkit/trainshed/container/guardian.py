@@ -44,8 +44,14 @@ class Guardian:
             return self
         try:
             read, self._write = os.pipe()
-            self._ended, ends = os.pipe()  # readable when the guardian is gone
         except OSError:  # no descriptors: the job itself will say so
+            return self
+        try:
+            self._ended, ends = os.pipe()  # readable when the guardian is gone
+        except OSError:
+            os.close(read)
+            os.close(self._write)
+            self._write = -1
             return self
         become_subreaper(False)  # else the guardian would be a child of ours, like what a script leaves behind
         try:

@@ -230,8 +230,6 @@ def test_an_error_of_ours_is_called_one_and_others_keep_their_kind() -> None:
         ("exec", 7, 1, "pass large values in a file"),
         ("exec", 8, 126, "another processor architecture"),
         ("exec", 13, 126, "chmod +x prog"),
-        ("fork", 11, 1, "--pids-limit"),
-        ("fork", 12, 1, "not enough memory"),
         ("cwd", 2, 127, "the working directory does not exist"),
         ("exec", 5, 1, ""),
     ],

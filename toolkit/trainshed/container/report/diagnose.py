@@ -22,6 +22,7 @@ from trainshed.contract.outcome import Failure, clip
 
 from .exception import AGENT_LINE, Raised, find_exception, root_cause
 from .hints import Context, hint_for
+from .limits import limit_of, of_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -240,6 +241,8 @@ def _last_lines(result: ProcessResult, shown: Raised | None = None) -> str:
 def failure_of_error(error: BaseException, host: str, secrets: tuple[str, ...]) -> Failure:
     """The failure for an error outside the script, masked: an explained one, or an internal error of trainshed."""
     mask = partial(mask_text, secrets=secrets)
+    if not isinstance(error, TrainshedError):
+        error = limit_of(error) or error
     if isinstance(error, TrainshedError):
         return Failure(
             kind=type(error).__name__,
@@ -270,12 +273,19 @@ def failure_of_start(error: StartError, host: str, secrets: tuple[str, ...]) -> 
         "cwd": "the working directory does not exist or cannot be entered",
         7: "the hyperparameters or variables are longer than the system allows; pass large values in a file",
         8: "it was built for another processor architecture, or is a script without a `#!` line",
-        12: "there is not enough memory to start a process",
-        11: "the limit of processes is reached; raise it (docker run --pids-limit)",
         13: f"make it executable: chmod +x {program}",
         2: f"{os.path.basename(program)} is not in the image, or the interpreter of its `#!` line is not",
     }
     place = error.spec.cwd if error.stage == "cwd" else program
+    limit = of_number(number or 0)
+    if limit is not None and error.stage != "cwd":
+        return Failure(
+            kind=type(limit).__name__,
+            summary=mask_text(f"{place} cannot be started: {limit.message}", secrets),
+            exit_code=limit.exit_code,
+            hint=limit.hint,
+            host=host,
+        )
     return Failure(
         kind="LaunchError",
         summary=f"{place} cannot be started: {error.error.strerror}",

@@ -16,6 +16,7 @@ from trainshed.machine.signals import PASSED_SIGNALS, Interrupted, SignalPipe
 
 from .launch_plan import LaunchPlan, Outcome, StartError
 from .rank import send
+from .spawn import make_room
 from .stopping import Phase
 from .supervised import SupervisedRun
 from .watcher import FOREVER
@@ -62,7 +63,11 @@ def run(
     try:
         if stops is not None and stops.number:
             raise Interrupted(stops.number, "before the script was started")
+        make_room(len(plan.processes))
         return _Loop(SupervisedRun(plan, say, watchers), signals, spared).to_the_end(started)
+    except BaseException:  # nothing of a run that breaks off is left, either
+        kill(pid for pid in descendants() if pid not in spared)
+        raise
     finally:
         for watcher in watchers:
             watcher.run_over()

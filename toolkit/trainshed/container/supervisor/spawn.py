@@ -15,7 +15,20 @@ from trainshed.machine.processes import die_with_parent
 from .launch_plan import ProcessSpec, StartError
 
 PIPE_BYTES = 1 << 20  # fewer wake-ups for chatty scripts; the kernel may grant less
+_FILES_EACH = 3  # two pipes and a log
+_OTHER_FILES = 64
 _F_SETPIPE_SZ = 1031  # <fcntl.h>; `fcntl` of Python 3.10 on Linux has it, but not everywhere
+
+
+def make_room(processes: int) -> None:
+    """Raises this process's own limit of open files where so many processes need more and the hard limit allows it."""
+    needed = _OTHER_FILES + _FILES_EACH * processes
+    if 0 < os.sysconf("SC_OPEN_MAX") < needed:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def spawn(spec: ProcessSpec) -> tuple[int, int, int]:
@@ -27,16 +40,17 @@ def spawn(spec: ProcessSpec) -> tuple[int, int, int]:
     executable = find_executable(spec.argv[0], spec.env.get("PATH", os.defpath), spec.cwd)
     if executable is None:
         raise StartError(spec, "exec", FileNotFoundError(2, "No such file or directory", spec.argv[0]))
-    out_read, out_write = _pipe()
-    err_read, err_write = _pipe()
-    status_read, status_write = os.pipe()
+    opened: list[int] = []
     parent = os.getpid()
     try:
+        for make in (_pipe, _pipe, os.pipe):
+            opened += make()
         pid = os.fork()
     except OSError as error:
-        for fd in (out_read, out_write, err_read, err_write, status_read, status_write):
+        for fd in opened:
             os.close(fd)
         raise StartError(spec, "fork", error) from error
+    out_read, out_write, err_read, err_write, status_read, status_write = opened
     if pid == 0:
         _become(spec, executable, out_write, err_write, status_write, parent)
     os.close(out_write)
