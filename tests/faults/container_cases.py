@@ -50,6 +50,18 @@ sys.exit(f"{left} zombies")
 )
 
 
+FORK_BOMB = """\
+import os, time
+if os.fork() == 0:
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            pass
+time.sleep(1)
+"""
+
+
 def stopped(running: Running) -> None:
     """An act: `docker stop` once the script is ready."""
     running.wait_for("ready")
@@ -115,6 +127,13 @@ CASES = [
         docker=(),
     ),
     Case("orphans are reaped by PID 1", 0, code=ZOMBIES, docker=()),
+    Case(
+        "fork bomb that the script leaves running",
+        0,
+        code=FORK_BOMB,
+        hyperparameters={"trainshed_grace_seconds": 0.5},
+        docker=("--pids-limit", "60"),
+    ),
     Case(
         "full disk below output",
         1,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from support.docker_cli import Containers
+from support.paths import TOOLKIT
 
-from .container_cases import CASES, DEAD_NODE, SHARED_MEMORY, TWO_NODES, run_container, run_two_nodes
+from .container_cases import CASES, DEAD_NODE, INSIDE, SHARED_MEMORY, TWO_NODES, run_container, run_two_nodes
 from .harness import Case, check, named
 
 pytestmark = pytest.mark.docker
@@ -22,6 +25,20 @@ def test_the_first_of_two_nodes_ends_as_the_failure_table_says(
     case: Case, bare_containers: Containers, network: str
 ) -> None:
     check(case, run_two_nodes(case, bare_containers, network))
+
+
+def test_docker_stop_right_after_docker_run_is_heard(bare_containers: Containers) -> None:
+    """The command on PATH blocks stop signals before Python starts: the kernel drops what process 1 does not handle."""
+    job = bare_containers.job().write({"code/train.py": "import time\ntime.sleep(600)\n"})
+    options = ("--volume", f"{TOOLKIT}:{INSIDE}:ro", "--env", f"PYTHONPATH={INSIDE}")
+
+    running = bare_containers.start(f"{INSIDE}/train", job=job, options=options)
+    running.stop()
+    end = running.wait()
+
+    assert end.status == 128 + signal.SIGTERM, end.output
+    failure = job.read("output/failure")  # none where the signal has met the shell before Python
+    assert failure == "" or failure.startswith("Interrupted: "), failure
 
 
 @pytest.mark.torch

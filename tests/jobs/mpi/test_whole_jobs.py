@@ -180,8 +180,12 @@ def test_a_stop_signal_before_there_is_any_rank_ends_the_job(hosts, count, signa
         assert time.monotonic() < deadline
         time.sleep(0.05)
     job.processes[signalled].send_signal(signal.SIGTERM)
-    job.exit_codes()
+    assert job.exit_codes() == [128 + signal.SIGTERM] * count
     assert not any(map(job.succeeded, range(count)))
+    for number in range(count):
+        assert job.failure(number).startswith("Interrupted: ")
+        assert "stopped by SIGTERM before MPI had started any rank" in job.failure(number).splitlines()[0]
+        assert count == 1 or "(127.0.0.3: " in job.failure(number)
     assert leftovers(job.folder) == []
 
 

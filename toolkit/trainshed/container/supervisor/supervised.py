@@ -37,7 +37,7 @@ class SupervisedRun:
         self.ranks: list[Rank] = []
         self.killed = 0
         self.left_behind: set[int] = set()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     # --- for the loop ---
 
@@ -120,11 +120,11 @@ class SupervisedRun:
             self.abandon(error)
             return None
 
-    def abandon(self, error: Exception) -> None:
+    def abandon(self, error: BaseException) -> None:
         if self.error is not None:
             return
         self.error = error
-        if not self.state.asked:
+        if not self.stopping:
             self.tell_failed(str(error))
         self.ask_to_stop(signal.SIGTERM, self.state.failure_grace)
 

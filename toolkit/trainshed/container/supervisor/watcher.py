@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         def start_process(self, spec: ProcessSpec) -> Process | None:
             """Starts one more process; None where that fails, which ends the run."""
 
-        def abandon(self, error: Exception) -> None:
+        def abandon(self, error: BaseException) -> None:
             """Stops all processes; the run ends by raising `error`. Only the first call counts."""
 
         def dismiss(self, helper: Process) -> None:

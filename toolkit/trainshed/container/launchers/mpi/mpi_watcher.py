@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import struct
 import time
 
 from trainshed.base.errors import ClusterError, LaunchError
 from trainshed.base.record import Record
+from trainshed.machine.signals import STOP_SIGNALS, Interrupted
 
 from ...roster.link import Link
 from ...supervisor.watcher import FOREVER, Watcher
@@ -79,6 +81,8 @@ class MpiWatcher(Watcher):
         self.released_at = 0.0
         self.start = time.monotonic()
         self.said = self.start  # when the user last heard that ranks are awaited
+        self.stop = 0  # the signal that stops the whole job, 0 before
+        self.stop_of = ""  # which other host was sent it
         self.aborted_at = 0.0  # since when proxies of living ranks are gone, 0 while none is
 
     # --- watched by the supervisor ---
@@ -112,7 +116,21 @@ class MpiWatcher(Watcher):
         self._check_start(run, now)
         self._check_proxies(run, now)
         if self._all_ended(run):
+            if self.stop and self.plan.node_rank == 0 and not any(ranks.here for ranks in self.ranks_of.values()):
+                # Without a rank nobody can fail, and the job would end as if its script had answered the signal.
+                run.abandon(Interrupted(self.stop, f"before MPI had started any rank{self.stop_of}"))
             self._release(run, now)
+
+    def signalled(self, number: int, grace: float) -> None:
+        """Notes a stop signal to this host."""
+        if number in STOP_SIGNALS:
+            self.stop = number
+
+    def interrupted_elsewhere(self, why: str, grace: float) -> None:
+        """Notes that the job stops because another host was asked to."""
+        if not self.stop:
+            self.stop = signal.SIGTERM
+            self.stop_of = f" ({why})"
 
     def run_over(self) -> None:
         """Tells the proxies and the other hosts not to wait for this one any more."""
