@@ -84,7 +84,7 @@ class Case:
     def _do(self, fault: Fault, host: Host) -> str:
         if fault.kind in STOPPING:
             train = host.train()
-            heard = heeds(train, STOPPING[fault.kind])
+            heard = heeds(train, signal.SIGTERM)  # for SIGINT, Python itself has one
             return (HEARD if heard else UNHEARD) if signalled(train, STOPPING[fault.kind]) else MISSED
         if fault.kind == "cut":
             self._ground.cut(fault.host, off=True)

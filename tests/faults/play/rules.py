@@ -90,7 +90,9 @@ def _of_host(end: End, played: Played) -> list[str]:
         found.append("success and failure together")
     # A signal before Python has handlers ends it as Python itself does: without a word, or in the middle of an import.
     unborn = _unheard(end, played) and not played.schedule.init
-    if OURS.search("" if unborn else end.printed) or OURS.search(end.failure or ""):
+    # torch's agent prints stacks of its own, from our launcher downwards.
+    silent = unborn or schedule.launcher == "elastic"
+    if OURS.search("" if silent else end.printed) or OURS.search(end.failure or ""):
         found.append("a traceback or an internal error of ours")
     if not end.killed and not unborn:
         if end.status != 0 and end.failure is None and not _full(schedule, end, "output"):
@@ -152,8 +154,9 @@ def _verdict(played: Played) -> list[str]:
 def _allowed(fault: Fault, how: str, schedule: Schedule) -> set[str]:
     """What the hosts that were not killed may end with, besides success."""
     if fault.kind in SIGNALS:
-        # Without handlers, process 1 does not get the signal, and any other ends at once: that host never comes.
-        return {"stopped", SIGNAL_STATUS[fault.kind]} if how == HEARD else set() if schedule.init else {"69"}
+        # Without handlers, process 1 may not get the signal, and any other ends at once: that host never comes.
+        stopped = {"stopped", SIGNAL_STATUS[fault.kind]}
+        return stopped if how == HEARD or schedule.init else {"69"}
     if fault.kind == "kill rank":
         return {"137"}
     if fault.kind in ("kill train", "kill host"):

@@ -59,6 +59,7 @@ class RunCase:
         self._said: list[str] = []
         self._met: list[Fault] = []  # those that came in time
         self._killed = False  # the runner
+        self._unborn = False  # it got a stop signal before it had handlers
 
     def play(self) -> Judged:
         """Starts the runner, does what is planned, waits for its end, clears up as a person would, and judges."""
@@ -116,8 +117,10 @@ class RunCase:
         if self._over:
             return False
         if fault.kind in STOPPING:
-            heard = heeds(self._runner.pid, STOPPING[fault.kind])
-            return signalled(self._runner.pid, STOPPING[fault.kind]) and heard
+            heard = heeds(self._runner.pid, signal.SIGTERM)  # for SIGINT, Python itself has one
+            done = signalled(self._runner.pid, STOPPING[fault.kind])
+            self._unborn |= done and not heard
+            return done and heard
         if fault.kind == "stop":
             return self._trainshed("stop", str(self._out)).returncode == 0
         if fault.kind == "kill runner":
@@ -170,8 +173,9 @@ class RunCase:
         if self._killed:
             return []
         found = []
-        unborn = any(fault.moment == "birth" and fault.kind in SIGNALS for fault in self._schedule.faults)
-        if OURS.search(printed) and not unborn:
+        if self._unborn:
+            return [] if status else ["a stop signal was lost"]
+        if OURS.search(printed):
             found.append("a traceback or an internal error of ours")
         if status == 0 or stands == "Completed":
             found += [f"{problem} (status {status}, {stands})" for problem in self._missing()]
@@ -181,7 +185,8 @@ class RunCase:
         wanted = {"Completed"}.union(*(self._allowed(fault) for fault in self._met))
         if len(self._met) == 1 and self._met[0].moment in EARLY and self._met[0].kind != "full":
             wanted.discard("Completed")
-        if stands not in wanted and not self._full and not unborn:
+        nothing_started = any(fault.kind in SIGNALS for fault in self._met) and not stands and status
+        if stands not in wanted and not self._full and not nothing_started:
             found.append(f"status.json says {stands!r}, not {' or '.join(sorted(wanted))}")
         return found
 

@@ -148,6 +148,15 @@ def test_a_host_that_cannot_start_tells_the_others_why(hosts, broken):
     assert all(job.failure(number).startswith("ProgramError: the job names no program") for number in range(3))
 
 
+def test_a_host_that_fails_before_it_has_looked_for_its_place_tells_the_others(hosts):
+    job = hosts(2, STARTED)
+    (job.base(1) / "model").write_text("where the folder belongs")
+    job.start()
+    assert job.exit_codes() == [1, 1]
+    for number in range(2):
+        assert "host1/model cannot be written" in job.failure(number), job.failure(number)
+
+
 def test_hosts_of_different_jobs_do_not_meet(hosts):
     job = hosts(2, STARTED)
     job.configure(0, trainshed_host_timeout_seconds="15")

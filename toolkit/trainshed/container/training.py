@@ -60,7 +60,7 @@ class Training:
         self._record = RunRecord(self._voice)
         self._stops = Stops()
         # What the other hosts hear of this one's end, and the job's failure that comes of it.
-        self._settle: Settle = _alone
+        self._settle: Settle = self._tell_unresolved
 
     def execute(self) -> int:
         """Runs the job to its end; returns the exit status of `train`."""
@@ -197,6 +197,16 @@ class Training:
         return finish(self._paths, self._record, result, self._voice)
 
     # --- ends -------------------------------------------------------------------------------------
+
+    def _tell_unresolved(self, result: TrainingResult) -> Failure | None:
+        """For a host that fails before it knows its place in the job: looks it up now, since the others wait for it."""
+        if result.failure is None:
+            return None
+        try:
+            job = read_job(self._environ)
+            return self._tell_waiting(job, resolve(job, self._environ))(result)
+        except TrainshedError:  # the job cannot be read, here or anywhere
+            return result.failure
 
     def _tell_waiting(self, job: TrainingJob, cluster: Cluster) -> Settle:
         """For a host that fails before it joins the others, which wait for it."""
