@@ -436,7 +436,7 @@ STOPS = [
     Case(
         "SIGTERM while other hosts are awaited",
         143,
-        ("Interrupted: stopped by SIGTERM",),
+        ("Interrupted: algo-1 was stopped by SIGTERM before the script was started",),
         code="pass\n",
         ranks=1,
         prepare=_choose_roster_port,

@@ -138,7 +138,10 @@ def _verdict(played: Played) -> list[str]:
         allowed.discard("success")
     wanted = " or ".join(sorted(allowed))
     found = [f"{end.name} ended with {end.verdict}, not {wanted}: {end.cause}" for end in born if end.verdict not in allowed]
-    if len({end.verdict for end in born}) > 1:
+    verdicts = {end.verdict for end in born}
+    # Hosts that no word reaches any more end as each of them sees it, but none of them with success.
+    divided = any(fault.kind == "cut" and not fault.seconds for fault, _ in done) and not verdicts & {"success", "stopped"}
+    if len(verdicts) > 1 and not divided:
         found.append(f"several verdicts: {', '.join(f'{end.name} {end.verdict}' for end in born)}")
     # Where the first host is gone, each of the others has counted the seconds itself.
     causes = {re.sub(r"for \d+ s", "for some s", end.cause) for end in born if end.failure is not None}
@@ -185,7 +188,8 @@ def _says(fault: Fault, how: str, schedule: Schedule, end: End) -> bool:
     if fault.moment == "installing" and end.verdict == "1":
         return "requirements.txt" in cause
     if fault.kind in SIGNALS:
-        return f"SIG{fault.kind}" in cause if how == HEARD else cause.startswith("ClusterError") and host in cause
+        named = f"SIG{fault.kind}" in cause
+        return named or (how == UNHEARD and cause.startswith("ClusterError") and host in cause)
     if fault.kind == "kill rank":
         return "SIGKILL" in cause and host in cause
     if fault.kind in ("kill train", "kill host"):

@@ -196,7 +196,7 @@ class RunCase:
             return []
         found = []
         try:
-            with tarfile.open(self._out / "model.tar.gz") as archive:
+            with tarfile.open(self._out / "output/model.tar.gz") as archive:
                 names = {name.removeprefix("./"): name for name in archive.getnames()}
                 for number in range(self._schedule.hosts):
                     name = f"model.algo-{number + 1}.0"
