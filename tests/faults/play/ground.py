@@ -251,9 +251,9 @@ def signalled(pid: int | None, number: int) -> bool:
 
 
 def heeds(pid: int | None, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
-    caught = re.search(r"SigCgt:\s*(\w+)", read(f"/proc/{pid}/status"))
-    return bool(caught and int(caught[1], 16) >> (number - 1) & 1)
+    """Whether a process has a handler for a signal, or holds it back until it has one."""
+    masks = re.findall(r"Sig(?:Cgt|Blk):\s*(\w+)", read(f"/proc/{pid}/status"))
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def command_of(pid: int) -> str:
