@@ -69,7 +69,7 @@ class Client:
         """Submits the script in a file; returns the job's number. Raises SlurmError."""
         done = self._run("sbatch", "--parsable", script, environment=environment)
         number = done.stdout.strip().partition(";")[0]
-        if done.returncode != 0 or whole(number) is not None:
+        if done.returncode != 0 or whole(number) is None:
             raise SlurmError(
                 f"sbatch refuses the job: {_reason(done)}", hint="pass further options with --sbatch NAME=VALUE"
             )
