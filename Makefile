@@ -18,7 +18,7 @@ define run_tests
 set -x; $(PYTEST) -m '$(1)' $$folders
 endef
 
-.PHONY: help demo test test-faults test-heavy test-unit check docs setup clean
+.PHONY: help demo fuzz test test-faults test-heavy test-unit check docs setup clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-heavy: .venv/ready  ## the costly variants that `make test` leaves out, or 
 
 test-faults: .venv/ready  ## random faults at random moments, as long as MINUTES=5 says; SEED=... plays the same again (as root)
 	$(BIN)/python tests/faults/play --minutes '$(MINUTES)' --seed '$(SEED)'
+
+fuzz: .venv/ready  ## 100,000 mutated inputs through everything that reads other people's words; CASES=..., SEED=...
+	PYTHONPATH=toolkit:tests $(BIN)/python -m fuzz --cases '$(or $(CASES),100000)' --seed '$(or $(SEED),1)'
 
 test-unit: .venv/ready  ## what is tested without whole jobs, within a minute
 	$(PYTEST) -m 'not heavy' tests/unit

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SUFFIX = ".manifest"
+MOST = 1 << 62  # no count in a manifest is as large
+LATEST = 1e11  # seconds since the epoch that a year of four digits has
 _LIMIT = 256 << 20  # bytes; a larger file is not a manifest
 
 
@@ -145,9 +147,39 @@ def parse(data: bytes, name: str) -> Manifest:
         if value.pop("format") != FORMAT:
             raise Damaged(f"{name} has a format that this version does not know")
         files = tuple(FileEntry(**{**file, "crc32": tuple(file["crc32"])}) for file in value.pop("files"))
-        return Manifest(**{**value, "ranks": tuple(value["ranks"])}, files=files)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        manifest = Manifest(**{**value, "ranks": tuple(value["ranks"])}, files=files)
+        if not _is_in_shape(manifest):
+            raise ValueError
+        return manifest
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{name} is not a manifest of a checkpoint") from error
+
+
+def _is_in_shape(manifest: Manifest) -> bool:
+    """Whether every field is of its kind: a right checksum says only that a forger can count."""
+    numbers = (manifest.step, manifest.part, manifest.parts, manifest.world_size, *manifest.ranks)
+    texts = (manifest.save, manifest.host, manifest.reason)
+    return (
+        all(type(value) is int and 0 <= value < MOST for value in numbers)
+        and all(isinstance(value, str) for value in texts)
+        and isinstance(manifest.complete, bool)
+        and isinstance(manifest.created, (int, float))
+        and 0 <= manifest.created < LATEST
+        and isinstance(manifest.run, dict)
+        and isinstance(manifest.metrics, dict)
+        and all(
+            isinstance(value, (int, float)) and abs(value) < MOST for value in manifest.metrics.values() if value == value
+        )
+        and all(map(_is_file, manifest.files))
+    )
+
+
+def _is_file(file: FileEntry) -> bool:
+    counts = (file.size, file.block, *file.crc32)
+    if not all(type(value) is int and 0 <= value < MOST for value in counts) or not isinstance(file.name, str):
+        return False
+    inside = file.name and not file.name.startswith("/") and ".." not in file.name.split("/") and "\0" not in file.name
+    return bool(inside)
 
 
 def check_file(folder: str, entry: FileEntry) -> None:

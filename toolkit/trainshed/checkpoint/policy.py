@@ -30,7 +30,12 @@ class History(Record):
     @staticmethod
     def of(run: dict[str, Any]) -> History:
         """From a manifest's `run`."""
-        return History(trained=float(run.get("trained", 0)), interruptions=int(run.get("interruptions", 0)))
+        trained, interruptions = run.get("trained", 0), run.get("interruptions", 0)
+        if not (isinstance(trained, (int, float)) and isinstance(interruptions, int)):
+            return History()
+        if not (0 <= trained < 1e11 and 0 <= interruptions < 1e9):  # no count of ours
+            return History()
+        return History(trained=float(trained), interruptions=int(interruptions))
 
     @property
     def mean_seconds_between(self) -> float:

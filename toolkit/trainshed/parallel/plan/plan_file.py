@@ -22,6 +22,8 @@ from typing import Any
 
 from torch import nn
 
+from trainshed.base.errors import shorten
+
 from ..errors import PlanError
 
 VERSION = 1
@@ -117,6 +119,8 @@ def load_plan(path: str) -> Plan:
         raise PlanError(f"the plan file {path} cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:
         raise PlanError(f"the plan file {path} is not JSON: line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, a number of 5,000 digits, lists in lists in lists
+        raise PlanError(f"the plan file {path} is not JSON: {error}") from None
     return plan_from(data, path)
 
 
@@ -128,7 +132,7 @@ def plan_from(data: Any, where: str) -> Plan:
     """
     if not isinstance(data, dict) or data.get("version") != VERSION:
         found = data.get("version") if isinstance(data, dict) else None
-        raise PlanError(f"{where}: version = {found!r}: this release reads version {VERSION}")
+        raise PlanError(f"{where}: version = {shorten(repr(found))}: this release reads version {VERSION}")
     try:
         units = tuple(PlanUnit(**unit) for unit in data["units"])
         rest = {key: value for key, value in data.items() if key != "units"}
@@ -136,7 +140,7 @@ def plan_from(data: Any, where: str) -> Plan:
             rest[name] = tuple(rest.get(name, ()))
         plan = Plan(units=units, **rest)
     except (KeyError, TypeError) as error:
-        raise PlanError(f"{where}: not a plan: {error}") from None
+        raise PlanError(f"{where}: not a plan: {shorten(str(error), 200)}") from None
     if not plan.units:
         raise PlanError(f"{where}: units is empty")
     return plan.check(where)

@@ -82,7 +82,8 @@ def job_of(data: dict[str, Any]) -> Job:
     if not all(_FILE.fullmatch(name) for name in job.config):
         raise ValueError("config")
     for _, regex in job.metric_definitions:
-        compiled(regex)
+        if compiled(regex).groups < 1:
+            raise ValueError("metric_definitions")
     _check_bounds(job)
     return job
 

@@ -17,10 +17,50 @@ _LIMIT = 16 << 20
 def record_of(host: Host) -> dict[str, Any]:
     """The host's run record; {} if there is none: the image may have another `train`."""
     try:
-        value = json.loads(read_bytes(host.record, _LIMIT) or b"{}")
-    except (OSError, ValueError):
+        return in_shape(json.loads(read_bytes(host.record, _LIMIT) or b"{}"))
+    except (OSError, ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+
+
+def in_shape(record: Any) -> dict[str, Any]:
+    """A run record without what is of another kind than `train` writes: anybody may have written it."""
+    if not isinstance(record, dict):
+        return {}
+    good: dict[str, Any] = {name: value for name, value in record.items() if isinstance(value, _SHAPE.get(name, object))}
+    for name in ("seconds", "exit_code"):
+        if name in good and not _is_count(good[name]):
+            del good[name]
+    if "phases" in good:
+        good["phases"] = [one for one in good["phases"] if isinstance(one, dict) and _is_count(one.get("seconds"))]
+    if "cluster" in good:
+        kinds = {"hosts": list, "rank": int}
+        good["cluster"] = {
+            name: value for name, value in good["cluster"].items() if isinstance(value, kinds.get(name, object))
+        }
+    if "compiler" in good:
+        ranks = good["compiler"].get("ranks")
+        reports = ranks.items() if isinstance(ranks, dict) else ()
+        good["compiler"] = {**good["compiler"], "ranks": {rank: one for rank, one in reports if _is_report(one)}}
+    if "failure" in good:
+        texts = ("kind", "summary", "host", "place", "hint")
+        good["failure"] = {
+            name: value for name, value in good["failure"].items() if name not in texts or isinstance(value, str)
+        }
+    return good
+
+
+_SHAPE: dict[str, type] = {
+    "phases": list, "cluster": dict, "compiler": dict, "failure": dict, "checkpoints": dict, "job": dict, "state": str,
+}  # fmt: skip
+_LONGEST = 1e11  # seconds; more is no time that a job has run
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < _LONGEST
+
+
+def _is_report(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("fx_cache") or {}, dict)
 
 
 def failure_of(host: Host) -> str:

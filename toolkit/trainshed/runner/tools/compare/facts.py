@@ -10,9 +10,11 @@ import os
 import re
 from typing import Any
 
-from trainshed.base.errors import TrainshedError
+from trainshed.base.errors import TrainshedError, shorten
+from trainshed.base.numerals import whole
 from trainshed.base.record import Record
 from trainshed.runner.files.metrics import LOG_PREFIX
+from trainshed.runner.state.records import in_shape
 
 LARGEST = 64 << 20  # bytes of a record or of a log's end that are read
 LOSSES = ("train_loss", "loss", "training_loss")
@@ -84,7 +86,8 @@ def read_run(path: str) -> Facts:
 
 
 def _as_number(text: str) -> float:
-    return int(text) if text.isdigit() else math.inf
+    number = whole(text)
+    return math.inf if number is None else number
 
 
 def _records_below(folder: str) -> list[str]:
@@ -95,10 +98,10 @@ def _records_below(folder: str) -> list[str]:
 def _load(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
-            value = json.loads(file.read(LARGEST))
-    except (OSError, ValueError) as error:
-        raise TrainshedError(f"{path} cannot be read as a run record: {error}") from error
-    if not isinstance(value, dict) or "phases" not in value:
+            value = in_shape(json.loads(file.read(LARGEST)))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TrainshedError(f"{path} cannot be read as a run record: {shorten(str(error), 200)}") from error
+    if "phases" not in value:
         raise TrainshedError(f"{path} is not a run record", hint="run records lie in output/data/run/")
     return value
 
@@ -143,9 +146,10 @@ def _lines(path: str) -> list[dict[str, float]]:
         elif line.startswith("{'") and line.endswith("}"):  # what transformers' Trainer prints
             try:
                 value = ast.literal_eval(line)
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
                 continue
-            found.append(_numbers(value))
+            if isinstance(value, dict):
+                found.append(_numbers(value))
     return found
 
 
@@ -154,7 +158,7 @@ def _numbers(values: dict[str, Any]) -> dict[str, float]:
     for name, value in values.items():
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
         if math.isfinite(number):
             found[str(name)] = number

@@ -1,0 +1,1 @@
+"""Mutated inputs for everything that reads other people's files and words."""
