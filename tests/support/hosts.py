@@ -14,6 +14,16 @@ from pathlib import Path
 from support.free_ports import free_ports
 from support.paths import TOOLKIT
 
+# For `Hosts.start`: this host is sent SIGTERM when the hosts have met, before any rank is started.
+STOPPED_BEFORE_LAUNCH = """
+import os, signal
+from trainshed.container.attempts import Attempts
+run = Attempts.run
+def stopped(self):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return run(self)
+Attempts.run = stopped
+"""
 LIMIT = 300.0  # seconds; a hang must not hang the tests
 
 
@@ -51,8 +61,12 @@ class Hosts:
         known = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps(known | {name: str(value) for name, value in more.items()}))
 
-    def start(self, *numbers: int, **variables: str) -> None:
-        """Starts some hosts, or all, with these variables on top of what every host gets."""
+    def start(self, *numbers: int, code: str = "", **variables: str) -> None:
+        """Starts some hosts, or all, with these variables on top of what every host gets.
+
+        Args:
+            code: Python that runs in `train` itself before it begins.
+        """
         for number in numbers or range(len(self.names)):
             environment = {
                 "PATH": os.environ["PATH"],
@@ -65,6 +79,8 @@ class Hosts:
             }
             with open(self.base(number) / "stdout", "wb") as output:
                 command = [sys.executable, "-m", "trainshed.container.main"]
+                if code:
+                    command[1:] = ["-c", f"{code}\nimport os\nfrom trainshed.container.main import main\nos._exit(main())"]
                 process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
             self.processes[number] = process
 

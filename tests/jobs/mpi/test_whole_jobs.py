@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support.hosts import TOOLKIT, Hosts, ended
+from support.hosts import STOPPED_BEFORE_LAUNCH, TOOLKIT, Hosts, ended
 from trainshed.machine.network import interface_to
 
 STARTED = "import os, sys, time, signal\nprint('started', os.environ['RANK'], flush=True)\n"
@@ -315,3 +315,15 @@ def test_torch_distributed_finds_its_job_in_the_environment(hosts):
     job.start()
     assert job.exit_codes() == [0, 0]
     assert job.all_output().count("sum 1.0\n") == 2
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stop_between_the_meeting_of_the_hosts_and_the_start_of_the_ranks_ends_all(hosts, victim):
+    job = hosts(2, STARTED + "time.sleep(600)\n")
+    job.start(1 - victim)
+    job.start(victim, code=STOPPED_BEFORE_LAUNCH)
+    assert job.exit_codes() == [143, 143], job.all_output()
+    for number in range(2):
+        assert job.failure(number).startswith(f"Interrupted: {job.names[victim]} was stopped by SIGTERM"), job.all_output()
+        assert not job.succeeded(number)
+    assert leftovers(job.folder) == []

@@ -177,7 +177,7 @@ class Training:
         roster = make_roster(planned.job, planned.cluster, self._environ, self._voice.say)
         self._settle = self._tell_joining(roster, planned.job)
         roster.join(planned.job.settings.host_timeout_seconds)
-        self._settle = lambda result: agree(roster, result.outcome, result.failure, self._host)
+        self._settle = lambda result: agree(roster, result.outcome, result.failure, self._host, self._stops)
         if plan.scratch:
             scratch.make()
         return roster

@@ -15,7 +15,7 @@ host has the roster `Alone`.
 
 from __future__ import annotations
 
-from trainshed.machine.signals import Interrupted, stop_raises
+from trainshed.machine.signals import Interrupted
 
 from .roster import Alone
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainshed.contract.cluster import Cluster
     from trainshed.contract.job import TrainingJob
     from trainshed.contract.outcome import Failure
+    from trainshed.machine.signals import Stops
 
     from ..supervisor.launch_plan import Outcome
     from .roster import Roster
@@ -83,11 +84,12 @@ def tell_before_start(roster: Roster, failure: Failure, host: str, seconds: floa
     return failure
 
 
-def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host: str) -> Failure | None:
+def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host: str, stops: Stops) -> Failure | None:
     """Tells the other hosts how this one ended; returns the first cause of the whole job's failure, None for success.
 
     Args:
         outcome: how the ranks ended, None where they could not even be started.
+        stops: one that comes, or has come, while this host waits for the others stops them, too.
     """
     if isinstance(roster, Alone):
         return failure
@@ -115,7 +117,7 @@ def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host
         cause=stop_failure(f"{host}: {stopped_by}", host, False) if stopped_by and not of_others else None,
     )
     try:
-        with stop_raises("while it waited for the other hosts"):
+        with stops.raising("while it waited for the other hosts"):
             verdict = roster.leave(report)
     except Interrupted as stop:
         roster.interrupted(str(stop))
