@@ -78,7 +78,7 @@ def spend_until(leader: Leader, end: float) -> None:
 
 def follow(names: tuple[str, ...], ranks: range, port: int, fails: bool, wire: Connection) -> None:
     """A process of many members. Says when all may run, and when all have the verdict; one of them fails when told to."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wire.recv()
     members = [Member(names, rank, ("127.0.0.1", port), KEY, 1.0, quiet) for rank in ranks]
@@ -172,7 +172,8 @@ def main() -> int:
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     print(
-        "| hosts | join, s | verdict everywhere, s | host 0 idle, % of a core | its memory, MB | a host, KB | a host, ms of CPU |"
+        "| hosts | join, s | verdict everywhere, s | host 0 idle, % of a core "
+        "| its memory, MB | per host, KB | per host, ms of CPU |"
     )
     print("|---|---|---|---|---|---|---|", flush=True)
     rows = []

@@ -57,7 +57,7 @@ class Door:
             incarnation: of this process.
             enter: takes a connection with proof, the claim, the address that it comes from, and the time.
         """
-        self.strangers: list[Stranger] = []  # the oldest first
+        self.strangers: dict[Stranger, None] = {}  # the oldest first
         self._names = names
         self._key = key
         self._incarnation = incarnation
@@ -134,7 +134,7 @@ class Door:
         except OSError:
             connection.close()
             return
-        self.strangers.append(stranger)
+        self.strangers[stranger] = None
         self._poller.watch(connection.fileno(), lambda now: self._read(stranger, now))
 
     def _most_of_one(self) -> Stranger:
@@ -176,7 +176,7 @@ class Door:
             self._drop(stranger, refusal())
 
     def _admit(self, stranger: Stranger, claim: Claim, now: float) -> None:
-        self.strangers.remove(stranger)
+        del self.strangers[stranger]
         self._poller.forget(stranger.connection.fileno())
         try:
             stranger.connection.send(stranger.handshake.answer(self._incarnation))
@@ -186,7 +186,7 @@ class Door:
         self._enter(Link(stranger.connection, now, stranger.handshake.leader_seal()), claim, stranger.address, now)
 
     def _drop(self, stranger: Stranger, last: bytes = b"") -> None:
-        self.strangers.remove(stranger)
+        del self.strangers[stranger]
         self._poller.forget(stranger.connection.fileno())
         try:
             if last:

@@ -85,6 +85,7 @@ class Leader(ConnectedRoster):
         self.hung: tuple[float, Failure] | None = None  # when the whole job was found to hang, and why
         self._awaited = {host.rank for host in self.hosts}  # that have not come yet
         self._settled: set[int] = set()  # that have reported or are lost
+        self._lost: set[int] = set()
         self._untold: set[int] = set()  # connected, and without the verdict
         self._away: tuple[float, Failure] | None = None  # when this process was suspended for so long that it counts as lost
         self._over = False  # whether all connections are closed for good
@@ -224,7 +225,7 @@ class Leader(ConnectedRoster):
 
     def host_lost(self) -> bool:
         """Whether a host has vanished."""
-        return any(self.hosts[rank - 1].lost_at for rank in self._settled)
+        return bool(self._lost)
 
     def failed(self, why: str) -> None:
         """A rank of this host has failed: all hosts are to stop."""
@@ -319,7 +320,7 @@ class Leader(ConnectedRoster):
         reported = [Reported(self.own, self.own_at)] if self.own is not None else []
         reported += [Reported(host.report, host.reported_at) for host in self.hosts if host.report is not None]
         lost = [LostHost(host.name, host.seen, host.lost_at, host.lost_how) for host in self.hosts if host.lost_at]
-        return first_cause(reported, lost, self.hung, len(self.present()) >= self.enough, self.stop, self._away)
+        return first_cause(reported, lost, self.hung, self._there() >= self.enough, self.stop, self._away)
 
     def _stop_for(self, host: str, report: Report) -> None:
         """Stops all hosts for the report of one whose ranks did not end well, if that is new."""
@@ -400,9 +401,8 @@ class Leader(ConnectedRoster):
     def _replace(self, host: Host, link: Link, claim: Claim, address: str, now: float) -> None:
         """Takes a process that was started in the place of one that is gone."""
         if not self.going:
-            host.start_anew()
+            self._start_anew(host)
             host.outside = False
-            self._settled.discard(host.rank)
         elif not self._stops_without(host):
             if not host.lost_at:
                 self._lose(host, now, "was started again")
@@ -417,8 +417,7 @@ class Leader(ConnectedRoster):
     def _connect(self, host: Host, link: Link, claim: Claim, address: str, now: float) -> None:
         """Uses a host's connection, and sends on it what the host may have missed."""
         if host.lost_at and self.going and not self.stopping:
-            host.start_anew()
-            self._settled.discard(host.rank)
+            self._start_anew(host)
             self.say(f"{host.name} has come back")
         host.connect(link, claim.incarnation, address, now)
         self._awaited.discard(host.rank)
@@ -531,13 +530,23 @@ class Leader(ConnectedRoster):
         host.lost_at = now
         host.lost_how = how
         self._settled.add(host.rank)
+        self._lost.add(host.rank)
+
+    def _start_anew(self, host: Host) -> None:
+        host.start_anew()
+        self._settled.discard(host.rank)
+        self._lost.discard(host.rank)
+
+    def _there(self) -> int:
+        """How many hosts are not lost, this one included."""
+        return len(self.names) - len(self._lost)
 
     def _stops_without(self, host: Host) -> bool:
         """Whether the job cannot go on without a host, or is stopping anyway."""
-        others = len(self.present()) - (not host.lost_at)
+        others = self._there() - (host.rank not in self._lost)
         return others < self.enough or bool(self.stopping)
 
     def _go_on_without(self, host: Host) -> None:
-        self.say(f"{host.name} {host.lost_how or 'vanished'}: going on with {len(self.present())} hosts")
+        self.say(f"{host.name} {host.lost_how or 'vanished'}: going on with {self._there()} hosts")
         self._broadcast({"type": "lost", "host": host.name})
         self.on_lost(host.name)
