@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainshed.container.roster.messages import Report
-from trainshed.container.roster.verdict import LostHost, Reported, first_cause
+from trainshed.container.roster.verdict import LostHost, Reported, Stop, first_cause, suspended
 from trainshed.contract.outcome import Failure
 
 LOST = LostHost("algo-3", seen=90.0, lost=114.0)
@@ -49,3 +49,35 @@ def test_without_a_failing_host_one_that_was_interrupted_is_the_cause() -> None:
     reported = [failed("ended by the roster", state="stopped"), failed("stopped by SIGTERM", state="interrupted")]
 
     assert summary(first_cause(reported, [], None, True)) == "stopped by SIGTERM"
+
+
+def test_a_lost_host_stays_the_cause_when_it_comes_back_and_reports_that_it_was_stopped() -> None:
+    reported = [failed("rank 0 was killed by SIGTERM", state="stopped"), failed("rank 1 was killed too", state="stopped")]
+
+    assert summary(first_cause(reported, [LOST], None, False)) == LOST.failure().summary
+
+
+def test_that_ranks_were_asked_to_stop_is_no_cause_where_the_reason_is_known() -> None:
+    asked = [failed("rank 0 was killed by SIGTERM (asked to stop)", state="stopped")]
+    stop = Stop(90.0, "algo-2", "stopped by SIGTERM", True)
+    found = first_cause(asked, [], None, True, stop)
+
+    assert found is not None and (found.kind, found.summary) == ("Interrupted", "algo-2: stopped by SIGTERM")
+    assert first_cause([Reported(Report(state="stopped"), 1.0)], [], None, True, stop) is None, "all ended well"
+
+
+def test_a_host_that_gave_host_0_up_says_why_where_nobody_knows_better() -> None:
+    cause = Failure(kind="ClusterError", summary="algo-1 (the first host) vanished", exit_code=69)
+    reported = [Reported(Report(state="stopped", failure=cause.replace(kind="Stopped"), cause=cause), 90.0)]
+
+    assert first_cause(reported, [], None, True) == cause
+    assert summary(first_cause([*reported, failed("bad data")], [], None, True)) == "bad data"
+
+
+def test_a_first_host_that_was_suspended_is_the_cause_of_all_that_was_lost_since() -> None:
+    away = suspended("algo-1", at=80.0, seconds=35.0)
+    text = "algo-1 (the first host) was suspended for 35 s, and the other hosts gave it up"
+
+    assert summary(first_cause([], [LOST], None, False, None, away)) == text
+    assert summary(first_cause([failed("before it", 70.0)], [LOST], None, False, None, away)) == "before it"
+    assert first_cause([Reported(Report(state="done"), 1.0)], [], None, True, None, away) is None

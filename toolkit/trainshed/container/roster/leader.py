@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SAY_EVERY = 5.0  # seconds between two messages that a host is awaited
 LOOK_EVERY = 0.5  # seconds between two looks for lost hosts
 RIVAL_SECONDS = 5.0  # of silence after which a host is gone in whose name another process has come
-RIVAL_RETURNS = 1.0  # the same of one whose connection is closed
+RIVAL_RETURNS = 2.0  # the same of one whose connection is closed
 RIVAL_SETTLES = 0.5  # seconds in which something may still come that a host has sent before it died
 
 
@@ -381,7 +381,10 @@ class Leader(ConnectedRoster):
 
     def _judge_rival(self, host: Host, rival: Rival, now: float) -> None:
         """Decides which of two processes with one name is alive: the first is where anything has come from it since."""
-        if now - host.since > (RIVAL_RETURNS if host.link is None else RIVAL_SECONDS):
+        if not rival.link.peer_is_there():
+            host.rival = None
+            rival.link.close()
+        elif now - host.since > (RIVAL_RETURNS if host.link is None else RIVAL_SECONDS):
             host.rival = None
             self._replace(host, rival.link, rival.claim, rival.address, now)
         elif host.seen > rival.since + RIVAL_SETTLES:
@@ -410,7 +413,7 @@ class Leader(ConnectedRoster):
         else:
             if not host.settled:
                 self._lose(host, now, STARTED_AGAIN)
-            self._stop(host.name, host.lost_how or "was started again", interrupted=False)
+                self._stop(host.name, STARTED_AGAIN, interrupted=False)
             host.outside = True
         self._connect(host, link, claim, address, now)
 

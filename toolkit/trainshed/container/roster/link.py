@@ -121,6 +121,15 @@ class Link:
         self._searched = len(self._in)
         return len(self._in) <= LONGEST
 
+    def peer_is_there(self) -> bool:
+        """Whether the other side has not closed the connection; reads nothing."""
+        try:
+            return bool(self.socket.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Closes the connection; safe to call again."""
         if self.open:

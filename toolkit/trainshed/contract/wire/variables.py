@@ -116,9 +116,9 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         ROSTER_TOKEN,
-        "the runner (Slurm, Kubernetes) or the environment",
+        "the runner, for several hosts; or the environment",
         "`train`, the sshd of our images",
-        "secret that all hosts of a job share, so that other jobs' hosts are refused",
+        "secret that all hosts of a job share, by which they know each other",
     ),
     (
         RUN_ID,
