@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from support.roster_network import Network
+from trainshed.base.errors import ClusterError
 from trainshed.container.roster import addresses
 from trainshed.container.roster.addresses import EVERYWHERE, to_listen_on
+from trainshed.container.roster.leader import Leader
 from trainshed.contract.cluster import Cluster
 
 
@@ -53,3 +56,27 @@ def test_the_addresses_of_loopback_are_found_by_its_name() -> None:
     from trainshed.machine.network import addresses_of
 
     assert "127.0.0.1" in addresses_of("lo") and addresses_of("none0") == []
+
+
+def test_an_address_that_cannot_be_used_is_not_needed_beside_another_one() -> None:
+    net = Network(2)
+    leader = net.node(0).roster
+    assert isinstance(leader, Leader)
+    leader.addresses = ("203.0.113.9", "127.0.0.1")
+    try:
+        net.to_the_end()
+        assert [node.verdict for node in net.nodes] == [None, None]
+    finally:
+        net.close()
+
+
+def test_a_port_that_cannot_be_used_on_any_address_is_an_error() -> None:
+    net = Network(2)
+    leader = net.node(0).roster
+    assert isinstance(leader, Leader)
+    leader.addresses = ("203.0.113.9", "203.0.113.10")
+    try:
+        with pytest.raises(ClusterError, match=f"port {net.port}, on which the other hosts find this one, cannot be used"):
+            next(leader.joining(1.0))
+    finally:
+        net.close()

@@ -81,7 +81,11 @@ class Door:
         """
         try:
             for address in addresses:
-                self._listeners.append(_listener(address, port, backlog=len(self._names) + BACKLOG))
+                try:
+                    self._listeners.append(_listener(address, port, backlog=len(self._names) + BACKLOG))
+                except OSError as error:  # one that is not ready, or is switched off, is not needed beside others
+                    if error.errno != errno.EADDRNOTAVAIL or (address == addresses[-1] and not self._listeners):
+                        raise
         except OSError as error:
             self.close()
             raise ClusterError(
