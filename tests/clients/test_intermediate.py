@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.own_s3 import BUCKET, keys, own_s3
 from trainshed.container import intermediate
 from trainshed.container.intermediate.inotify import Watch
 from trainshed.container.intermediate.uploader import Uploader
@@ -139,3 +140,33 @@ def test_a_folder_that_is_there_is_somebody_elses(job_tree: Any) -> None:
     job_tree.configure(hyperparameters={"sagemaker_s3_output": "s3://b/out"})
     (job_tree.base / "output/intermediate").mkdir(parents=True)
     assert intermediate.destination(job_tree.read()) == ""
+
+
+WRITES = """\
+import os
+folder = os.environ["SM_OUTPUT_INTERMEDIATE_DIR"]
+open(folder + "/first", "w").write("1")
+os.makedirs(folder + "/deep")
+open(folder + "/deep/second", "w").write("22")
+"""
+
+
+def test_a_job_whose_intermediate_output_does_not_arrive_has_failed(job_tree: Any) -> None:
+    job_tree.code("train.py", WRITES)
+    job_tree.configure(hyperparameters={"sagemaker_s3_output": f"s3://{BUCKET}/out"})
+    nowhere = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1", "AWS_DEFAULT_REGION": "us-east-1"}
+    keys_of_nobody = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
+    done = job_tree.train(SAGEMAKER_PROGRAM="train.py", TRAINING_JOB_NAME="job", **nowhere, **keys_of_nobody)
+
+    assert done.status == 1, done.output
+    assert job_tree.failure.startswith("ResultError: the script succeeded, but files of the intermediate output")
+    assert "first cannot be uploaded" in done.stderr and "Reporting training FAILURE" in done.stderr
+
+
+def test_a_job_whose_intermediate_output_arrives_succeeds(job_tree: Any) -> None:
+    job_tree.code("train.py", WRITES)
+    job_tree.configure(hyperparameters={"sagemaker_s3_output": f"s3://{BUCKET}/out"})
+    with own_s3() as environment:
+        done = job_tree.train(SAGEMAKER_PROGRAM="train.py", TRAINING_JOB_NAME="job", **environment)
+        assert done.status == 0, done.output
+        assert keys(environment, "out/job/output/intermediate/") == ["deep/second", "first"]

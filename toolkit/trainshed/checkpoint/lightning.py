@@ -53,7 +53,9 @@ def install(module: ModuleType) -> None:
                 path = guard.newest()
                 call.arguments["ckpt_path"] = path and f"{path}/{FILE}"
                 if path and "weights_only" in signature.parameters and call.arguments.get("weights_only") is None:
-                    call.arguments["weights_only"] = False  # callbacks may keep any objects; trainshed has sealed the file
+                    # Callbacks may keep any objects. The seal tells damage, not forgery: whoever may write to the checkpoint
+                    # folder runs code here, as in any folder that a Trainer is told to resume from.
+                    call.arguments["weights_only"] = False
             else:
                 say(f"the script resumes from {call.arguments['ckpt_path']} by itself")
             connector._sigterm_notifier_fn = lambda *_: None

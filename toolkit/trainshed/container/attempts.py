@@ -110,8 +110,24 @@ class Attempts:
         self._notices.close()
         self._keep_compile_cache()
         if uploads:
-            self._finish_uploads(uploads, stopped=bool(result.outcome.stop_signal))
+            stopped = bool(result.outcome.stop_signal)
+            missing = self._finish_uploads(uploads, stopped)
+            if missing and not stopped and result.failure is None and result.interruption is None:
+                return result.replace(failure=self._lost(missing))
         return result
+
+    def _lost(self, missing: str) -> Failure:
+        """The failure of a script that succeeded, but whose results did not get where they were to go."""
+        from trainshed.base.errors import EXIT_USER
+        from trainshed.contract.outcome import Failure
+
+        return Failure(
+            kind="ResultError",
+            summary=f"the script succeeded, but {missing}",
+            exit_code=EXIT_USER,
+            hint="the lines above say why; the files are in output/intermediate of this container",
+            host=self._planned.cluster.current_host,
+        ).masked(self._voice.mask)
 
     # --- one attempt ------------------------------------------------------------------------------
 
@@ -210,10 +226,12 @@ class Attempts:
 
         return start(self._planned.job, self._environ, self._voice.say)
 
-    def _finish_uploads(self, uploads: Uploads, stopped: bool) -> None:
+    def _finish_uploads(self, uploads: Uploads, stopped: bool) -> str:
+        """What did not get to S3, "" if nothing is missing."""
         try:
             with stop_raises("while the intermediate output was being uploaded"):
-                uploads.finish(stopped)
+                return uploads.finish(stopped)
         except Interrupted as error:  # how the script ended stands
             uploads.give_up()
             self._voice.say(f"the upload of the intermediate output was cancelled: {error}")
+            return ""

@@ -47,11 +47,14 @@ class Uploads:
         """The uploader, which is not a process of the script."""
         return self.process.pid
 
-    def finish(self, stopped: bool) -> None:
+    def finish(self, stopped: bool) -> str:
         """Waits until all that was written is uploaded, or for as long as there is; the uploader is gone afterwards.
 
         Args:
             stopped: whether somebody wants the job to end.
+
+        Returns:
+            What is not on S3 that should be, "" if nothing is missing or nothing could be uploaded from the start.
         """
         import subprocess
 
@@ -61,8 +64,8 @@ class Uploads:
         limit = STOPPED_SECONDS if stopped else LAST_SECONDS
         while True:
             try:
-                self.process.wait(0.2)
-                return
+                status = self.process.wait(0.2)
+                return "files of the intermediate output could not be uploaded" if status not in (0, 1) else ""
             except subprocess.TimeoutExpired:
                 now = time.monotonic()
             if now - start > limit:
@@ -72,6 +75,7 @@ class Uploads:
                 self.say(f"uploading the last of the intermediate output ({now - start:.0f} s of {limit:.0f} s)")
         self.give_up()
         self.say("the upload of the intermediate output did not finish in time and was cancelled")
+        return f"the intermediate output was not uploaded within {limit:.0f} s"
 
     def give_up(self) -> None:
         """Ends the uploader at once."""

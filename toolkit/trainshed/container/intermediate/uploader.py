@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 from trainshed.base import s3
 
@@ -17,8 +18,12 @@ from .inotify import Watch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     Put = Callable[[str, str, str], None]  # path, bucket, key
+
+
+MISSING = 3  # exit status: some files have not been uploaded
 
 
 class Uploader:
@@ -54,15 +59,24 @@ class Uploader:
         self.done[path] = state
         return True
 
-    def rest(self) -> None:
-        """Everything that is not there yet, or has changed."""
+    def rest(self) -> int:
+        """Everything that is not there yet, or has changed; how many files did not get there."""
+        missing = 0
         for folder, _, names in os.walk(self.folder):
             for name in sorted(names):
-                self.upload(f"{folder}/{name}", again=True)
+                missing += not self.upload(f"{folder}/{name}", again=True)
+        return missing
+
+
+def _put(client: Any, path: str, bucket: str, key: str) -> None:
+    """Uploads a file and compares what has arrived. Raises OSError and boto3's errors."""
+    if problem := s3.upload_verified(client, path, bucket, key):
+        raise OSError(problem)
 
 
 def main(folder: str, uri: str) -> int:
-    """Watches and uploads until standard input ends; 1 where nothing can be uploaded at all."""
+    """Watches and uploads until standard input ends; 1 where nothing can be uploaded at all, `MISSING` where files are
+    not there in the end."""
     try:
         watch = Watch(folder)
         print("watching", flush=True)
@@ -73,14 +87,13 @@ def main(folder: str, uri: str) -> int:
     except Exception as error:
         say(f"warning: intermediate output stays in this container: {s3.explain(error)}")
         return 1
-    uploader = Uploader(folder, uri, client.upload_file, say)
+    uploader = Uploader(folder, uri, partial(_put, client), say)
     over = False
     while not over:
         over = watch.wait(0)
         for path in watch.take():
             uploader.upload(path)
-    uploader.rest()
-    return 0
+    return MISSING if uploader.rest() else 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from trainshed.base.errors import EXIT_SUCCESS, visible
 from trainshed.contract.outcome import read_own_failure, write_failure, write_success
 from trainshed.contract.wire.checkpoint_trouble import take
 
+from .results import remarks
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainshed.base.voice import Voice
@@ -47,6 +49,8 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
     elif interruption:
         voice.say(interruption.line())
     else:
+        for remark in remarks(paths.model):
+            voice.say(f"warning: {remark}")
         voice.say("Reporting training SUCCESS")
     return exit_code
 
