@@ -137,7 +137,7 @@ def _extract(engine: Engine, source: str, target: str, run: Run, host: str, brou
             unpack(archive, aside, left_out)
             if left_out:
                 names = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" if len(left_out) > 3 else "")
-                brought.notes.append(f"left in {source.removesuffix('/.')}: {names}")
+                brought.notes.append(f"left out of what came from {source.removesuffix('/.')}: {names}")
             _merge(aside, target, target, host, brought)
         except OSError as error:
             raise TrainshedError(f"{target}: {error.strerror}") from error
