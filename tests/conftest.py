@@ -75,6 +75,7 @@ ONE_WORKER = {
     "jobs/compiler/test_compiled_jobs.py": "a compile cache",
     "jobs/entrypoints/": "trained models",
     "jobs/program/test_requirements.py": "a virtual environment",
+    "jobs/parallel/trust/": "ranks, which run all cases",
     "jobs/runner/test_s3.py": "a server",
     "jobs/checkpoint/test_copies.py": "a process that forks ranks",
     "jobs/checkpoint/test_parts.py": "a process that forks ranks",

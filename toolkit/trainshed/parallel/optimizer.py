@@ -33,6 +33,7 @@ class PipelineOptimizer(torch.optim.Optimizer):
         self.scaler = scaler
         self._update = _Update(self)
         self._unscaled = False
+        self._owners: dict[int, int] = {}
         session.optimizer = self
 
     def __getattr__(self, name: str) -> Any:
@@ -105,23 +106,34 @@ class PipelineOptimizer(torch.optim.Optimizer):
         """ZeRO-1: each replica updates its share of the parameters, has optimizer state for that alone, and sends it."""
         held = session.holding.parameters if session.holding is not None else {}
         local = {id(parameter) for parameter in held.values()}
-        every = [p for group in self.optimizer.param_groups for p in group["params"]]
-        trained = [p for p in every if p.requires_grad and id(p) in local]  # with or without a gradient: owners never change
-        loads = [0] * len(grid.replica_ranks)
-        owner: dict[int, int] = {}
-        for number in sorted(range(len(trained)), key=lambda n: (-trained[n].numel(), n)):
-            owner[number] = loads.index(min(loads))
-            loads[owner[number]] += trained[number].numel()
-        kept = {number: p.grad for number, p in enumerate(trained) if owner[number] != grid.place.replica}
-        for number in kept:
-            trained[number].grad = None
+        every = [p for group in self.optimizer.param_groups for p in group["params"] if id(p) in local]
+        owners = self._share_out(every, len(grid.replica_ranks))
+        trained = [p for p in every if p.requires_grad or p.grad is not None]
+        owner = [owners[id(p)] for p in trained]
+        others = [p for p in every if owners[id(p)] != grid.place.replica]
+        kept = [p.grad for p in others]
+        for parameter in others:
+            parameter.grad = None
         result = self.optimizer.step()
-        for number, gradient in kept.items():
-            trained[number].grad = gradient
+        for parameter, gradient in zip(others, kept, strict=True):
+            parameter.grad = gradient
         with torch.no_grad():
             for number, parameter in enumerate(trained):
                 dist.broadcast(parameter.data, src=grid.replica_ranks[owner[number]], group=grid.replica_group)
         return result
+
+    def _share_out(self, parameters: list[torch.Tensor], replicas: int) -> dict[int, int]:
+        """`id` of each parameter -> the replica that updates it. For good, for that one has the state, whatever is frozen
+        or added later."""
+        loads = [0] * replicas
+        for parameter in parameters:
+            if id(parameter) in self._owners:
+                loads[self._owners[id(parameter)]] += parameter.numel()
+        fresh = [number for number, parameter in enumerate(parameters) if id(parameter) not in self._owners]
+        for number in sorted(fresh, key=lambda number: (-parameters[number].numel(), number)):
+            owner = self._owners[id(parameters[number])] = loads.index(min(loads))
+            loads[owner] += parameters[number].numel()
+        return self._owners
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ..errors import PipelineError
@@ -19,7 +21,8 @@ _LOST = ("Connection closed", "Connection reset", "peer", "Broken pipe", "Timed 
 
 
 def compare(grid: Grid, mine: str, what: str) -> None:
-    """Makes sure that all ranks of a pipeline have the same `mine`. Collective.
+    """Makes sure that all ranks of a pipeline have the same `mine`. Collective over the pipeline: its replicas may be
+    elsewhere.
 
     Args:
         what: says what a rank that differs did, for the message.
@@ -27,27 +30,56 @@ def compare(grid: Grid, mine: str, what: str) -> None:
     Raises:
         PipelineError: a rank differs.
     """
-    if grid.world == 1:
-        return
-    found: list[Any] = [None] * grid.world
-    dist.all_gather_object(found, mine, group=grid.control_group)
-    leader = grid.pipeline_ranks[0]
-    different = [rank for rank in grid.pipeline_ranks if found[rank] != found[leader]]
+    found = _gathered(grid, mine)
+    different = [rank for rank, other in zip(grid.pipeline_ranks, found, strict=True) if other != found[0]]
     if different:
         raise PipelineError(
-            f"rank {different[0]} {what} than rank {leader} of the same pipeline",
+            f"rank {different[0]} {what} than rank {grid.pipeline_ranks[0]} of the same pipeline",
             hint="all ranks of one pipeline need the same data and model: split data by dp_rank() of dp_size()",
         )
 
 
-def check_gradients(grid: Grid, cut: Cut, sync: GradientSync, inseparable: Mapping[int, Inseparable]) -> None:
-    """After the first step of a shape: every parameter that the record says is trained has a gradient. Collective.
+def agree_with_replicas(grid: Grid, mine: bytes, what: str) -> None:
+    """Makes sure that the ranks that hold the same stages have the same `mine`. Collective over the replicas.
+
+    Raises:
+        PipelineError: they differ, on all of them.
+    """
+    if len(grid.replica_ranks) > 1:
+        _alike(grid.replica_group, mine, f"the replicas differ in {what}")
+
+
+def same_everywhere(grid: Grid, mine: bytes, what: str) -> None:
+    """Makes sure that all ranks have the same `mine`. Collective.
+
+    Raises:
+        PipelineError: they differ, on all of them.
+    """
+    if grid.world > 1:
+        _alike(grid.control_group, mine, f"the ranks differ in {what}")
+
+
+def _alike(group: dist.ProcessGroup, mine: bytes, problem: str) -> None:
+    number = int.from_bytes(hashlib.sha256(mine).digest()[:7], "big")
+    most = torch.tensor([number, -number])
+    dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+    if most[0] != -most[1]:
+        raise PipelineError(problem, hint="do the same on all ranks, before the same step")
+
+
+def check_gradients(
+    grid: Grid, cut: Cut, sync: GradientSync, inseparable: Mapping[int, Inseparable], *, measured: bool
+) -> None:
+    """After the first step of a shape: every parameter that the record says is trained has a gradient. Collective over the
+    pipeline.
 
     Args:
         inseparable: stage -> why it does not split its backward; rank 0 prints them.
+        measured: whether all values were real when the forward was recorded. Otherwise a module that decides by values may
+            have gone another way, and only modules none of whose parameters got a gradient count.
 
     Raises:
-        PipelineError: on all ranks, if a parameter of one of them has no gradient, or one of another shape.
+        PipelineError: on all ranks of the pipeline, if a parameter of one of them has no gradient, or one of another shape.
     """
     users = cut.users()
     here = grid.place.pipeline
@@ -59,6 +91,8 @@ def check_gradients(grid: Grid, cut: Cut, sync: GradientSync, inseparable: Mappi
         and sync.parameters[name].grad is None
         and {stage % ranks for stage in users.get(name, ())} == {here}
     ]
+    if not measured:
+        missing = _wholly_missing(cut, sync, set(missing))
     wrong = [
         name
         for name, parameter in sync.parameters.items()
@@ -69,11 +103,10 @@ def check_gradients(grid: Grid, cut: Cut, sync: GradientSync, inseparable: Mappi
         stage: (error.reason, sorted(names_of[id(p)] for p in error.parameters if id(p) in names_of))
         for stage, error in inseparable.items()
     }
-    found: list[Any] = [None] * grid.world
-    dist.all_gather_object(found, (missing + wrong, whole), group=grid.control_group)
+    found = _gathered(grid, (missing + wrong, whole))
     lines = [
         f"rank {rank}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-        for rank, (names, _) in enumerate(found)
+        for rank, (names, _) in zip(grid.pipeline_ranks, found, strict=True)
         if names
     ]
     if grid.rank == 0:
@@ -86,19 +119,36 @@ def check_gradients(grid: Grid, cut: Cut, sync: GradientSync, inseparable: Mappi
         )
 
 
+def _wholly_missing(cut: Cut, sync: GradientSync, missing: set[str]) -> list[str]:
+    """Those of the missing parameters whose events have trained nothing else here."""
+    excused: set[str] = set()
+    for event in cut.trace.events:
+        trained = [name for name in event.parameters if name in sync.parameters and sync.parameters[name].grad is not None]
+        if trained:
+            excused.update(event.parameters)
+    return sorted(missing - excused)
+
+
 def report(grid: Grid, plan: Plan, seconds: float, microbatches: int, busy: Mapping[int, list[float]]) -> None:
-    """Rank 0 prints what a step took beside what was planned. Collective.
+    """Rank 0 prints what a step took beside what was planned. Collective over the pipeline.
 
     Args:
         seconds: what the step took.
         busy: stage -> [forward, backward] seconds, summed over microbatches.
     """
     mine = [(stage, 1e3 * f / microbatches, 1e3 * b / microbatches) for stage, (f, b) in busy.items()]
-    found: list[Any] = [None] * grid.world
-    dist.all_gather_object(found, mine if grid.place.replica == 0 else [], group=grid.control_group)
+    found = _gathered(grid, mine)
     if grid.rank == 0:
         for line in comparison_lines(plan, 1e3 * seconds, [entry for part in found for entry in part]):
             print(line, flush=True)
+
+
+def _gathered(grid: Grid, mine: Any) -> list[Any]:
+    """What each rank of the pipeline gives, in order."""
+    found: list[Any] = [mine] * len(grid.pipeline_ranks)
+    if len(found) > 1:
+        dist.all_gather_object(found, mine, group=grid.pipeline_group)
+    return found
 
 
 def explain(error: Exception, rank: int) -> Exception:

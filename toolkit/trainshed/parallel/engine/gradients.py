@@ -1,8 +1,9 @@
 """Sums gradients: over the stages that share a parameter, then over the replicas.
 
 The replicas' sum of a bucket starts as soon as the last microbatch's backward has completed it, while the backward goes
-on. Buckets go out in one fixed order on all ranks. Gradients of earlier steps (accumulation) are set aside first, so that
-nothing is summed twice.
+on. All trained parameters are in the buckets, and the buckets go out in one fixed order, whatever a replica's own batch made
+it compute: who has no gradient adds zeros. Gradients of earlier steps (accumulation) are set aside first, so that nothing is
+summed twice.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ class _Bucket:
 class GradientSync:
     """Gradients of this rank's parameters.
 
-    parameters: name -> parameter, all that this rank holds and trains.
+    parameters: name -> parameter, all that this rank holds.
     shared: name -> pipeline ranks that hold it, where there are several.
+    usual: names that the first step trained on some replica; the others go last, for a sum waits for all of its parameters.
     overlap: whether to sum buckets during the backward.
     """
 
     grid: Grid
     parameters: Mapping[str, nn.Parameter]
     shared: Mapping[str, tuple[int, ...]]
+    usual: frozenset[str]
     overlap: bool = True
     bucket_bytes: int = BUCKET_BYTES
+    _trained: list[str] = field(default_factory=list)
     _before: dict[str, torch.Tensor] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
     _expected: dict[str, int] = field(default_factory=dict)
@@ -64,7 +68,9 @@ class GradientSync:
                 recorded loss depends on.
         """
         self._before, self._expected = {}, dict(expected)
-        for name, parameter in self.parameters.items():
+        self._trained = [name for name, parameter in self.parameters.items() if parameter.requires_grad]
+        for name in self._trained:
+            parameter = self.parameters[name]
             if parameter.grad is not None:
                 self._before[name], parameter.grad = parameter.grad, None
         if self.replicas > 1 and self.overlap:
@@ -83,7 +89,8 @@ class GradientSync:
     def finish(self) -> None:
         """After the backward: all sums done, gradients of earlier steps added again."""
         self.abandon()
-        for name, parameter in self.parameters.items():
+        for name in self._trained:
+            parameter = self.parameters[name]
             # For what a later stage has detached torch sends zeros; one process would have no gradient. (A parameter that
             # the recorded loss did not depend on may have a real one, where values decide what is computed.)
             if name not in self._expected and parameter.grad is not None and not parameter.grad.count_nonzero():
@@ -101,12 +108,14 @@ class GradientSync:
     def _make_buckets(self) -> None:
         self._counts, self._launched = {}, 0
         self._buckets, self._bucket_of = [], {}
-        size, kind = 0, None
-        for name in reversed([name for name in self.parameters if name in self._expected and name not in self.shared]):
+        size = 0
+        kind: Any = None
+        own = [name for name in reversed(self._trained) if name not in self.shared]
+        for name in sorted(own, key=lambda name: name not in self.usual):
             parameter = self.parameters[name]
-            if not self._buckets or size > self.bucket_bytes or kind != parameter.dtype:
+            if not self._buckets or size > self.bucket_bytes or kind != (parameter.dtype, name in self.usual):
                 self._buckets.append(_Bucket([]))
-                size, kind = 0, parameter.dtype
+                size, kind = 0, (parameter.dtype, name in self.usual)
             self._buckets[-1].names.append(name)
             self._bucket_of[name] = self._buckets[-1]
             size += parameter.numel() * parameter.element_size()
@@ -122,7 +131,7 @@ class GradientSync:
                     f"the gradient of {name!r} changed after it was sent",
                     hint="pass overlapping_allreduce=False to PipelineModel",
                 )
-            if self._counts[name] == self._expected[name]:
+            if self._counts[name] == self._expected.get(name):
                 bucket.waiting -= 1
                 self._launch_ready()
 
@@ -146,7 +155,7 @@ class GradientSync:
     def _sum_shared(self) -> None:
         groups = self.grid.subgroups([])
         for members in sorted(set(self.shared.values())):
-            names = [name for name, ranks in self.shared.items() if ranks == members and name in self.parameters]
+            names = [name for name, ranks in self.shared.items() if ranks == members and name in self._trained]
             if names and self.grid.place.pipeline in members:
                 self._sum_flat(names, groups[members], 1)
 
@@ -178,7 +187,7 @@ class GradientSync:
         while self._launched < len(buckets):
             self._launch(buckets[self._launched])
         covered = [name for bucket in buckets for name in bucket.names]
-        rest = [name for name in self.parameters if name not in set(covered)]
+        rest = [name for name in self._trained if name not in set(covered)]
         if rest:
             self._sum_flat(rest, self.grid.replica_group, self.replicas)
         if not covered:
@@ -191,3 +200,12 @@ class GradientSync:
             if bucket.flat is not None:
                 self._put(bucket.names, bucket.flat, [somewhere[name] for name in bucket.names], self.replicas)
         self._buckets = []
+
+
+def reached_by_replicas(grid: Grid, mine: frozenset[str]) -> frozenset[str]:
+    """Names that one of the ranks with these stages has. Collective over the replicas."""
+    if len(grid.replica_ranks) == 1:
+        return mine
+    found: list[Any] = [None] * len(grid.replica_ranks)
+    dist.all_gather_object(found, mine, group=grid.replica_group)
+    return frozenset().union(*found)

@@ -17,10 +17,10 @@ from ..record.subject import Backward, Subject
 from ..replay.gates import UnitGates
 from .batch import Microbatch, facts
 from .checking import compare
-from .gradients import GradientSync
+from .gradients import GradientSync, reached_by_replicas
 from .holding import Holding
 from .placement import Hollow, broadcast_state, place
-from .planning import agree_on_plan, write_only
+from .planning import agree_on_plan, from_leader, write_only
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, cut
 from .stage import Frame, StageModule
@@ -31,6 +31,7 @@ class Prepared:
     """All that a step with inputs of one shape needs.
 
     expected: parameter -> how often the backward adds to its gradient on this rank.
+    measured: whether all parameters were here when the forward was recorded.
     checked: whether the gradients of a step were checked.
     """
 
@@ -39,6 +40,7 @@ class Prepared:
     schedule: Schedule
     training: bool
     expected: dict[str, int]
+    measured: bool
     checked: bool = False
 
 
@@ -72,6 +74,7 @@ class Preparation:
         self.sync: GradientSync | None = None
         self._grid = holding.grid
         self._root = holding.root
+        self._every = list(holding.root.parameters())
         self._attach = attach
         self._planned = planned
         self._pins = pins
@@ -88,7 +91,8 @@ class Preparation:
             PlanError: there is no plan, or it does not fit what was recorded.
         """
         root = self._root
-        key = (function, len(microbatches), root.training, torch.is_grad_enabled(), facts(microbatches[0]))
+        modes = (root.training, torch.is_grad_enabled(), self._trained())
+        key = (function, len(microbatches), modes, facts(microbatches[0]))
         if key not in self._shapes:
             odd = [number for number, microbatch in enumerate(microbatches) if facts(microbatch) != key[-1]]
             if odd:
@@ -100,6 +104,14 @@ class Preparation:
             subject = Subject(root, function, self._attach, args, kwargs, self._grid.device)
             self._shapes[key] = self._record(subject, len(microbatches))
         return self._shapes[key]
+
+    def alike(self) -> tuple[bytes, str]:
+        """What all replicas must have in common before they meet in sums, and its name."""
+        buffers = [(tuple(buffer.shape), buffer.dtype) for buffer in self._root.buffers()]
+        return self._trained() + repr(buffers).encode(), "which parameters are trained, or in the shapes of their buffers"
+
+    def _trained(self) -> bytes:
+        return bytes(parameter.requires_grad for parameter in self._every)
 
     def _record(self, subject: Subject, microbatches: int) -> Prepared:
         if self._planned is not None:
@@ -119,24 +131,26 @@ class Preparation:
         if trace.atomic:
             name, reason = next(iter(trace.atomic.items()))
             raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
-        compare(self._grid, trace.fingerprint(), "recorded another forward")
-        shape = cut(trace, self.plan, exact=first)
+        compare(self._grid, trace.fingerprint() + self._trained().hex(), "recorded another forward")
+        # The plan is that of the first replica's microbatch; another one's may call a module more or less often.
+        shape = cut(trace, self.plan, exact=first and self._grid.place.replica == 0)
         if first:
             self._settle(shape, self.plan)
         self._check_local(shape)
-        return self._build(shape, microbatches)
+        return self._build(shape, microbatches, measured=first)
 
     def _settle(self, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""
         grid, root = self._grid, self._root
         ranks = len(grid.pipeline_ranks)
-        placement = place(root, shape, ranks)
+        placement = from_leader(grid, lambda: place(root, shape, ranks))
         local = set(placement.local(grid.place.pipeline))
         shared = placement.shared()
         grid.subgroups(list(shared.values()))
         self._hollow.give_up(root, local, grid.device)
-        trained = {name: p for name, p in root.named_parameters() if name in local and p.requires_grad}
-        self.sync = GradientSync(grid, trained, shared, self._overlap, self._bucket_bytes)
+        held = {name: parameter for name, parameter in root.named_parameters() if name in local}
+        usual = reached_by_replicas(grid, shape.trace.reached & held.keys())
+        self.sync = GradientSync(grid, held, shared, usual, self._overlap, self._bucket_bytes)
         homes: dict[str, int] = {}
         for unit in plan.units:
             homes.setdefault(unit.unit, unit.stage % ranks)
@@ -156,7 +170,7 @@ class Preparation:
                         hint="let the first step use all modules, or put the module there with set_partition",
                     )
 
-    def _build(self, shape: Cut, microbatches: int) -> Prepared:
+    def _build(self, shape: Cut, microbatches: int, *, measured: bool) -> Prepared:
         degree = len(self._grid.pipeline_ranks)
         stages = len(shape.starts)
         training = shape.trace.has_backward
@@ -177,4 +191,4 @@ class Preparation:
             for name in shape.trace.reached
             if name in users and any(stage in mine for stage in users[name])
         }
-        return Prepared(shape, modules, schedule, training, expected)
+        return Prepared(shape, modules, schedule, training, expected, measured)

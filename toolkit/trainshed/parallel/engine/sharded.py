@@ -2,6 +2,10 @@
 
 Each block of a list of blocks is one unit, which is gathered when it runs; all other parameters are another unit. torch
 averages gradients after each microbatch, so that a rank never holds all of them.
+
+A gather needs all ranks. A list is therefore divided only if every rank has run each of its blocks for its first
+microbatch, and the ranks compare after each forward which blocks they ran. In the sums of gradients a rank takes part with
+zeros where it has not used a parameter.
 """
 
 from __future__ import annotations
@@ -10,15 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from ..errors import PipelineError
+from ..plan.calltree import CallTree
 from ..plan.plan_file import Plan
-from ..record.subject import Backward
+from ..record.subject import Backward, Subject
 from ..tree import map_leaves
 from .batch import Microbatch
+from .checking import same_everywhere
 from .holding import Holding
 from .placement import broadcast_buffers, broadcast_state
 
@@ -57,6 +64,8 @@ class ShardedEngine:
         self._on_shards = on_shards
         self._average = average
         self._buffers = buffers
+        self._ran: list[str] = []
+        self._used: set[int] = set()
         degree = grid.settings.sharded_data_parallel_degree
         if grid.world % degree:
             raise PipelineError(f"sharded_data_parallel_degree = {degree} does not divide {grid.world} ranks")
@@ -64,7 +73,10 @@ class ShardedEngine:
     def run(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
         """What `function` returned for each microbatch. Collective."""
         if not self.holding.partitioned:
-            self._shard()
+            self._shard(function, microbatches[0])
+        same_everywhere(self.grid, self._trained(), "which parameters are trained")
+        without = [parameter for parameter in self.root.parameters() if parameter.grad is None]
+        self._used.clear()
         losses = _Losses()
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
         if self._buffers and self.root.training:
@@ -78,22 +90,77 @@ class ShardedEngine:
                 self._attach(None)
             results.append(map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, result))
             del result
+            same_everywhere(self.grid, repr((self._ran, losses.any)).encode(), f"which blocks they run ({self._ran})")
+            self._ran.clear()
             losses.run(scale)
+        self._forget_unused(without)
         return results
 
-    def _shard(self) -> None:
+    def _trained(self) -> bytes:
+        return bytes(parameter.requires_grad for parameter in self.root.parameters())
+
+    def _forget_unused(self, parameters: list[nn.Parameter]) -> None:
+        """What no rank has used gets no gradient: the zeros of the sum go."""
+        used = torch.tensor([float(id(parameter) in self._used) for parameter in parameters])
+        if len(parameters):
+            dist.all_reduce(used, group=self.grid.control_group)
+        for parameter, somewhere in zip(parameters, used.tolist(), strict=True):
+            if not somewhere:
+                parameter.grad = None
+
+    def _ran_everywhere(self, function: Callable[..., Any], microbatch: Microbatch) -> set[str]:
+        """Modules that every rank runs for its first microbatch."""
+        args, kwargs = microbatch
+        subject = Subject(self.root, function, self._attach, args, kwargs, self.grid.device)
+        with subject.untouched(), torch.no_grad():
+            self._attach(_Losses())
+            try:
+                mine = CallTree(self.root).run(function, *subject.inputs()).names()
+            finally:
+                self._attach(None)
+        found: list[Any] = [None] * self.grid.world
+        dist.all_gather_object(found, mine, group=self.grid.control_group)
+        return set.intersection(*found)
+
+    def _watch(self, name: str, module: nn.Module) -> None:
+        """Notes when the block runs, and fills the gradients that it has not computed."""
+        module.register_forward_pre_hook(lambda _module, _args: self._ran.append(name), prepend=True)
+        state = module._get_fsdp_state()  # type: ignore[operator,union-attr]
+        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
+            if group is not None:
+                group.post_backward = self._filling(group, group.post_backward)
+
+    def _filling(self, group: Any, native: Callable[..., None]) -> Callable[..., None]:
+        def post_backward(*unused: Any) -> None:
+            for one in group.fsdp_params:
+                if not hasattr(one, "_unsharded_param") or not one.unsharded_param.requires_grad:
+                    continue
+                if one.unsharded_param.grad is not None or one.unsharded_accumulated_grad is not None:
+                    self._used.add(id(one.sharded_param))
+                else:
+                    one.unsharded_param.grad = torch.zeros_like(one.unsharded_param)
+            native(*unused)
+
+        return post_backward
+
+    def _shard(self, function: Callable[..., Any], microbatch: Microbatch) -> None:
         names = self.holding.names
         self.root.to(self.grid.device)
         broadcast_state(self.root, self.grid)
+        ran = self._ran_everywhere(function, microbatch)
         world, degree = self.grid.world, self.grid.settings.sharded_data_parallel_degree
         kind = self.grid.device.type
         if world == degree:
             mesh = init_device_mesh(kind, (degree,), mesh_dim_names=("shard",))
         else:
             mesh = init_device_mesh(kind, (world // degree, degree), mesh_dim_names=("replicate", "shard"))
-        for block in blocks(self.root):
+        every = {id(module): name for name, module in self.root.named_modules()}
+        divided = blocks(self.root, ran)
+        for block in divided:
             fully_shard(block, mesh=mesh)
         fully_shard(self.root, mesh=mesh)
+        for module in [*divided, self.root]:
+            self._watch(every[id(module)], module)
         self._on_shards(names, dict(self.root.named_parameters()))
         self.holding.settle()
 
@@ -106,6 +173,11 @@ class _Losses:
         """`model.backward(...)` in the step function."""
         self._given.extend(losses)
 
+    @property
+    def any(self) -> bool:
+        """Whether there are losses."""
+        return bool(self._given)
+
     def run(self, scale: float) -> None:
         """The backward itself, after the step function."""
         given, self._given = self._given, []
@@ -113,8 +185,13 @@ class _Losses:
             (torch.stack([loss.float() for loss in given]).sum() * scale).backward()
 
 
-def blocks(root: nn.Module) -> list[nn.Module]:
-    """The entries of lists and sequences of modules that share no parameter with the rest, outermost lists only."""
+def blocks(root: nn.Module, ran: set[str]) -> list[nn.Module]:
+    """The entries of lists and sequences of modules that share no parameter with the rest, outermost lists only.
+
+    Args:
+        ran: names of modules that run for every microbatch; a list with another entry stays whole.
+    """
+    names = {id(module): name for name, module in root.named_modules()}
     count: dict[int, int] = {}
     for _, parameter in root.named_parameters(remove_duplicate=False):
         count[id(parameter)] = count.get(id(parameter), 0) + 1
@@ -128,13 +205,13 @@ def blocks(root: nn.Module) -> list[nn.Module]:
     found: list[nn.Module] = []
 
     def visit(module: nn.Module) -> None:
-        for child in module.children():
+        for child in [module] if isinstance(module, nn.Sequential) else module.children():
             if isinstance(child, (nn.ModuleList, nn.Sequential)):
-                found.extend(entry for entry in child if alone(entry))
+                entries = [entry for entry in child if alone(entry)]
+                if all(names[id(entry)] in ran for entry in entries):
+                    found.extend(entries)
             else:
                 visit(child)
 
-    visit(nn.ModuleList([root]) if isinstance(root, nn.Sequential) else root)
-    if isinstance(root, nn.Sequential):
-        found = [entry for entry in root if alone(entry)]
+    visit(root)
     return list(dict.fromkeys(found))

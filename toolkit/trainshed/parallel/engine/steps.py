@@ -14,7 +14,7 @@ from ..plan.plan_file import Plan
 from ..record.subject import Backward
 from ..replay import rng
 from .batch import Microbatch, digest
-from .checking import check_gradients, compare, explain, report
+from .checking import agree_with_replicas, check_gradients, compare, explain, report
 from .holding import Holding
 from .outputs import share
 from .placement import broadcast_buffers
@@ -93,8 +93,10 @@ class Engine:
         prepared = self._preparation.prepare(function, microbatches)
         if self.steps < _COMPARED:
             compare(grid, digest(microbatches), "was given another batch")
-        if self._buffers and prepared.training:
-            broadcast_buffers(self._root, grid)
+        if prepared.training:
+            agree_with_replicas(grid, *self._preparation.alike())
+            if self._buffers:
+                broadcast_buffers(self._root, grid)
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
         step = Step(function, microbatches, prepared.training, scale)
         after = self._draw_states(prepared, step)
@@ -148,9 +150,11 @@ class Engine:
             return
         if not prepared.checked:
             prepared.checked = True
-            check_gradients(self._grid, prepared.cut, sync, prepared.schedule.inseparable())
+            inseparable = prepared.schedule.inseparable()
+            check_gradients(self._grid, prepared.cut, sync, inseparable, measured=prepared.measured)
         sync.finish()
         self.steps += 1
-        if self.steps == _REPORTED and self.plan is not None and self._grid.world > 1:
+        several = self._grid.world > 1
+        if self.steps == _REPORTED and self.plan is not None and several and self._grid.place.replica == 0:
             seconds = time.perf_counter() - started
             report(self._grid, self.plan, seconds, len(step.microbatches), step.seconds)

@@ -21,6 +21,10 @@ class Call:
     seconds: float = 0.0
     inside: list[Call] = field(default_factory=list)
 
+    def names(self) -> set[str]:
+        """All modules that were called inside."""
+        return set().union(*({call.name} | call.names() for call in self.inside))
+
 
 class CallTree:
     """Times all module calls of one forward."""

@@ -1,0 +1,105 @@
+"""A table of cases, which ranks that are started once run one after the other."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import trainshed.parallel as pipe
+
+# Modules of this folder with cases, by what goes wrong in them.
+TOPICS = ("replicas",)
+# What a case waits for at most; one that waits longer hangs.
+SECONDS = 8
+
+_CASES: dict[str, tuple[int, Callable[[], None]]] = {}
+
+
+def case(ranks: int) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Puts a function into the table: every one of `ranks` ranks runs it, and it raises where something is wrong."""
+
+    def put(function: Callable[[], None]) -> Callable[[], None]:
+        _CASES[f"{function.__module__.rpartition('.')[2]}:{function.__name__}"] = (ranks, function)
+        return function
+
+    return put
+
+
+def names(ranks: int) -> list[str]:
+    """The cases for that many ranks."""
+    for topic in TOPICS:
+        importlib.import_module(f"trust.{topic}")
+    return [name for name, (count, _) in _CASES.items() if count == ranks]
+
+
+def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
+    """What went wrong in each case on this rank; empty where nothing did. Each case has process groups of its own."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    rank, found = int(os.environ["RANK"]), {}
+    store = dist.TCPStore(address, port, ranks, rank == 0, timeout=timedelta(seconds=300))
+    for name in names(ranks):
+        if only and name not in only:
+            continue
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore(name, store),
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=SECONDS),
+        )
+        torch.manual_seed(0)
+        started = time.monotonic()
+        try:
+            with redirect_stdout(io.StringIO()):
+                _CASES[name][1]()
+            found[name] = ""
+        except Exception:
+            found[name] = traceback.format_exc()[-4000:]
+        print(f"{time.monotonic() - started:.1f} s {name}", flush=True)
+        store.add(f"{name}/ended", 1)
+        _wait(store, f"{name}/ended", ranks)
+        pipe.shutdown()
+        dist.destroy_process_group()
+    return found
+
+
+def _wait(store: dist.TCPStore, key: str, count: int) -> None:
+    while store.add(key, 0) < count:
+        time.sleep(0.005)
+
+
+def begin(**settings: Any) -> Any:
+    """A pipeline whose ranks wait for each other for `SECONDS` at most."""
+    return pipe.init({"timeout_seconds": SECONDS, **settings})
+
+
+def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float = 1e-5) -> None:
+    """Raises where tensors differ, with the names of all that do."""
+    assert found.keys() == expected.keys(), sorted(found.keys() ^ expected.keys())
+    wrong = {
+        name: float((found[name].double() - value.double()).norm() / (value.double().norm() + 1e-12))
+        for name, value in expected.items()
+        if not torch.allclose(found[name].double(), value.double(), rtol=tolerance, atol=tolerance)
+    }
+    assert not wrong, f"relative differences: {wrong}"
+
+
+def refused(action: Callable[[], Any], *words: str) -> str:
+    """The message of the error that `action` ends with; it must have these words."""
+    try:
+        result = action()
+    except pipe.PipelineError as error:
+        text = str(error)
+        assert all(word in text for word in words), text
+        return text
+    raise AssertionError(f"nothing was refused, the result is {result!r}")
