@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings, read_settings, settings_from_environment
@@ -34,7 +36,21 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     else:
         settings = config if isinstance(config, PipelineSettings) else read_settings(config, "init()")
     session.grid = make_grid(settings, torch.device(device) if device is not None else None)
+    _warn_of_hashes(session.grid)
     return session.grid
+
+
+def _warn_of_hashes(grid: Grid) -> None:
+    """Sets of strings have another order on each rank unless all hash alike, which `train` sees to."""
+    found: list[Any] = [None] * grid.world
+    dist.all_gather_object(found, hash("trainshed"), group=grid.control_group)
+    if grid.rank == 0 and len(set(found)) > 1:
+        warnings.warn(
+            "the ranks hash strings differently: a model that walks through a set runs in another order on each rank; "
+            "start all of them with PYTHONHASHSEED=0",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def shutdown() -> None:

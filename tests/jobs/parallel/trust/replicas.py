@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,8 +11,7 @@ from torch import nn
 import trainshed.parallel as pipe
 
 from .table import begin, case, same
-
-State = dict[str, torch.Tensor]
+from .training import adam, check, nothing, one_process, sgd, squared
 
 
 class Experts(nn.Module):
@@ -52,79 +50,6 @@ class Reader(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.middle(self.table(x)).tanh().mean(1))
-
-
-def squared(model: Any, *inputs: torch.Tensor) -> torch.Tensor:
-    loss = model(*inputs).square().mean()
-    model.backward(loss)
-    return loss
-
-
-class Alone(nn.Module):
-    """The same step functions in one process."""
-
-    def __init__(self, module: nn.Module, scale: float) -> None:
-        super().__init__()
-        self.module, self.scale = module, scale
-
-    def forward(self, *args: Any) -> Any:
-        return self.module(*args)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        (loss * self.scale).backward()
-
-
-Batches = Callable[[int, int], tuple[torch.Tensor, ...]]  # (step, replica) -> inputs
-Between = Callable[[int, nn.Module], Any]  # (step, the user's model): before each step
-
-
-def nothing(_step: int, _model: nn.Module) -> None:
-    """Does nothing."""
-
-
-def one_process(
-    build: Callable[[], nn.Module], batches: Batches, replicas: int, parts: int, steps: int, between: Between, optimizer: Any
-) -> State:
-    """The state after training on the batches of all replicas."""
-    torch.manual_seed(3)
-    module = build()
-    model, update = Alone(module, 1 / parts / replicas), optimizer(module.parameters())
-    for number in range(steps):
-        between(number, module)
-        update.zero_grad()
-        for replica in range(replicas):
-            for part in zip(*[value.chunk(parts) for value in batches(number, replica)], strict=True):
-                squared(model, *part)
-        update.step()
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-def sgd(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.5)
-
-
-def adam(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=0.05)
-
-
-def check(
-    build: Callable[[], nn.Module], batches: Batches, *, parts: int = 2, steps: int = 3, between: Between = nothing,
-    optimizer: Any = sgd, tolerance: float = 1e-5, **settings: Any,
-) -> None:  # fmt: skip
-    """Replicas train as one process does with the batches of all."""
-    begin(microbatches=parts, **settings)
-    expected = one_process(build, batches, pipe.dp_size(), parts, steps, between, optimizer)
-    torch.manual_seed(3)
-    module = build()
-    model = pipe.PipelineModel(module)
-    update = pipe.PipelineOptimizer(optimizer(model.parameters()))
-    step = pipe.step(squared)
-    for number in range(steps):
-        between(number, module)
-        update.zero_grad()
-        step(model, *batches(number, pipe.dp_rank()))
-        update.step()
-    same(model.state_dict(), expected, tolerance)
 
 
 def routed_batches(number: int, replica: int) -> tuple[torch.Tensor, ...]:

@@ -394,6 +394,15 @@ def test_our_own_pipeline_is_the_supervisors_whatever_the_image_has(job_tree: An
     assert "sagemaker_mpi_enabled" not in environment["SM_FRAMEWORK_PARAMS"] and "SM_HP_MP_PARAMETERS" not in environment
 
 
+@pytest.mark.parametrize(("users", "ranks"), [({}, "0"), ({"PYTHONHASHSEED": "7"}, "7")])
+def test_a_pipelines_ranks_hash_strings_alike(
+    users: dict[str, str], ranks: str, job_tree: Any, with_mpirun: dict[str, str]
+) -> None:
+    own = {"trainshed_distribution": "pipeline", "sagemaker_program": "train.py", "epochs": "3"}
+    plan = planned(job_tree, own, processes=2, environ={**with_mpirun, **users})
+    assert {process.env["PYTHONHASHSEED"] for process in plan.processes} == {ranks}
+
+
 @pytest.mark.parametrize(("engine", "first"), [("mpi", "mpirun"), ("torchrun", sys.executable)])
 def test_a_pipelines_ranks_are_started_by_whoever_the_job_names(
     engine: str, first: str, job_tree: Any, with_mpirun: dict[str, str]

@@ -52,6 +52,9 @@ def variables(environment: dict[str, str], parameters: dict[str, Any]) -> dict[s
     """
     path = [folder for folder in (environment.get("PYTHONPATH", ""), _COMPAT) if folder]
     values = {"PYTHONPATH": os.pathsep.join(path), VARIABLE: json.dumps(parameters, sort_keys=True)}
+    if not environment.get("PYTHONHASHSEED"):
+        # Models walk through sets of strings: with seeds of their own the ranks would build or run them in other orders.
+        values["PYTHONHASHSEED"] = "0"
     if environment.get("SM_HP_MP_PARAMETERS"):
         framework = json.loads(environment.get("SM_FRAMEWORK_PARAMS") or "{}")
         flagged = {**framework, "sagemaker_mpi_enabled": True}

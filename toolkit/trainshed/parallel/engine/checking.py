@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ from ..grid import Grid
 from ..plan.lines import comparison_lines, whole_lines
 from ..plan.plan_file import Plan
 from .gradients import GradientSync
-from .shape import Cut
+from .shape import Cut, Way
 from .zero_bubble import Inseparable
 
+_ONE_DATA = "all ranks of one pipeline need the same data and model: split data by dp_rank() of dp_size()"
 _LOST = ("Connection closed", "Connection reset", "peer", "Broken pipe", "Timed out", "timed out", "gloo")
 
 
-def compare(grid: Grid, mine: str, what: str) -> None:
+def compare(grid: Grid, mine: str, what: str, hint: str = _ONE_DATA) -> None:
     """Makes sure that all ranks of a pipeline have the same `mine`. Collective over the pipeline: its replicas may be
     elsewhere.
 
@@ -35,7 +36,7 @@ def compare(grid: Grid, mine: str, what: str) -> None:
     if different:
         raise PipelineError(
             f"rank {different[0]} {what} than rank {grid.pipeline_ranks[0]} of the same pipeline",
-            hint="all ranks of one pipeline need the same data and model: split data by dp_rank() of dp_size()",
+            hint=hint,
         )
 
 
@@ -67,32 +68,23 @@ def _alike(group: dist.ProcessGroup, mine: bytes, problem: str) -> None:
         raise PipelineError(problem, hint="do the same on all ranks, before the same step")
 
 
-def check_gradients(
-    grid: Grid, cut: Cut, sync: GradientSync, inseparable: Mapping[int, Inseparable], *, measured: bool
-) -> None:
+def check_gradients(grid: Grid, ways: Sequence[Way], sync: GradientSync, inseparable: Mapping[int, Inseparable]) -> None:
     """After the first step of a shape: every parameter that the record says is trained has a gradient. Collective over the
     pipeline.
 
     Args:
+        ways: that the step's microbatches went; they are marked as checked. Where not all values were real when one was
+            recorded, a module that decides by values may have done something else, and only modules none of whose parameters
+            got a gradient count.
         inseparable: stage -> why it does not split its backward; rank 0 prints them.
-        measured: whether all values were real when the forward was recorded. Otherwise a module that decides by values may
-            have gone another way, and only modules none of whose parameters got a gradient count.
 
     Raises:
         PipelineError: on all ranks of the pipeline, if a parameter of one of them has no gradient, or one of another shape.
     """
-    users = cut.users()
-    here = grid.place.pipeline
-    ranks = len(grid.pipeline_ranks)
-    missing = [
-        name
-        for name in sorted(cut.trace.reached)
-        if name in sync.parameters
-        and sync.parameters[name].grad is None
-        and {stage % ranks for stage in users.get(name, ())} == {here}
-    ]
-    if not measured:
-        missing = _wholly_missing(cut, sync, set(missing))
+    missing: set[str] = set()
+    for way in ways:
+        missing |= _missing(grid, way.cut, sync, measured=way.measured)
+        way.checked = True
     wrong = [
         name
         for name, parameter in sync.parameters.items()
@@ -103,7 +95,7 @@ def check_gradients(
         stage: (error.reason, sorted(names_of[id(p)] for p in error.parameters if id(p) in names_of))
         for stage, error in inseparable.items()
     }
-    found = _gathered(grid, (missing + wrong, whole))
+    found = _gathered(grid, (sorted(missing) + wrong, whole))
     lines = [
         f"rank {rank}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
         for rank, (names, _) in zip(grid.pipeline_ranks, found, strict=True)
@@ -119,14 +111,22 @@ def check_gradients(
         )
 
 
-def _wholly_missing(cut: Cut, sync: GradientSync, missing: set[str]) -> list[str]:
-    """Those of the missing parameters whose events have trained nothing else here."""
-    excused: set[str] = set()
-    for event in cut.trace.events:
-        trained = [name for name in event.parameters if name in sync.parameters and sync.parameters[name].grad is not None]
-        if trained:
-            excused.update(event.parameters)
-    return sorted(missing - excused)
+def _missing(grid: Grid, cut: Cut, sync: GradientSync, *, measured: bool) -> set[str]:
+    """Parameters of this rank alone that have no gradient although the record says that they are trained."""
+    here, ranks, users = grid.place.pipeline, len(grid.pipeline_ranks), cut.users()
+    missing = {
+        name
+        for name in cut.trace.reached
+        if name in sync.parameters
+        and sync.parameters[name].grad is None
+        and {stage % ranks for stage in users.get(name, ())} == {here}
+    }
+    if measured:
+        return missing
+    trained = {name for name, parameter in sync.parameters.items() if parameter.grad is not None}
+    return missing - {
+        name for event in cut.trace.events if trained.intersection(event.parameters) for name in event.parameters
+    }
 
 
 def report(grid: Grid, plan: Plan, seconds: float, microbatches: int, busy: Mapping[int, list[float]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from ..errors import PipelineError, PlanError
 from ..plan.plan_file import Plan
 from ..record.subject import Backward, Subject
 from ..replay.gates import UnitGates
+from ..replay.route import Scout
 from .batch import Microbatch, facts
 from .checking import compare
 from .gradients import GradientSync, reached_by_replicas
@@ -22,26 +23,49 @@ from .holding import Holding
 from .placement import Hollow, broadcast_state, place
 from .planning import agree_on_plan, from_leader, write_only
 from .schedule import Loop, Schedule, TorchSchedule
-from .shape import Cut, cut
+from .shape import Cut, Way, cut
 from .stage import Frame, StageModule
+
+_ONE_ORDER = (
+    "all ranks of one pipeline need the same data, and must build and run the model in one order: "
+    "if it walks through a set, start them with PYTHONHASHSEED=0"
+)
 
 
 @dataclass
 class Prepared:
     """All that a step with inputs of one shape needs.
 
-    expected: parameter -> how often the backward adds to its gradient on this rank.
-    measured: whether all parameters were here when the forward was recorded.
-    checked: whether the gradients of a step were checked.
+    ways: the ways that its microbatches go; more than one where values of the inputs decide.
+    random: whether the forward draws random numbers.
+    mine: stages of this rank.
+    known: what `expected` has found.
     """
 
-    cut: Cut
-    modules: list[StageModule]
+    ways: list[Way]
     schedule: Schedule
     training: bool
-    expected: dict[str, int]
-    measured: bool
-    checked: bool = False
+    random: bool
+    mine: list[int]
+
+    known: dict[tuple[int, ...], dict[str, int]] = field(default_factory=dict)
+
+    def expected(self, taken: list[int]) -> dict[str, int]:
+        """Parameter -> how often the backward adds to its gradient on this rank.
+
+        Args:
+            taken: the way of each microbatch.
+        """
+        key = tuple(sorted(taken))
+        if key not in self.known:
+            found = self.known[key] = {}
+            for number in taken:
+                cut = self.ways[number].cut
+                for name, stages in cut.users().items():
+                    times = sum(1 for stage in stages if stage in self.mine)
+                    if times and name in cut.trace.reached:
+                        found[name] = found.get(name, 0) + times
+        return self.known[key]
 
 
 class Preparation:
@@ -83,8 +107,8 @@ class Preparation:
         self._hollow = Hollow()
         self._shapes: dict[Any, Prepared] = {}
 
-    def prepare(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> Prepared:
-        """What a step needs. Collective where the shape of its inputs is new.
+    def prepare(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> tuple[Prepared, list[int]]:
+        """What a step needs, and the way of each microbatch. Collective where the shape of its inputs or a way is new.
 
         Raises:
             PipelineError: microbatches differ in shape or type; ranks of a pipeline have recorded different forwards.
@@ -100,10 +124,34 @@ class Preparation:
                     f"microbatch {odd[0]} has inputs of another shape or type than microbatch 0",
                     hint="every microbatch of a step must look the same: choose a batch that `microbatches` divides",
                 )
-            args, kwargs = microbatches[0]
-            subject = Subject(root, function, self._attach, args, kwargs, self._grid.device)
-            self._shapes[key] = self._record(subject, len(microbatches))
-        return self._shapes[key]
+            subject = self._subject(function, microbatches[0])
+            self._shapes[key] = self._build([self._record(subject, len(microbatches))], len(microbatches))
+        prepared = self._shapes[key]
+        if not any(way.cut.trace.asks for way in prepared.ways):
+            return prepared, [0] * len(microbatches)
+        taken, ways = [], list(prepared.ways)
+        for microbatch in microbatches:
+            subject = self._subject(function, microbatch)
+            number = self._way(subject, ways)
+            if number == len(ways):
+                ways.append(self._record(subject, len(microbatches)))
+            taken.append(number)
+        if len(ways) > len(prepared.ways):
+            self._shapes[key] = prepared = self._build(ways, len(microbatches))
+        return prepared, taken
+
+    def _subject(self, function: Callable[..., Any], microbatch: Microbatch) -> Subject:
+        args, kwargs = microbatch
+        return Subject(self._root, function, self._attach, args, kwargs, self._grid.device)
+
+    def _way(self, subject: Subject, ways: list[Way]) -> int:
+        """Number of the way that a microbatch goes; one more than there are if it is new. The same on all ranks."""
+        for number, way in enumerate(ways):
+            scout = Scout(way.cut.trace, self.frame.gates, self._grid.device)
+            with subject.untouched(), subject.attached(scout):
+                if scout.follows(subject.function, *subject.inputs()):
+                    return number
+        return len(ways)
 
     def alike(self) -> tuple[bytes, str]:
         """What all replicas must have in common before they meet in sums, and its name."""
@@ -113,7 +161,7 @@ class Preparation:
     def _trained(self) -> bytes:
         return bytes(parameter.requires_grad for parameter in self._every)
 
-    def _record(self, subject: Subject, microbatches: int) -> Prepared:
+    def _record(self, subject: Subject, microbatches: int) -> Way:
         if self._planned is not None:
             write_only(subject, self._planned, self._pins, microbatches)
         first = not self.holding.partitioned
@@ -131,13 +179,13 @@ class Preparation:
         if trace.atomic:
             name, reason = next(iter(trace.atomic.items()))
             raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
-        compare(self._grid, trace.fingerprint() + self._trained().hex(), "recorded another forward")
+        compare(self._grid, trace.fingerprint() + self._trained().hex(), "recorded another forward", _ONE_ORDER)
         # The plan is that of the first replica's microbatch; another one's may call a module more or less often.
         shape = cut(trace, self.plan, exact=first and self._grid.place.replica == 0)
         if first:
             self._settle(shape, self.plan)
         self._check_local(shape)
-        return self._build(shape, microbatches, measured=first)
+        return Way(shape, first)
 
     def _settle(self, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""
@@ -170,25 +218,20 @@ class Preparation:
                         hint="let the first step use all modules, or put the module there with set_partition",
                     )
 
-    def _build(self, shape: Cut, microbatches: int, *, measured: bool) -> Prepared:
+    def _build(self, ways: list[Way], microbatches: int) -> Prepared:
         degree = len(self._grid.pipeline_ranks)
-        stages = len(shape.starts)
-        training = shape.trace.has_backward
+        cuts = [way.cut for way in ways]
+        stages = len(cuts[0].starts)
+        training = cuts[0].trace.has_backward
         mine = [stage for stage in range(stages) if stage % degree == self._grid.place.pipeline]
-        modules = [StageModule(shape, stage, self.frame) for stage in mine]
-        units = {shape.trace.calls[p] for stage in mine for p in range(*shape.range_of(stage))}
+        modules = [StageModule(cuts, stage, self.frame) for stage in mine]
+        units = {cut.trace.calls[p] for cut in cuts for stage in mine for p in range(*cut.range_of(stage))}
         self.frame.local_units = frozenset(units | self.frame.local_units)
-        self.frame.gates.put(shape.trace.units)
+        self.frame.gates.put(cuts[0].trace.units)
         schedule: Schedule
         if stages == 1:
             schedule = Loop(modules[0], microbatches, training)
         else:
             kind, group = self._grid.settings.schedule, self._grid.pipeline_group
             schedule = TorchSchedule(modules, stages, microbatches, kind, training, group)
-        users = shape.users()
-        expected = {
-            name: microbatches * sum(1 for stage in users[name] if stage in mine)
-            for name in shape.trace.reached
-            if name in users and any(stage in mine for stage in users[name])
-        }
-        return Prepared(shape, modules, schedule, training, expected, measured)
+        return Prepared(ways, schedule, training, any(cut.trace.random for cut in cuts), mine)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
 
 from ..errors import PlanError
 from ..plan.plan_file import Plan
@@ -40,6 +43,58 @@ class Cut:
             for name in event.parameters:
                 users.setdefault(name, set()).add(self.stage_at(event.position))
         return {name: frozenset(stages) for name, stages in users.items()}
+
+
+class Sent(NamedTuple):
+    """A tensor that passes between stages: shape as it is sent."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+class Boundary:
+    """What passes from a stage to the next one, whichever way a microbatch goes: room for the values of each way.
+
+    slots: the tensors of every message.
+    numbers: for each way the number of the value in each slot; None in one that this way leaves empty.
+    orders: value -> the order of its dimensions in which it is sent, for each way.
+    """
+
+    def __init__(self, cuts: list[Cut], stage: int) -> None:
+        self.slots: list[Sent] = []
+        self.numbers: list[list[int | None]] = []
+        self.orders: list[dict[int, tuple[int, ...]]] = []
+        for cut in cuts:
+            taken: list[int | None] = [None] * len(self.slots)
+            orders = {}
+            for number in cut.outgoing(stage):
+                meta = cut.trace.values[number].meta
+                order = orders[number] = meta.memory_order()
+                sent = Sent(tuple(meta.shape[dim] for dim in order), meta.dtype, meta.requires_grad)
+                free = (at for at, slot in enumerate(self.slots) if slot == sent and taken[at] is None)
+                at = next(free, len(self.slots))
+                if at == len(self.slots):
+                    self.slots.append(sent)
+                    taken.append(None)
+                taken[at] = number
+            self.numbers.append(taken)
+            self.orders.append(orders)
+        for taken in self.numbers:
+            taken += [None] * (len(self.slots) - len(taken))
+
+
+@dataclass
+class Way:
+    """A recorded forward, cut.
+
+    measured: whether all parameters were here when it was recorded.
+    checked: whether the gradients of a step with it were checked.
+    """
+
+    cut: Cut
+    measured: bool
+    checked: bool = False
 
 
 def cut(trace: Trace, plan: Plan, *, exact: bool) -> Cut:

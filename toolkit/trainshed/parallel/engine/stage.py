@@ -18,7 +18,7 @@ from ..replay import rng
 from ..replay.gates import UnitGates
 from ..replay.replay import StageForward
 from ..tree import map_leaves
-from .shape import Cut
+from .shape import Boundary, Cut
 from .zero_bubble import Inseparable, SplitBackward
 
 
@@ -27,6 +27,7 @@ class Step:
     """What all stages of a rank share during one step.
 
     microbatches: (args, kwargs) of the step function.
+    ways: which of the recorded forwards each microbatch follows.
     states: random state that each microbatch starts from; empty if the forward draws no random numbers.
     results: what the step function returned, by microbatch (last stage only).
     scale: factor of each microbatch's loss.
@@ -35,6 +36,7 @@ class Step:
 
     function: Callable[..., Any]
     microbatches: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    ways: list[int]
     training: bool
     scale: float
     states: list[torch.Tensor] = field(default_factory=list)
@@ -60,25 +62,28 @@ class Frame:
 
 
 class StageModule(nn.Module):
-    """The computation of one stage, from received tensors to tensors to send."""
+    """The computation of one stage, from received tensors to tensors to send.
 
-    def __init__(self, cut: Cut, index: int, frame: Frame) -> None:
+    Args:
+        cuts: the ways that microbatches go.
+    """
+
+    def __init__(self, cuts: list[Cut], index: int, frame: Frame) -> None:
         super().__init__()
-        self.cut, self.index, self.frame = cut, index, frame
-        self.numbers_in, self.numbers_out = cut.incoming(index), cut.outgoing(index)
-        metas = {number: value.meta for number, value in cut.trace.values.items()}
-        self.orders_in = [metas[number].memory_order() for number in self.numbers_in]
-        self.orders_out = [metas[number].memory_order() for number in self.numbers_out]
-        self.is_last = index == len(cut.starts) - 1
-        self.range = cut.range_of(index)
+        self.cuts, self.index, self.frame = cuts, index, frame
+        self.is_last = index == len(cuts[0].starts) - 1
+        self.before = Boundary(cuts, index - 1) if index else None
+        self.after = Boundary(cuts, index) if not self.is_last else None
+        self.ranges = [cut.range_of(index) for cut in cuts]
+        self.random = any(cut.trace.random for cut in cuts)
         self.microbatch = 0
 
     def forward(self, *received: torch.Tensor) -> Any:
         """Runs the current microbatch.
 
         Args:
-            received: values from the previous stage, in the order of `numbers_in`; then the random state, if any is
-                drawn. The first stage gets a number that it does not need.
+            received: the slots of the boundary to the previous stage; then the random state, if any is drawn. The first
+                stage gets a number that it does not need.
         Returns:
             The scaled loss on the last stage, shape (), else the tensors to send.
         """
@@ -95,19 +100,25 @@ class StageModule(nn.Module):
             step.seconds.setdefault(self.index, [0.0, 0.0])[0] += time.perf_counter() - started
 
     def _forward(self, step: Step, received: tuple[torch.Tensor, ...]) -> Any:
-        trace, device = self.cut.trace, self.frame.device
+        way = step.ways[self.microbatch]
+        trace, device = self.cuts[way].trace, self.frame.device
         values = {}
-        if self.index:
-            for number, order, tensor in zip(self.numbers_in, self.orders_in, received, strict=False):
+        if self.before is not None:
+            orders = self.before.orders[way]
+            for number, tensor in zip(self.before.numbers[way], received, strict=False):
+                if number is None:
+                    continue
                 # What is changed in place must be a copy, for the received tensor is where this stage's backward ends.
                 own = tensor.clone() if number in trace.mutated_values else tensor
+                order = orders[number]
                 values[number] = own.permute([order.index(dim) for dim in range(len(order))])
-        if trace.random:
+        if self.random:
             rng.set_state(step.states[self.microbatch] if self.index == 0 else received[-1], device)
         args, kwargs = step.microbatches[self.microbatch]
         if trace.mutates_inputs:
             args, kwargs = map_leaves(_copy, args), map_leaves(_copy, kwargs)
-        forward = StageForward(trace, self.frame.gates, device, *self.range, values, self.numbers_out)
+        wanted = self.cuts[way].outgoing(self.index)
+        forward = StageForward(trace, self.frame.gates, device, *self.ranges[way], values, wanted)
         forward.is_last = self.is_last
         self.frame.attach(forward)
         try:
@@ -115,14 +126,20 @@ class StageModule(nn.Module):
         finally:
             self.frame.attach(None)
         if not self.is_last:
-            return self._outgoing(forward, step)
+            return self._outgoing(forward, step, way)
         step.results[self.microbatch] = map_leaves(_detached, result)
         return self._loss(forward, step)
 
-    def _outgoing(self, forward: StageForward, step: Step) -> tuple[torch.Tensor, ...]:
-        trace, outgoing = self.cut.trace, []
-        for number, order in zip(self.numbers_out, self.orders_out, strict=True):
-            tensor, meta = forward.values.get(number), trace.values[number].meta
+    def _outgoing(self, forward: StageForward, step: Step, way: int) -> tuple[torch.Tensor, ...]:
+        if self.after is None:
+            return ()
+        outgoing = []
+        for number, slot in zip(self.after.numbers[way], self.after.slots, strict=True):
+            if number is None:
+                empty = torch.zeros(slot.shape, dtype=slot.dtype, device=self.frame.device)
+                outgoing.append(empty.requires_grad_(slot.requires_grad and step.training))
+                continue
+            tensor, meta = forward.values.get(number), forward.trace.values[number].meta
             if tensor is None:
                 raise TraceMismatch(f"stage {self.index} did not make value {number} that stage {self.index + 1} needs")
             facts = (tuple(tensor.shape), tensor.dtype)
@@ -133,8 +150,8 @@ class StageModule(nn.Module):
                     f"{tensor.requires_grad}), recorded was {list(meta.shape)} {meta.dtype} ({meta.requires_grad})",
                     hint="shapes between stages must not depend on values: name the module around in `atomic`",
                 )
-            outgoing.append(tensor.permute(order).contiguous())
-        if trace.random:
+            outgoing.append(tensor.permute(self.after.orders[way][number]).contiguous())
+        if self.random:
             outgoing.append(rng.get_state(self.frame.device).to(self.frame.device))
         return tuple(outgoing) or (torch.zeros(1, device=self.frame.device),)
 
@@ -150,25 +167,21 @@ class StageModule(nn.Module):
 
     def examples(self) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """Inputs and outputs without values, for torch's schedules."""
-        trace = self.cut.trace
         state = []
-        if trace.random:
+        if self.random:
             state = [torch.empty(rng.state_size(self.frame.device), dtype=torch.uint8, device="meta")]
 
-        def likeness(numbers: tuple[int, ...], orders: list[tuple[int, ...]]) -> tuple[torch.Tensor, ...]:
-            made = []
-            for number, order in zip(numbers, orders, strict=True):
-                meta = trace.values[number].meta
-                sent = torch.empty([meta.shape[dim] for dim in order], dtype=meta.dtype, device="meta")
-                made.append(sent.requires_grad_(meta.requires_grad))
+        def likeness(boundary: Boundary) -> tuple[torch.Tensor, ...]:
+            slots = boundary.slots
+            made = [torch.empty(s.shape, dtype=s.dtype, device="meta").requires_grad_(s.requires_grad) for s in slots]
             return (*made, *state) or (torch.empty(1, device="meta"),)
 
         inputs: tuple[torch.Tensor, ...] = (torch.empty(1, dtype=torch.int64, device="meta"),)
-        if self.index:
-            inputs = likeness(self.numbers_in, self.orders_in)
+        if self.before is not None:
+            inputs = likeness(self.before)
         outputs: tuple[torch.Tensor, ...] = (torch.empty((), device="meta", requires_grad=True),)
-        if not self.is_last:
-            outputs = likeness(self.numbers_out, self.orders_out)
+        if self.after is not None:
+            outputs = likeness(self.after)
         return inputs, outputs
 
 

@@ -90,7 +90,7 @@ class Engine:
 
     def _step(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
         grid = self._grid
-        prepared = self._preparation.prepare(function, microbatches)
+        prepared, ways = self._preparation.prepare(function, microbatches)
         if self.steps < _COMPARED:
             compare(grid, digest(microbatches), "was given another batch")
         if prepared.training:
@@ -98,7 +98,7 @@ class Engine:
             if self._buffers:
                 broadcast_buffers(self._root, grid)
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
-        step = Step(function, microbatches, prepared.training, scale)
+        step = Step(function, microbatches, ways, prepared.training, scale)
         after = self._draw_states(prepared, step)
         started = time.perf_counter()
         self._run_schedule(prepared, step, after)
@@ -116,7 +116,7 @@ class Engine:
         frame, sync = self._preparation.frame, self._preparation.sync
         frame.step = step
         if prepared.training and sync is not None:
-            sync.begin(prepared.expected)
+            sync.begin(prepared.expected(step.ways))
         try:
             prepared.schedule.run()
         except Exception as error:
@@ -136,7 +136,7 @@ class Engine:
         Returns:
             The state of the generators after the step; None if the forward draws no random numbers.
         """
-        if not prepared.cut.trace.random:
+        if not prepared.random:
             return None
         seed = int(torch.randint(0, 2**62, (1,)))
         device = self._grid.device
@@ -148,10 +148,9 @@ class Engine:
         sync = self._preparation.sync
         if sync is None:
             return
-        if not prepared.checked:
-            prepared.checked = True
-            inseparable = prepared.schedule.inseparable()
-            check_gradients(self._grid, prepared.cut, sync, inseparable, measured=prepared.measured)
+        taken = [prepared.ways[number] for number in dict.fromkeys(step.ways)]
+        if not all(way.checked for way in taken):
+            check_gradients(self._grid, taken, sync, prepared.schedule.inseparable())
         sync.finish()
         self.steps += 1
         several = self._grid.world > 1

@@ -87,8 +87,11 @@ class Recorder:
         random_before = rng.get_state(self.device)
         numbers = tuple(tag[1] for tensor in inputs if (tag := self._tag(tensor)) is not None)
         replicated_inputs = all(self.trace.values[number].replicated for number in numbers)
-        if unit is None and not replicated_inputs and reads_values(name, args, kwargs):
-            self._value_read(name)
+        if unit is None and reads_values(name, args, kwargs):
+            if replicated_inputs:
+                self.trace.asks = True
+            else:
+                self._value_read(name)
         event = Event(name, unit is not None, 0, False, numbers)
         names = self._names_of(unit) if unit is not None else set()
         names |= {self._parameters[id(tensor)] for tensor in inputs if id(tensor) in self._parameters}
@@ -115,6 +118,8 @@ class Recorder:
         self.trace.events.append(event)
         event.mutated = tuple((at, self._mutate(inputs[at], event, index)) for at in mutated)
         event.result = map_leaves(lambda leaf: self._slot(leaf, event, given, inputs), result)
+        # A module without parameters may answer by what the inputs hold, too.
+        self.trace.asks |= event.is_unit and event.replicated and any(slot.kind != "value" for slot in leaves(event.result))
         self._note_region(event)
         return result
 
@@ -231,6 +236,7 @@ class Recorder:
         units = [index for index, event in enumerate(trace.events) if event.is_unit and not event.replicated]
         after_units = units[-1] + 1 if units else 0
         trace.free_from = min([index for index, position, _ in self._free_marks if position < end] + [after_units])
+        trace.decided_from = min([index for index, _, _ in self._free_marks] + [len(trace.events)])
         reached = parameters_reached(self._backward, set())
         trace.reached = frozenset(self._parameters[key] for key in reached if key in self._parameters)
         return trace

@@ -66,17 +66,17 @@ class Subject:
             return traces
 
     def _record_once(self, recorder: Recorder) -> Trace:
-        with self._attached(recorder):
+        with self.attached(recorder):
             return recorder.record(self.function, *self.inputs())
 
     def exercise(self) -> None:
         """Runs one forward and backward and discards the results."""
-        with self.untouched(), self._attached(_Discarding(self.root)):
+        with self.untouched(), self.attached(_Discarding(self.root)):
             args, kwargs = self.inputs()
             self.function(*args, **kwargs)
 
     @contextmanager
-    def _attached(self, handler: Backward) -> Iterator[None]:
+    def attached(self, handler: Backward) -> Iterator[None]:
         """Within the block a forward is no training step, and its `backward` goes to the handler."""
         global _recording
         self.attach(handler)

@@ -112,9 +112,11 @@ class Trace:
     atomic: modules that must not be opened, with the reason: the plan has to be made again with them as units.
     no_cut: position -> reason why no stage may start there.
     free_from: index of the first event from which the last stage runs without being compared with the record.
+    decided_from: index of the first event that may depend on a decision by values that not all stages have.
     reached: parameters that the backward of the recorded losses reaches.
     output: structure of what the step function returned, with value numbers as `Slot`s.
-    backward: numbers of the values given to `backward`; None if it was not called.
+    asks: whether values that every stage has decide what comes next: another microbatch may go another way, of which it
+        needs a record of its own.
     """
 
     units: tuple[str, ...]
@@ -126,11 +128,12 @@ class Trace:
     last_use: dict[int, int] = field(default_factory=dict)
     mutated_values: set[int] = field(default_factory=set)
     free_from: int = 0
+    decided_from: int = 0
     reached: frozenset[str] = frozenset()
     output: Any = None
     has_backward: bool = False
     mutates_inputs: bool = False
-    glue_buffers: bool = False
+    asks: bool = False
 
     @property
     def positions(self) -> int:

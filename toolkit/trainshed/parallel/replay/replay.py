@@ -22,7 +22,7 @@ from ..tree import leaves, map_leaves
 from .gates import UnitGates
 
 
-class _Finished(BaseException):
+class Finished(BaseException):
     """The first event of a later stage; no Exception, so that the user's `except Exception` lets it pass."""
 
 
@@ -65,6 +65,7 @@ class StageForward:
         self.trace = trace
         self.first, self.last = first, last
         self.is_last = last >= trace.positions
+        self.checked_to = trace.free_from  # event from which the last stage is free
         self.values = dict(received)
         self.wanted = frozenset(wanted)
         self.losses: list[torch.Tensor] = []
@@ -90,10 +91,10 @@ class StageForward:
         try:
             with self._gates.kept(self), self._mode:
                 result = function(*args, **kwargs)
-                if not self.is_last or self._next < self.trace.free_from:
+                if not self.is_last or self._next < self.checked_to:
                     raise self._differs("the step function ended", "before its last recorded event")
                 return map_leaves(self._bind, result)
-        except _Finished:
+        except Finished:
             return None
         finally:
             restore()
@@ -145,7 +146,7 @@ class StageForward:
             self._depth -= 1
 
     def _event(self, name: str, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._next >= self.trace.free_from and self.is_last:
+        if self._next >= self.checked_to and self.is_last:
             return self._compute(function, args, kwargs)  # the rest of the forward is this stage's alone
         given = leaves((args, kwargs))
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
@@ -156,7 +157,7 @@ class StageForward:
                 raise self._differs(f"module {name!r}", self._expected(event, numbers))
             return self._untracked(name, function, args, kwargs, event, numbers)
         if not event.replicated and event.position >= self.last:
-            raise _Finished
+            raise Finished
         self._next += 1
         if event.replicated or event.position >= self.first:
             result = self._compute(function, args, kwargs)
