@@ -1,7 +1,12 @@
-"""Gradient clipping and loss scaling over the whole model, of which a rank holds a part."""
+"""Gradient clipping and loss scaling over the whole model, of which a rank holds a part.
+
+Scripts and libraries import torch's functions by name before there is a pipeline, so it is what those functions and torch's
+scaler run inside that becomes ours.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +15,6 @@ from torch import nn
 
 from .session import grid, session
 from .shards import local, whole
-
-_native_clip = nn.utils.clip_grad_norm_
 
 
 def clip_grad_norm_(
@@ -23,69 +26,148 @@ def clip_grad_norm_(
         The norm before clipping, shape ().
     """
     given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    holding = session.holding
-    if holding is None or not holding.partitioned or holding.names.keys().isdisjoint(map(id, given)):
-        return _native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
+    if not _divided() or session.holding is None or session.holding.names.keys().isdisjoint(map(id, given)):
+        with torch.no_grad():
+            norm = _native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
+        return whole(norm)
     if session.optimizer is not None:
         session.optimizer.unscale()
-    if grid().settings.sharded_data_parallel_degree > 1:
-        return whole(_native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach))
+    held = session.holding.parameters
     chosen = {id(parameter) for parameter in given}
-    held = holding.parameters
-    owned = [held[name] for name in holding.owned_names() if id(held[name]) in chosen]
-    gradients = [p.grad.detach() for p in owned if p.grad is not None]
-    device = grid().device
-    infinite = norm_type == float("inf")
-    if infinite:
-        part = torch.stack([g.abs().max() for g in gradients]).max() if gradients else torch.zeros((), device=device)
-    else:
-        norms = [torch.linalg.vector_norm(g, norm_type, dtype=torch.float32) ** norm_type for g in gradients]
-        part = torch.stack(norms).sum() if norms else torch.zeros((), device=device)
-    part = part.to(device).float()
-    dist.all_reduce(part, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=grid().pipeline_group)
-    total = part if infinite else part ** (1.0 / norm_type)
-    if error_if_nonfinite and not torch.isfinite(total):
-        raise RuntimeError(f"the gradients' norm is {total.item()}, which cannot be clipped")
-    factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-    for parameter in held.values():
-        if id(parameter) in chosen and parameter.grad is not None:
-            parameter.grad.mul_(factor.to(parameter.grad.device))
+    mine = {name: p.grad for name, p in held.items() if id(p) in chosen and p.grad is not None}
+    known = session.holding.names
+    others = [p.grad for p in given if id(p) not in known and p.grad is not None]
+    with torch.no_grad():
+        total = _total_norm(mine, others, norm_type, error_if_nonfinite)
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+        for gradient in [*mine.values(), *others]:
+            gradient.mul_(factor.to(gradient.device))
     return total
 
 
-def install_clipping() -> None:
-    """Scripts and trainers call torch's function, which would clip each rank by its own part: it becomes ours."""
-    nn.utils.clip_grad_norm_ = clip_grad_norm_
-    nn.utils.clip_grad.clip_grad_norm_ = clip_grad_norm_
+def get_total_norm(
+    tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> torch.Tensor:
+    """As `torch.nn.utils.get_total_norm`; where the tensors are gradients of the model, with those of all stages.
+
+    Collective over the pipeline for gradients of the model, and for an empty list, for a rank may hold none of them.
+
+    Returns:
+        The norm, shape ().
+    """
+    given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if not _divided() or session.holding is None:
+        return _native_norm(given, norm_type, error_if_nonfinite, foreach)
+    memory = {t.untyped_storage()._cdata for t in given}
+    held = session.holding.parameters
+    mine = {n: p.grad for n, p in held.items() if p.grad is not None and p.grad.untyped_storage()._cdata in memory}
+    if given and not mine:
+        return _native_norm(given, norm_type, error_if_nonfinite, foreach)
+    own = {gradient.untyped_storage()._cdata for gradient in mine.values()}
+    others = [tensor for tensor in given if tensor.untyped_storage()._cdata not in own]
+    return _total_norm(mine, others, norm_type, error_if_nonfinite)
+
+
+def _divided() -> bool:
+    """Whether the ranks of a pipeline hold different parameters now."""
+    holding = session.holding
+    return holding is not None and holding.placement is not None and len(holding.grid.pipeline_ranks) > 1
+
+
+def _total_norm(
+    mine: dict[str, torch.Tensor], others: Sequence[torch.Tensor], norm_type: float, error_if_nonfinite: bool
+) -> torch.Tensor:
+    """The norm of the gradients on all ranks of the pipeline.
+
+    Args:
+        mine: name -> gradient of this rank's parameters.
+        others: gradients that are not the model's; those of the last rank count, which computes the losses.
+    """
+    holding, here = session.holding, grid()
+    if holding is None or holding.placement is None:
+        raise RuntimeError("the model is not divided")
+    norm_type = float(norm_type)
+    numbers = {name: number for number, name in enumerate(holding.placement.holders)}
+    table = torch.zeros(2, len(numbers) + 1, device=here.device)
+    for name in holding.owned_names():
+        if name in mine:
+            norm = torch.linalg.vector_norm(mine[name].detach(), norm_type, dtype=torch.float32)
+            table[:, numbers[name]] = torch.stack([norm, torch.ones_like(norm)])
+    if others and here.place.pipeline == len(here.pipeline_ranks) - 1:
+        norms = [torch.linalg.vector_norm(tensor.detach(), norm_type, dtype=torch.float32) for tensor in others]
+        table[0, -1], table[1, -1] = torch.linalg.vector_norm(torch.stack(norms), norm_type), 1.0
+    dist.all_reduce(table, group=here.pipeline_group)
+    found = table[0][table[1] > 0]
+    total = torch.linalg.vector_norm(found, norm_type) if len(found) else torch.zeros((), device=here.device)
+    if error_if_nonfinite and not torch.isfinite(total):
+        raise RuntimeError(f"the gradients' norm is {total.item()}, which cannot be clipped")
+    return total
+
+
+def _inside(wrapper: Any) -> Any:
+    """The cell of torch's `_no_grad` wrapper that holds the function itself."""
+    names = wrapper.__code__.co_freevars
+    return wrapper.__closure__[names.index("func")]
+
+
+_clip, _norm = nn.utils.clip_grad.clip_grad_norm_, nn.utils.clip_grad._get_total_norm
+_native_clip: Callable[..., torch.Tensor] = _inside(_clip).cell_contents
+_native_norm: Callable[..., torch.Tensor] = _inside(_norm).cell_contents
+_native_unscale = torch.amp.GradScaler._unscale_grads_
+_native_check = torch.amp.GradScaler._check_scale_growth_tracker
+
+
+def install() -> None:
+    """Makes torch's clipping and loss scaling ours, under whatever name a script knows them. Without a pipeline they do
+    what they always did."""
+    _inside(_clip).cell_contents = clip_grad_norm_
+    _inside(_norm).cell_contents = get_total_norm
+    scaler: Any = torch.amp.GradScaler
+    scaler._unscale_grads_, scaler._check_scale_growth_tracker = _unscale_grads, _check_scale
+
+
+def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Unscales this rank's gradients; a rank that sees an overflow makes all ranks skip the step."""
+    holding = session.holding
+    known = holding.names if holding is not None and holding.partitioned else {}
+    if not any(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
+        return _native_unscale(scaler, optimizer, inv_scale, *args, **kwargs)
+    device = grid().device
+    sharded = grid().settings.sharded_data_parallel_degree > 1
+    if sharded:
+        worst = _unscale_shards(optimizer, inv_scale)
+    else:
+        found = _native_unscale(scaler, optimizer, inv_scale, *args, **kwargs)
+        worst = torch.stack([flag.to(device) for flag in found.values()]).max() if found else torch.zeros(())
+    worst = worst.to(device).reshape(1).float()
+    dist.all_reduce(worst, dist.ReduceOp.MAX, group=None if sharded else grid().pipeline_group)
+    return {device: worst}
+
+
+def _unscale_shards(optimizer: Any, inv_scale: torch.Tensor) -> torch.Tensor:
+    """This rank's part of each gradient; whether one of them overflowed."""
+    flags = [torch.zeros(())]
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                shard = local(parameter.grad)
+                flags.append((~torch.isfinite(shard)).any().float().cpu())
+                shard.mul_(inv_scale.to(shard))
+    return torch.stack(flags).max()
+
+
+def _check_scale(scaler: Any, name: str) -> Any:
+    """Only the rank of the last stage has scaled a loss; the others begin with the same scale here."""
+    if scaler._enabled and scaler._scale is None and session.grid is not None:
+        scaler._lazy_init_scale_growth_tracker(session.grid.device)
+    return _native_check(scaler, name)
 
 
 class GradScaler(torch.amp.GradScaler):
-    """torch's loss scaler; a gradient that overflows on one stage skips the step on all."""
+    """torch's loss scaler on the device of this rank."""
 
     def __init__(self, device: str | None = None, **options: Any) -> None:
+        install()
         super().__init__(device or grid().device.type, **options)
         if self._enabled:
             self._lazy_init_scale_growth_tracker(grid().device)
-
-    def _unscale_grads_(self, optimizer: Any, inv_scale: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        device = grid().device
-        if grid().settings.sharded_data_parallel_degree > 1:
-            worst = self._unscale_shards(optimizer, inv_scale)
-        else:
-            found = super()._unscale_grads_(optimizer, inv_scale, *args, **kwargs)
-            worst = torch.stack([flag.to(device) for flag in found.values()]).max() if found else torch.zeros(())
-        worst = worst.to(device).reshape(1).float()
-        sharded = grid().settings.sharded_data_parallel_degree > 1
-        dist.all_reduce(worst, dist.ReduceOp.MAX, group=None if sharded else grid().pipeline_group)
-        return {device: worst}
-
-    def _unscale_shards(self, optimizer: Any, inv_scale: torch.Tensor) -> torch.Tensor:
-        """This rank's part of each gradient; whether one of them overflowed."""
-        flags = [torch.zeros(())]
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    shard = local(parameter.grad)
-                    flags.append((~torch.isfinite(shard)).any().float().cpu())
-                    shard.mul_(inv_scale.to(shard))
-        return torch.stack(flags).max()

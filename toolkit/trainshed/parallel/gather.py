@@ -31,10 +31,11 @@ def gather_model(holding: Holding, everywhere: bool) -> State:
     keep = everywhere or grid.place.pipeline == 0
     gathered: dict[str, torch.Tensor] = {}
     for name, owner in owners.items():
-        tensor = whole(tensors[name].detach())
-        mine = owner == grid.place.pipeline
-        tensor = tensor.contiguous() if mine else torch.empty(tensor.shape, dtype=tensor.dtype)
-        tensor = tensor.to(grid.device)
+        tensor = tensors[name]
+        if owner == grid.place.pipeline:
+            tensor = whole(tensor.detach()).contiguous().to(grid.device)
+        else:
+            tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device=grid.device)
         if len(grid.pipeline_ranks) > 1:
             dist.broadcast(tensor, src=grid.pipeline_ranks[owner], group=grid.pipeline_group)
         if keep:

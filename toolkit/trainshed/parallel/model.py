@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .clip import install_clipping
+from .clip import install
 from .engine.holding import Holding
 from .engine.sharded import ShardedEngine
 from .engine.steps import Engine
@@ -77,9 +77,10 @@ class PipelineModel(nn.Module):
                 bucket_bytes=bucket_cap_mb * 2**20,
             )
         self._read_pins()
+        module.register_forward_pre_hook(_within_steps)
         session.model = self
         session.holding = self.holding
-        install_clipping()
+        install()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward.
@@ -87,13 +88,6 @@ class PipelineModel(nn.Module):
         Raises:
             PipelineError: called outside a step, where the other stages would not take part.
         """
-        if (
-            self._handler is None
-            and not session.in_step
-            and self.partitioned
-            and grid().settings.pipeline_parallel_degree > 1
-        ):
-            raise PipelineError("the model is called outside a step", hint="decorate the function with @step")
         return self.module(*args, **kwargs)
 
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
@@ -214,6 +208,26 @@ class PipelineModel(nn.Module):
         for parameter in self.local_parameters():
             parameter.data = parameter.data.cpu()
         return self
+
+
+def _within_steps(module: nn.Module, _args: Any) -> None:
+    """Before each forward of the user's module, by whatever name it is called.
+
+    Raises:
+        PipelineError: no step runs, and the call would use what is not here, or train without the other ranks.
+    """
+    model, here = session.model, session.grid
+    if not isinstance(model, PipelineModel) or model.module is not module or here is None:
+        return  # a copy of the module, or the pipeline was shut down
+    if session.in_step or model._handler is not None or here.world == 1:
+        return
+    trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
+    if trains or (model.partitioned and here.settings.pipeline_parallel_degree > 1):
+        raise PipelineError(
+            "the model is called outside a step",
+            hint="decorate the function with @step"
+            + ("; without gradients the model may run before the first step" if not model.partitioned else ""),
+        )
 
 
 def _loss_scale() -> float:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import trainshed.parallel as pipe
 
 # Modules of this folder with cases, by what goes wrong in them.
-TOPICS = ("replicas", "routes")
+TOPICS = ("replicas", "routes", "optimizers", "absent")
 # What a case waits for at most; one that waits longer hangs.
 SECONDS = 8
 
@@ -94,11 +94,11 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tole
     assert not wrong, f"relative differences: {wrong}"
 
 
-def refused(action: Callable[[], Any], *words: str) -> str:
+def refused(action: Callable[[], Any], *words: str, kind: type[Exception] = pipe.PipelineError) -> str:
     """The message of the error that `action` ends with; it must have these words."""
     try:
         result = action()
-    except pipe.PipelineError as error:
+    except kind as error:
         text = str(error)
         assert all(word in text for word in words), text
         return text

@@ -1,8 +1,7 @@
-"""Which rank holds which parameter, and giving up the memory of all others."""
+"""Which rank holds which parameter."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -72,35 +71,3 @@ def broadcast_buffers(root: nn.Module, grid: Grid) -> None:
             dist.broadcast(flat, src=grid.replica_ranks[0], group=grid.replica_group)
             for buffer, part in zip(same, flat.split([buffer.numel() for buffer in same]), strict=True):
                 buffer.copy_(part.view_as(buffer))
-
-
-class Hollow:
-    """Parameters that other ranks hold: one element in memory, shown with the full shape.
-
-    The element is not-a-number, so that a read of what is not here cannot pass for a result; while a forward of a new
-    shape is recorded, for its shapes alone, it is zero.
-    """
-
-    def __init__(self) -> None:
-        self._elements: list[torch.Tensor] = []
-
-    def give_up(self, root: nn.Module, local: set[str], device: torch.device) -> None:
-        """Moves what is local to the device and frees the rest."""
-        for name, parameter in root.named_parameters():
-            if name in local:
-                parameter.data = parameter.data.to(device)
-                continue
-            value = math.nan if parameter.is_floating_point() else 0
-            element = torch.full((1,) * max(parameter.dim(), 1), value, dtype=parameter.dtype, device=device)
-            self._elements.append(element)
-            shape = parameter.shape
-            parameter.data = element.expand(shape) if parameter.dim() else element.reshape(())
-            parameter.grad = None
-        for buffer in root.buffers():
-            buffer.data = buffer.data.to(device)
-
-    def fill(self, value: float) -> None:
-        """Sets the element of all hollow parameters."""
-        for element in self._elements:
-            if element.is_floating_point():
-                element.fill_(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +15,12 @@ from ..plan.plan_file import Plan
 from ..record.subject import Backward, Subject
 from ..replay.gates import UnitGates
 from ..replay.route import Scout
+from .absent import Absent
 from .batch import Microbatch, facts
 from .checking import compare
 from .gradients import GradientSync, reached_by_replicas
 from .holding import Holding
-from .placement import Hollow, broadcast_state, place
+from .placement import broadcast_state, place
 from .planning import agree_on_plan, from_leader, write_only
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, Way, cut
@@ -104,7 +104,7 @@ class Preparation:
         self._pins = pins
         self._overlap = overlap
         self._bucket_bytes = bucket_bytes
-        self._hollow = Hollow()
+        self._absent = Absent()
         self._shapes: dict[Any, Prepared] = {}
 
     def prepare(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> tuple[Prepared, list[int]]:
@@ -171,11 +171,8 @@ class Preparation:
             self.plan = agree_on_plan(subject, self._grid, self._pins, microbatches, self.plan)
         if self.plan is None:
             raise PlanError("there is no plan")
-        self._hollow.fill(0.0)
-        try:
+        with self._absent.as_zeros():
             trace = subject.record(self.plan.unit_names)
-        finally:
-            self._hollow.fill(math.nan)
         if trace.atomic:
             name, reason = next(iter(trace.atomic.items()))
             raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
@@ -195,7 +192,8 @@ class Preparation:
         local = set(placement.local(grid.place.pipeline))
         shared = placement.shared()
         grid.subgroups(list(shared.values()))
-        self._hollow.give_up(root, local, grid.device)
+        elsewhere = {name: holders[0] for name, holders in placement.holders.items() if name not in local}
+        self._absent.give_up(root, elsewhere, grid.device)
         held = {name: parameter for name, parameter in root.named_parameters() if name in local}
         usual = reached_by_replicas(grid, shape.trace.reached & held.keys())
         self.sync = GradientSync(grid, held, shared, usual, self._overlap, self._bucket_bytes)
