@@ -18,9 +18,9 @@ import torch.distributed as dist
 import trainshed.parallel as pipe
 
 # Modules of this folder with cases, by what goes wrong in them.
-TOPICS = ("replicas", "routes", "optimizers", "absent")
+TOPICS = ("replicas", "routes", "optimizers", "absent", "sideways")
 # What a case waits for at most; one that waits longer hangs.
-SECONDS = 8
+SECONDS = 60
 
 _CASES: dict[str, tuple[int, Callable[[], None]]] = {}
 

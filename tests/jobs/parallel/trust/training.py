@@ -29,8 +29,8 @@ class Alone(nn.Module):
         super().__init__()
         self.module, self.scale = module, scale
 
-    def forward(self, *args: Any) -> Any:
-        return self.module(*args)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor) -> None:
         (loss * self.scale).backward()

@@ -161,4 +161,6 @@ class OperationMode(TorchFunctionMode):
             name = attribute
         elif name in _FACTS:
             return func(*args, **kwargs)
+        elif name == "__iter__" and args[0].dim():
+            return iter(self.handler.operation("unbind", torch.Tensor.unbind, (args[0],), {}))
         return self.handler.operation(name, func, args, kwargs)

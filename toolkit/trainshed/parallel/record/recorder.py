@@ -15,6 +15,7 @@ from ..tree import leaves, map_leaves, tensors
 from .graph import nodes_of, parameters_reached
 from .intercept import Interception, call_natively
 from .operations import reads_values
+from .sideways import Place, Sideways
 from .trace import Event, Meta, Slot, Trace, Value
 
 _CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -31,6 +32,7 @@ class Recorder:
         self._parameters = {id(value): name for name, value in reversed(list(root.named_parameters()))}
         self._buffers = {id(value): name for name, value in root.named_buffers()}
         self._units = frozenset(self.trace.units)
+        self._sideways = Sideways(root)
         self._containers: list[str] = []
         self._opaque: list[set[str]] = []
         self._token = object()
@@ -81,6 +83,8 @@ class Recorder:
     ) -> Any:
         given = leaves((args, kwargs))
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+        self._find_strangers(name, inputs)
+        places = self._sideways.look(name) if unit is not None else {}
         history = nodes_of(inputs)
         versions = [_version(tensor) for tensor in inputs]
         buffers = [(buffer, _version(buffer)) for buffer in unit.buffers()] if unit is not None else []
@@ -118,6 +122,8 @@ class Recorder:
         self.trace.events.append(event)
         event.mutated = tuple((at, self._mutate(inputs[at], event, index)) for at in mutated)
         event.result = map_leaves(lambda leaf: self._slot(leaf, event, given, inputs), result)
+        if unit is not None and not event.replicated:
+            self._find_left(event, places)
         # A module without parameters may answer by what the inputs hold, too.
         self.trace.asks |= event.is_unit and event.replicated and any(slot.kind != "value" for slot in leaves(event.result))
         self._note_region(event)
@@ -125,6 +131,32 @@ class Recorder:
 
     def _run(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
+
+    def _find_left(self, event: Event, before: dict[Place, Any]) -> None:
+        """What the unit has left sideways becomes part of its event."""
+
+        def slot(leaf: Any) -> Slot:
+            if not isinstance(leaf, torch.Tensor) or id(leaf) in self._parameters or id(leaf) in self._buffers:
+                return Slot("opaque", type(leaf).__name__)
+            tag = self._tag(leaf)
+            return Slot("value", tag[1] if tag is not None else self._new_value(leaf, event))
+
+        news = self._sideways.news(before, self._sideways.look(event.name))
+        event.left = tuple((place, map_leaves(slot, value)) for place, value in news)
+
+    def _find_strangers(self, name: str, inputs: list[torch.Tensor]) -> None:
+        """Inputs that were computed, but not by anything that was seen: they have left a unit in a way unknown to us."""
+        for tensor in inputs:
+            if tensor.grad_fn is None or self._tag(tensor) is not None or id(tensor) in self._inputs:
+                continue
+            made = {self._parameters[key] for key in parameters_reached([tensor], set()) if key in self._parameters}
+            makers = [event for event in self.trace.events if event.is_unit and made.intersection(event.parameters)]
+            if not makers:
+                continue
+            now = max(0, len(self.trace.calls) - 1)
+            reason = f"{name} reads a value that {makers[-1].name} has left outside of its results"
+            for cut in range(makers[-1].position + 1, now + 2):
+                self.trace.no_cut.setdefault(cut, reason)
 
     def _place(self, event: Event) -> int:
         if event.is_unit and not event.replicated:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from .sideways import Place
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -80,6 +82,7 @@ class Event:
     inputs: numbers of the tracked values it reads, in the order of its arguments.
     mutated: (index among its tensor arguments, number of the value after the change).
     parameters: names of the parameters that it reads.
+    left: places where the unit leaves values sideways, with their structure of slots.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Event:
     result: Any = None
     parameters: tuple[str, ...] = ()
     random: bool = False
+    left: tuple[tuple[Place, Any], ...] = ()
     seconds_forward: float = 0.0
     seconds_backward: float = 0.0
     saved_bytes: int = 0

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from ..record.sideways import Sideways
+
 
 class Gatekeeper(Protocol):
     """Decides what happens to the call of a unit."""
@@ -25,10 +27,12 @@ class UnitGates:
     """The gates of one model.
 
     keeper: handles the calls of units; None lets all calls pass.
+    sideways: places where units leave values.
     """
 
     def __init__(self, root: nn.Module) -> None:
         self.keeper: Gatekeeper | None = None
+        self.sideways = Sideways(root)
         self._modules = dict(root.named_modules())
 
     def put(self, units: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from torch.overrides import _get_current_function_mode
 from ..errors import TraceMismatch
 from ..record.intercept import OperationMode, patch_functions, restore
 from ..record.trace import Event, Slot, Trace
-from ..tree import leaves, map_leaves
+from ..tree import leaves, map_leaves, tensors
 from .gates import UnitGates
 
 
@@ -75,6 +75,8 @@ class StageForward:
         self._token = object()
         self._next = 0  # index of the next recorded event
         self._depth = 0
+        self._free = False
+        self._sideways = gates.sideways
         self._ghosts: set[int] = set()
         for number, tensor in received.items():
             self._tag(tensor, number)
@@ -146,12 +148,14 @@ class StageForward:
             self._depth -= 1
 
     def _event(self, name: str, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._next >= self.checked_to and self.is_last:
-            return self._compute(function, args, kwargs)  # the rest of the forward is this stage's alone
+        if self._free:
+            return self._compute(function, args, kwargs)
         given = leaves((args, kwargs))
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         numbers = tuple(number for tensor in inputs if (number := self._number(tensor, name)) is not None)
         event = self.trace.events[self._next] if self._next < len(self.trace.events) else None
+        if self.is_last and self._next >= self.checked_to:
+            return self._tail_event(name, function, args, kwargs, event, given, inputs, numbers)
         if event is None or event.name != name or event.inputs != numbers:
             if is_unit:
                 raise self._differs(f"module {name!r}", self._expected(event, numbers))
@@ -159,11 +163,72 @@ class StageForward:
         if not event.replicated and event.position >= self.last:
             raise Finished
         self._next += 1
+        places = self._places(event)
         if event.replicated or event.position >= self.first:
             result = self._compute(function, args, kwargs)
             self._mark(event, result, given, inputs)
+            for (holder, key), (_, slots) in zip(places, event.left, strict=True):
+                self._mark_left(event, slots, holder, key)
             return result
-        return self._stand_in(event, given, inputs)
+        result = self._stand_in(event, given, inputs)
+        known = {number: t for t in [*tensors(result), *inputs] if (number := self._number(t, name)) is not None}
+        for (holder, key), (_, slots) in zip(places, event.left, strict=True):
+            self._sideways.put(holder, key, map_leaves(lambda slot: self._made_by_another(event, slot, known), slots))
+        return result
+
+    def _tail_event(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        event: Event | None,
+        given: list[Any],
+        inputs: list[torch.Tensor],
+        numbers: tuple[int, ...],
+    ) -> Any:
+        """After the last module the forward is this stage's alone, and may decide by anything. As long as it does what is
+        recorded, it does so with the values that are recorded: others were left here by the wrong module."""
+        if event is not None and self._next < self.trace.decided_from and event.name == name:
+            if event.inputs != numbers:
+                raise self._differs(f"operation {name!r}", self._expected(event, numbers))
+            self._next += 1
+            result = self._compute(function, args, kwargs)
+            self._mark(event, result, given, inputs)
+            return result
+        result = self._compute(function, args, kwargs)
+        self._free = event is None or bool(tensors(result))
+        return result
+
+    def _places(self, event: Event) -> list[tuple[Any, Any]]:
+        try:
+            return self._sideways.holders([place for place, _ in event.left])
+        except (LookupError, AttributeError) as error:
+            raise TraceMismatch(
+                f"{event.name} left a value in an attribute or a hook that is gone now ({error})",
+                hint="change hooks before the first step only",
+            ) from error
+
+    def _mark_left(self, event: Event, slots: Any, holder: Any, key: Any) -> None:
+        try:
+            made = leaves(holder[key])
+        except LookupError:
+            made = []
+        expected = leaves(slots)
+        if len(made) != len(expected):
+            raise self._differs(f"what {event.name!r} left in an attribute or a hook", f"{len(expected)} values there")
+        for slot, leaf in zip(expected, made, strict=True):
+            if slot.kind == "value" and isinstance(leaf, torch.Tensor):
+                self._tag(leaf, slot.value)
+                if slot.value in self.wanted:
+                    self.values[slot.value] = leaf
+
+    def _made_by_another(self, event: Event, slot: Slot, known: dict[int, torch.Tensor]) -> Any:
+        if slot.kind != "value":
+            return Unavailable(event.name, slot.value)
+        if slot.value not in known:
+            known[slot.value] = self._ghost(slot.value)
+        return known[slot.value]
 
     def _untracked(
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, event: Event | None, numbers: tuple[int, ...]
@@ -212,13 +277,7 @@ class StageForward:
 
         def make(slot: Slot) -> Any:
             if slot.kind == "value":
-                if slot.value in self.values:  # received: an activation checkpoint around its next use must see it
-                    return self.values[slot.value]
-                ghost = self.trace.values[slot.value].meta.empty()
-                self._ghosts.add(id(ghost))
-                self._keep.append(ghost)
-                self._tag(ghost, slot.value)
-                return ghost
+                return self._ghost(slot.value)
             if slot.kind == "argument":
                 return inputs[slot.value]
             if slot.kind == "leaf":
@@ -228,6 +287,16 @@ class StageForward:
         return map_leaves(make, event.result)
 
     # Values ----------------------------------------------------------------------------------------------------------
+
+    def _ghost(self, number: int) -> torch.Tensor:
+        """What stands for a value of another stage."""
+        if number in self.values:  # received: an activation checkpoint around its next use must see it
+            return self.values[number]
+        ghost = self.trace.values[number].meta.empty()
+        self._ghosts.add(id(ghost))
+        self._keep.append(ghost)
+        self._tag(ghost, number)
+        return ghost
 
     def _tag(self, tensor: torch.Tensor, number: int) -> None:
         if not isinstance(tensor, nn.Parameter):
