@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .engine.checking import MODEL_STATE, OPTIMIZER_STATE, meet
 from .engine.holding import Holding
 from .errors import PipelineError
 from .shards import like, whole
@@ -22,6 +23,7 @@ def gather_model(holding: Holding, everywhere: bool) -> State:
         everywhere: whether all ranks of the pipeline get them; else its first rank alone, the others an empty dictionary.
     """
     grid, root = holding.grid, holding.root
+    meet(grid, MODEL_STATE)
     owners: dict[str, int] = holding.buffer_owners()
     if holding.placement is not None:
         owners.update({name: ranks[0] for name, ranks in holding.placement.holders.items()})
@@ -100,6 +102,7 @@ def local_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> State
 def gather_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> State:
     """The whole state as `torch.optim.Optimizer.state_dict` gives it, tensors on the CPU. Collective."""
     grid = holding.grid
+    meet(grid, OPTIMIZER_STATE)
     mine = {
         name: {key: whole(value).cpu() if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
         for name, entry in state_by_name(optimizer, holding).items()

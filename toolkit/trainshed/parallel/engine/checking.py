@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from .shape import Cut, Way
 from .zero_bubble import Inseparable
 
 _ONE_DATA = "all ranks of one pipeline need the same data and model: split data by dp_rank() of dp_size()"
+STEP, MODEL_STATE, OPTIMIZER_STATE = "a step", "model.state_dict()", "optimizer.state_dict()"
+CALLS = (STEP, MODEL_STATE, OPTIMIZER_STATE)
 _LOST = ("Connection closed", "Connection reset", "peer", "Broken pipe", "Timed out", "timed out", "gloo")
 
 
@@ -38,6 +41,43 @@ def compare(grid: Grid, mine: str, what: str, hint: str = _ONE_DATA) -> None:
             f"rank {different[0]} {what} than rank {grid.pipeline_ranks[0]} of the same pipeline",
             hint=hint,
         )
+
+
+def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0) -> int:
+    """Where the ranks of a pipeline begin what they do together; returns the seed of the first one. Collective.
+
+    Args:
+        call: one of `CALLS`.
+        mode: how it is called.
+        batch: digest of the inputs.
+
+    Raises:
+        PipelineError: on all ranks, if one of them does something else, or has another batch.
+    """
+    ranks = grid.pipeline_ranks
+    if len(ranks) == 1:
+        return seed
+    mine = torch.tensor([CALLS.index(call), zlib.crc32(mode.encode()), batch, seed])
+    found = [torch.zeros_like(mine) for _ in ranks]
+    dist.all_gather(found, mine, group=grid.pipeline_group)
+    first, *others = [one.tolist() for one in found]
+    for rank, other in zip(ranks[1:], others, strict=True):
+        if other[0] != first[0]:
+            raise PipelineError(
+                f"rank {rank} is at {CALLS[other[0]]} while rank {ranks[0]} of the same pipeline is at {CALLS[first[0]]}",
+                hint="call it on all ranks; only then write a file on one of them",
+            )
+        if other[1] != first[1]:
+            raise PipelineError(
+                f"rank {rank} runs another step function than rank {ranks[0]} of the same pipeline, or in another mode",
+                hint="call train(), eval() and the steps on all ranks alike",
+            )
+        if other[2] != first[2]:
+            raise PipelineError(
+                f"rank {rank} was given another batch than rank {ranks[0]} of the same pipeline",
+                hint=_ONE_DATA,
+            )
+    return int(first[3])
 
 
 def agree_with_replicas(grid: Grid, mine: bytes, what: str) -> None:

@@ -27,6 +27,7 @@ class Holding:
         self.placement: Placement | None = None
         self.partitioned = False
         self._home_of_unit: Mapping[str, int] = {}
+        self._home_of_buffer: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []
 
     def settle(self, placement: Placement | None = None, home_of_unit: Mapping[str, int] | None = None) -> None:
@@ -42,6 +43,10 @@ class Holding:
         waiting, self._waiting = self._waiting, []
         for action in waiting:
             action()
+
+    def note_buffers(self, homes: Mapping[str, int]) -> None:
+        """Buffers that a recorded forward changes, with the pipeline rank that does."""
+        self._home_of_buffer.update(homes)
 
     def when_partitioned(self, action: Callable[[], None]) -> None:
         """Runs `action` when the model is partitioned: now if it is already."""
@@ -70,7 +75,8 @@ class Holding:
         return self.placement.owned(self.grid.place.pipeline)
 
     def buffer_owners(self) -> dict[str, int]:
-        """Saved buffers -> the pipeline rank that runs their module (rank 0 if the module never runs)."""
+        """Saved buffers -> the pipeline rank that changes them, else the one that runs their module (rank 0 if it never
+        runs)."""
         parameters = {name for name, _ in self.root.named_parameters(remove_duplicate=False)}
         saved = set(self.root.state_dict(keep_vars=True)) - parameters
 
@@ -80,7 +86,8 @@ class Holding:
             homes = self._home_of_unit
             return next((homes[module] for module in around if module in homes), 0)
 
-        return {name: home(name) for name, _ in self.root.named_buffers() if name in saved}
+        changed = self._home_of_buffer
+        return {name: changed.get(name, home(name)) for name, _ in self.root.named_buffers() if name in saved}
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Saved buffers of the modules that run on this rank, by name; all of them before the first step."""

@@ -61,7 +61,7 @@ def broadcast_state(root: nn.Module, grid: Grid) -> None:
 
 def broadcast_buffers(root: nn.Module, grid: Grid) -> None:
     """Buffers of replica 0 on all replicas, as DistributedDataParallel does before each forward. Collective."""
-    buffers = [buffer for buffer in root.buffers() if buffer.numel()]
+    buffers = [buffer for buffer in root.buffers() if buffer.numel() and not buffer.is_meta]  # a stand-in of another stage
     if len(grid.replica_ranks) == 1 or not buffers:
         return
     with torch.no_grad():

@@ -37,7 +37,7 @@ class Prepared:
     """All that a step with inputs of one shape needs.
 
     ways: the ways that its microbatches go; more than one where values of the inputs decide.
-    random: whether the forward draws random numbers.
+    random, draws: whether the forward draws from torch's generators; from Python's or numpy's.
     mine: stages of this rank.
     known: what `expected` has found.
     """
@@ -46,6 +46,7 @@ class Prepared:
     schedule: Schedule
     training: bool
     random: bool
+    draws: bool
     mine: list[int]
 
     known: dict[tuple[int, ...], dict[str, int]] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class Preparation:
         bucket_bytes: int,
     ) -> None:
         self.holding = holding
-        self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device)
+        self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
         self.plan: Plan | None = None
         self.sync: GradientSync | None = None
         self._grid = holding.grid
@@ -107,8 +108,11 @@ class Preparation:
         self._absent = Absent()
         self._shapes: dict[Any, Prepared] = {}
 
-    def prepare(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> tuple[Prepared, list[int]]:
+    def prepare(self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int) -> tuple[Prepared, list[int]]:
         """What a step needs, and the way of each microbatch. Collective where the shape of its inputs or a way is new.
+
+        Args:
+            seed: of Python's and numpy's generators in this step.
 
         Raises:
             PipelineError: microbatches differ in shape or type; ranks of a pipeline have recorded different forwards.
@@ -124,14 +128,14 @@ class Preparation:
                     f"microbatch {odd[0]} has inputs of another shape or type than microbatch 0",
                     hint="every microbatch of a step must look the same: choose a batch that `microbatches` divides",
                 )
-            subject = self._subject(function, microbatches[0])
+            subject = self._subject(function, microbatches[0], (seed, 0))
             self._shapes[key] = self._build([self._record(subject, len(microbatches))], len(microbatches))
         prepared = self._shapes[key]
         if not any(way.cut.trace.asks for way in prepared.ways):
             return prepared, [0] * len(microbatches)
         taken, ways = [], list(prepared.ways)
-        for microbatch in microbatches:
-            subject = self._subject(function, microbatch)
+        for position, microbatch in enumerate(microbatches):
+            subject = self._subject(function, microbatch, (seed, position))
             number = self._way(subject, ways)
             if number == len(ways):
                 ways.append(self._record(subject, len(microbatches)))
@@ -140,15 +144,15 @@ class Preparation:
             self._shapes[key] = prepared = self._build(ways, len(microbatches))
         return prepared, taken
 
-    def _subject(self, function: Callable[..., Any], microbatch: Microbatch) -> Subject:
+    def _subject(self, function: Callable[..., Any], microbatch: Microbatch, seed: tuple[int, int]) -> Subject:
         args, kwargs = microbatch
-        return Subject(self._root, function, self._attach, args, kwargs, self._grid.device)
+        return Subject(self._root, function, self._attach, args, kwargs, self._grid.device, seed)
 
     def _way(self, subject: Subject, ways: list[Way]) -> int:
         """Number of the way that a microbatch goes; one more than there are if it is new. The same on all ranks."""
         for number, way in enumerate(ways):
             scout = Scout(way.cut.trace, self.frame.gates, self._grid.device)
-            with subject.untouched(), subject.attached(scout):
+            with subject.untouched(buffers=False), subject.attached(scout):
                 if scout.follows(subject.function, *subject.inputs()):
                     return number
         return len(ways)
@@ -182,6 +186,8 @@ class Preparation:
         if first:
             self._settle(shape, self.plan)
         self._check_local(shape)
+        ranks = len(self._grid.pipeline_ranks)
+        self.holding.note_buffers({name: shape.stage_at(position) % ranks for name, position in trace.buffers.items()})
         return Way(shape, first)
 
     def _settle(self, shape: Cut, plan: Plan) -> None:
@@ -222,6 +228,7 @@ class Preparation:
         stages = len(cuts[0].starts)
         training = cuts[0].trace.has_backward
         mine = [stage for stage in range(stages) if stage % degree == self._grid.place.pipeline]
+        self.frame.stages = len(mine)
         modules = [StageModule(cuts, stage, self.frame) for stage in mine]
         units = {cut.trace.calls[p] for cut in cuts for stage in mine for p in range(*cut.range_of(stage))}
         self.frame.local_units = frozenset(units | self.frame.local_units)
@@ -232,4 +239,6 @@ class Preparation:
         else:
             kind, group = self._grid.settings.schedule, self._grid.pipeline_group
             schedule = TorchSchedule(modules, stages, microbatches, kind, training, group)
-        return Prepared(ways, schedule, training, any(cut.trace.random for cut in cuts), mine)
+        return Prepared(
+            ways, schedule, training, any(cut.trace.random for cut in cuts), any(cut.trace.draws for cut in cuts), mine
+        )

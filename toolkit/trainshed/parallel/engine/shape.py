@@ -36,6 +36,11 @@ class Cut:
         """The stage that runs a position."""
         return max(stage for stage, start in enumerate(self.starts) if start <= position)
 
+    def rolls(self, stage: int) -> list[int]:
+        """Events before the end of a stage that draw from Python's or numpy's generators."""
+        end = self.range_of(stage)[1]
+        return [index for index in self.trace.drawing if self.trace.events[index].position < end]
+
     def users(self) -> dict[str, frozenset[int]]:
         """Parameter -> stages that read it."""
         users: dict[str, set[int]] = {}
@@ -58,6 +63,7 @@ class Boundary:
 
     slots: the tensors of every message.
     numbers: for each way the number of the value in each slot; None in one that this way leaves empty.
+    rolls: for each way the events whose states of Python's and numpy's generators are sent along.
     orders: value -> the order of its dimensions in which it is sent, for each way.
     """
 
@@ -65,6 +71,7 @@ class Boundary:
         self.slots: list[Sent] = []
         self.numbers: list[list[int | None]] = []
         self.orders: list[dict[int, tuple[int, ...]]] = []
+        self.rolls = [cut.rolls(stage) for cut in cuts]
         for cut in cuts:
             taken: list[int | None] = [None] * len(self.slots)
             orders = {}
@@ -82,6 +89,11 @@ class Boundary:
             self.orders.append(orders)
         for taken in self.numbers:
             taken += [None] * (len(self.slots) - len(taken))
+
+    @property
+    def rolled(self) -> int:
+        """States of Python's and numpy's generators in a message."""
+        return max(map(len, self.rolls))
 
 
 @dataclass

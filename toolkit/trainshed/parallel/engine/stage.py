@@ -14,7 +14,8 @@ from torch.distributed.pipelining import PipelineStage
 
 from ..errors import PipelineError, TraceMismatch
 from ..record.subject import Backward
-from ..replay import rng
+from ..record.surroundings import Attributes, attributes, put_attributes
+from ..replay import dice, rng
 from ..replay.gates import UnitGates
 from ..replay.replay import StageForward
 from ..tree import map_leaves
@@ -28,6 +29,7 @@ class Step:
 
     microbatches: (args, kwargs) of the step function.
     ways: which of the recorded forwards each microbatch follows.
+    seed: from which microbatches start Python's and numpy's generators.
     states: random state that each microbatch starts from; empty if the forward draws no random numbers.
     results: what the step function returned, by microbatch (last stage only).
     scale: factor of each microbatch's loss.
@@ -39,6 +41,7 @@ class Step:
     ways: list[int]
     training: bool
     scale: float
+    seed: int
     states: list[torch.Tensor] = field(default_factory=list)
     results: dict[int, Any] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=dict)
@@ -52,13 +55,33 @@ class Frame:
     gates: of the model's units.
     attach: tells the user's model where its `backward` goes.
     local_units: units that this rank runs, as names.
+    stages: number of stages of this rank.
+    noted: stage -> numbers and texts that its forwards have changed in attributes of modules; first: as they were.
     """
 
     gates: UnitGates
     attach: Callable[[Backward | None], None]
     device: torch.device
+    root: nn.Module
     local_units: frozenset[str] = frozenset()
     step: Step | None = None
+    stages: int = 1
+    noted: dict[int, Attributes] = field(default_factory=dict)
+    first: Attributes = field(default_factory=dict)
+
+    def turn(self, stage: int, counters: frozenset[tuple[str, str]]) -> None:
+        """Before a stage's forward: what modules count is what this stage has counted, where a rank has several."""
+        if self.stages == 1 or not counters:
+            return
+        if not self.noted:
+            self.first = attributes(self.root)
+        put_attributes(self.root, self.noted.get(stage, {key: self.first[key] for key in counters if key in self.first}))
+
+    def turned(self, stage: int, counters: frozenset[tuple[str, str]]) -> None:
+        """After a stage's forward."""
+        if self.stages > 1 and counters:
+            now = attributes(self.root)
+            self.noted[stage] = self.noted.get(stage, {}) | {key: now[key] for key in counters if key in now}
 
 
 class StageModule(nn.Module):
@@ -76,6 +99,8 @@ class StageModule(nn.Module):
         self.after = Boundary(cuts, index) if not self.is_last else None
         self.ranges = [cut.range_of(index) for cut in cuts]
         self.random = any(cut.trace.random for cut in cuts)
+        self.draws = any(cut.trace.draws for cut in cuts)
+        self.counters = frozenset().union(*(cut.trace.counters for cut in cuts))
         self.microbatch = 0
 
     def forward(self, *received: torch.Tensor) -> Any:
@@ -112,19 +137,26 @@ class StageModule(nn.Module):
                 own = tensor.clone() if number in trace.mutated_values else tensor
                 order = orders[number]
                 values[number] = own.permute([order.index(dim) for dim in range(len(order))])
+        slots = len(self.before.slots) if self.before is not None else 0
         if self.random:
-            rng.set_state(step.states[self.microbatch] if self.index == 0 else received[-1], device)
+            rng.set_state(step.states[self.microbatch] if self.index == 0 else received[slots], device)
+        if self.draws:
+            dice.start(step.seed, self.microbatch)
         args, kwargs = step.microbatches[self.microbatch]
         if trace.mutates_inputs:
             args, kwargs = map_leaves(_copy, args), map_leaves(_copy, kwargs)
         wanted = self.cuts[way].outgoing(self.index)
         forward = StageForward(trace, self.frame.gates, device, *self.ranges[way], values, wanted)
         forward.is_last = self.is_last
+        self.frame.turn(self.index, self.counters)
+        if self.before is not None and self.before.rolled:
+            forward.rolled.update(zip(self.before.rolls[way], map(dice.decode, received[-1]), strict=False))
         self.frame.attach(forward)
         try:
             result = forward.run(step.function, args, kwargs)
         finally:
             self.frame.attach(None)
+            self.frame.turned(self.index, self.counters)
         if not self.is_last:
             return self._outgoing(forward, step, way)
         step.results[self.microbatch] = map_leaves(_detached, result)
@@ -153,6 +185,11 @@ class StageModule(nn.Module):
             outgoing.append(tensor.permute(self.after.orders[way][number]).contiguous())
         if self.random:
             outgoing.append(rng.get_state(self.frame.device).to(self.frame.device))
+        if self.after.rolled:
+            states = torch.zeros(self.after.rolled, dice.SIZE, dtype=torch.uint8)
+            for number, index in enumerate(self.after.rolls[way]):
+                states[number] = dice.encode(forward.rolled[index])
+            outgoing.append(states.to(self.frame.device))
         return tuple(outgoing) or (torch.zeros(1, device=self.frame.device),)
 
     def _loss(self, forward: StageForward, step: Step) -> torch.Tensor:
@@ -174,7 +211,8 @@ class StageModule(nn.Module):
         def likeness(boundary: Boundary) -> tuple[torch.Tensor, ...]:
             slots = boundary.slots
             made = [torch.empty(s.shape, dtype=s.dtype, device="meta").requires_grad_(s.requires_grad) for s in slots]
-            return (*made, *state) or (torch.empty(1, device="meta"),)
+            rolled = [torch.empty(boundary.rolled, dice.SIZE, dtype=torch.uint8, device="meta")] if boundary.rolled else []
+            return (*made, *state, *rolled) or (torch.empty(1, device="meta"),)
 
         inputs: tuple[torch.Tensor, ...] = (torch.empty(1, dtype=torch.int64, device="meta"),)
         if self.before is not None:

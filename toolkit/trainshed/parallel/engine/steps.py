@@ -12,9 +12,9 @@ from trainshed.contract.wire.pipeline import PipelineSettings
 
 from ..plan.plan_file import Plan
 from ..record.subject import Backward
-from ..replay import rng
+from ..replay import dice, rng
 from .batch import Microbatch, digest
-from .checking import agree_with_replicas, check_gradients, compare, explain, report
+from .checking import STEP, agree_with_replicas, check_gradients, explain, meet, report
 from .holding import Holding
 from .outputs import share
 from .placement import broadcast_buffers
@@ -23,8 +23,6 @@ from .stage import Step
 
 # The training step after which measured times are shown against the plan: caches are warm by then.
 _REPORTED = 4
-# Training steps in which the ranks of a pipeline compare the values of their batches.
-_COMPARED = 3
 
 
 class Engine:
@@ -56,6 +54,7 @@ class Engine:
         bucket_bytes: int,
     ) -> None:
         self.steps = 0
+        self._calls = 0
         self._grid = holding.grid
         self._root = holding.root
         self._loss_scale = loss_scale
@@ -90,18 +89,25 @@ class Engine:
 
     def _step(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
         grid = self._grid
-        prepared, ways = self._preparation.prepare(function, microbatches)
-        if self.steps < _COMPARED:
-            compare(grid, digest(microbatches), "was given another batch")
+        rolled = dice.get_state()
+        mode = f"{getattr(function, '__qualname__', '')} {self._root.training} {torch.is_grad_enabled()}"
+        batch = digest(microbatches) if len(grid.pipeline_ranks) > 1 else 0
+        seed = meet(grid, STEP, mode, batch, dice.seed_of(rolled, self._calls))
+        self._calls += 1
+        prepared, ways = self._preparation.prepare(function, microbatches, seed)
         if prepared.training:
             agree_with_replicas(grid, *self._preparation.alike())
             if self._buffers:
                 broadcast_buffers(self._root, grid)
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
-        step = Step(function, microbatches, ways, prepared.training, scale)
+        step = Step(function, microbatches, ways, prepared.training, scale, seed)
         after = self._draw_states(prepared, step)
         started = time.perf_counter()
-        self._run_schedule(prepared, step, after)
+        try:
+            self._run_schedule(prepared, step, after)
+        finally:
+            if prepared.draws:
+                dice.set_state(rolled)
         if prepared.training:
             self._finish(prepared, step, started)
         results = [step.results[number] for number in sorted(step.results)] if step.results else None

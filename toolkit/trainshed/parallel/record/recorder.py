@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from ..errors import PipelineError
-from ..replay import rng
+from ..replay import dice, rng
 from ..tree import leaves, map_leaves, tensors
 from .graph import nodes_of, parameters_reached
 from .intercept import Interception, call_natively
 from .operations import reads_values
 from .sideways import Place, Sideways
+from .surroundings import attributes, changed
 from .trace import Event, Meta, Slot, Trace, Value
 
 _CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -24,7 +25,12 @@ _CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.devic
 class Recorder:
     """Handler of an interception that records; see `record`."""
 
-    def __init__(self, root: nn.Module, units: Iterable[str], device: torch.device) -> None:
+    def __init__(
+        self, root: nn.Module, units: Iterable[str], device: torch.device, changing: frozenset[str] = frozenset()
+    ) -> None:
+        self._root, self._changing = root, changing
+        self._touched: dict[str, list[int]] = {}
+        self._rolled = dice.get_state()
         self.trace = Trace(units=tuple(sorted(units)))
         self.device = device
         self.interception = Interception(self)
@@ -87,8 +93,9 @@ class Recorder:
         places = self._sideways.look(name) if unit is not None else {}
         history = nodes_of(inputs)
         versions = [_version(tensor) for tensor in inputs]
-        buffers = [(buffer, _version(buffer)) for buffer in unit.buffers()] if unit is not None else []
-        random_before = rng.get_state(self.device)
+        buffers = self._buffers_of(unit) if unit is not None else []
+        random_before, dice_before = rng.get_state(self.device), dice.get_state()
+        self.trace.asks |= not dice.same(self._rolled, dice_before)  # drawn between the units, for any purpose
         numbers = tuple(tag[1] for tensor in inputs if (tag := self._tag(tensor)) is not None)
         replicated_inputs = all(self.trace.values[number].replicated for number in numbers)
         if unit is None and reads_values(name, args, kwargs):
@@ -110,9 +117,19 @@ class Recorder:
             return result
         names |= {self._parameters[key] for key in parameters_reached(made, history) if key in self._parameters}
         event.random = not torch.equal(random_before, rng.get_state(self.device))
-        changes_buffer = any(_version(buffer) != version for buffer, version in buffers)
+        self._rolled = dice.get_state()
+        event.draws = not dice.same(dice_before, self._rolled)
+        read = {buffer for buffer, *_ in buffers} | {self._buffers[id(t)] for t in inputs if id(t) in self._buffers}
+        changes = {
+            buffer for buffer, holder, key, was, version in buffers if holder.get(key) is not was or _version(was) != version
+        }
+        changes |= {self._buffers[id(inputs[index])] for index in mutated if id(inputs[index]) in self._buffers}
+        event.changes = tuple(sorted(changes))
         changes_state = any(id(inputs[index]) in self._buffers or id(inputs[index]) in self._parameters for index in mutated)
-        event.replicated = replicated_inputs and not (names or event.random or changes_buffer or changes_state)
+        stays = names or event.random or event.draws or changes or changes_state or read & self._changing
+        event.replicated = replicated_inputs and not stays
+        for buffer in read | changes:
+            self._touched.setdefault(buffer, []).append(len(self.trace.events))
         event.position = self._place(event)
         event.parameters = tuple(sorted(names))
         if unit is None and changes_state:
@@ -162,6 +179,15 @@ class Recorder:
         if event.is_unit and not event.replicated:
             self.trace.calls.append(event.name)
         return max(0, len(self.trace.calls) - 1)
+
+    def _buffers_of(self, unit: nn.Module) -> list[tuple[str, dict[str, Any], str, torch.Tensor, int]]:
+        """Name, holder, key, tensor and version of each buffer of a unit."""
+        return [
+            (f"{self._modules.get(id(module), '?')}.{key}".lstrip("."), module._buffers, key, buffer, _version(buffer))
+            for module in unit.modules()
+            for key, buffer in module._buffers.items()
+            if buffer is not None
+        ]
 
     def _names_of(self, module: nn.Module) -> set[str]:
         return {self._parameters[id(value)] for value in module.parameters() if id(value) in self._parameters}
@@ -244,10 +270,28 @@ class Recorder:
     def record(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
         """Runs the step function on one microbatch."""
         self._inputs = {id(tensor) for tensor in tensors((args, kwargs))}
+        noted, rolled = attributes(self._root), dice.get_state()
+        self._rolled = rolled
         # The graph is walked, never run: what it would save for a backward need not be kept.
         with torch.autograd.graph.saved_tensors_hooks(_forget, _forgotten), self.interception.active():
             result = function(*args, **kwargs)
+            self.trace.draws = not dice.same(rolled, dice.get_state())
+            self.trace.counters = changed(noted, attributes(self._root))
+            self._note_buffers()
             return self._finish(result)
+
+    def _note_buffers(self) -> None:
+        """Which buffers were changed, and where; those too that were assigned anew between the units."""
+        for index, event in enumerate(self.trace.events):
+            for name in event.changes:
+                self.trace.buffers[name] = event.position
+                self._touched[name].append(index)
+        known = {name: tensor for name, tensor in self._root.named_buffers(remove_duplicate=False)}
+        for key, name in self._buffers.items():
+            now = known.get(name)
+            tag = self._tag(now) if now is not None and id(now) != key else None
+            if tag is not None and name not in self.trace.buffers and not self.trace.values[tag[1]].replicated:
+                self.trace.buffers[name] = self.trace.values[tag[1]].position
 
     def _finish(self, result: Any) -> Trace:
         trace = self.trace
@@ -281,6 +325,12 @@ class Recorder:
                 first = min(trace.values[number].position for number in group)
                 for cut in range(first + 1, position + 1):
                     trace.no_cut.setdefault(cut, "a value is changed in place through another view of it")
+        for name in trace.buffers:
+            around = [
+                trace.events[index].position for index in self._touched.get(name, []) if not trace.events[index].replicated
+            ]
+            for cut in range(min(around, default=0) + 1, max([*around, trace.buffers[name]], default=0) + 1):
+                trace.no_cut.setdefault(cut, f"the buffer {name} is changed on one side of it and used on the other")
         for positions in self._regions.values():
             for cut in range(min(positions) + 1, max(positions) + 1):
                 trace.no_cut.setdefault(cut, "it would split an activation checkpoint")

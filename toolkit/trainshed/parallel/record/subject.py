@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ..replay import rng
+from ..replay import dice
 from ..tree import map_leaves
 from .recorder import Recorder
+from .surroundings import Surroundings
 from .trace import Trace
 
 _recording = False
@@ -35,6 +36,7 @@ class Subject:
     """The user's step function and one microbatch.
 
     attach: tells the model that the user sees where its `backward` goes.
+    seed: from which the generators of Python and numpy start; the step's, and the number of the microbatch.
     """
 
     root: nn.Module
@@ -43,6 +45,7 @@ class Subject:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    seed: tuple[int, int] | None = None
 
     def record(self, units: Iterable[str]) -> Trace:
         """Records the forward with these units."""
@@ -62,7 +65,8 @@ class Subject:
             traces = []
             for _ in range(count):
                 with self.untouched():
-                    traces.append(self._record_once(kind(self.root, units, self.device)))
+                    changing = frozenset(trace.buffers)
+                    traces.append(self._record_once(kind(self.root, units, self.device, changing)))
             return traces
 
     def _record_once(self, recorder: Recorder) -> Trace:
@@ -96,18 +100,19 @@ class Subject:
         return map_leaves(copy, self.args), map_leaves(copy, self.kwargs)
 
     @contextmanager
-    def untouched(self) -> Iterator[None]:
-        """Restores buffers and random states at the end of the block."""
-        state = rng.get_state(self.device)
-        buffers = [(buffer, buffer.clone()) for buffer in self.root.buffers()]
+    def untouched(self, *, buffers: bool = True) -> Iterator[None]:
+        """Restores what a forward changes at the end of the block; see `surroundings`.
+
+        Args:
+            buffers: whether it may change buffers.
+        """
+        before = Surroundings(self.root, self.device, buffers=buffers)
+        if self.seed is not None:
+            dice.start(*self.seed)
         try:
             yield
         finally:
-            rng.set_state(state, self.device)
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    if buffer.shape == before.shape:
-                        buffer.copy_(before)
+            before.restore()
 
 
 class _Discarding:

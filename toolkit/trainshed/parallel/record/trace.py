@@ -82,6 +82,8 @@ class Event:
     inputs: numbers of the tracked values it reads, in the order of its arguments.
     mutated: (index among its tensor arguments, number of the value after the change).
     parameters: names of the parameters that it reads.
+    random, draws: whether it takes numbers from torch's generators; from Python's or numpy's.
+    changes: names of the buffers that it changes.
     left: places where the unit leaves values sideways, with their structure of slots.
     """
 
@@ -94,6 +96,8 @@ class Event:
     result: Any = None
     parameters: tuple[str, ...] = ()
     random: bool = False
+    draws: bool = False
+    changes: tuple[str, ...] = ()
     left: tuple[tuple[Place, Any], ...] = ()
     seconds_forward: float = 0.0
     seconds_backward: float = 0.0
@@ -121,6 +125,9 @@ class Trace:
     output: structure of what the step function returned, with value numbers as `Slot`s.
     asks: whether values that every stage has decide what comes next: another microbatch may go another way, of which it
         needs a record of its own.
+    draws: whether the forward takes numbers from Python's or numpy's generators.
+    counters: (module, attribute) of numbers and texts that the forward changes.
+    buffers: each buffer that the forward changes -> position of the last change.
     """
 
     units: tuple[str, ...]
@@ -138,6 +145,9 @@ class Trace:
     has_backward: bool = False
     mutates_inputs: bool = False
     asks: bool = False
+    draws: bool = False
+    counters: frozenset[tuple[str, str]] = frozenset()
+    buffers: dict[str, int] = field(default_factory=dict)
 
     @property
     def positions(self) -> int:
@@ -148,6 +158,11 @@ class Trace:
     def random(self) -> bool:
         """Whether the forward draws random numbers; to be asked when it is recorded."""
         return any(event.random for event in self.events)
+
+    @cached_property
+    def drawing(self) -> tuple[int, ...]:
+        """Indices of the events that take numbers from Python's or numpy's generators."""
+        return tuple(index for index, event in enumerate(self.events) if event.draws)
 
     @cached_property
     def uses_functions(self) -> bool:

@@ -19,6 +19,7 @@ from ..errors import TraceMismatch
 from ..record.intercept import OperationMode, patch_functions, restore
 from ..record.trace import Event, Slot, Trace
 from ..tree import leaves, map_leaves, tensors
+from . import dice
 from .gates import UnitGates
 
 
@@ -50,6 +51,8 @@ class StageForward:
         gates: of the trace's units.
         received: numbers of values from the previous stage -> tensors, shapes as recorded.
         wanted: numbers of the values to hand on.
+
+    rolled: event that draws from Python's or numpy's generators -> their states after it; those of earlier stages are given.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class StageForward:
         self.checked_to = trace.free_from  # event from which the last stage is free
         self.values = dict(received)
         self.wanted = frozenset(wanted)
+        self.rolled: dict[int, dice.State] = {}
         self.losses: list[torch.Tensor] = []
         self._gates = gates
         self._mode = OperationMode(self)
@@ -162,14 +166,18 @@ class StageForward:
             return self._untracked(name, function, args, kwargs, event, numbers)
         if not event.replicated and event.position >= self.last:
             raise Finished
-        self._next += 1
+        index, self._next = self._next, self._next + 1
         places = self._places(event)
         if event.replicated or event.position >= self.first:
             result = self._compute(function, args, kwargs)
+            if event.draws:
+                self.rolled[index] = dice.get_state()
             self._mark(event, result, given, inputs)
             for (holder, key), (_, slots) in zip(places, event.left, strict=True):
                 self._mark_left(event, slots, holder, key)
             return result
+        if index in self.rolled:
+            dice.set_state(self.rolled[index])
         result = self._stand_in(event, given, inputs)
         known = {number: t for t in [*tensors(result), *inputs] if (number := self._number(t, name)) is not None}
         for (holder, key), (_, slots) in zip(places, event.left, strict=True):
