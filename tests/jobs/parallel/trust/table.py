@@ -70,6 +70,11 @@ def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
         _wait(store, f"{name}/ended", ranks)
         pipe.shutdown()
         dist.destroy_process_group()
+    # Rank 0 has the store, and goes last.
+    if rank:
+        store.set(f"left/{rank}", "")
+    for other in range(1, ranks if rank == 0 else 0):
+        store.wait([f"left/{other}"])
     return found
 
 

@@ -76,13 +76,13 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     Raises:
         PlanError: the model has too few parts, or no partition satisfies the wish.
     """
-    with subject.untouched():
-        subject.attach(_Nothing())
-        try:
-            trees = [CallTree(subject.root).run(subject.function, *subject.inputs()) for _ in range(2)]
-            tree = trees[1]  # the first forward also compiles, and sets up what is made once
-        finally:
-            subject.attach(None)
+    subject.attach(_Nothing())
+    try:
+        for _ in range(2):  # the first forward also compiles, and sets up what is made once
+            with subject.untouched():
+                tree = CallTree(subject.root).run(subject.function, *subject.inputs())
+    finally:
+        subject.attach(None)
     closed = {name: "asked for" for name in wish.atomic}
     if wish.stages == 1:
         trace, closed = _record(subject, tree, 1.0, closed)
