@@ -185,7 +185,7 @@ def train(settings: dict[str, Any], steps: int, clip: float = 0.0, seed_by_rank:
         "norms": norms,
         "state": model.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "held": sum(local(p.detach()).untyped_storage().nbytes() for p in model.module.parameters()),
+        "held": sum(local(p).untyped_storage().nbytes() for p in model.module.parameters()),
         "states": len(optimizer.optimizer.state),
     }
 
