@@ -52,6 +52,7 @@ class Grid:
 
     pipeline_ranks: global ranks of this rank's pipeline, by stage rank.
     replica_ranks: global ranks that hold the same stages, by replica.
+    left: whether this rank has closed its connections, after a step that failed.
     """
 
     rank: int
@@ -67,6 +68,7 @@ class Grid:
     pipeline_ranks: list[int]
     replica_ranks: list[int]
     owns_process_group: bool = False
+    left: bool = False
     _subgroups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
     _made: set[tuple[int, ...]] = field(default_factory=set)
 
@@ -83,6 +85,15 @@ class Grid:
             dist.destroy_process_group()
             return
         made = [self.pipeline_group, self.replica_group, self.control_group, *self._subgroups.values()]
+        for group in dict.fromkeys(made):
+            dist.destroy_process_group(group)
+
+    def leave(self) -> None:
+        """Closes this rank's connections to its pipeline and its replicas, so that nobody waits for it."""
+        made = [self.pipeline_group, self.replica_group, *self._subgroups.values()]
+        self.pipeline_group = self.replica_group = self.control_group
+        self._subgroups.clear()
+        self.left = True
         for group in dict.fromkeys(made):
             dist.destroy_process_group(group)
 

@@ -147,8 +147,11 @@ def ranks_that_walk_through_a_set_in_other_orders_are_told_why() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         begin(partitions=2, microbatches=2)
-    if pipe.rank() == 0:
+    hashes: list[Any] = [None, None]
+    torch.distributed.all_gather_object(hashes, hash("a"))
+    if pipe.rank() == 0 and len(set(hashes)) > 1:
         assert any("PYTHONHASHSEED=0" in str(one.message) for one in said), said
     model = pipe.PipelineModel(Unordered())
     step: Any = pipe.step(squared)
-    refused(lambda: step(model, torch.ones(4, 4)), "PYTHONHASHSEED=0")
+    if len(set(hashes)) > 1:  # as with torchrun, where nobody sees to one seed for all
+        refused(lambda: step(model, torch.ones(4, 4)), "PYTHONHASHSEED=0")

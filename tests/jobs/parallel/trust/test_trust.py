@@ -16,18 +16,20 @@ pytestmark = pytest.mark.torch
 
 
 @functools.lru_cache
-def _found(world: int) -> list[dict[str, Any]]:
-    # As with torchrun, where nobody sees to one seed for all.
-    return ranks.run(world, "trust.table:run", world, extra={"PYTHONHASHSEED": "random"})
+def _found(world: int) -> Any:
+    return ranks.shared(world, [("trust.table:run", (world,))])[0]
+
+
+def _problems(world: int, name: str) -> str:
+    answers = enumerate(ranks.result(_found(world)))
+    return "\n".join(f"rank {rank}: {found[name]}" for rank, found in answers if found[name])
 
 
 @pytest.mark.parametrize("name", table.names(2))
 def test_with_two_ranks(name: str) -> None:
-    problems = [f"rank {rank}: {found[name]}" for rank, found in enumerate(_found(2)) if found[name]]
-    assert not problems, "\n".join(problems)
+    assert not _problems(2, name)
 
 
 @pytest.mark.parametrize("name", table.names(4))
 def test_with_four_ranks(name: str) -> None:
-    problems = [f"rank {rank}: {found[name]}" for rank, found in enumerate(_found(4)) if found[name]]
-    assert not problems, "\n".join(problems)
+    assert not _problems(4, name)

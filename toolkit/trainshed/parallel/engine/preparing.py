@@ -157,6 +157,10 @@ class Preparation:
                     return number
         return len(ways)
 
+    def forget(self) -> None:
+        """Drops all schedules, and with them the connections that they hold."""
+        self._shapes.clear()
+
     def alike(self) -> tuple[bytes, str]:
         """What all replicas must have in common before they meet in sums, and its name."""
         buffers = [(tuple(buffer.shape), buffer.dtype) for buffer in self._root.buffers()]

@@ -10,11 +10,13 @@ import torch
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
+from ..errors import PipelineError, TraceMismatch
 from ..plan.plan_file import Plan
 from ..record.subject import Backward
 from ..replay import dice, rng
+from .alarm import Alarm
 from .batch import Microbatch, digest
-from .checking import STEP, agree_with_replicas, check_gradients, explain, meet, report
+from .checking import STEP, agree_with_replicas, check_gradients, meet, report
 from .holding import Holding
 from .outputs import share
 from .placement import broadcast_buffers
@@ -23,6 +25,13 @@ from .stage import Step
 
 # The training step after which measured times are shown against the plan: caches are warm by then.
 _REPORTED = 4
+
+
+class _Refused(Exception):
+    """An error that all ranks raise."""
+
+    def __init__(self, error: PipelineError) -> None:
+        self.error = error
 
 
 class Engine:
@@ -54,6 +63,7 @@ class Engine:
         bucket_bytes: int,
     ) -> None:
         self.steps = 0
+        self._alarm = Alarm(holding.grid)
         self._calls = 0
         self._grid = holding.grid
         self._root = holding.root
@@ -79,22 +89,41 @@ class Engine:
         Raises:
             PipelineError: the step cannot be planned or run as recorded, or another rank was lost.
         """
-        try:
-            return self._step(function, microbatches)
-        except Exception as error:
-            explained = explain(error, self._grid.rank)
-            if explained is error:
-                raise
-            raise explained from error
-
-    def _step(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
+        self._alarm.check()
         grid = self._grid
         rolled = dice.get_state()
         mode = f"{getattr(function, '__qualname__', '')} {self._root.training} {torch.is_grad_enabled()}"
         batch = digest(microbatches) if len(grid.pipeline_ranks) > 1 else 0
-        seed = meet(grid, STEP, mode, batch, dice.seed_of(rolled, self._calls))
+        try:
+            seed = meet(grid, STEP, mode, batch, dice.seed_of(rolled, self._calls))
+        except RuntimeError as error:
+            raise self._stopped(error) from error
         self._calls += 1
-        prepared, ways = self._preparation.prepare(function, microbatches, seed)
+        try:
+            return self._step(function, microbatches, seed)
+        except _Refused as refused:
+            raise refused.error from refused.error.__cause__
+        except Exception as error:
+            explained = self._stopped(error)
+            if explained is error:
+                raise
+            raise explained from error
+
+    def _stopped(self, error: Exception) -> Exception:
+        """Why the step failed; the other ranks are told."""
+        explained = self._alarm.explain(error)
+        self._preparation.forget()
+        self._alarm.ring(explained, error)
+        return explained
+
+    def _step(self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int) -> list[Any]:
+        grid, rolled = self._grid, dice.get_state()
+        try:
+            prepared, ways = self._preparation.prepare(function, microbatches, seed)
+        except PipelineError as error:
+            if isinstance(error, TraceMismatch):
+                raise
+            raise _Refused(error) from error  # on all ranks: the pipeline goes on if the script does
         if prepared.training:
             agree_with_replicas(grid, *self._preparation.alike())
             if self._buffers:
