@@ -58,7 +58,7 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0) -
         return seed
     if grid.left:
         raise PipelineError(f"the pipeline has stopped, for a step failed: {call} is not possible any more")
-    mine = torch.tensor([CALLS.index(call), zlib.crc32(mode.encode()), batch, seed])
+    mine = torch.tensor([CALLS.index(call), zlib.crc32(mode.encode()), batch, seed], device=grid.device)
     found = [torch.zeros_like(mine) for _ in ranks]
     dist.all_gather(found, mine, group=grid.pipeline_group)
     first, *others = [one.tolist() for one in found]
@@ -88,7 +88,7 @@ def agree_with_replicas(grid: Grid, mine: bytes, what: str) -> None:
         PipelineError: they differ, on all of them.
     """
     if len(grid.replica_ranks) > 1:
-        _alike(grid.replica_group, mine, f"the replicas differ in {what}")
+        _alike(grid.replica_group, grid.device, mine, f"the replicas differ in {what}")
 
 
 def same_everywhere(grid: Grid, mine: bytes, what: str) -> None:
@@ -98,12 +98,12 @@ def same_everywhere(grid: Grid, mine: bytes, what: str) -> None:
         PipelineError: they differ, on all of them.
     """
     if grid.world > 1:
-        _alike(grid.control_group, mine, f"the ranks differ in {what}")
+        _alike(grid.control_group, torch.device("cpu"), mine, f"the ranks differ in {what}")
 
 
-def _alike(group: dist.ProcessGroup, mine: bytes, problem: str) -> None:
+def _alike(group: dist.ProcessGroup, device: torch.device, mine: bytes, problem: str) -> None:
     number = int.from_bytes(hashlib.sha256(mine).digest()[:7], "big")
-    most = torch.tensor([number, -number])
+    most = torch.tensor([number, -number], device=device)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     if most[0] != -most[1]:
         raise PipelineError(problem, hint="do the same on all ranks, before the same step")
