@@ -31,6 +31,7 @@ _TENSORS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 _RANDOM = frozenset(
     {"normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_", "set_"}
 )
+_TOTALS = frozenset({"get_total_norm", "clip_grads_with_norm_"})
 
 
 class AbsentParameter(nn.Parameter):
@@ -78,11 +79,13 @@ def _changes_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _asked_by_torch() -> bool:
     """Whether it is torch, an optimizer of any origin, or this library that wants the gradient."""
-    frame = sys._getframe(2)
-    nearest = frame.f_globals.get("__name__", "")
-    if nearest.startswith(("torch.", "trainshed.parallel.")):
+    at: Any = sys._getframe(2)
+    if at.f_globals.get("__name__", "").startswith(("torch.", "trainshed.parallel.")):
         return True
-    at: Any = frame
+    # `get_total_norm` takes the list of gradients that there are; the list may be made in a frame of its own.
+    for near in (at, at.f_back):
+        if near is not None and not _TOTALS.isdisjoint(near.f_code.co_names):
+            return True
     while at is not None:
         if at.f_globals.get("__name__") == "torch.optim.optimizer":
             return True
