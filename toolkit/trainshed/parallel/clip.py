@@ -26,12 +26,14 @@ def clip_grad_norm_(
         The norm before clipping, shape ().
     """
     given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    if not _divided() or session.holding is None or session.holding.names.keys().isdisjoint(map(id, given)):
+    holding = session.holding
+    ours = holding is not None and holding.partitioned and not holding.names.keys().isdisjoint(map(id, given))
+    if ours and session.optimizer is not None:
+        session.optimizer.unscale()
+    if not ours or not _divided() or session.holding is None:
         with torch.no_grad():
             norm = _native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
         return whole(norm)
-    if session.optimizer is not None:
-        session.optimizer.unscale()
     held = session.holding.parameters
     chosen = {id(parameter) for parameter in given}
     mine = {name: p.grad for name, p in held.items() if id(p) in chosen and p.grad is not None}

@@ -31,6 +31,8 @@ _TENSORS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 _RANDOM = frozenset(
     {"normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_", "set_"}
 )
+# Who reads gradients to update or to clip them, which counts all stages; accelerate and Trainer look for DTensors first.
+_CLIPPERS = ("torch.", "trainshed.parallel.", "accelerate.", "transformers.trainer")
 _TOTALS = frozenset({"get_total_norm", "clip_grads_with_norm_"})
 
 
@@ -78,9 +80,9 @@ def _changes_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _asked_by_torch() -> bool:
-    """Whether it is torch, an optimizer of any origin, or this library that wants the gradient."""
+    """Whether it is torch, an optimizer of any origin, or a library that leaves clipping to torch."""
     at: Any = sys._getframe(2)
-    if at.f_globals.get("__name__", "").startswith(("torch.", "trainshed.parallel.")):
+    if at.f_globals.get("__name__", "").startswith(_CLIPPERS):
         return True
     # `get_total_norm` takes the list of gradients that there are; the list may be made in a frame of its own.
     for near in (at, at.f_back):
