@@ -14,8 +14,8 @@ from faults.play.rules import DONE, HEARD, UNHEARD, End, Played, problems
 from faults.play.schedule import FAULTS, LAUNCHERS, MOMENTS, RUN_FAULTS, RUN_MOMENTS, Fault, Schedule, draw
 
 PLAY = Path(__file__).with_name("play")
-# Always the same: who sees this fail has broken it, and plays it again by the name that is printed. Other seeds are for
-# `make test-faults`, which the CI runs with the commit as the seed.
+# Always the same, in the CI, too: who sees this fail has broken it, and plays it again by the name that is printed. Other
+# seeds are for `make test-faults`.
 SEED, CASES = "make-test", 16
 
 
