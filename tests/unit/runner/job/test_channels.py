@@ -247,3 +247,10 @@ def test_a_record_that_does_not_fit_into_memory_is_said(tmp_path: Path, monkeypa
     finally:
         feeders.close()
     assert feeders.trouble() == "cannot feed the channel train: a file does not fit into memory, as one record must"
+
+
+@pytest.mark.parametrize("channel", ["{train: ''}", "{train: {path: ''}}"])
+def test_a_channel_with_an_empty_path_is_refused(project: Project, channel: str) -> None:
+    project.write({"show.py": SHOW, "job.yaml": f"program: show.py\nchannels: {channel}\n"})
+    done = project.trainshed("run", "job.yaml", "--dry-run")
+    assert (done.status, "has no path" in done.stderr) == (2, True), done.output

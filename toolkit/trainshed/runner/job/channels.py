@@ -46,6 +46,8 @@ def _channel(outer: Checker, name: str, node: Node) -> Channel:
         path, files = _path(outer, name)
         if node.value is None:
             outer.problem(name, "has no path")
+    if node.value == "" or (isinstance(node.value, dict) and inner.node("path") is not None and not inner.text("path")):
+        outer.problem(name, "has no path")
     rest = {row.name: inner.read(row) for row in CHANNEL if row.name != "path"}
     channel = Channel(name, path, files=files, **rest)
     for field in ("compression", "record_wrapper", "shuffle_seed"):
