@@ -31,13 +31,13 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_probe_leaves_nothing_and_makes_the_folder(tmp_path: Path) -> None:
-    ground.probe(str(tmp_path / "a/b"), "token")
+    ground.probe(str(tmp_path / "a/b"), "step", "abc", 0)
     assert os.listdir(tmp_path / "a/b") == []
 
 
 def test_a_read_only_folder_is_found_before_the_first_step(read_only: Path) -> None:
     with pytest.raises(OSError, match="Read-only") as caught:
-        ground.probe(str(read_only), "token")
+        ground.probe(str(read_only), "step", "abc", 0)
     said = ground.unwritable(str(read_only), caught.value)
     assert said.startswith(f"checkpoints cannot be written to {read_only}: Read-only file system; mount it writable")
 
@@ -45,7 +45,7 @@ def test_a_read_only_folder_is_found_before_the_first_step(read_only: Path) -> N
 def test_a_file_in_the_place_of_the_folder_is_found_too(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="exists"):
-        ground.probe(str(tmp_path / "file"), "token")
+        ground.probe(str(tmp_path / "file"), "step", "abc", 0)
 
 
 def test_a_full_disk_does_not_refuse_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_full_disk_does_not_refuse_the_start(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(ground.os, "mkdir", full)
-    ground.probe(str(tmp_path), "token")
+    ground.probe(str(tmp_path), "step", "abc", 0)
 
 
 FREE = {"f_bavail": 20 * 256}

@@ -14,14 +14,23 @@ if TYPE_CHECKING:
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def probe(folder: str, token: str) -> None:
+def probe_path(folder: str, name: str, token: str, rank: int) -> str:
+    """Where a rank probes the folder: what a killed one leaves there is swept with the rest of that checkpoint."""
+    return f"{folder}/.aside-{name}-{token}-{rank}"
+
+
+def probe(folder: str, name: str, token: str, rank: int) -> None:
     """Does in small what every save does: makes a folder, writes a file, renames the folder, deletes it.
+
+    Args:
+        name: the checkpoint that is to be saved there, or anything where all of the folder is swept later.
+        token: of this run, hexadecimal.
 
     Raises:
         OSError: it cannot be done. That the disk is full is no reason yet: old checkpoints are deleted before new ones.
     """
     os.makedirs(folder, exist_ok=True)
-    first, second = f"{folder}/.aside-probe-{token}", f"{folder}/.gone-probe-{token}"
+    first, second = (probe_path(folder, name, text, rank) for text in (token, f"{token}f"))
     try:
         os.mkdir(first)
         with open(f"{first}/file", "wb") as file:

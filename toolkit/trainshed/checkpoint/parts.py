@@ -134,7 +134,7 @@ def _save(
     ranks: Ranks, path: str, tensors: Mapping[str, torch.Tensor], objects: Any, step: int, reason: str, copy_to: str
 ) -> None:
     folder, name = os.path.split(path)
-    _share(ranks, folder)
+    _share(ranks, folder, name)
     _together(ranks, path, lambda: _check_objects(objects))
     remote = _remote(ranks, path, copy_to)
     planner = Planner(ranks)
@@ -213,7 +213,7 @@ def _prepare_to_read(ranks: Ranks, path: str, copy_to: str) -> None:
         CheckpointError: the folder cannot be written although a copy may have to be fetched (on all ranks).
     """
     try:
-        _share(ranks, os.path.dirname(path))
+        _share(ranks, *os.path.split(path))
     except CheckpointError:
         if copy_to:
             raise
@@ -282,7 +282,7 @@ def prune(
     ranks = current(group)
     folder = os.path.abspath(folder)
     try:
-        _share(ranks, folder)
+        _share(ranks, folder, "probe")
         remote = _remote(ranks, folder, copy_to)
         return _together(ranks, folder, lambda: _prune(folder, keep, belongs, remote) if ranks.leads else [])[ranks.peers[0]]
     finally:
@@ -329,10 +329,10 @@ def _remote(ranks: Ranks, path: str, url: str) -> Remote | None:
     return opened[0] if opened else None
 
 
-def _share(ranks: Ranks, folder: str) -> None:
+def _share(ranks: Ranks, folder: str, name: str) -> None:
     """Finds out which ranks see the same folder; creates it. Raises CheckpointError on all ranks."""
     try:
-        ranks.share_storage(folder)
+        ranks.share_storage(folder, name)
         problem = ""
     except OSError as error:
         problem = ground.unwritable(folder, error)

@@ -53,9 +53,13 @@ class Ranks:
         """Every rank's value (any picklable object), in order of ranks."""
         return [value]
 
-    def share_storage(self, folder: str) -> None:
-        """Finds out which ranks see the same folder. Raises OSError if it cannot be written."""
-        ground.probe(folder, f"{self.token}-{self.rank}")
+    def share_storage(self, folder: str, name: str = "probe") -> None:
+        """Finds out which ranks see the same folder. Raises OSError if it cannot be written.
+
+        Args:
+            name: the checkpoint that is to be saved there, if it is one.
+        """
+        ground.probe(folder, name, self.token, self.rank)
 
     def tell(self, key: str, text: str) -> None:
         """Lets the other ranks know something without a collective and without the storage; from any thread."""
@@ -118,22 +122,23 @@ class Group(Ranks):
         self._dist.all_gather_object(values, value, group=self._group)
         return values
 
-    def share_storage(self, folder: str) -> None:
+    def share_storage(self, folder: str, name: str = "probe") -> None:
         """Finds out which ranks see the same folder: every rank leaves a file and looks for those of the others.
 
         Raises:
             OSError: this rank, or another one, cannot write there.
         """
         problem: OSError | None = None
-        mine = f"{folder}/.aside-probe-{self.token}-{self.rank}"
+        mine = ground.probe_path(folder, name, self.token, self.rank)
         try:
-            ground.probe(folder, f"{self.token}-{self.rank}")
+            ground.probe(folder, name, self.token, self.rank)
             with open(mine, "w"):
                 pass
         except OSError as error:
             problem = error
         answers = self.gather(problem and (problem.errno, problem.strerror, folder))  # all files are there
-        seen = tuple(r for r in range(self.world_size) if os.path.exists(f"{folder}/.aside-probe-{self.token}-{r}"))
+        paths = [ground.probe_path(folder, name, self.token, rank) for rank in range(self.world_size)]
+        seen = tuple(rank for rank, path in enumerate(paths) if os.path.exists(path))
         seen_by_rank = self.gather(seen)
         try:
             os.unlink(mine)
