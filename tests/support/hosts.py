@@ -108,6 +108,13 @@ class Hosts:
         """The exit statuses of those that were started, once they have ended."""
         return [self.processes[number].wait(timeout=LIMIT) for number in sorted(self.processes)]
 
+    def wait_for_host(self, number: int, text: str) -> None:
+        """Until one host has printed `text`."""
+        deadline = time.monotonic() + LIMIT
+        while text not in self.output(number):
+            assert time.monotonic() < deadline, f"no {text!r} on {number}:\n{self.all_output()}"
+            time.sleep(0.05)
+
     def wait_until_gone(self, number: int) -> None:
         """Until no process is left that a host has started, also of a `train` that was killed."""
         deadline = time.monotonic() + LIMIT

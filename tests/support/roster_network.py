@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import select
+import signal
 import socket
 from collections.abc import Generator
 
@@ -130,7 +131,8 @@ class Node:
 
     fate: how its ranks end by themselves: `done`, `failed`, or `interrupted` by a stop signal; and `ends_at`, when.
     state: `joining`, `running`, `leaving`, `over`; `dead` where it was killed.
-    verdict: what it says of the job's end, None for success; only when it is over.
+    graceful: whether its ranks end well when they are asked to stop. signal: what interrupts it.
+    verdict: what it says of the job's end, None for success; only when it is over. stopped: what stopped it early.
     """
 
     def __init__(self, network: Network, rank: int, key: JobKey = KEY) -> None:
@@ -138,6 +140,8 @@ class Node:
         self.state = "joining"
         self.fate, self.ends_at = "done", network.ends_at
         self.verdict: Failure | None = None
+        self.stopped = ""
+        self.graceful, self.signal = False, signal.SIGTERM
         self.said: list[str] = []
         self.paused_until = 0.0
         self.ran = False
@@ -176,11 +180,14 @@ class Node:
         if report.state == "failed":
             self.roster.failed("rank 0 ended with 1")
         elif report.state == "interrupted":
-            self.roster.interrupted("stopped by SIGTERM")
+            self.roster.interrupted(f"stopped by {self.signal.name}", self.signal)
         verdict = yield from self.roster.leaving(report)
-        self.verdict = verdict.failure
+        self.verdict, self.stopped = verdict.failure, verdict.stopped
 
     def _report(self) -> Report:
+        if self.graceful and (self.roster.stopping or self.fate == "interrupted"):
+            early = self.roster.stopping or f"{self.name}: stopped by {self.signal.name}"
+            return Report(state="stopped" if self.roster.stopping else "interrupted", early=early)
         if self.roster.stopping:
             failure = Failure(
                 kind="Stopped", summary=f"rank {self.rank} was killed by SIGTERM", exit_code=143, host=self.name
@@ -189,7 +196,9 @@ class Node:
         if self.fate == "failed":
             return Report(state="failed", failure=Failure("UserError", f"{self.name}: bad batch", 1, host=self.name))
         if self.fate == "interrupted":
-            failure = Failure(kind="Interrupted", summary=f"{self.name} was stopped", exit_code=143, host=self.name)
+            failure = Failure(
+                kind="Interrupted", summary=f"{self.name} was stopped", exit_code=128 + self.signal, host=self.name
+            )
             return Report(state="interrupted", failure=failure)
         return Report(state="done")
 

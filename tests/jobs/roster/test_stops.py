@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,33 @@ import pytest
 from support.hosts import STOPPED_BEFORE_LAUNCH, Hosts, ended
 
 WAITS = "import time\nprint('working', flush=True)\ntime.sleep(600)\n"
+ENDS_WELL = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print('working', flush=True)
+time.sleep(600)
+"""
+# For `Hosts.start`: this host is sent SIGTERM while it uploads what its script, which has ended, has left.
+STOPPED_WHILE_IT_UPLOADS = """
+import os, signal
+from trainshed.container import intermediate
+class Uploads:
+    pid = 0
+    def finish(self, stopped):
+        os.kill(os.getpid(), signal.SIGTERM)
+    def give_up(self):
+        pass
+intermediate.start = lambda *_: Uploads()
+"""
+# For `Hosts.start`: says when this host begins to wait for the end of the others.
+TELLS_THAT_IT_WAITS = """
+from trainshed.container.roster.connected import ConnectedRoster
+leave = ConnectedRoster.leave
+def telling(self, report):
+    print("waits for the others", flush=True)
+    return leave(self, report)
+ConnectedRoster.leave = telling
+"""
 
 
 @pytest.fixture
@@ -70,6 +98,54 @@ def test_a_host_that_is_killed_and_started_again_at_once_is_the_cause_everywhere
 
     first = " (the first host)" if victim == 0 else ""
     assert_all_say(job, f"ClusterError: {job.names[victim]}{first} was started again while the job ran", 69)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_signal_to_a_host_whose_script_has_ended_ends_all_with_its_status(
+    hosts: Callable[[int], Hosts], victim: int
+) -> None:
+    job = hosts(2)
+    (job.base(victim) / "code/train.py").write_text("print('working')\n")
+    job.start(code=TELLS_THAT_IT_WAITS)
+    job.wait_for("working")
+    job.wait_for_host(victim, "waits for the others")
+    job.processes[victim].send_signal(signal.SIGINT)
+
+    assert_all_say(job, f"Interrupted: {job.names[victim]}: stopped by SIGINT while it waited", 130)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stop_between_the_end_of_the_script_and_the_wait_for_the_others_is_told_to_them(
+    hosts: Callable[[int], Hosts], victim: int
+) -> None:
+    job = hosts(2)
+    (job.base(victim) / "code/train.py").write_text("print('working')\n")
+    job.configure(victim, sagemaker_s3_output="s3://results")
+    job.start(1 - victim)
+    job.start(victim, code=STOPPED_WHILE_IT_UPLOADS)
+
+    assert_all_say(job, f"Interrupted: {job.names[victim]}: stopped by SIGTERM", 143)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_job_is_stopped_on_all_hosts_if_one_ended_by_itself_and_another_was_stopped(
+    hosts: Callable[[int], Hosts], victim: int
+) -> None:
+    job = hosts(2)
+    (job.base(1 - victim) / "code/train.py").write_text("print('working')\n")
+    (job.base(victim) / "code/train.py").write_text(ENDS_WELL)
+    job.start(code=TELLS_THAT_IT_WAITS)
+    job.wait_for("working")
+    job.wait_for_host(1 - victim, "waits for the others")
+    job.processes[victim].send_signal(signal.SIGTERM)
+
+    assert job.exit_codes() == [0, 0], job.all_output()
+    for number in (0, 1):
+        assert not job.succeeded(number) and not job.failure(number), job.all_output()
+        assert "Reporting training STOPPED" in job.output(number)
+        record = json.loads((job.base(number) / f"output/data/run/{job.names[number]}.json").read_text())
+        assert record["state"] == "Stopped"
+    assert f"{job.names[victim]}: stopped by SIGTERM; the script on this host had ended before" in job.output(1 - victim)
 
 
 def test_a_second_host_of_one_name_is_refused_with_both_addresses_and_the_job_goes_on(

@@ -214,7 +214,8 @@ class Attempts:
         try:
             with stop_raises("while the compile cache was being kept"):
                 cache.keep(plan, self._voice.say)
-        except Interrupted as error:  # how the script ended stands
+        except Interrupted as error:  # how the script ended here stands
+            self._stops.note(error.number)  # for the other hosts
             self._voice.say(f"the compile cache was not kept: {error}")
         self._record.compiled(plan.backend, rank_reports.read(plan))
 
@@ -231,7 +232,8 @@ class Attempts:
         try:
             with stop_raises("while the intermediate output was being uploaded"):
                 return uploads.finish(stopped)
-        except Interrupted as error:  # how the script ended stands
+        except Interrupted as error:  # as above
+            self._stops.note(error.number)
             uploads.give_up()
             self._voice.say(f"the upload of the intermediate output was cancelled: {error}")
             return ""

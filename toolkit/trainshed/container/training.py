@@ -21,6 +21,7 @@ from trainshed.machine.signals import Interrupted, Stops
 from . import console, planning
 from .attempts import Attempts, TrainingResult
 from .cluster import resolve
+from .notices import Interruption
 from .planning import Planned
 from .program import prepare
 from .report.finish import finish
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from .roster.roster import Roster
     from .supervisor.launch_plan import LaunchPlan
 
-    Settle = Callable[[TrainingResult], Failure | None]
+    Settle = Callable[[TrainingResult], TrainingResult]
 
 _BEFORE = "before the script was started"
 
@@ -59,7 +60,7 @@ class Training:
         self._host = environ.get("SM_CURRENT_HOST", "")
         self._record = RunRecord(self._voice)
         self._stops = Stops()
-        # What the other hosts hear of this one's end, and the job's failure that comes of it.
+        # Tells the other hosts of this one's end; returns how the whole job ended.
         self._settle: Settle = self._tell_unresolved
 
     def execute(self) -> int:
@@ -177,7 +178,7 @@ class Training:
         roster = make_roster(planned.job, planned.cluster, self._environ, self._voice.say)
         self._settle = self._tell_joining(roster, planned.job)
         roster.join(planned.job.settings.host_timeout_seconds)
-        self._settle = lambda result: agree(roster, result.outcome, result.failure, self._host, self._stops)
+        self._settle = lambda result: self._agreed(roster, planned.job, result)
         if plan.scratch:
             scratch.make()
         return roster
@@ -193,41 +194,52 @@ class Training:
 
     def finish(self, result: TrainingResult) -> int:
         """Step 6: agrees with the other hosts, writes the outcome, says it; returns the exit status."""
-        result = result.replace(failure=self._settle(result))
-        return finish(self._paths, self._record, result, self._voice)
+        return finish(self._paths, self._record, self._settle(result), self._voice)
+
+    def _agreed(self, roster: Roster, job: TrainingJob, result: TrainingResult) -> TrainingResult:
+        """The result of the whole job, from what all hosts report."""
+        interruption = result.interruption
+        reason = interruption.reason if interruption is not None else ""
+        failure, stopped = agree(roster, result.outcome, result.failure, reason, self._host, self._stops)
+        if failure is None and stopped and interruption is None:
+            code = job.settings.interrupted_exit_code
+            interruption = Interruption(reason=stopped, source="another host", exit_code=code, elsewhere=True)
+        return result.replace(failure=failure, interruption=interruption)
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def _tell_unresolved(self, result: TrainingResult) -> Failure | None:
+    def _tell_unresolved(self, result: TrainingResult) -> TrainingResult:
         """For a host that fails before it knows its place in the job: looks it up now, since the others wait for it."""
         if result.failure is None:
-            return None
+            return result
         try:
             job = read_job(self._environ)
             return self._tell_waiting(job, resolve(job, self._environ))(result)
         except TrainshedError:  # the job cannot be read, here or anywhere
-            return result.failure
+            return result
 
     def _tell_waiting(self, job: TrainingJob, cluster: Cluster) -> Settle:
         """For a host that fails before it joins the others, which wait for it."""
 
-        def settle(result: TrainingResult) -> Failure | None:
+        def settle(result: TrainingResult) -> TrainingResult:
             if result.failure is None:
-                return None
+                return result
             roster = make_roster(job, cluster, self._environ, self._voice.say)
             seconds = job.settings.host_timeout_seconds
-            return tell_before_start(roster, result.failure, self._host, seconds, self._voice.say)
+            failure = tell_before_start(roster, result.failure, self._host, seconds, self._voice.say)
+            return result.replace(failure=failure)
 
         return settle
 
     def _tell_joining(self, roster: Roster, job: TrainingJob) -> Settle:
         """For a host that fails while it joins the others: where it could not join them, they know that already."""
 
-        def settle(result: TrainingResult) -> Failure | None:
+        def settle(result: TrainingResult) -> TrainingResult:
             if result.failure is None or result.failure.kind == "ClusterError":
-                return result.failure
+                return result
             seconds = job.settings.host_timeout_seconds
-            return tell_before_start(roster, result.failure, self._host, seconds, self._voice.say)
+            failure = tell_before_start(roster, result.failure, self._host, seconds, self._voice.say)
+            return result.replace(failure=failure)
 
         return settle
 

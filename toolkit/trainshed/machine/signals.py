@@ -101,8 +101,12 @@ class Stops:
         """
         return _Raising(self, when)
 
-    def _take(self, number: int, frame: object) -> None:
+    def note(self, number: int) -> None:
+        """Notes a stop signal that another handler has taken, for whoever asks later."""
         self.number = self.number or number
+
+    def _take(self, number: int, frame: object) -> None:
+        self.note(number)
         self.raise_once()
 
     def raise_from_now(self, when: str) -> None:

@@ -71,11 +71,11 @@ def test_a_failure_without_its_reason_is_refused() -> None:
 
 
 def test_a_report_comes_back_as_it_was_and_others_are_refused() -> None:
-    report = Report(state="stopped", failure=FAILURE, age=1.5, secondary=True, cause=FAILURE.replace(rank=None))
+    report = Report(state="stopped", failure=FAILURE, age=1.5, secondary=True, cause=FAILURE.replace(rank=None), early="why")
     message = decode(encode(report.message()))
 
     assert Report.of(message) == report
-    for wrong in ({"state": "well"}, {"state": 1}, {"age": "old"}, {"failure": 1}, {"cause": []}):
+    for wrong in ({"state": "well"}, {"state": 1}, {"age": "old"}, {"failure": 1}, {"cause": []}, {"early": 1}):
         with pytest.raises(ValueError):
             Report.of({**message, **wrong})
 

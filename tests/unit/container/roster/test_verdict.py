@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from trainshed.container.roster.messages import Report
 from trainshed.container.roster.verdict import LostHost, Reported, Stop, first_cause, suspended
 from trainshed.contract.outcome import Failure
@@ -59,7 +61,7 @@ def test_a_lost_host_stays_the_cause_when_it_comes_back_and_reports_that_it_was_
 
 def test_that_ranks_were_asked_to_stop_is_no_cause_where_the_reason_is_known() -> None:
     asked = [failed("rank 0 was killed by SIGTERM (asked to stop)", state="stopped")]
-    stop = Stop(90.0, "algo-2", "stopped by SIGTERM", True)
+    stop = Stop(90.0, "algo-2", "stopped by SIGTERM", signal.SIGTERM)
     found = first_cause(asked, [], None, True, stop)
 
     assert found is not None and (found.kind, found.summary) == ("Interrupted", "algo-2: stopped by SIGTERM")

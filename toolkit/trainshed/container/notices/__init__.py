@@ -36,6 +36,7 @@ class Interruption(Record):
     exit_code: the exit status that asks the platform to run the job again.
     step, checkpoint: what the ranks say they have saved; step None where none of them said anything.
     announced: whether a platform had announced it.
+    elsewhere: whether only ranks of other hosts were stopped: those of this host had ended by themselves.
     """
 
     reason: str
@@ -44,6 +45,7 @@ class Interruption(Record):
     step: int | None = None
     checkpoint: str = ""
     announced: bool = False
+    elsewhere: bool = False
 
     @property
     def plain_stop(self) -> bool:
@@ -52,6 +54,8 @@ class Interruption(Record):
 
     def line(self) -> str:
         """The last line of the log."""
+        if self.elsewhere:
+            return f"Reporting training STOPPED: {self.reason}; the script on this host had ended before"
         if self.plain_stop:
             return "Reporting training STOPPED: the script ended in time after the stop signal"
         done = f" after step {self.step}" if self.step is not None else ""

@@ -141,7 +141,7 @@ class RunRecord:
     ) -> None:
         """The end of the job: state, exit status, every rank's end."""
         stopped = bool(outcome and (outcome.stop_signal or (outcome.stopped_by and not failure)))
-        stopped = stopped or bool(failure and failure.kind == "Interrupted")
+        stopped = stopped or bool(failure.kind == "Interrupted" if failure else interruption)
         interrupted = interruption is not None and not interruption.plain_stop and failure is None
         state = "Interrupted" if interrupted else "Stopped" if stopped else "Failed" if failure else "Completed"
         self.data.update(state=state, ended=time.time(), seconds=round(time.time() - self.started, 6), exit_code=exit_code)

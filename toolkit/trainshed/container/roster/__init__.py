@@ -84,15 +84,22 @@ def tell_before_start(roster: Roster, failure: Failure, host: str, seconds: floa
     return failure
 
 
-def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host: str, stops: Stops) -> Failure | None:
-    """Tells the other hosts how this one ended; returns the first cause of the whole job's failure, None for success.
+def agree(
+    roster: Roster, outcome: Outcome | None, failure: Failure | None, interrupted: str, host: str, stops: Stops
+) -> tuple[Failure | None, str]:
+    """Tells the other hosts how this one ended; returns how the whole job did.
 
     Args:
         outcome: how the ranks ended, None where they could not even be started.
-        stops: one that comes, or has come, while this host waits for the others stops them, too.
+        interrupted: why the ranks ended before their work was done although well, "" where they did not.
+        stops: one that has come since the ranks ended, or comes while this host waits for the others, stops them, too.
+
+    Returns:
+        The first cause of its failure, None where no host failed; and host and reason if it was stopped early without a
+        failure, "" for success.
     """
     if isinstance(roster, Alone):
-        return failure
+        return failure, interrupted
     from ..report.diagnose import is_secondary
     from .connected import ConnectedRoster
     from .messages import Report
@@ -107,6 +114,9 @@ def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host
         # Ranks that were ended because of other hosts have not failed themselves.
         state = "stopped" if failure.kind == "Stopped" else "interrupted" if failure.kind == "Interrupted" else "failed"
     stopped_by = outcome.stopped_by if outcome is not None else ""
+    early = ""
+    if failure is None:
+        early = stopped_by or (f"{host}: {interrupted}" if interrupted else "")
     of_others = isinstance(roster, ConnectedRoster) and roster.stopping
     report = Report(
         state=state,
@@ -114,23 +124,24 @@ def agree(roster: Roster, outcome: Outcome | None, failure: Failure | None, host
         age=outcome.seconds - failure.at if outcome is not None and failure is not None else 0.0,
         secondary=failure is not None and is_secondary(failure),
         # What stopped the ranks of this host is told where it did not come from another one.
-        cause=stop_failure(f"{host}: {stopped_by}", host, False) if stopped_by and not of_others else None,
+        cause=stop_failure(f"{host}: {stopped_by}", host) if stopped_by and not of_others else None,
+        early=early,
     )
     try:
         with stops.raising("while it waited for the other hosts"):
             verdict = roster.leave(report)
     except Interrupted as stop:
-        roster.interrupted(str(stop))
+        roster.interrupted(str(stop), stop.number)
         verdict = roster.leave(report)
     first = verdict.failure
     if first is None and report.state == "failed":  # never a success beside a failed rank
-        return failure
+        return failure, ""
     if first is None or first.host == host or (failure is not None and first.summary == failure.summary):
-        return first
+        return first, verdict.stopped
     here = (
         f"{host} was stopped because of it" if state != "failed" else f"{host} ended after it: {failure and failure.summary}"
     )
-    return first.replace(details="\n".join(part for part in (here, first.details) if part))
+    return first.replace(details="\n".join(part for part in (here, first.details) if part)), ""
 
 
 def _named(failure: Failure, host: str) -> Failure:

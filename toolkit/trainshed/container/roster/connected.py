@@ -27,7 +27,7 @@ class ConnectedRoster(Roster):
     What takes time is a generator: it yields for how many seconds it waits at most, and wants `exchange` before it goes on.
 
     stopping: why all ranks of the job have to stop, "" while they need not.
-    stop_interrupts: whether that is a stop signal or a notice, so that ranks get the job's whole grace.
+    stop_signal: which stop signal that is (SIGTERM for a notice), so that ranks get the job's whole grace; 0 for neither.
     incarnation: random bytes that tell this process from one that is started in its place.
     """
 
@@ -45,7 +45,7 @@ class ConnectedRoster(Roster):
         self.clock = clock
         self.incarnation = os.urandom(INCARNATION_BYTES)
         self.stopping = ""
-        self.stop_interrupts = False
+        self.stop_signal = 0
         self.inbox: list[tuple[int, dict[str, Any]]] = []
         self._looked = clock()  # when this process last took its turn
 
@@ -70,7 +70,7 @@ class ConnectedRoster(Roster):
         """Exchanges messages; stops this host's ranks when another host fails or is lost."""
         self.exchange()
         if self.stopping:
-            run.stop_for_others(self.stopping, self.stop_interrupts, self.host_lost())
+            run.stop_for_others(self.stopping, bool(self.stop_signal), self.host_lost())
 
     def wait(self, longest: float) -> None:
         """One turn outside the supervisor's loop: sleeps until something comes, at most `longest` seconds."""

@@ -21,11 +21,11 @@ from .messages import (
     FailedElsewhere,
     Report,
     Verdict,
-    failure_to_json,
     line_of,
+    signal_of,
 )
 from .poller import Poller
-from .verdict import STARTED_AGAIN, LostHost, Reported, Stop, first_cause, of_host0, suspended
+from .verdict import STARTED_AGAIN, LostHost, Reported, Stop, first_cause, of_host0, stopped_early, suspended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,21 +154,22 @@ class Leader(ConnectedRoster):
             hint="the host did not start, failed before the others were ready, or cannot reach "
             f"{self.names[0]} on port {self.port}; trainshed_host_timeout_seconds sets how long to wait",
         )
-        yield from self._spreading(failure)
+        yield from self._spreading(Verdict(failure=failure))
         raise ClusterError(failure.summary, hint=failure.hint)
 
     def _telling(self, failure: Failure, seconds: float) -> Iterator[float]:
         """Tells all hosts that the job cannot start, also those that come within `seconds`."""
-        self.verdict = {"type": "verdict", "failure": failure_to_json(failure)}
+        verdict = Verdict(failure=failure)
+        self.verdict = verdict.message()
         self._broadcast(self.verdict)
         end = self.clock() + seconds
         while self.clock() < end and self._awaited:
             yield 0.2
-        yield from self._spreading(failure)
+        yield from self._spreading(verdict)
 
-    def _spreading(self, failure: Failure | None) -> Iterator[float]:
+    def _spreading(self, verdict: Verdict) -> Iterator[float]:
         """Tells all hosts the verdict, and waits until they have taken it, also those that have to connect again."""
-        self.verdict = {"type": "verdict", "failure": failure_to_json(failure)}
+        self.verdict = verdict.message()
         self._broadcast(self.verdict)
         look = 0.0
         while True:
@@ -229,11 +230,11 @@ class Leader(ConnectedRoster):
 
     def failed(self, why: str) -> None:
         """A rank of this host has failed: all hosts are to stop."""
-        self._stop(self.names[0], why, interrupted=False)
+        self._stop(self.names[0], why)
 
-    def interrupted(self, why: str) -> None:
+    def interrupted(self, why: str, number: int) -> None:
         """This host was sent a stop signal: all hosts are to stop."""
-        self._stop(self.names[0], why, interrupted=True)
+        self._stop(self.names[0], why, number)
 
     # --- letters between the launchers of the hosts ---
 
@@ -276,7 +277,7 @@ class Leader(ConnectedRoster):
     def hang(self, failure: Failure) -> None:
         """The whole job hangs: all hosts are to stop."""
         self.hung = self.clock(), failure
-        self._stop("Hang", failure.summary, interrupted=False)
+        self._stop("Hang", failure.summary)
 
     # --- the end ---
 
@@ -288,7 +289,7 @@ class Leader(ConnectedRoster):
         self._stop_for(self.names[0], report)
         while len(self._settled) < len(self.hosts):
             now = self.clock()
-            patience = VERDICT_AFTER + (self.grace if self.stop_interrupts else 0.0)
+            patience = VERDICT_AFTER + (self.grace if self.stop_signal else 0.0)
             if self.stop is not None and now - max(self.stop.at, self.own_at) > patience:
                 for host in self._unsettled():
                     self.say(f"{host.name}: no report after {patience:.0f} s")
@@ -298,8 +299,9 @@ class Leader(ConnectedRoster):
                 said = now
                 self.say(f"this host has ended; waiting for {named(self._unsettled())}")
             yield 0.5
-        verdict = Verdict(failure=self._first_cause())
-        yield from self._spreading(verdict.failure)
+        failure = self._first_cause()
+        verdict = Verdict(failure=failure, stopped="" if failure is not None else stopped_early(self._reported(), self.stop))
+        yield from self._spreading(verdict)
         return verdict
 
     def close(self) -> None:
@@ -316,11 +318,13 @@ class Leader(ConnectedRoster):
     def _unsettled(self) -> list[Host]:
         return [host for host in self.hosts if not host.settled]
 
+    def _reported(self) -> list[Reported]:
+        own = [Reported(self.own, self.own_at)] if self.own is not None else []
+        return own + [Reported(host.report, host.reported_at) for host in self.hosts if host.report is not None]
+
     def _first_cause(self) -> Failure | None:
-        reported = [Reported(self.own, self.own_at)] if self.own is not None else []
-        reported += [Reported(host.report, host.reported_at) for host in self.hosts if host.report is not None]
         lost = [LostHost(host.name, host.seen, host.lost_at, host.lost_how) for host in self.hosts if host.lost_at]
-        return first_cause(reported, lost, self.hung, self._there() >= self.enough, self.stop, self._away)
+        return first_cause(self._reported(), lost, self.hung, self._there() >= self.enough, self.stop, self._away)
 
     def _stop_for(self, host: str, report: Report) -> None:
         """Stops all hosts for the report of one whose ranks did not end well, if that is new."""
@@ -329,7 +333,8 @@ class Leader(ConnectedRoster):
         why = report.failure.summary if report.failure is not None else report.state
         if report.cause is not None:
             why = report.cause.summary
-        self._stop(host, "failed" if report.state == "failed" else why, interrupted=report.state == "interrupted")
+        number = report.stop_signal if report.state == "interrupted" else 0
+        self._stop(host, "failed" if report.state == "failed" else why, number)
 
     # --- who comes in ---
 
@@ -413,7 +418,7 @@ class Leader(ConnectedRoster):
         else:
             if not host.settled:
                 self._lose(host, now, STARTED_AGAIN)
-                self._stop(host.name, STARTED_AGAIN, interrupted=False)
+                self._stop(host.name, STARTED_AGAIN)
             host.outside = True
         self._connect(host, link, claim, address, now)
 
@@ -426,7 +431,7 @@ class Leader(ConnectedRoster):
         self._awaited.discard(host.rank)
         self._untold.add(host.rank)
         if self.stopping:
-            link.send({"type": "stop", "why": self.stopping, "interrupted": self.stop_interrupts})
+            link.send(self._stop_message())
         if self.verdict is not None:
             link.send(self.verdict)
         if not host.outside:
@@ -469,7 +474,7 @@ class Leader(ConnectedRoster):
             return
         elif kind in ("failing", "interrupted"):
             if self.going:
-                self._stop(host.name, line_of(message, "why"), interrupted=kind == "interrupted")
+                self._stop(host.name, line_of(message, "why"), signal_of(message) if kind == "interrupted" else 0)
         elif kind == "letter":
             number, body = message["number"], message["body"]
             if not isinstance(number, int) or not isinstance(body, dict):
@@ -509,12 +514,16 @@ class Leader(ConnectedRoster):
                 host.link.send_encoded(body)
                 self.poller.note_output(host.link)
 
-    def _stop(self, host: str, why: str, *, interrupted: bool) -> None:
+    def _stop(self, host: str, why: str, number: int = 0) -> None:
+        """Stops all hosts. number: the stop signal that was the reason, 0 where none was."""
         if self.stop is None:
-            self.stop = Stop(self.clock(), host, why, interrupted)
+            self.stop = Stop(self.clock(), host, why, number)
             self.stopping = self.stop.text
-            self.stop_interrupts = interrupted
-            self._broadcast({"type": "stop", "why": self.stopping, "interrupted": interrupted})
+            self.stop_signal = number
+            self._broadcast(self._stop_message())
+
+    def _stop_message(self) -> dict[str, Any]:
+        return {"type": "stop", "why": self.stopping, "signal": self.stop_signal}
 
     # --- who is lost ---
 
@@ -527,7 +536,7 @@ class Leader(ConnectedRoster):
         if not self._stops_without(host):
             self._go_on_without(host)
         else:
-            self._stop(host.name, f"vanished (no sign of life for {now - host.seen:.0f} s)", interrupted=False)
+            self._stop(host.name, f"vanished (no sign of life for {now - host.seen:.0f} s)")
 
     def _lose(self, host: Host, now: float, how: str) -> None:
         host.lost_at = now

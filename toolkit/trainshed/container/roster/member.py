@@ -20,6 +20,7 @@ from .messages import (
     Verdict,
     failure_of_json,
     line_of,
+    signal_of,
 )
 from .verdict import STARTED_AGAIN, of_host0, stop_failure
 
@@ -122,7 +123,7 @@ class Member(ConnectedRoster):
                 raise FailedElsewhere(failure)
             raise ClusterError("the other hosts have ended the job without this one")
         if self.stopping and self.closed and now - self.since > GONE_AFTER:  # nobody is left to give the verdict
-            raise FailedElsewhere(stop_failure(self.stopping, self.names[0], self.stop_interrupts))
+            raise FailedElsewhere(stop_failure(self.stopping, self.names[0], self.stop_signal))
         if self.link is None and self.dialer.failing and now - self.dialer.failing_since > REFUSED_SECONDS:
             raise ClusterError(self.dialer.failing)
 
@@ -181,9 +182,9 @@ class Member(ConnectedRoster):
         """A rank of this host has failed: all hosts are to stop."""
         self._tell({"type": "failing", "why": why})
 
-    def interrupted(self, why: str) -> None:
+    def interrupted(self, why: str, number: int) -> None:
         """This host was sent a stop signal: all hosts are to stop."""
-        self._tell({"type": "interrupted", "why": why})
+        self._tell({"type": "interrupted", "why": why, "signal": number})
 
     # --- letters between the launchers of the hosts ---
 
@@ -214,7 +215,7 @@ class Member(ConnectedRoster):
             if self.given_up is not None and self.link is None:
                 break
             now = self.clock()
-            if self.stopping and now - start > 2 * VERDICT_AFTER + (self.grace if self.stop_interrupts else 0.0):
+            if self.stopping and now - start > 2 * VERDICT_AFTER + (self.grace if self.stop_signal else 0.0):
                 break
             if now - said >= 6 * SAY_EVERY:
                 said = now
@@ -230,7 +231,7 @@ class Member(ConnectedRoster):
         if report.state == "failed" and report.failure is not None:
             return report.failure
         why = self.stopping or f"{self.names[0]} (the first host) did not say how the job ended"
-        return stop_failure(why, self.names[0], self.stop_interrupts)
+        return stop_failure(why, self.names[0], self.stop_signal)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -249,7 +250,7 @@ class Member(ConnectedRoster):
 
     def _vanished(self, now: float) -> Failure:
         if self.stopping:  # it has said why; the verdict itself is lost
-            return stop_failure(self.stopping, self.stopping.partition(":")[0], self.stop_interrupts)
+            return stop_failure(self.stopping, self.stopping.partition(":")[0], self.stop_signal)
         if self._away > LOST_AFTER:
             own = self.names[self.rank]
             return Failure(
@@ -317,10 +318,11 @@ class Member(ConnectedRoster):
         elif kind == "refused":
             self.refused = line_of(message, "why") or f"refused by {self.names[0]}"
             if self.going and self.given_up is None:
-                self._give_up_host0(stop_failure(self.refused, self.names[self.rank], interrupted=False))
+                self._give_up_host0(stop_failure(self.refused, self.names[self.rank]))
         elif kind == "stop":
-            self.stopping = self.stopping or line_of(message, "why") or "another host failed"
-            self.stop_interrupts = message.get("interrupted") is True
+            number, why = signal_of(message), line_of(message, "why")
+            self.stopping = self.stopping or why or "another host failed"
+            self.stop_signal = number
         elif kind == "letter":
             number, body = message["number"], message["body"]
             if not isinstance(number, int) or not isinstance(body, dict):
@@ -330,7 +332,7 @@ class Member(ConnectedRoster):
                 self.inbox.append((0, body))
         elif kind == "verdict":
             failure = failure_of_json(message["failure"])
-            self.verdict = Verdict(failure=failure)
+            self.verdict = Verdict(failure=failure, stopped=line_of(message, "stopped"))
             # Where ranks still run here, host 0 has given this one up.
             self.stopping = self.stopping or (failure.summary if failure is not None else "the other hosts have ended")
         elif kind == "lost":

@@ -6,9 +6,12 @@ its connection, and the job goes on.
 
 from __future__ import annotations
 
-from trainshed.base.errors import ClusterError
+import signal
+
+from trainshed.base.errors import EXIT_SIGNAL_BASE, ClusterError
 from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
+from trainshed.machine.signals import STOP_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ class Report(Record):
     age: seconds since the failure's first sign (the traceback, the exit).
     secondary: whether the failure only says that another rank went away.
     cause: why the host stopped its ranks by itself: it had lost host 0.
+    early: host and reason, where its ranks ended well, but only because they were asked to stop; "" where they had ended by
+        themselves.
     """
 
     state: str
@@ -45,6 +50,13 @@ class Report(Record):
     age: float = 0.0
     secondary: bool = False
     cause: Failure | None = None
+    early: str = ""
+
+    @property
+    def stop_signal(self) -> int:
+        """For `interrupted`, the signal; SIGTERM where the ranks ended with another exit status than that of a signal."""
+        code = self.failure.exit_code if self.failure is not None else 0
+        return code - EXIT_SIGNAL_BASE if code - EXIT_SIGNAL_BASE in STOP_SIGNALS else signal.SIGTERM
 
     def message(self) -> dict[str, Any]:
         """The report as a message."""
@@ -55,6 +67,7 @@ class Report(Record):
             "age": self.age,
             "secondary": self.secondary,
             "cause": failure_to_json(self.cause),
+            "early": self.early,
         }
 
     @staticmethod
@@ -70,6 +83,7 @@ class Report(Record):
             age=max(0.0, min(float(age), 1e9)),
             secondary=message.get("secondary") is True,
             cause=failure_of_json(message.get("cause")),
+            early=line_of(message, "early"),
         )
 
 
@@ -82,9 +96,19 @@ class FailedElsewhere(ClusterError):
 
 
 class Verdict(Record):
-    """How the whole job ended: `failure` is its first cause, None if no host failed."""
+    """How the whole job ended.
+
+    failure: the first cause of its failure, None if no host failed.
+    stopped: host and reason, if ranks of any host ended well, but only because they were asked to stop. Then the job has
+        neither failed nor succeeded, on all hosts alike: the result of that host is not whole.
+    """
 
     failure: Failure | None = None
+    stopped: str = ""
+
+    def message(self) -> dict[str, Any]:
+        """The verdict as a message."""
+        return {"type": "verdict", "failure": failure_to_json(self.failure), "stopped": self.stopped}
 
 
 def failure_to_json(failure: Failure | None) -> dict[str, Any] | None:
@@ -125,6 +149,14 @@ def text_of(message: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_TEXT:
         raise ValueError(f"{name} is not a text")
     return value
+
+
+def signal_of(message: Mapping[str, Any]) -> int:
+    """The number of the stop signal that a message names, 0 where it names none. Raises ValueError."""
+    number = message.get("signal", 0)
+    if number not in (0, *STOP_SIGNALS):
+        raise ValueError("a stop signal of no known number")
+    return int(number)
 
 
 def line_of(message: Mapping[str, Any], name: str) -> str:

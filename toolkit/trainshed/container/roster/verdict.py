@@ -5,8 +5,6 @@ Whenever a host has failed, was lost, or had to stop, there is a cause: that ran
 
 from __future__ import annotations
 
-import signal
-
 from trainshed.base.errors import EXIT_SIGNAL_BASE, ClusterError
 from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
@@ -59,13 +57,13 @@ class Stop(Record):
     at: when, in seconds on its clock.
     host: where the reason is.
     why: what happened there.
-    interrupted: whether that was a stop signal or a notice.
+    signal: the stop signal that it was, SIGTERM for a notice; 0 for anything else.
     """
 
     at: float
     host: str
     why: str
-    interrupted: bool
+    signal: int = 0
 
     @property
     def text(self) -> str:
@@ -74,13 +72,13 @@ class Stop(Record):
 
     def failure(self) -> Failure:
         """It as the job's failure, where nothing else says more."""
-        return stop_failure(self.text, self.host, self.interrupted)
+        return stop_failure(self.text, self.host, self.signal)
 
 
-def stop_failure(text: str, host: str, interrupted: bool) -> Failure:
-    """The failure of a job that was stopped, where only the reason for the stop is known."""
-    if interrupted:
-        return Failure(kind="Interrupted", summary=text, exit_code=EXIT_SIGNAL_BASE + signal.SIGTERM, host=host)
+def stop_failure(text: str, host: str, number: int = 0) -> Failure:
+    """The failure of a job that was stopped, where only the reason for the stop is known; by signal `number`, 0 for none."""
+    if number:
+        return Failure(kind="Interrupted", summary=text, exit_code=EXIT_SIGNAL_BASE + number, host=host)
     return Failure(
         kind="ClusterError",
         summary=text,
@@ -156,6 +154,15 @@ def first_cause(
     interrupted = next((report.failure for report in ended if report.state == "interrupted"), None)
     if interrupted is not None or (stop is None and not ended):
         return interrupted
-    if stop is not None and (ended or not stop.interrupted):
+    if stop is not None and (ended or not stop.signal):
         return stop.failure()
     return ended[0].failure if ended else None
+
+
+def stopped_early(reported: Sequence[Reported], stop: Stop | None) -> str:
+    """`Verdict.stopped` of a job in which no host failed.
+
+    A stop that came when the ranks of all hosts had ended by themselves came too late: that job is a success.
+    """
+    early = [item.report.early for item in reported if item.report.early]
+    return (stop.text if stop is not None and stop.signal else early[0]) if early else ""

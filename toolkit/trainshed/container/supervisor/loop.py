@@ -166,7 +166,7 @@ class _Loop:
             state.received_at = self.run.now()
             name = signal.Signals(number).name
             for watcher in self.watchers:
-                watcher.interrupted(f"stopped by {name}")
+                watcher.interrupted(f"stopped by {name}", number)
             self.run.say(f"{name} received: passed on to the script, which has {state.grace:g} s to end")
 
     def _handle_passed(self, number: int) -> None:

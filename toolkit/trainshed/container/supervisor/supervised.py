@@ -132,7 +132,7 @@ class SupervisedRun:
         warned = self.pass_on(signal.SIGTERM)
         if warned:
             for watcher in self.watchers:
-                watcher.interrupted(why)
+                watcher.interrupted(why, signal.SIGTERM)
         return warned
 
     def dismiss(self, helper: Process) -> None:

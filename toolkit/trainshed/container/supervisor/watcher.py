@@ -110,8 +110,8 @@ class Watcher:
             grace: seconds that the ranks get to end after a stop signal.
         """
 
-    def interrupted(self, why: str) -> None:
-        """This host's ranks stop because of a signal or of a notice."""
+    def interrupted(self, why: str, number: int) -> None:
+        """This host's ranks stop because of stop signal `number`, or of a notice (then SIGTERM)."""
 
     def interrupted_elsewhere(self, why: str, grace: float) -> None:
         """This host's ranks stop because another host was interrupted; they get `grace` seconds."""
