@@ -9,6 +9,8 @@ WORKERS ?= $(shell echo $$((1 + $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 MINUTES ?= 5
 SEED ?=
+# Bytecode is wanted: without it every process of the tests compiles torch again.
+unexport PYTHONDONTWRITEBYTECODE
 # A part of the tests: every folder of this name below tests/, as in PART=runner, PART=unit, PART=images.
 PART ?=
 # $(call run_tests,MARKS): the tests of that part with these pytest marks.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.docker_cli import Containers, Finished
+from support.extras import needs
 from support.paths import ROOT
 
 pytestmark = pytest.mark.docker
@@ -72,7 +73,7 @@ def test_transformers_trainer_trains_gpt2_over_two_containers_as_in_one_process(
     assert json.loads(second.job.read("model/result1.json")) == result
     assert "sagemaker" in result["trainer"].lower()
 
-    pytest.importorskip("transformers")
+    needs("transformers")
     flags = [word for key, value in {**TRAINER, "output_dir": tmp_path}.items() for word in (f"--{key}", str(value))]
     subprocess.run([sys.executable, str(SCRIPTS / "trainer_script.py"), *flags], check=True, timeout=300)
     alone = json.loads((tmp_path / "result.json").read_text())

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from jobs.checkpoint.damage import newer_but_damaged
+from support.extras import needs
 from support.notice_jobs import TOOLKIT, Train
 from trainshed.checkpoint import hf_trainer
 
+needs("transformers")
 pytestmark = pytest.mark.torch
 
 # The schedule of the learning rate knows nothing of the number of steps, so a run that is to be interrupted has no end that

@@ -20,6 +20,7 @@ import fsspec
 
 from jobs.checkpoint import test_autopatch, test_lightning
 from jobs.checkpoint.loops import Forge, names, train
+from support.extras import needs
 from support.notice_jobs import TRAINING, Train
 from support.own_s3 import BUCKET, keys, own_s3
 from trainshed.checkpoint import CheckpointError
@@ -79,7 +80,7 @@ def test_a_host_with_an_empty_disk_goes_on_where_an_interrupted_one_was(
 ) -> None:
     script, settings, variables, sign = WAYS[way]
     if way == "lightning":
-        pytest.importorskip("lightning", reason="needs the extra trainshed[lightning]")
+        needs("lightning")
     prefix = way.replace(" ", "-")
     settings = {**settings, "checkpoint_copy_to": f"s3://{BUCKET}/{prefix}"}
     with Train(tmp_path / "first", script, env={**s3, **variables}, **settings) as job:

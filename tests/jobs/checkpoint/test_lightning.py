@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("lightning", reason="needs the extra trainshed[lightning]")
-
 from jobs.checkpoint.damage import newer_but_damaged
+from support.extras import needs
 from support.notice_jobs import Train
 
+needs("torch", "lightning")
 pytestmark = pytest.mark.torch
 
 # The position in the data is the loader's to keep: this one does, as torchdata's StatefulDataLoader does.

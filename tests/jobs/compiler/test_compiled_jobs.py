@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
 from jobs.compiler import scripts
 from jobs.compiler.jobs import Job, run
+from support.extras import needs
 from support.notice_jobs import free_port
 from trainshed.contract.wire.variables import COMPILE_PLAN
 
+needs("transformers")
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++ on a CPU"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.extras import needs
 from support.paths import ROOT
 from support.runner_project import Done, Project, wait_until
 
@@ -70,9 +71,7 @@ ONE_RANK = ("--processes-per-host", "1")
     ],
 )
 def test_an_example_trains_and_leaves_a_model(name: str, options: tuple[str, ...], project: Project) -> None:
-    for package in JOBS[name][0]:
-        pytest.importorskip(package)
-
+    needs(*JOBS[name][0])
     trained(project.trainshed("run", f"examples/{name}/job.yaml", *options, OMP_NUM_THREADS="1"), project, name)
 
 

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402
 
+from support.extras import needs  # noqa: E402
 from trainshed.contract.wire.pipeline import read_settings  # noqa: E402
 from trainshed.parallel.errors import NotServed, PipelineError  # noqa: E402
 from trainshed.parallel.grid import layout  # noqa: E402
@@ -37,7 +38,7 @@ def run_script(world: int, name: str, output: str, parameters: dict[str, Any], *
 
 
 def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_on_one_rank() -> None:
-    pytest.importorskip("transformers")
+    needs("transformers")
     found = {}
     for degree in (1, 2):
         with tempfile.TemporaryDirectory() as output:

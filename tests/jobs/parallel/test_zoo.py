@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 import workers  # noqa: E402
 import zoo  # noqa: E402
 
+from support.extras import needs  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 SCHEDULES = [("simple", 1), ("interleaved", 1), ("interleaved1f1b", 2), ("interleavedzerobubble", 2)]
@@ -38,7 +40,7 @@ def _distance(have: torch.Tensor, want: torch.Tensor) -> float:
 @pytest.mark.on_ranks("workers:pipeline", list(zoo.ZOO), world="degree")
 @pytest.mark.parametrize(("degree", "schedule", "virtual"), GRID)
 def test_every_model_of_the_zoo_on_every_schedule(degree: int, schedule: str, virtual: int, found: list[Any]) -> None:
-    pytest.importorskip("transformers")
+    needs("transformers")
     wrong = differences(list(zoo.ZOO), found)
     assert not wrong, "\n".join(wrong)
 
