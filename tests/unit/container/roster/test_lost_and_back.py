@@ -58,3 +58,48 @@ def test_a_lossy_network_ends_with_a_cause(net: Network) -> None:
 
     assert all(node.verdict is None or node.verdict.kind == "ClusterError" for node in net.nodes)
     assert net.node(0).verdict is None or net.node(0).verdict.kind == net.node(2).verdict.kind  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seconds", [24.5, 26.0, 35.0, 60.0])
+def test_a_first_host_that_stood_still_when_the_others_had_ended_says_so_as_they_do(net: Network, seconds: float) -> None:
+    for rank in (1, 2):
+        net.node(rank).ends_at = net.began + 3
+    net.node(0).ends_at = net.began + 4
+    net.at(3.9, lambda: setattr(net.node(0), "paused_until", 3.9 + seconds))
+    net.to_the_end()
+
+    found = [(node.verdict.kind, node.verdict.host) if node.verdict else None for node in net.nodes]
+    assert found in ([("ClusterError", "algo-1")] * 3, [None] * 3)
+    assert seconds < 26 or found[0] is not None
+
+
+@pytest.mark.parametrize("seconds", [2.0, 10.0, 20.0])
+def test_a_first_host_that_stood_still_for_less_time_does_not_end_the_job(net: Network, seconds: float) -> None:
+    for node in net.nodes:
+        node.ends_at = net.began + 4
+    net.at(3.9, lambda: setattr(net.node(0), "paused_until", 3.9 + seconds))
+    net.to_the_end()
+
+    assert [node.verdict for node in net.nodes] == [None] * 3
+
+
+@pytest.mark.parametrize("silently", [False, True])
+def test_a_job_does_not_succeed_without_a_host_that_was_killed_while_it_waited_for_the_others(
+    net: Network, silently: bool
+) -> None:
+    net.node(1).ends_at = net.began + 3
+    net.at(6, lambda: net.node(1).kill(silently=silently))
+    net.to_the_end(limit=400)
+
+    found = [(node.verdict.kind, node.verdict.host) for node in net.nodes if node.verdict]
+    assert found == [("ClusterError", "algo-2")] * 2
+
+
+def test_a_host_that_lost_the_network_after_its_end_and_the_others_all_fail(net: Network) -> None:
+    for rank in (0, 1):
+        net.node(rank).ends_at = net.began + 3 + 37 * (rank == 0)
+    net.node(2).ends_at = net.began + 40
+    net.at(5, lambda: setattr(net.cables[1], "cut", True))
+    net.to_the_end()
+
+    assert [kind for kind, _ in verdicts(net)] == ["ClusterError"] * 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from trainshed.base.record import Record
 
+from .messages import ALIVE_EVERY
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from .proof import Claim
 
 MOST_NAMED = 8  # hosts in one message
+HERE = 3 * ALIVE_EVERY  # seconds since a sign of life for which a connected host counts as there
 
 
 class Rival(Record):
@@ -68,6 +71,14 @@ class Host:
     def settled(self) -> bool:
         """Whether it has reported or is lost."""
         return self.report is not None or bool(self.lost_at)
+
+    def is_there(self, now: float, woke: float) -> bool:
+        """Whether it is connected, and was heard a moment ago.
+
+        Args:
+            woke: when this process was last resumed; what is read then may have been waiting for long.
+        """
+        return self.link is not None and now - self.seen <= HERE and self.seen > woke + ALIVE_EVERY / 2
 
     def hear(self, now: float) -> None:
         """Notes a sign of life."""

@@ -88,6 +88,7 @@ class Leader(ConnectedRoster):
         self._lost: set[int] = set()
         self._untold: set[int] = set()  # connected, and without the verdict
         self._away: tuple[float, Failure] | None = None  # when this process was suspended for so long that it counts as lost
+        self._woke = 0.0  # when this process was last resumed after it had been suspended
         self._over = False  # whether all connections are closed for good
         self._next_alive = 0.0
         self._next_look = 0.0
@@ -219,6 +220,7 @@ class Leader(ConnectedRoster):
 
     def _count_away(self, now: float, away: float) -> None:
         """This process was suspended, and could not hear any host."""
+        self._woke = now
         for host in self.hosts:
             host.since = min(now, host.since + away)
         if away > LOST_AFTER and self.going and self._away is None:
@@ -300,6 +302,9 @@ class Leader(ConnectedRoster):
                 self.say(f"this host has ended; waiting for {named(self._unsettled())}")
             yield 0.5
         failure = self._first_cause()
+        while failure is None and self._gone():
+            yield 0.2
+            failure = self._first_cause()
         verdict = Verdict(failure=failure, stopped="" if failure is not None else stopped_early(self._reported(), self.stop))
         yield from self._spreading(verdict)
         return verdict
@@ -314,6 +319,18 @@ class Leader(ConnectedRoster):
             if host.rival is not None:
                 host.rival.link.close()
         self.poller.close()
+
+    def _gone(self) -> list[Host]:
+        """The hosts that have reported and are not there now; gives up those that stay away.
+
+        One that has given this host up, or was killed, ends without success: then the job must not succeed here, either.
+        """
+        now = self.clock()
+        gone = [host for host in self.hosts if not host.lost_at and not host.is_there(now, self._woke)]
+        for host in gone:
+            if now - host.since > (GONE_AFTER if host.closed else LOST_AFTER):
+                self._lose(host, now, "")
+        return gone
 
     def _unsettled(self) -> list[Host]:
         return [host for host in self.hosts if not host.settled]
