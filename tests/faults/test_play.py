@@ -81,7 +81,23 @@ STOPPED = "Interrupted: the script was stopped by SIGTERM"
 LOST = "ClusterError: algo-1 vanished"
 LATE = replace(TERM, moment="ending")
 
+KILLED = "Interrupted: rank 0 on algo-2 was stopped by SIGTERM and killed at the end of the grace period"
+PIP = "ProgramError: the packages in /opt/ml/code/requirements.txt cannot be installed"
+
+
+def drawn(played: Played, **changes: object) -> Played:
+    """The same case of another schedule."""
+    return replace(played, schedule=replace(played.schedule, **changes))  # type: ignore[arg-type]
+
+
 GOOD = {
+    "killed while torch is imported": drawn(
+        case(ended(1, 137, KILLED), ended(2, 137, KILLED), fault=replace(TERM, moment="start"), how=HEARD), launcher="ddp"
+    ),
+    "pip gives up, and something else happens, too": drawn(
+        case(ended(1, 1, PIP), ended(2, 1, PIP), fault=Fault("slow", "launching", 0.1, 1)),
+        faults=(Fault("slow", "launching", 0.1, 1), Fault("cut", "installing", 0.1, 1, seconds=1.0)),
+    ),
     "success": case(ended(1), ended(2)),
     "stopped well": case(ended(1, success=False), ended(2, success=False), fault=TERM, how=HEARD),
     "stopped": case(ended(1, 143, STOPPED), ended(2, 143, STOPPED), fault=TERM, how=HEARD),
@@ -100,6 +116,7 @@ BAD = {
     "success without a whole model/model.algo-1.0": case(ended(1, files={})),
     "step-2.algo-1.0 is not whole": case(ended(1, files={**ended(1).files, "checkpoints/step-2.algo-1.0": WHOLE[:-1]})),
     "left in the temporary folder: a": case(ended(1, temporary=("a",))),
+    "ended with 137, not 143": case(ended(1, 137, KILLED), fault=TERM, how=HEARD),
     "several verdicts": case(ended(1, success=False), ended(2), fault=LATE, how=HEARD),
     "several first causes": case(ended(1, 143, STOPPED), ended(2, 143, "Stopped: rank 0"), fault=TERM, how=HEARD),
     "ended with success, not": case(ended(1), fault=TERM, how=HEARD),

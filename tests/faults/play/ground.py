@@ -88,6 +88,8 @@ class Host:
             "PLAY_MARKS": str(self.folder / "marks"),
         }
         inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if schedule.init else []
+        if schedule.init:  # as the shell half of the command `train` does
+            inside += ["env", *(f"--block-signal={number.name[3:]}" for number in STOPPING.values())]
         command = [*self._namespace, *inside, sys.executable, "-m", "trainshed.container.main"]
         with (self.folder / "printed").open("wb") as printed:
             self.process = subprocess.Popen(

@@ -13,6 +13,7 @@ SIGNAL_STATUS = {"TERM": "143", "INT": "130", "HUP": "129"}
 LOST_AFTER = 20.0  # seconds without a sign of life after which a host may count as lost
 # What became of a fault: it came too late; it came; a stop signal came to a `train` with its handlers, or before it had any.
 MISSED, DONE, HEARD, UNHEARD = "too late", "done", "heard", "before there was a handler"
+TORCH = ("ddp", "elastic")  # launchers whose script imports torch
 EARLY = ("birth", "joining", "launching", "installing", "start", "training")  # the script has long to go
 
 
@@ -132,7 +133,7 @@ def _verdict(played: Played) -> list[str]:
     done = [(fault, played.done[n]) for n, fault in enumerate(schedule.faults) if played.done.get(n, MISSED) != MISSED]
     born = [end for end in played.ends if not end.killed and (schedule.init or not _unheard(end, played))]
     allowed = {"success"}.union(*(_allowed(fault, how, schedule) for fault, how in done))
-    if any(fault.moment == "installing" for fault in schedule.faults):
+    if _installs(schedule):
         allowed = (allowed - {"success"}) | {"1"}  # nobody answers pip, and it gives up in the end
     if len(done) == 1 and _leaves_no_success(*done[0], schedule):
         allowed.discard("success")
@@ -154,11 +155,18 @@ def _verdict(played: Played) -> list[str]:
     return found
 
 
+def _installs(schedule: Schedule) -> bool:
+    """Whether pip waits for an index that does not answer."""
+    return any(fault.moment == "installing" for fault in schedule.faults)
+
+
 def _allowed(fault: Fault, how: str, schedule: Schedule) -> set[str]:
     """What the hosts that were not killed may end with, besides success."""
     if fault.kind in SIGNALS:
         # Without handlers, process 1 may not get the signal, and any other ends at once: that host never comes.
         stopped = {"stopped", SIGNAL_STATUS[fault.kind]}
+        if schedule.launcher in TORCH and fault.moment in EARLY and schedule.handles:
+            stopped.add("137")  # no handler runs while torch is imported, which can take longer than the grace
         return stopped if how == HEARD or schedule.init else {"69"}
     if fault.kind == "kill rank":
         return {"137"}
@@ -185,7 +193,7 @@ def _leaves_no_success(fault: Fault, how: str, schedule: Schedule) -> bool:
 def _says(fault: Fault, how: str, schedule: Schedule, end: End) -> bool:
     """Whether a first cause is about what was done."""
     host, cause = f"algo-{fault.host + 1}" if schedule.hosts > 1 else "", end.cause
-    if fault.moment == "installing" and end.verdict == "1":
+    if _installs(schedule) and end.verdict == "1":  # whatever was done, pip may have given up first
         return "requirements.txt" in cause
     if fault.kind in SIGNALS:
         named = f"SIG{fault.kind}" in cause

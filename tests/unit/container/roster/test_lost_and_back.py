@@ -103,3 +103,12 @@ def test_a_host_that_lost_the_network_after_its_end_and_the_others_all_fail(net:
     net.to_the_end()
 
     assert [kind for kind, _ in verdicts(net)] == ["ClusterError"] * 3
+
+
+def test_a_host_that_stood_still_while_the_others_were_stopped_is_the_cause_on_itself_too(net: Network) -> None:
+    net.node(0).fate, net.node(0).ends_at = "interrupted", net.began + 5.3
+    net.node(0).roster.grace = 8.0  # so that the host is lost before its report is missed
+    net.at(5, lambda: setattr(net.node(1), "paused_until", 5 + 60))
+    net.to_the_end()
+
+    assert verdicts(net) == [("ClusterError", "algo-2")] * 3

@@ -53,6 +53,14 @@ def test_without_a_failing_host_one_that_was_interrupted_is_the_cause() -> None:
     assert summary(first_cause(reported, [], None, True)) == "stopped by SIGTERM"
 
 
+def test_of_several_hosts_that_were_interrupted_the_one_where_the_stop_came_from_is_the_cause() -> None:
+    failures = [Failure(kind="Interrupted", summary=f"{host} was stopped", exit_code=143, host=host) for host in ("a", "b")]
+    reported = [Reported(Report(state="interrupted", failure=failure), 1.0) for failure in failures]
+
+    for host, failure in zip("ab", failures, strict=True):
+        assert first_cause(reported, [], None, True, Stop(0.5, host, "was stopped", signal.SIGTERM)) == failure
+
+
 def test_a_lost_host_stays_the_cause_when_it_comes_back_and_reports_that_it_was_stopped() -> None:
     reported = [failed("rank 0 was killed by SIGTERM", state="stopped"), failed("rank 1 was killed too", state="stopped")]
 

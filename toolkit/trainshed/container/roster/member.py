@@ -249,9 +249,7 @@ class Member(ConnectedRoster):
         return now - self.since > (GONE_AFTER if self.closed else LOST_AFTER)
 
     def _vanished(self, now: float) -> Failure:
-        if self.stopping:  # it has said why; the verdict itself is lost
-            return stop_failure(self.stopping, self.stopping.partition(":")[0], self.stop_signal)
-        if self._away > LOST_AFTER:
+        if self._away > LOST_AFTER:  # whatever else there was: for the others this host is lost
             own = self.names[self.rank]
             return Failure(
                 kind="ClusterError",
@@ -260,6 +258,8 @@ class Member(ConnectedRoster):
                 hint="something stopped `train` there (SIGSTOP, a frozen or migrated machine)",
                 host=own,
             )
+        if self.stopping:  # it has said why; the verdict itself is lost
+            return stop_failure(self.stopping, self.stopping.partition(":")[0], self.stop_signal)
         return of_host0(self.names[0], f"vanished: no sign of life for {now - self.seen:.0f} s")
 
     def _give_up_host0(self, failure: Failure) -> None:

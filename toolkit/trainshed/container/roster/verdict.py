@@ -151,9 +151,12 @@ def first_cause(
         return min(given_up, key=lambda cause: cause[0])[1]
     # No rank failed by itself: a host that was interrupted, and ended badly because of it, is the only cause left.
     ended = [item.report for item in reported if item.report.failure is not None]
-    interrupted = next((report.failure for report in ended if report.state == "interrupted"), None)
-    if interrupted is not None or (stop is None and not ended):
-        return interrupted
+    # Of several, the one where the stop came from: the others' ranks were stopped because of it.
+    interrupted = [report.failure for report in ended if report.state == "interrupted" and report.failure is not None]
+    if interrupted:
+        return min(interrupted, key=lambda failure: stop is not None and failure.host != stop.host)
+    if stop is None and not ended:
+        return None
     if stop is not None and (ended or not stop.signal):
         return stop.failure()
     return ended[0].failure if ended else None
