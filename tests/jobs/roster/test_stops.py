@@ -12,6 +12,11 @@ import pytest
 from support.hosts import STOPPED_BEFORE_LAUNCH, Hosts, ended
 
 WAITS = "import time\nprint('working', flush=True)\ntime.sleep(600)\n"
+# For `Hosts.start`: this host stays until all others have come, however long that takes.
+TELLS_FOR_LONG = """
+from trainshed.container.roster import messages
+messages.STOPPED_TELLING_SECONDS = 200.0
+"""
 ENDS_WELL = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -83,6 +88,18 @@ def test_a_stop_while_the_hosts_wait_for_another_one_ends_those_that_are_there(
     job.processes[victim].send_signal(signal.SIGTERM)
 
     assert_all_say(job, f"Interrupted: {job.names[victim]} was stopped by SIGTERM before the script was started", 143)
+
+
+def test_a_host_that_comes_just_after_the_first_one_was_stopped_is_told(hosts: Callable[[int], Hosts]) -> None:
+    job = hosts(3)
+    job.start(0, code=TELLS_FOR_LONG)
+    job.start(1)
+    job.wait_for("waiting for")
+    job.processes[0].send_signal(signal.SIGTERM)
+    job.wait_for_host(0, "telling the other hosts")
+    job.start(2)
+
+    assert_all_say(job, f"Interrupted: {job.names[0]} was stopped by SIGTERM before the script was started", 143)
 
 
 @pytest.mark.parametrize("victim", [0, 1])

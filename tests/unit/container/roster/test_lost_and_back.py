@@ -112,3 +112,16 @@ def test_a_host_that_stood_still_while_the_others_were_stopped_is_the_cause_on_i
     net.to_the_end()
 
     assert verdicts(net) == [("ClusterError", "algo-2")] * 3
+
+
+@pytest.mark.parametrize("again", [0.5, 8.0])
+def test_a_job_does_not_succeed_with_a_host_that_was_started_again_after_its_end(net: Network, again: float) -> None:
+    for node in net.nodes:
+        node.ends_at = net.began + (3 if node.rank == 1 else 30)
+    net.at(6, lambda: net.node(1).kill())
+    net.at(6 + again, lambda: net.start(1))
+    net.to_the_end(limit=400)
+
+    found = {(node.verdict.kind, node.verdict.host, node.verdict.summary) for node in net.nodes if node.verdict}
+    assert found == {("ClusterError", "algo-2", "algo-2 was started again while the job ran: what it had computed is gone")}
+    assert all(node.verdict for node in net.nodes if node.state == "over")

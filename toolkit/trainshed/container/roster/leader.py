@@ -326,9 +326,11 @@ class Leader(ConnectedRoster):
         One that has given this host up, or was killed, ends without success: then the job must not succeed here, either.
         """
         now = self.clock()
-        gone = [host for host in self.hosts if not host.lost_at and not host.is_there(now, self._woke)]
+        gone = [host for host in self.hosts if not host.lost_at and (host.outside or not host.is_there(now, self._woke))]
         for host in gone:
-            if now - host.since > (GONE_AFTER if host.closed else LOST_AFTER):
+            if host.outside:
+                self._lose(host, now, STARTED_AGAIN)
+            elif now - host.since > (GONE_AFTER if host.closed else LOST_AFTER):
                 self._lose(host, now, "")
         return gone
 
