@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> None:
     """Runs torchrun with an observer. Ends by the signal that it receives, and prints no traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # importing torch takes long; after that it has a handler of its own
     os.environ[AGENT_PID] = str(os.getpid())
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -40,8 +42,6 @@ def main(arguments: list[str]) -> None:
         print(error, file=sys.stderr, flush=True)
         sys.exit(1)
     except SignalException as error:
-        import signal
-
         signal.signal(error.sigval, signal.SIG_DFL)
         os.kill(os.getpid(), error.sigval)
 
