@@ -151,16 +151,17 @@ open(folder + "/deep/second", "w").write("22")
 """
 
 
-def test_a_job_whose_intermediate_output_does_not_arrive_has_failed(job_tree: Any) -> None:
+def test_a_job_whose_intermediate_output_does_not_arrive_says_so_at_its_end_and_keeps_its_model(job_tree: Any) -> None:
     job_tree.code("train.py", WRITES)
     job_tree.configure(hyperparameters={"sagemaker_s3_output": f"s3://{BUCKET}/out"})
     nowhere = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1", "AWS_DEFAULT_REGION": "us-east-1"}
     keys_of_nobody = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
     done = job_tree.train(SAGEMAKER_PROGRAM="train.py", TRAINING_JOB_NAME="job", **nowhere, **keys_of_nobody)
 
-    assert done.status == 1, done.output
-    assert job_tree.failure.startswith("ResultError: the script succeeded, but files of the intermediate output")
-    assert "first cannot be uploaded" in done.stderr and "Reporting training FAILURE" in done.stderr
+    assert done.status == 0, done.output
+    assert "first cannot be uploaded" in done.stderr
+    assert "WARNING: files of the intermediate output" in done.stderr
+    assert "Reporting training SUCCESS" in done.stderr
 
 
 def test_a_job_whose_intermediate_output_arrives_succeeds(job_tree: Any) -> None:

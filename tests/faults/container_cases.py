@@ -199,7 +199,7 @@ CASES = [
     Case(
         "no process left to start",
         1,
-        ("LaunchError:", "cannot be started: Resource temporarily unavailable", "--pids-limit"),
+        ("LimitError:", "cannot be started: the limit of processes and threads is reached", "--pids-limit"),
         code="pass\n",
         docker=("--pids-limit", "1"),
     ),

@@ -28,13 +28,18 @@ def test_the_first_of_two_nodes_ends_as_the_failure_table_says(
 
 
 def test_docker_stop_right_after_docker_run_is_heard(bare_containers: Containers) -> None:
-    """The command on PATH blocks stop signals before Python starts: the kernel drops what process 1 does not handle."""
-    job = bare_containers.job().write({"code/train.py": "import time\ntime.sleep(600)\n"})
-    options = ("--volume", f"{TOOLKIT}:{INSIDE}:ro", "--env", f"PYTHONPATH={INSIDE}")
+    """The command on PATH blocks stop signals before Python starts: the kernel drops what process 1 does not handle.
 
-    running = bare_containers.start(f"{INSIDE}/train", job=job, options=options)
-    running.stop()
-    end = running.wait()
+    Nobody can block them before the shell runs its first lines, so on a busy machine one signal may come before that.
+    """
+    options = ("--volume", f"{TOOLKIT}:{INSIDE}:ro", "--env", f"PYTHONPATH={INSIDE}")
+    for name in ("first", "second", "third"):
+        job = bare_containers.job(name).write({"code/train.py": "import time\ntime.sleep(600)\n"})
+        running = bare_containers.start(f"{INSIDE}/train", job=job, options=options)
+        running.stop(grace=30)
+        end = running.wait()
+        if end.status != 128 + signal.SIGKILL:
+            break
 
     assert end.status == 128 + signal.SIGTERM, end.output
     failure = job.read("output/failure")  # none where the signal has met the shell before Python

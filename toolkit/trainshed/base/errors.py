@@ -46,9 +46,8 @@ EXIT_TABLE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         f"{EXIT_USER}",
-        "the program cannot be found, unpacked, installed or started, a limit of the machine is in the way, or results "
-        "could not be kept",
-        "`ProgramError`, `LaunchError`, `LimitError`, `ResultError`",
+        "the program cannot be found, unpacked, installed or started, or a limit of the machine is in the way",
+        "`ProgramError`, `LaunchError`, `LimitError`",
     ),
     (
         f"{EXIT_JOB}",

@@ -150,6 +150,9 @@ def parse(data: bytes, name: str) -> Manifest:
         manifest = Manifest(**{**value, "ranks": tuple(value["ranks"])}, files=files)
         if not _is_in_shape(manifest):
             raise ValueError
+        outside = [file.name for file in files if not _is_inside(file.name)]
+        if outside:
+            raise Damaged(f"{name}: its file {outside[0]!r} would be written outside its folder")
         return manifest
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{name} is not a manifest of a checkpoint") from error
@@ -176,10 +179,11 @@ def _is_in_shape(manifest: Manifest) -> bool:
 
 def _is_file(file: FileEntry) -> bool:
     counts = (file.size, file.block, *file.crc32)
-    if not all(type(value) is int and 0 <= value < MOST for value in counts) or not isinstance(file.name, str):
-        return False
-    inside = file.name and not file.name.startswith("/") and ".." not in file.name.split("/") and "\0" not in file.name
-    return bool(inside)
+    return all(type(value) is int and 0 <= value < MOST for value in counts) and isinstance(file.name, str)
+
+
+def _is_inside(name: str) -> bool:
+    return bool(name) and not name.startswith("/") and ".." not in name.split("/") and "\0" not in name
 
 
 def check_file(folder: str, entry: FileEntry) -> None:

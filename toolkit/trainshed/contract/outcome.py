@@ -20,7 +20,7 @@ class Failure(Record):
     """Why a job failed: the first cause.
 
     kind: `UserError` (the script or its input), `JobError`, `ProgramError`, `LaunchError`, `ClusterError`, `Interrupted`,
-        `ResultError` (it succeeded, but what it made did not get where it was to go),
+        `LimitError` (a limit of the machine ended `train` itself),
         `Stopped` (ended because another host had failed), `Hang` (all ranks stood still), `InternalError`.
     summary: one line: rank and host that failed first, how, exception and message.
     place: the user's file:line and function, "" where unknown.

@@ -49,11 +49,16 @@ def free_port(wanted: int) -> int:
 
 
 def addresses_of(interface: str) -> list[str]:
-    """The IP addresses of an interface, without those of one link only (fe80::...), which need no host to have them."""
+    """The IP addresses of an interface, without those of one link only (fe80::...), which need no host to have them.
+
+    [] where they cannot be found out: in an image to which trainshed was mounted, without the packages that it needs.
+    """
     import socket
 
-    import psutil
-
+    try:
+        import psutil
+    except ImportError:
+        return []
     rows = psutil.net_if_addrs().get(interface, [])
     found = [str(row.address) for row in rows if row.family in (socket.AF_INET, socket.AF_INET6)]
     return [address for address in found if "%" not in address and not address.startswith("fe80:")]
