@@ -4,8 +4,8 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
-# One worker more than cores: some tests only wait. WORKERS=0 runs them one by one.
-WORKERS ?= $(shell echo $$((1 + $$(nproc))))
+# Two workers a core: whole jobs wait more than they compute. WORKERS=0 runs the tests one by one.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 MINUTES ?= 5
 SEED ?=
