@@ -15,6 +15,7 @@ import ranks
 import torch
 import zoo
 from torch import nn
+from trust.training import Alone
 
 import trainshed.parallel as pipe
 from trainshed.parallel.engine import planning
@@ -34,26 +35,12 @@ def planned_quickly() -> Iterator[None]:
         yield
 
 
-class Plain(nn.Module):
-    """The zoo's step functions in one process: `backward` is PyTorch's own."""
-
-    def __init__(self, module: nn.Module, scale: float) -> None:
-        super().__init__()
-        self.module, self.scale = module, scale
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        (loss * self.scale).backward()
-
-
 def one_process(
     name: str, seed: int = 0, microbatches: int = MICROBATCHES, steps: int = 1, draws: bool = False
 ) -> dict[str, Any]:
     """Gradients of the first step and parameters after `steps` SGD steps, in plain PyTorch."""
     model, inputs, step = zoo.build(name, seed)
-    plain = Plain(model, 1 / microbatches)
+    plain = Alone(model, 1 / microbatches)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     torch.manual_seed(7)
     gradients: dict[str, torch.Tensor] = {}
@@ -323,8 +310,10 @@ def cut_inside_attention() -> list[float]:
         (reference(part).square().mean() / 2).backward()
     expected = {name: p.grad for name, p in reference.named_parameters()}
     model = pipe.PipelineModel(net)
-    model.set_partition(net[1].k, 0)
-    model.set_partition(net[1].v, 1)
+    for module in (net[0], net[1].q, net[1].k):
+        model.set_partition(module, 0)
+    for module in (net[1].v, net[1].o, net[2]):
+        model.set_partition(module, 1)
 
     @pipe.step
     def train_step(model: Any, x: torch.Tensor) -> Any:
