@@ -28,7 +28,6 @@ class Alarm:
 
     def __init__(self, grid: Grid) -> None:
         self.reason = ""
-        self._lost = False  # whether this rank stops for another one alone: that is no reason to tell
         self._grid = grid
         self._prefix = f"trainshed/stopped/{grid.control_group.group_name}"
 
@@ -52,7 +51,7 @@ class Alarm:
             return
         self.reason = f"{type(error).__name__}: {error}"[:_LONGEST]
         if dist.is_initialized():
-            if not self._lost:
+            if error is raised:  # not explained by the loss of another rank, which would be no reason to tell
                 _get_default_store().set(f"{self._prefix}/{self._grid.rank}", self.reason)
             self._grid.leave()
         waiting: list[BaseException | None] = [raised]
@@ -74,7 +73,6 @@ class Alarm:
             or not any(word in text for word in _LOST)
         ):
             return error
-        self._lost = True
         for other in self._others():
             reason = self._reason_of(other)
             if reason:
