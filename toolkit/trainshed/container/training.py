@@ -224,10 +224,7 @@ class Training:
         def settle(result: TrainingResult) -> TrainingResult:
             if result.failure is None:
                 return result
-            roster = make_roster(job, cluster, self._environ, self._voice.say)
-            seconds = job.settings.host_timeout_seconds
-            failure = tell_before_start(roster, result.failure, self._host, seconds, self._voice.say)
-            return result.replace(failure=failure)
+            return self._tell(make_roster(job, cluster, self._environ, self._voice.say), job, result, result.failure)
 
         return settle
 
@@ -237,11 +234,14 @@ class Training:
         def settle(result: TrainingResult) -> TrainingResult:
             if result.failure is None or result.failure.kind == "ClusterError":
                 return result
-            seconds = job.settings.host_timeout_seconds
-            failure = tell_before_start(roster, result.failure, self._host, seconds, self._voice.say)
-            return result.replace(failure=failure)
+            return self._tell(roster, job, result, result.failure)
 
         return settle
+
+    def _tell(self, roster: Roster, job: TrainingJob, result: TrainingResult, failure: Failure) -> TrainingResult:
+        """Tells the hosts that wait for this one; the failure of the whole job may be another one."""
+        seconds = job.settings.host_timeout_seconds
+        return result.replace(failure=tell_before_start(roster, failure, self._host, seconds, self._voice.say))
 
     def _explain(self, error: BaseException) -> Failure:
         """The failure that an exception stands for."""
@@ -264,11 +264,6 @@ class Training:
     def _no_stacks(self, number: int, frame: object) -> None:
         """SIGUSR1 before and after the script runs; while it runs, the supervisor reports stacks."""
         self._voice.say("no rank is running on this host now: there are no stacks to report")
-
-
-def _alone(result: TrainingResult) -> Failure | None:
-    """For a host that no other one waits for."""
-    return result.failure
 
 
 def _welcome() -> None:

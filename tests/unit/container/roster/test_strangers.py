@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,15 +14,6 @@ from trainshed.container.roster.leader import Leader
 from trainshed.container.roster.proof import VERSION, Handshake, JobKey, NotOurs, Unproven
 
 OTHER = JobKey(b"o" * 32)
-
-
-@pytest.fixture
-def net() -> Iterator[Network]:
-    """Two hosts that have begun to run."""
-    made = Network(2)
-    made.until(lambda: all(node.state == "running" for node in made.nodes))
-    yield made
-    made.close()
 
 
 def strangers_of(net: Network) -> int:

@@ -85,7 +85,7 @@ def test_a_host_that_gave_host_0_up_says_why_where_nobody_knows_better() -> None
 
 
 def test_a_first_host_that_was_suspended_is_the_cause_of_all_that_was_lost_since() -> None:
-    away = suspended("algo-1", at=80.0, seconds=35.0)
+    away = 80.0, suspended("algo-1", 35.0, "the first host")
     text = "algo-1 (the first host) was suspended for 35 s, and the other hosts gave it up"
 
     assert summary(first_cause([], [LOST], None, False, None, away)) == text

@@ -123,6 +123,23 @@ class ConnectedRoster(Roster):
 
     # --- for subclasses ---
 
+    def _take_letter(self, sender: int, message: dict[str, Any], taken: int) -> int:
+        """Puts a letter into the inbox unless it came before; returns the number of the last one that has come.
+
+        Args:
+            taken: that number until now.
+
+        Raises:
+            KeyError, ValueError: it is not a letter.
+        """
+        number, body = message["number"], message["body"]
+        if not isinstance(number, int) or not isinstance(body, dict):
+            raise ValueError("a letter of no known form")
+        if number <= taken:
+            return taken
+        self.inbox.append((sender, body))
+        return number
+
     def _was_away(self, now: float) -> float:
         """Seconds since the last turn, in which this process was suspended and could hear nobody; 0 for a usual pause."""
         away = now - self._looked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainshed.base.errors import some
 from trainshed.base.record import Record
 
 from .messages import ALIVE_EVERY
@@ -115,5 +116,4 @@ class Host:
 
 def named(hosts: list[Host]) -> str:
     """The hosts' names, for a message; not all of very many."""
-    more = f" and {len(hosts) - MOST_NAMED} more" if len(hosts) > MOST_NAMED else ""
-    return ", ".join(host.name for host in hosts[:MOST_NAMED]) + more
+    return some([host.name for host in hosts], MOST_NAMED)

@@ -224,7 +224,7 @@ class Leader(ConnectedRoster):
         for host in self.hosts:
             host.since = min(now, host.since + away)
         if away > LOST_AFTER and self.going and self._away is None:
-            self._away = suspended(self.names[0], now - away, away)
+            self._away = now - away, suspended(self.names[0], away, "the first host")
 
     def host_lost(self) -> bool:
         """Whether a host has vanished."""
@@ -495,12 +495,7 @@ class Leader(ConnectedRoster):
             if self.going:
                 self._stop(host.name, line_of(message, "why"), signal_of(message) if kind == "interrupted" else 0)
         elif kind == "letter":
-            number, body = message["number"], message["body"]
-            if not isinstance(number, int) or not isinstance(body, dict):
-                raise ValueError("a letter of no known form")
-            if number > host.taken:
-                host.taken = number
-                self.inbox.append((host.rank, body))
+            host.taken = self._take_letter(host.rank, message, host.taken)
         elif kind == "ended":
             self._take_report(host, Report.of(message), now)
         else:

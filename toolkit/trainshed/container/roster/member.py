@@ -22,7 +22,7 @@ from .messages import (
     line_of,
     signal_of,
 )
-from .verdict import STARTED_AGAIN, of_host0, stop_failure
+from .verdict import STARTED_AGAIN, of_host0, stop_failure, suspended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -250,14 +250,7 @@ class Member(ConnectedRoster):
 
     def _vanished(self, now: float) -> Failure:
         if self._away > LOST_AFTER:  # whatever else there was: for the others this host is lost
-            own = self.names[self.rank]
-            return Failure(
-                kind="ClusterError",
-                summary=f"{own} was suspended for {self._away:.0f} s, and the other hosts gave it up",
-                exit_code=ClusterError.exit_code,
-                hint="something stopped `train` there (SIGSTOP, a frozen or migrated machine)",
-                host=own,
-            )
+            return suspended(self.names[self.rank], self._away)
         if self.stopping:  # it has said why; the verdict itself is lost
             return stop_failure(self.stopping, self.stopping.partition(":")[0], self.stop_signal)
         return of_host0(self.names[0], f"vanished: no sign of life for {now - self.seen:.0f} s")
@@ -324,12 +317,7 @@ class Member(ConnectedRoster):
             self.stopping = self.stopping or why or "another host failed"
             self.stop_signal = number
         elif kind == "letter":
-            number, body = message["number"], message["body"]
-            if not isinstance(number, int) or not isinstance(body, dict):
-                raise ValueError("a letter of no known form")
-            if number > self.taken:
-                self.taken = number
-                self.inbox.append((0, body))
+            self.taken = self._take_letter(0, message, self.taken)
         elif kind == "verdict":
             failure = failure_of_json(message["failure"])
             self.verdict = Verdict(failure=failure, stopped=line_of(message, "stopped"))

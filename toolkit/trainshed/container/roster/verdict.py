@@ -99,11 +99,15 @@ def of_host0(host: str, what: str) -> Failure:
     )
 
 
-def suspended(host: str, at: float, seconds: float) -> tuple[float, Failure]:
-    """That host 0 itself stood still for so long that the others gave it up, as a cause with its moment."""
-    return at, Failure(
+def suspended(host: str, seconds: float, role: str = "") -> Failure:
+    """That a host stood still for so long that the others gave it up, as the job's failure.
+
+    Args:
+        role: what else the host is called, in brackets.
+    """
+    return Failure(
         kind="ClusterError",
-        summary=f"{host} (the first host) was suspended for {seconds:.0f} s, and the other hosts gave it up",
+        summary=f"{host}{role and f' ({role})'} was suspended for {seconds:.0f} s, and the other hosts gave it up",
         exit_code=ClusterError.exit_code,
         hint="something stopped `train` there (SIGSTOP, a frozen or migrated machine)",
         host=host,
@@ -129,7 +133,7 @@ def first_cause(
         enough: whether the job can go on without the hosts that are lost. Then their loss is a cause only where all other
             failures come from it.
         stop: why all hosts were stopped, None where they were not.
-        away: `suspended`, where host 0 was.
+        away: when host 0 was suspended, and the failure that says so (`suspended`).
     """
     causes = [
         (item.report.secondary, item.at - item.report.age, item.report.failure)
