@@ -15,7 +15,7 @@ import signal
 import time
 
 from trainshed.contract.wire.variables import TRAIN_ID
-from trainshed.machine.processes import become_subreaper, kill
+from trainshed.machine.processes import become_subreaper, kill, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,13 +158,9 @@ def _belonging(train_id: str, spared_session: int) -> set[int]:
 
 
 def _place(pid: int) -> tuple[int, int] | None:
-    """Parent and session of a process, None for one that has ended (proc(5), stat)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[:1] in ([], [b"Z"], [b"X"]) else (int(fields[1]), int(fields[3]))
+    """Parent and session of a process, None for one that has ended."""
+    fields = stat_fields(pid)
+    return None if fields[:1] in ([], ["Z"], ["X"]) else (int(fields[1]), int(fields[3]))
 
 
 def _carries(pid: int, train_id: str) -> bool:

@@ -147,11 +147,17 @@ def _is_zombie(pid: int) -> bool:
 
 def _stat_field(pid: int, index: int) -> str:
     """Field `index` after the command name in /proc/PID/stat (0 is the state, 1 the parent); "" if it has ended."""
+    fields = stat_fields(pid)
+    return fields[index] if index < len(fields) else ""
+
+
+def stat_fields(pid: int) -> list[str]:
+    """What follows the command name in /proc/PID/stat (proc(5)): state, parent, group, session ...; [] if it has ended."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[index]
-    except (OSError, IndexError):
-        return ""
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
 
 
 def catches(pid: int, signum: int) -> bool:

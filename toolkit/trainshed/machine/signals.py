@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 HELD_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # what people and schedulers stop programs with
 _PYTHONS_OWN = (None, signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
@@ -42,8 +46,7 @@ class SignalPipe:
     def close(self) -> None:
         """Puts the earlier handlers back; they get the stop signals that nobody has taken from the pipe."""
         signal.set_wakeup_fd(self._old_fd)
-        for number, handler in self._old.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        _put_back(self._old)
         late = [number for number in (*self._late, *self.take()) if number in HELD_SIGNALS]
         os.close(self.fd)
         os.close(self._write)
@@ -53,6 +56,12 @@ class SignalPipe:
 
 def _note(_signal: int, _frame: object) -> None:
     """Nothing to do: Python has written the byte. Without a handler it would not."""
+
+
+def _put_back(handlers: dict[signal.Signals, Any]) -> None:
+    """Installs earlier handlers again; None stands for one that Python did not install."""
+    for number, handler in handlers.items():
+        signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 class Interrupted(BaseException):
@@ -88,8 +97,7 @@ class Stops:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        _put_back(self._old)
 
     def raising(self, when: str) -> _Raising:
         """A block in which the first stop signal raises `Interrupted`, at its start if it has come before.
@@ -143,8 +151,7 @@ class _StopHandler:
         self.old = {number: signal.signal(number, self.handle) for number in HELD_SIGNALS}
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.old.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        _put_back(self.old)
 
     def handle(self, number: int, frame: object) -> None:
         """Does nothing."""
