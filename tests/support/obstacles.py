@@ -30,6 +30,18 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
 
 
 @contextmanager
+def read_only_disk(folder: Path) -> Iterator[Path]:
+    """A file system at `folder` that nobody may write to; skips where nothing can be mounted."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
 def without_rights() -> Iterator[None]:
     """In the block mode bits hold for this thread even if it is root's: capabilities(7), CAP_DAC_OVERRIDE and the like."""
     if os.geteuid() != 0:

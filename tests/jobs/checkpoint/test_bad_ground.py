@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.obstacles import read_only_disk
 
 pytest.importorskip("torch")
 
@@ -29,30 +29,20 @@ print("trained to the end")
 """
 
 
-@pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A read-only file system."""
-    place = tmp_path / "read-only"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(place)], capture_output=True).returncode != 0:
-        pytest.skip("nothing can be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def test_a_read_only_folder_is_refused_by_all_ways_to_save(read_only: Path) -> None:
+def test_a_read_only_folder_is_refused_by_all_ways_to_save(tmp_path: Path) -> None:
     import torch
 
     from trainshed.checkpoint import Checkpointer, CheckpointError, parts
     from trainshed.checkpoint.guard import Guard
 
     says = "checkpoints cannot be written to .*: Read-only file system; mount it writable"
-    with pytest.raises(CheckpointError, match=says):
-        Checkpointer(read_only / "run", model=torch.nn.Linear(1, 1))
-    with pytest.raises(CheckpointError, match=says):  # what transformers' and Lightning's Trainers save through
-        Guard(str(read_only))
-    with pytest.raises(CheckpointError, match=says):  # the pipeline
-        parts.save(read_only / "step", {"value": torch.ones(1)})
+    with read_only_disk(tmp_path / "ro") as folder:
+        with pytest.raises(CheckpointError, match=says):
+            Checkpointer(folder / "run", model=torch.nn.Linear(1, 1))
+        with pytest.raises(CheckpointError, match=says):  # what transformers' and Lightning's Trainers save through
+            Guard(str(folder))
+        with pytest.raises(CheckpointError, match=says):  # the pipeline
+            parts.save(folder / "step", {"value": torch.ones(1)})
 
 
 def test_a_job_that_trains_on_without_checkpoints_says_so_at_its_end(job_tree: Any) -> None:

@@ -6,12 +6,12 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from support.obstacles import read_only_disk
 from support.paths import TOOLKIT
 from trainshed.checkpoint import ground, save
 from trainshed.checkpoint.save import SaveError, check_space
@@ -19,27 +19,16 @@ from trainshed.checkpoint.save import SaveError, check_space
 MIB = 1 << 20
 
 
-@pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A read-only file system."""
-    place = tmp_path / "read-only"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(place)], capture_output=True).returncode != 0:
-        pytest.skip("nothing can be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 def test_a_probe_leaves_nothing_and_makes_the_folder(tmp_path: Path) -> None:
     ground.probe(str(tmp_path / "a/b"), "step", "abc", 0)
     assert os.listdir(tmp_path / "a/b") == []
 
 
-def test_a_read_only_folder_is_found_before_the_first_step(read_only: Path) -> None:
-    with pytest.raises(OSError, match="Read-only") as caught:
-        ground.probe(str(read_only), "step", "abc", 0)
-    said = ground.unwritable(str(read_only), caught.value)
-    assert said.startswith(f"checkpoints cannot be written to {read_only}: Read-only file system; mount it writable")
+def test_a_read_only_folder_is_found_before_the_first_step(tmp_path: Path) -> None:
+    with read_only_disk(tmp_path / "ro") as folder, pytest.raises(OSError, match="Read-only") as caught:
+        ground.probe(str(folder), "step", "abc", 0)
+    said = ground.unwritable(str(folder), caught.value)
+    assert said.startswith(f"checkpoints cannot be written to {folder}: Read-only file system; mount it writable")
 
 
 def test_a_file_in_the_place_of_the_folder_is_found_too(tmp_path: Path) -> None:

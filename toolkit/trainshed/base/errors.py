@@ -17,7 +17,7 @@ from .record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 EXIT_SUCCESS = 0
 EXIT_USER = 1
@@ -175,6 +175,12 @@ def shorten(text: str, limit: int = 80) -> str:
     """Returns `text` on one line of at most `limit` characters; `...` marks a cut."""
     text = " ".join(str(text).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def some(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first `most` names for a message, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
 
 
 def near_name(name: str, known: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from .errors import one_line, visible
-from .secrets import mask_text
+from .secrets import longest_first, mask_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Voice:
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Masks these values too, from now on, also for those who already hold `say`."""
-        known = {*self.secrets, *secrets}
-        self.secrets = tuple(sorted(known, key=lambda value: (-len(value), value)))
+        self.secrets = longest_first((*self.secrets, *secrets))
 
     def mask(self, text: str) -> str:
         """`text` without known secrets, logins in URLs and keys of well-known forms."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
+from trainshed.base.files import flocks
 from trainshed.base.units import size
 
 TYPE_CHECKING = False
@@ -138,15 +139,9 @@ class Claim:
 
 
 def _holder(folder: os.stat_result) -> str:
-    """Who has locked a folder, by proc_locks(5); "" for this process, or one that has ended and left its lock to a child."""
+    """Who has locked a folder; "" for this process, or one that has ended and left its lock to a child."""
     place = f"{os.major(folder.st_dev):02x}:{os.minor(folder.st_dev):02x}:{folder.st_ino}"
-    try:
-        with open("/proc/locks") as file:
-            rows = [line.split() for line in file]
-    except OSError:
-        rows = []
-    holders = [row[4] for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == place]
-    for pid in holders:
+    for pid in [pid for pid, locked in flocks() if locked == place]:
         if pid == str(os.getpid()) or (pid not in ("0", "-1") and not os.path.exists(f"/proc/{pid}")):
             return ""
         if pid not in ("0", "-1"):

@@ -6,6 +6,7 @@ import os
 import time
 
 from trainshed.base.errors import ProgramError
+from trainshed.base.files import flocks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,13 +86,11 @@ class Turn:
             os.close(self._fd)
 
     def _holder(self) -> str:
-        """Who has the lock, by proc(5), locks: `1: FLOCK ADVISORY WRITE 4242 08:01:131073 0 EOF`."""
+        """Who has the lock."""
         inode = str(os.fstat(self._fd).st_ino)
         try:
-            with open("/proc/locks") as file:
-                rows = [line.split() for line in file]
-            pid = next(row[4] for row in rows if row[1] == "FLOCK" and row[5].rpartition(":")[2] == inode)
+            pid = next(pid for pid, place in flocks() if place.rpartition(":")[2] == inode)
             with open(f"/proc/{pid}/comm") as file:
                 return f"process {pid} ({file.read().strip()})"
-        except (OSError, StopIteration, IndexError):
+        except (OSError, StopIteration):
             return "another process"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from trainshed.base.errors import some
+
 LITTLE = 1 << 20  # bytes; a disk with less is full
 _MOST_NAMED = 3
 
@@ -47,9 +49,7 @@ def remarks(folder: str) -> list[str]:
 
 
 def _named(folder: str, paths: list[str]) -> str:
-    names = [os.path.relpath(path, folder) for path in sorted(paths)[:_MOST_NAMED]]
-    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
-    return ", ".join(names) + more
+    return some([os.path.relpath(path, folder) for path in sorted(paths)], _MOST_NAMED)
 
 
 def _is_full(folder: str) -> bool:

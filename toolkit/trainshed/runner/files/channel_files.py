@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from trainshed.base.errors import TrainshedError
+from trainshed.base.errors import TrainshedError, some
 from trainshed.machine.folders import FILE, UNREADABLE, walk
 
 from ..job.job import Channel
@@ -33,6 +33,5 @@ def files_of(channel: Channel, path: str, say: Callable[[str], None]) -> list[tu
         else:
             other.append(found.name)
     if other:
-        more = f" and {len(other) - NAMED} more" if len(other) > NAMED else ""
-        say(f"warning: the channel {channel.name}: {', '.join(sorted(other)[:NAMED])}{more}: left out, not files")
+        say(f"warning: the channel {channel.name}: {some(sorted(other), NAMED)}: left out, not files")
     return sorted(files)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trainshed.base.errors import ProgramError
+from trainshed.base.errors import ProgramError, some
 from trainshed.base.units import size as shown_size
 from trainshed.machine.folders import FILE, GONE, SPECIAL, walk
 
@@ -116,9 +116,7 @@ def copy(source: Source, target: str) -> tuple[str, ...]:
 
 def vanished(folder: str, gone: Iterable[str]) -> str:
     """One line about the files that went away before they were copied."""
-    names = list(dict.fromkeys(gone))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more} went away from {folder} while the code was copied"
+    return f"{some(list(dict.fromkeys(gone)), NAMED)} went away from {folder} while the code was copied"
 
 
 def _copy_file(path: str, destination: str) -> bool:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainshed.base.errors import EXIT_USER
+from trainshed.base.errors import EXIT_USER, some
 from trainshed.base.units import size
 from trainshed.machine.packing import Entry, changes, listed, pack
 
@@ -101,13 +101,12 @@ def _packed(archive: str, kept: str, find: Callable[[], _Found], progress: Progr
         why = f"{archive} cannot be written: {error.strerror} ({size(total)} of files{free})"
         return Archive(made.path, made.files, made.size, why, notes=made.notes, kept=kept)
     lost = list(dict.fromkeys([*found.lost, *packed.lost, *changes(found.entries, find().entries)]))
-    problem = f"left out of it: {_named(lost, '; ')}" if lost else ""
+    problem = f"left out of it: {_named(lost)}" if lost else ""
     return Archive(archive, packed.files, packed.size, problem, packed.sha256, made.notes, kept)
 
 
-def _named(things: Sequence[str], comma: str = "; ") -> str:
-    more = f" and {len(things) - _MOST_NAMED} more" if len(things) > _MOST_NAMED else ""
-    return f"{comma.join(things[:_MOST_NAMED])}{more}"
+def _named(things: Sequence[str]) -> str:
+    return some(things, _MOST_NAMED, "; ")
 
 
 def _free(folder: str) -> str:

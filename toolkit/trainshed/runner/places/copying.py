@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable
 
-from trainshed.base.errors import TrainshedError
+from trainshed.base.errors import TrainshedError, some
 from trainshed.machine.archive import unpack
 from trainshed.machine.packing import listed
 
@@ -136,7 +136,7 @@ def _extract(engine: Engine, source: str, target: str, run: Run, host: str, brou
             left_out: list[str] = []
             unpack(archive, aside, left_out)
             if left_out:
-                names = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" if len(left_out) > 3 else "")
+                names = some(left_out, 3)
                 brought.notes.append(f"left out of what came from {source.removesuffix('/.')}: {names}")
             _merge(aside, target, target, host, brought)
         except OSError as error:

@@ -17,7 +17,7 @@ import socket
 import struct
 import time
 
-from trainshed.base.errors import ClusterError, LaunchError
+from trainshed.base.errors import ClusterError, LaunchError, some
 from trainshed.base.record import Record
 from trainshed.machine.signals import STOP_SIGNALS, Interrupted
 
@@ -282,7 +282,7 @@ class MpiWatcher(Watcher):
             return
         waited, limit = now - self.start, self.plan.start_seconds
         missing = [host for number, host in enumerate(self.plan.hosts) if number not in self.ranks_of]
-        names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        names = some(missing, 8)
         what = f"the ranks of {names}" if missing else "all ranks"
         if all(process.returncode == 0 for process in _helpers(run)):
             run.abandon(
