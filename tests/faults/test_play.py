@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from faults.play.ground import heeds, wait_for
 from faults.play.rules import DONE, HEARD, UNHEARD, End, Played, problems
 from faults.play.schedule import FAULTS, LAUNCHERS, MOMENTS, RUN_FAULTS, RUN_MOMENTS, Fault, Schedule, draw
+from faults.play.tally import Tally
 
 PLAY = Path(__file__).with_name("play")
 # Always the same, in the CI, too: who sees this fail has broken it, and plays it again by the name that is printed. Other
@@ -55,6 +58,64 @@ def test_every_fault_is_drawn_at_every_moment_at_which_it_can_happen() -> None:
     assert {one.hosts for one in drawn} == {1, 2, 3, 4} and {one.launcher for one in drawn} == LAUNCHERS.keys()
 
 
+# --- ground ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "heeded"), [("train", True), ("unshare", False)])
+def test_a_signal_that_unshare_holds_back_is_no_signal_that_train_will_get(name: str, heeded: bool, tmp_path: Path) -> None:
+    (tmp_path / name).symlink_to("/usr/bin/sleep")
+    process = subprocess.Popen(["env", "--block-signal=TERM", str(tmp_path / name), "60"])
+    try:
+        assert wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text().strip() == name, 60)
+        assert heeds(process.pid, signal.SIGTERM) is heeded
+    finally:
+        process.kill()
+        process.wait()
+
+
+# --- what counts ----------------------------------------------------------------------------------------------------------
+
+
+def tally_of(folder: Path, *problems: list[str]) -> Tally:
+    """A tally of cases that end with these problems, one after the other."""
+    ends = iter(problems)
+
+    def play(schedule: Schedule, place: Path) -> dict[str, object]:
+        place.mkdir()
+        return {"problems": next(ends), "ends": [], "said": [], "seconds": 2.0}
+
+    return Tally(folder, play)
+
+
+def test_a_case_that_ends_wrong_twice_counts_and_its_folders_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = tally_of(tmp_path, [], ["hangs"], ["several verdicts"])
+    for number in (0, 1):
+        tally.one(draw("a", number), str(number))
+    tally.again()
+
+    assert tally.failed == [(draw("a", 1), "several verdicts")] and not tally.passed
+    assert tally.summary(0.5) == "2 schedules in 0.5 minutes, 1 wrong; the longest took 2 s."
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "a.1-again-0"]
+    printed = capsys.readouterr().out
+    assert "WRONG a.1" in printed and "WRONG AGAIN, ALONE a.1" in printed
+    assert "again: python tests/faults/play --only a.1" in printed
+
+
+def test_a_case_that_ends_right_when_played_again_alone_is_told_and_does_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = tally_of(tmp_path, ["hangs"], ["hangs"], [], ["hangs"])
+    for number in (0, 1):
+        tally.one(draw("a", number), str(number))
+    tally.again()
+
+    assert tally.passed == [draw("a", 0)] and tally.failed == [(draw("a", 1), "hangs")]
+    assert "1 wrong (1 more were wrong once, and right when played again alone)" in tally.summary(0.5)
+    assert "a.0 ended as it must when it was played again alone: it does not count" in capsys.readouterr().out
+
+
 # --- rules ----------------------------------------------------------------------------------------------------------------
 
 DATA = b"weights" * 100
@@ -82,6 +143,7 @@ LOST = "ClusterError: algo-1 vanished"
 LATE = replace(TERM, moment="ending")
 
 KILLED = "Interrupted: rank 0 on algo-2 was stopped by SIGTERM and killed at the end of the grace period"
+STILL = Fault("pause host", "installing", 0.1, 0, seconds=35.0)
 PIP = "ProgramError: the packages in /opt/ml/code/requirements.txt cannot be installed"
 
 
@@ -97,6 +159,9 @@ GOOD = {
     "pip gives up, and something else happens, too": drawn(
         case(ended(1, 1, PIP), ended(2, 1, PIP), fault=Fault("slow", "launching", 0.1, 1)),
         faults=(Fault("slow", "launching", 0.1, 1), Fault("cut", "installing", 0.1, 1, seconds=1.0)),
+    ),
+    "a host that stood still while the others waited, and then cannot install": case(
+        ended(1, 1, PIP), ended(2, 69, "ClusterError: algo-1 did not"), fault=STILL
     ),
     "success": case(ended(1), ended(2)),
     "stopped well": case(ended(1, success=False), ended(2, success=False), fault=TERM, how=HEARD),
@@ -118,6 +183,10 @@ BAD = {
     "left in the temporary folder: a": case(ended(1, temporary=("a",))),
     "ended with 137, not 143": case(ended(1, 137, KILLED), fault=TERM, how=HEARD),
     "several verdicts": case(ended(1, success=False), ended(2), fault=LATE, how=HEARD),
+    "several verdicts: algo-1 1, algo-2 69": case(
+        ended(1, 1, PIP), ended(2, 69, "ClusterError: algo-1 did not"), fault=replace(STILL, seconds=5.0)
+    ),
+    "several verdicts: algo-1 1, algo-2 success": case(ended(1, 1, PIP), ended(2), fault=STILL),
     "several first causes": case(ended(1, 143, STOPPED), ended(2, 143, "Stopped: rank 0"), fault=TERM, how=HEARD),
     "ended with success, not": case(ended(1), fault=TERM, how=HEARD),
     "ended with 143, not 69": case(

@@ -254,6 +254,9 @@ def signalled(pid: int | None, number: int) -> bool:
 
 def heeds(pid: int | None, number: int) -> bool:
     """Whether a process has a handler for a signal, or holds it back until it has one."""
+    # `unshare` holds some back while it forks, and lets its child lose them again before that becomes `train`.
+    if read(f"/proc/{pid}/comm").strip() == "unshare":
+        return False
     masks = re.findall(r"Sig(?:Cgt|Blk):\s*(\w+)", read(f"/proc/{pid}/status"))
     return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 

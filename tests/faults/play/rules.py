@@ -141,7 +141,10 @@ def _verdict(played: Played) -> list[str]:
     found = [f"{end.name} ended with {end.verdict}, not {wanted}: {end.cause}" for end in born if end.verdict not in allowed]
     verdicts = {end.verdict for end in born}
     # Hosts that no word reaches any more end as each of them sees it, but none of them with success.
-    divided = any(fault.kind == "cut" and not fault.seconds for fault, _ in done) and not verdicts & {"success", "stopped"}
+    divided = any(fault.kind == "cut" and not fault.seconds for fault, _ in done)
+    # A host that stood still for longer than the others wait, and then cannot install, finds nobody to tell.
+    divided |= _installs(schedule) and any(fault.seconds > LOST_AFTER for fault, _ in done)
+    divided &= not verdicts & {"success", "stopped"}
     if len(verdicts) > 1 and not divided:
         found.append(f"several verdicts: {', '.join(f'{end.name} {end.verdict}' for end in born)}")
     # Where the first host is gone, each of the others has counted the seconds itself.

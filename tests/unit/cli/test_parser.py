@@ -49,6 +49,20 @@ def test_an_unknown_flag_is_refused_in_one_line(command: str, capsys: pytest.Cap
     assert line.endswith(f"; see `trainshed {command} --help`")
 
 
+@pytest.mark.parametrize("flag", ["--channel", "--grace", "--name"])
+def test_two_hyphens_are_the_value_of_the_flag_that_they_are_given_to(flag: str) -> None:
+    options = vars(options_of("run", ["train.py", f"{flag}=--"]))
+
+    assert options[{"--channel": "channels", "--grace": "grace_seconds"}.get(flag, "name")] in ("--", ["--"])
+
+
+def test_two_hyphens_are_checked_as_any_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "argument --keep-last: invalid int value: '--'" in error_of(
+        "checkpoints", ["prune", "x", "--keep-last=--"], capsys
+    )
+    assert "argument --on: '--' must be one of" in error_of("run", ["--on=--"], capsys)
+
+
 @pytest.mark.parametrize(
     ("command", "words", "near"),
     [

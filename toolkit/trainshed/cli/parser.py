@@ -39,6 +39,14 @@ class Parser(argparse.ArgumentParser):
         """Ends the program with one line and status 2."""
         self.exit(EXIT_JOB, f"{self.prog}: {one_line(message)}; see `{self.prog} --help`\n")
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """The value of an argument. Python before 3.13 drops the one of `--flag=--`, and gives [] instead."""
+        if not action.option_strings or arg_strings != ["--"]:
+            return super()._get_values(action, arg_strings)
+        value = self._get_value(action, "--")
+        self._check_value(action, value)
+        return value
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuses a value that is not among the choices, with the nearest one."""
         if action.choices is None or value in action.choices:

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.roster_network import Network
+from support.roster_network import KEY, Network
+from trainshed.container.roster import tell_before_start
+from trainshed.container.roster.member import Member
+from trainshed.contract.outcome import Failure
 
 
 @pytest.fixture
@@ -77,3 +80,20 @@ def test_a_first_host_that_is_gone_after_it_had_all_stop_leaves_the_signal_behin
     net.to_the_end()
 
     assert [node.verdict.exit_code for node in net.nodes[1:] if node.verdict] == [130, 130]
+
+
+@pytest.mark.parametrize(
+    ("kind", "grace", "timeout", "stays"),
+    [("Interrupted", 110, 300, 8), ("Interrupted", 3, 300, 3), ("Interrupted", 110, 2, 2), ("UserError", 3, 300, 15)],
+)
+def test_a_host_that_cannot_start_stays_for_the_others_within_the_grace_of_its_stop(
+    kind: str, grace: float, timeout: float, stays: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, float]] = []
+    roster = Member(("algo-1", "algo-2"), 1, ("127.0.0.1", 9), KEY, grace, print)
+    monkeypatch.setattr(roster, "fail_before_start", lambda failure, seconds: told.append((failure.summary, seconds)))
+
+    failure = Failure(kind=kind, summary="stopped by SIGTERM", exit_code=143)
+    said = tell_before_start(roster, failure, "algo-2", timeout, print)
+
+    assert told == [(said.summary, stays)]

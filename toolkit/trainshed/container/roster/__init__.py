@@ -74,12 +74,13 @@ def tell_before_start(roster: Roster, failure: Failure, host: str, seconds: floa
     from .connected import ConnectedRoster
     from .messages import STOPPED_TELLING_SECONDS, TELLING_SECONDS
 
-    if isinstance(roster, ConnectedRoster) and roster.over:  # they know more than this host
+    assert isinstance(roster, ConnectedRoster)  # there is no third kind
+    if roster.over:  # they know more than this host
         return failure
 
     failure = _named(failure, host)
     say("telling the other hosts")
-    longest = STOPPED_TELLING_SECONDS if failure.kind == "Interrupted" else TELLING_SECONDS
+    longest = min(STOPPED_TELLING_SECONDS, roster.grace) if failure.kind == "Interrupted" else TELLING_SECONDS
     roster.fail_before_start(failure, min(longest, seconds))
     return failure
 
