@@ -9,6 +9,8 @@ WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 MINUTES ?= 5
 SEED ?=
+# Words of which the names of cases of `make test-zoo` have one.
+ONLY ?=
 # Bytecode is wanted: without it every process of the tests compiles torch again.
 unexport PYTHONDONTWRITEBYTECODE
 # A part of the tests: every folder of this name below tests/, as in PART=runner, PART=unit, PART=images.
@@ -20,7 +22,7 @@ define run_tests
 set -x; $(PYTEST) -m '$(1)' $$folders
 endef
 
-.PHONY: help demo fuzz test test-faults test-heavy test-unit check docs setup clean
+.PHONY: help demo fuzz test test-faults test-heavy test-unit test-zoo check docs setup clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +44,9 @@ fuzz: .venv/ready  ## 100,000 mutated inputs through everything that reads other
 
 test-unit: .venv/ready  ## what is tested without whole jobs, within a minute
 	$(PYTEST) -m 'not heavy' tests/unit
+
+test-zoo: .venv/ready  ## models and loops of many kinds in a pipeline and in one process, for hours; ONLY=..., SEED=... (docs/evidence/zoo.md)
+	PYTHONPATH=toolkit:tests $(BIN)/python -m hostile --seed '$(or $(SEED),1)' $(if $(ONLY),--only $(ONLY))
 
 check: .venv/ready  ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
