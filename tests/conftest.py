@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -80,32 +81,48 @@ ONE_WORKER = {
     "jobs/checkpoint/test_copies.py": "a process that forks ranks",
     "jobs/checkpoint/test_parts.py": "a process that forks ranks",
     "jobs/checkpoint/test_ranks.py": "a process that forks ranks",
+    "unit/checkpoint/test_write_plan.py": "torch, imported for little",
+    "unit/compiler/test_regions.py": "torch, imported for little",
+    "unit/parallel/plan/test_partition.py": "torch, imported for little",
+    "unit/parallel/test_lazy_face.py": "torch, imported for little",
     "unit/test_architecture.py": "parsed sources",
     "unit/contract/wire/test_variables.py": "parsed sources",
 }
 # What takes longest begins first, so that no worker is left with it at the end.
-FIRST = ("clients/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/")
-HERE = Path(__file__).resolve().parent
+FIRST = (
+    *("clients/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/"),
+    *("unit/contract/test_mutated_configs.py", "unit/test_architecture.py", "unit/container/roster/"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts what takes longest first."""
 
     def order(item: pytest.Item) -> int:
-        name = str(item.path.relative_to(HERE))
+        name = item.nodeid.removeprefix("tests/")
         return next((number for number, first in enumerate(FIRST) if name.startswith(first)), len(FIRST))
 
     items.sort(key=order)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where torch is absent, tests that are marked with it are skipped."""
+    if item.get_closest_marker("torch") and find_spec("torch") is None:
+        pytest.skip("needs torch")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hands tests out one by one, and those of `ONE_WORKER` together."""
+    """Hands tests out one by one, and those of `ONE_WORKER` together.
+
+    Unit tests go out by the file: most take less than the message that asks for one, and what they import is imported once.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((shared for name, shared in ONE_WORKER.items() if nodeid.startswith(f"tests/{name}")), nodeid)
+            shared = next((shared for name, shared in ONE_WORKER.items() if nodeid.startswith(f"tests/{name}")), None)
+            return shared or (nodeid.partition("::")[0] if nodeid.startswith("tests/unit/") else nodeid)
 
     return Scheduling(config, log)
 

@@ -5,30 +5,33 @@ from __future__ import annotations
 import itertools
 import json
 import struct
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainshed.checkpoint.shardfile import Layout, Piece, piece_of
-from trainshed.checkpoint.write_plan import covers, divide
+from support.lazy import Lazy
+
+if TYPE_CHECKING:
+    from trainshed.checkpoint.shardfile import Piece
+
+torch: Any = Lazy("torch")
+shardfile: Any = Lazy("trainshed.checkpoint.shardfile")
+plans: Any = Lazy("trainshed.checkpoint.write_plan")
 
 pytestmark = pytest.mark.torch
 
 
 def piece(key: str, rows: int, at: int = 0, whole: int | None = None) -> Piece:
-    return Piece(key=key, dtype="float32", offsets=(at,), sizes=(rows,), whole=(rows if whole is None else whole,))
+    return shardfile.Piece(key=key, dtype="float32", offsets=(at,), sizes=(rows,), whole=(rows if whole is None else whole,))
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=30), st.integers(1, 5))
 def test_what_all_ranks_hold_is_written_once_and_evenly(sizes: list[int], ranks: int) -> None:
     held = [piece(f"t{number}", size) for number, size in enumerate(sizes)]
-    shares = divide([held] * ranks, range(ranks))
+    shares = plans.divide([held] * ranks, range(ranks))
     assert sorted(one.key for share in shares.values() for one in share) == sorted(one.key for one in held)
     loads = [sum(one.nbytes for one in share) for share in shares.values()]
     assert max(loads) - min(loads) <= 4 * max(sizes)
@@ -36,18 +39,18 @@ def test_what_all_ranks_hold_is_written_once_and_evenly(sizes: list[int], ranks:
 
 def test_a_piece_is_given_to_a_rank_that_holds_it() -> None:
     holders = [[piece("a", 5, 0, 10), piece("c", 3)], [piece("a", 5, 5, 10)], [piece("b", 4), piece("c", 3)]]
-    shares = divide(holders, range(3))
+    shares = plans.divide(holders, range(3))
     for rank, share in shares.items():
         assert {one.stored_name for one in share} <= {one.stored_name for one in holders[rank]}
     assert sorted(one.stored_name for share in shares.values() for one in share) == ["a@0", "a@5", "b", "c"]
-    assert covers([one for share in shares.values() for one in share])
-    assert not covers(shares[0])
+    assert plans.covers([one for share in shares.values() for one in share])
+    assert not plans.covers(shares[0])
 
 
 def test_every_storage_gets_its_own_copy_of_what_is_replicated() -> None:
     held = [piece("a", 8), piece("b", 8)]
     for peers in ((0, 1), (2, 3)):
-        shares = divide([held] * 4, peers)
+        shares = plans.divide([held] * 4, peers)
         assert sorted(one.key for share in shares.values() for one in share) == ["a", "b"]
 
 
@@ -59,7 +62,7 @@ def test_a_file_has_no_gaps_and_every_tensor_is_aligned_to_its_type() -> None:
         "none": torch.zeros(0, 4),
         "complex": torch.zeros(3, dtype=torch.complex128),
     }
-    layout = Layout([piece_of(name, tensor) for name, tensor in tensors.items()])
+    layout = shardfile.Layout([shardfile.piece_of(name, tensor) for name, tensor in tensors.items()])
     (length,) = struct.unpack("<Q", layout.header[:8])
     assert (8 + length) % 4096 == 0
     header = json.loads(layout.header[8:])

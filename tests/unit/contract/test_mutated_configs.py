@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from trainshed.base.errors import EXIT_INTERNAL
-from trainshed.container import attempts, main, training
+from trainshed.container import attempts, guardian, main, training
 from trainshed.container.roster.roster import Alone
 from trainshed.container.supervisor.launch_plan import LaunchPlan, Outcome, ProcessResult
 from trainshed.machine import hardware
@@ -104,6 +104,8 @@ def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(
 ) -> None:
     monkeypatch.setattr(attempts, "run", end_well)
     monkeypatch.setattr(training, "make_roster", lambda *_: Alone("algo-1"))
+    # Nothing is started that it could end, and two forks of the process that runs the tests cost more than the case.
+    monkeypatch.setattr(guardian.Guardian, "__enter__", lambda self: self)
     monkeypatch.chdir(folder)
     devices = iter(itertools.cycle((["null"], ["nvidia0", "nvidia1", "nvidiactl"], ["neuron0"])))
     monkeypatch.setattr(hardware, "_devices", lambda: next(devices))

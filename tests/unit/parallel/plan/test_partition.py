@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
+from trainshed.parallel.errors import PlanError
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+if TYPE_CHECKING:
+    from trainshed.parallel.plan.costs import Costs
+    from trainshed.parallel.plan.partition import Request
 
-from trainshed.parallel.errors import PlanError  # noqa: E402
-from trainshed.parallel.plan.costs import Costs, Link, StageCosts, UnitCost  # noqa: E402
-from trainshed.parallel.plan.partition import Request, partition  # noqa: E402
+tables: Any = Lazy("trainshed.parallel.plan.costs")
+plans: Any = Lazy("trainshed.parallel.plan.partition")
 
 pytestmark = pytest.mark.torch
-FREE = Link(0.0, 1e30)
+
+
+def partition(costs: Costs, request: Request) -> tuple[int, ...]:
+    return plans.partition(costs, request)
 
 
 def costs(
@@ -29,14 +36,17 @@ def costs(
     no_cut: dict[int, str] | None = None,
 ) -> Costs:
     units = tuple(
-        UnitCost(f"u{i}", 0, s / 3, 2 * s / 3, (saved or [0] * len(seconds))[i], (parameters or [()] * len(seconds))[i])
+        tables.UnitCost(
+            f"u{i}", 0, s / 3, 2 * s / 3, (saved or [0] * len(seconds))[i], (parameters or [()] * len(seconds))[i]
+        )
         for i, s in enumerate(seconds)
     )
-    return Costs(units, sizes or {}, tuple(crossing or [0] * (len(seconds) + 1)), no_cut or {})
+    return tables.Costs(units, sizes or {}, tuple(crossing or [0] * (len(seconds) + 1)), no_cut or {})
 
 
 def request(stages: int, **options: object) -> Request:
-    return Request(stages, tuple(range(stages, 0, -1)), link=options.pop("link", FREE), **options)  # type: ignore[arg-type]
+    link = options.pop("link", None) or tables.Link(0.0, 1e30)  # one that costs nothing
+    return plans.Request(stages, tuple(range(stages, 0, -1)), link=link, **options)
 
 
 def slowest(seconds: list[float], starts: tuple[int, ...]) -> float:
@@ -65,7 +75,7 @@ def test_among_equally_fast_partitions_the_one_with_less_traffic_is_taken() -> N
 
 def test_a_slow_link_moves_the_cut_to_where_little_crosses() -> None:
     wide = costs([2.0, 1.0, 1.0, 2.0], crossing=[0, 1, 1000, 1, 0])
-    assert partition(wide, request(2, link=Link(0.0, 100.0))) in ((0, 1), (0, 3))
+    assert partition(wide, request(2, link=tables.Link(0.0, 100.0))) in ((0, 1), (0, 3))
 
 
 def test_no_stage_starts_where_none_may() -> None:
@@ -105,7 +115,8 @@ def test_memory_can_be_balanced_instead_of_time() -> None:
 @given(st.lists(st.sets(st.sampled_from("abcd")), min_size=1, max_size=7))
 def test_a_parameter_that_several_calls_read_is_counted_once_a_stage(reads: list[set[str]]) -> None:
     sizes = {"a": 1, "b": 10, "c": 100, "d": 1000}
-    tables = StageCosts(costs([1.0] * len(reads), parameters=[tuple(sorted(r)) for r in reads], sizes=sizes), FREE)
+    read = costs([1.0] * len(reads), parameters=[tuple(sorted(r)) for r in reads], sizes=sizes)
+    stages = tables.StageCosts(read, tables.Link(0.0, 1e30))
     for first, last in itertools.combinations(range(len(reads) + 1), 2):
         used = set().union(*reads[first:last])
-        assert float(tables.parameters[first, last]) == sum(sizes[name] for name in used)
+        assert float(stages.parameters[first, last]) == sum(sizes[name] for name in used)

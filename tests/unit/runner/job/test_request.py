@@ -14,8 +14,6 @@ from support.runner_project import Project
 from trainshed.base.errors import JobError
 from trainshed.runner.job.request import REQUEST_FIELDS
 
-botocore_session = pytest.importorskip("botocore.session", reason="needs botocore: pip install 'trainshed[dev]'")
-
 
 def request(folder: Path, **fields: Any) -> dict[str, Any]:
     """A request as an SDK would send it."""
@@ -68,7 +66,8 @@ def request(folder: Path, **fields: Any) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def model() -> Any:
     """botocore's model of SageMaker."""
-    return botocore_session.get_session().get_service_model("sagemaker")
+    session = pytest.importorskip("botocore.session", reason="needs botocore: pip install 'trainshed[dev]'")
+    return session.get_session().get_service_model("sagemaker")
 
 
 @pytest.fixture
