@@ -77,7 +77,16 @@ if world > 1:
 class Train:
     """`train` on a job folder; its output is read as it comes."""
 
-    def __init__(self, folder: Path, script: str, *, ranks: int = 0, env: dict[str, str] | None = None, **settings: Any):
+    def __init__(
+        self,
+        folder: Path,
+        script: str,
+        *,
+        ranks: int = 0,
+        env: dict[str, str] | None = None,
+        mp_parameters: str = "",
+        **settings: Any,
+    ):
         self.folder = folder
         (folder / "code").mkdir(parents=True, exist_ok=True)
         (folder / "code/train.py").write_text(script)
@@ -85,6 +94,8 @@ class Train:
         if ranks:
             settings = {"master_port": free_port(), "distribution": "torchrun", "processes_per_host": ranks} | settings
         asked = {f"trainshed_{name}": str(value) for name, value in settings.items()}
+        if mp_parameters:
+            asked["mp_parameters"] = mp_parameters
         (folder / "input/config/hyperparameters.json").write_text(json.dumps(asked | {"sagemaker_program": "train.py"}))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "TRAINSHED_", "SM_"))}
         self.process = subprocess.Popen(

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .engine.checking import MODEL_STATE, OPTIMIZER_STATE, meet
+from .engine.checking import MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, meet
 from .engine.holding import Holding
 from .errors import PipelineError
 from .shards import like, whole
@@ -48,7 +48,7 @@ def gather_model(holding: Holding, everywhere: bool) -> State:
 
 
 def load_model(holding: Holding, state: State, strict: bool) -> Any:
-    """Copies what this rank holds out of a whole or partial state.
+    """Copies what this rank holds out of a whole or partial state. Collective for a partial one.
 
     Returns:
         Missing and unexpected names, as `nn.Module.load_state_dict` does.
@@ -56,12 +56,15 @@ def load_model(holding: Holding, state: State, strict: bool) -> Any:
     Raises:
         PipelineError: (strict) names are missing or unknown.
     """
+    partial = state.get("_smp_is_partial", False)
     state = {key.removeprefix("module."): value for key, value in state.items() if key != "_smp_is_partial"}
     root = holding.root
-    if not holding.partitioned:
-        return root.load_state_dict(state, strict=strict)
     known = root.state_dict(keep_vars=True)
     held = {id(parameter) for parameter in holding.parameters.values()} | {id(buffer) for buffer in root.buffers()}
+    if partial:
+        state = _with_parts(holding, state, {key for key, value in known.items() if id(value) in held}, everyone=False)
+    if not holding.partitioned:
+        return root.load_state_dict(state, strict=strict)
     missing = [key for key, value in known.items() if id(value) in held and key not in state]
     unexpected = [key for key in state if key not in known]
     if strict and (missing or unexpected):
@@ -71,6 +74,28 @@ def load_model(holding: Holding, state: State, strict: bool) -> Any:
             if id(value) in held and key in state:
                 value.copy_(like(state[key], value))
     return nn.modules.module._IncompatibleKeys(missing, unexpected)
+
+
+def _with_parts(holding: Holding, state: dict[str, Any], needed: set[str], everyone: bool) -> dict[str, Any]:
+    """A rank's part of a state, with what the others' parts have of `needed`: the model may have been cut elsewhere when
+    it was saved. Collective.
+
+    Args:
+        everyone: whether replicas have different parts as well.
+    """
+    grid = holding.grid
+    group, count = (grid.control_group, grid.world) if everyone else (grid.pipeline_group, len(grid.pipeline_ranks))
+    if count == 1:
+        return state
+    meet(grid, PARTIAL_STATE)
+    lacking: list[Any] = [None] * count
+    dist.all_gather_object(lacking, needed - state.keys(), group=group)
+    wanted = sorted(set().union(*lacking))
+    if not wanted:
+        return state
+    parts: list[Any] = [None] * count
+    dist.all_gather_object(parts, {name: state[name] for name in wanted if name in state}, group=group)
+    return {**{name: value for part in reversed(parts) for name, value in part.items() if name in needed}, **state}
 
 
 def plain(optimizer: Any) -> torch.optim.Optimizer:
@@ -124,7 +149,7 @@ def gather_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> Stat
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: State, holding: Holding | None) -> None:
-    """Takes `gather_optimizer`'s or `local_optimizer`'s form.
+    """Takes `gather_optimizer`'s or `local_optimizer`'s form. Collective for the latter.
 
     Args:
         holding: only the state of what it holds is taken; None takes all of it.
@@ -135,7 +160,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: State, holding: Hold
     if "by_name" in state:
         if holding is None:
             raise PipelineError("the state of an optimizer is loaded before the model is wrapped")
-        put_state(optimizer, state["by_name"], state["groups"], holding)
+        everyone = holding.grid.settings.shard_optimizer_state
+        entries = _with_parts(holding, state["by_name"], set(holding.parameters), everyone)
+        put_state(optimizer, entries, state["groups"], holding)
         return
     local = {id(p) for p in holding.parameters.values()} if holding is not None else None
     flat = [p for group in optimizer.param_groups for p in group["params"]]

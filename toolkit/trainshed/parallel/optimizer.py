@@ -26,11 +26,14 @@ class PipelineOptimizer(torch.optim.Optimizer):
     Args:
         scaler: for float16: `model.backward` then scales the loss, and a step unscales the gradients (or is left out on all
             ranks if one of them overflows) and adjusts the scale.
+
+    overflow: whether the last step was left out because a scaled gradient was not finite.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, scaler: GradScaler | None = None) -> None:
         self.optimizer = optimizer
         self.scaler = scaler
+        self.overflow = False
         self._update = _Update(self)
         self._unscaled = False
         self._owners: dict[int, int] = {}
@@ -80,6 +83,7 @@ class PipelineOptimizer(torch.optim.Optimizer):
         if self.scaler is None:
             return self._plain_step(closure)
         self.unscale()
+        self.overflow = True
         result = self.scaler.step(self._update)
         self.scaler.update()
         self._unscaled = False
@@ -186,7 +190,8 @@ class _Update(torch.optim.Optimizer):
         return self.owner.optimizer.param_groups
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        """One update, gradients as they are."""
+        """One update, gradients as they are; not called after an overflow."""
+        self.owner.overflow = False
         return self.owner._plain_step(closure)
 
 

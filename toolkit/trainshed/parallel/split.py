@@ -27,6 +27,8 @@ def split(value: Any, parts: int, axis: int, where: str) -> list[Any]:
             return leaf.smp_slice(parts, number, axis)
         if not isinstance(leaf, torch.Tensor) or isinstance(leaf, nn.Parameter) or leaf.dim() == 0:
             return leaf
+        if not leaf.numel() and axis >= leaf.dim():
+            return leaf  # of a rank that reads no data
         length = leaf.shape[axis]
         if length % parts:
             raise PipelineError(

@@ -90,6 +90,28 @@ def test_overrides_are_kept_and_impossible_ones_are_named() -> None:
         partition(costs([1.0] * 4), request(2, pins={"nothing": 0}))
 
 
+@pytest.mark.parametrize(
+    ("pins", "starts"),
+    [
+        ({"u1": 0, "u2": 1}, (0, 2)),  # what follows the last override goes on with it
+        ({"u2": 0, "u3": 1}, (0, 3)),
+        ({"u2": 1}, (0, 2)),
+    ],
+)
+def test_modules_without_an_override_follow_their_neighbours(pins: dict[str, int], starts: tuple[int, ...]) -> None:
+    assert partition(costs([1.0, 1.0, 1.0, 1.0, 9.0]), request(2, pins={"": 0, **pins})) == starts
+
+
+def test_a_default_in_the_middle_draws_all_that_the_order_allows() -> None:
+    pins = {"": 1, "u1": 0, "u5": 2}
+    assert partition(costs([1.0] * 7), request(3, pins=pins)) == (0, 2, 5)
+    assert partition(costs([1.0] * 5), request(2, pins={"": 1, "u0": 0})) == (0, 1)
+    with pytest.raises(PlanError, match="'u2' on stage 0 runs after 'u1' on stage 1"):
+        partition(costs([1.0] * 4), request(2, pins={"": 1, "u1": 1, "u2": 0}))
+    with pytest.raises(PlanError, match="the model is put on stage 2, there are stages 0 to 1"):
+        partition(costs([1.0] * 4), request(2, pins={"": 2, "u1": 1}))
+
+
 def test_a_model_with_too_few_parts_is_an_error_that_says_so() -> None:
     with pytest.raises(PlanError, match="has 2 parts that can be a stage, but 3 stages are requested"):
         partition(costs([1.0, 1.0]), request(3))

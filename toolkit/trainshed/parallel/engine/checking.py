@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,9 +19,13 @@ from .gradients import GradientSync
 from .shape import Cut, Way
 from .zero_bubble import Inseparable
 
-_ONE_DATA = "all ranks of one pipeline need the same data and model: split data by dp_rank() of dp_size()"
+_ONE_DATA = (
+    "all ranks of one pipeline need the same data and model: split data by dp_rank() of dp_size(); "
+    "ranks other than the first may give empty tensors instead"
+)
 STEP, MODEL_STATE, OPTIMIZER_STATE = "a step", "model.state_dict()", "optimizer.state_dict()"
-CALLS = (STEP, MODEL_STATE, OPTIMIZER_STATE)
+PARTIAL_STATE = "load_state_dict() of a partial state"
+CALLS = (STEP, MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE)
 
 
 def compare(grid: Grid, mine: str, what: str, hint: str = _ONE_DATA) -> None:
@@ -42,23 +47,36 @@ def compare(grid: Grid, mine: str, what: str, hint: str = _ONE_DATA) -> None:
         )
 
 
-def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0) -> int:
-    """Where the ranks of a pipeline begin what they do together; returns the seed of the first one. Collective.
+@dataclass(frozen=True)
+class Met:
+    """What the ranks of a pipeline found when they met.
+
+    seed: of the first rank.
+    lacking: whether a rank has empty tensors where the first one has values.
+    """
+
+    seed: int
+    lacking: bool = False
+
+
+def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, empty: int = 0) -> Met:
+    """Where the ranks of a pipeline begin what they do together. Collective.
 
     Args:
         call: one of `CALLS`.
         mode: how it is called.
         batch: digest of the inputs.
+        empty: how many tensors among the inputs have no elements.
 
     Raises:
         PipelineError: on all ranks, if one of them does something else, or has another batch.
     """
     ranks = grid.pipeline_ranks
     if len(ranks) == 1:
-        return seed
+        return Met(seed)
     if grid.left:
         raise PipelineError(f"the pipeline has stopped, for a step failed: {call} is not possible any more")
-    mine = torch.tensor([CALLS.index(call), zlib.crc32(mode.encode()), batch, seed], device=grid.device)
+    mine = torch.tensor([CALLS.index(call), zlib.crc32(mode.encode()), batch, seed, empty], device=grid.device)
     found = [torch.zeros_like(mine) for _ in ranks]
     dist.all_gather(found, mine, group=grid.pipeline_group)
     first, *others = [one.tolist() for one in found]
@@ -73,12 +91,12 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0) -
                 f"rank {rank} runs another step function than rank {ranks[0]} of the same pipeline, or in another mode",
                 hint="call train(), eval() and the steps on all ranks alike",
             )
-        if other[2] != first[2]:
+        if other[2] != first[2] and other[4] <= first[4]:
             raise PipelineError(
                 f"rank {rank} was given another batch than rank {ranks[0]} of the same pipeline",
                 hint=_ONE_DATA,
             )
-    return int(first[3])
+    return Met(int(first[3]), any(other[2] != first[2] for other in others))
 
 
 def agree_with_replicas(grid: Grid, mine: bytes, what: str) -> None:

@@ -22,6 +22,7 @@ from .outputs import share
 from .placement import broadcast_buffers
 from .preparing import Preparation, Prepared
 from .stage import Step
+from .supply import empties, supply
 
 # The training step after which measured times are shown against the plan: caches are warm by then.
 _REPORTED = 4
@@ -95,12 +96,15 @@ class Engine:
         mode = f"{getattr(function, '__qualname__', '')} {self._root.training} {torch.is_grad_enabled()}"
         batch = digest(microbatches) if len(grid.pipeline_ranks) > 1 else 0
         try:
-            seed = meet(grid, STEP, mode, batch, dice.seed_of(rolled, self._calls))
+            met = meet(grid, STEP, mode, batch, dice.seed_of(rolled, self._calls), empties(microbatches))
+            if met.lacking:
+                microbatches = supply(grid, microbatches)
+                meet(grid, STEP, mode, digest(microbatches))
         except RuntimeError as error:
             raise self._stopped(error) from error
         self._calls += 1
         try:
-            return self._step(function, microbatches, seed)
+            return self._step(function, microbatches, met.seed)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
         except Exception as error:

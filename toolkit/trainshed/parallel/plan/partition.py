@@ -62,18 +62,38 @@ def partition(costs: Costs, request: Request) -> tuple[int, ...]:
 
 
 def pinned_stages(costs: Costs, request: Request) -> list[int | None]:
-    """The stage that each position must be on, if any; the innermost pin wins."""
+    """The stage that each position must be on, if any; the innermost pin wins.
+
+    A pin of the model itself (default_partition) gives way to the others: what only it covers follows its neighbours where
+    its own stage would be out of order, as a last norm does after blocks that are on later stages.
+    """
     names = {unit.unit for unit in costs.units}
     for name in request.pins:
         if not any(unit == name or unit.startswith(name + ".") or name.startswith(unit + ".") or not name for unit in names):
             raise PlanError(f"the override for {name!r} names a module that the forward does not call")
     pinned: list[int | None] = []
     for unit in costs.units:
-        covering = [name for name in request.pins if unit.unit == name or unit.unit.startswith(name + ".") or not name]
+        covering = [name for name in request.pins if name and (unit.unit == name or unit.unit.startswith(name + "."))]
         pinned.append(request.pins[max(covering, key=len)] if covering else None)
         if pinned[-1] is not None and not 0 <= pinned[-1] < request.stages:
             raise PlanError(f"{unit.unit!r} is put on stage {pinned[-1]}, there are stages 0 to {request.stages - 1}")
-    return pinned
+    return pinned if "" not in request.pins else _following(pinned, request.pins[""], request.stages)
+
+
+def _following(pinned: list[int | None], default: int, stages: int) -> list[int | None]:
+    """Positions without a stage get the one nearest to `default` that lies between those of their neighbours."""
+    if not 0 <= default < stages:
+        raise PlanError(f"the model is put on stage {default}, there are stages 0 to {stages - 1}")
+    most, highest = stages - 1, []
+    for pin in reversed(pinned):
+        most = min(most, most if pin is None else pin)
+        highest.append(most)
+    least = 0
+    found: list[int | None] = []
+    for pin, most in zip(pinned, reversed(highest), strict=True):
+        least = max(least, min(default, most) if pin is None else pin)
+        found.append(least if pin is None else pin)
+    return found
 
 
 def _weighted(tables: StageCosts, request: Request, stage: int, pinned: list[int | None]) -> torch.Tensor:

@@ -10,21 +10,20 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainshed.contract.wire.pipeline import PipelineSettings
 from trainshed.parallel import StepOutput, groups, start
 from trainshed.parallel import step as _step
 from trainshed.parallel.clip import GradScaler
 from trainshed.parallel.errors import NotServed
 from trainshed.parallel.groups import local_size, num_microbatches, rank, size
 from trainshed.parallel.record.subject import recording
-from trainshed.parallel.session import session
 from trainshed.parallel.start import is_initialized, partition
 
-from . import model, transformers_support, unserved
+from . import model, nn, optimizers, state_mod, transformers_support, unserved, utils
 from .checkpoint import load, resume_from_checkpoint, save, save_checkpoint
 from .model import (
     DistributedModel,
     DistributedOptimizer,
+    model_creation,
     set_activation_checkpointing,
     set_partition,
 )
@@ -43,33 +42,15 @@ from .ranks import (
     recv_from,
     send,
 )
+from .state_mod import state
 
 WORLD, MP_GROUP, DP_GROUP = CommGroup.WORLD, CommGroup.MP_GROUP, CommGroup.DP_GROUP
 PP_GROUP, TP_GROUP, RDP_GROUP = CommGroup.PP_GROUP, CommGroup.TP_GROUP, CommGroup.RDP_GROUP
 amp = SimpleNamespace(GradScaler=GradScaler)
 patches = SimpleNamespace(checkpoint=_checkpoint)
 unserved.install(__name__)
-model_creation = delay_param_initialization = tensor_parallelism = _without_effect
+delay_param_initialization = tensor_parallelism = _without_effect
 __version__ = "1.9.0"
-
-
-class _State:
-    """`smp.state`: what scripts read of it."""
-
-    module_manager = SimpleNamespace(translate_functions=[])
-
-    @property
-    def cfg(self) -> PipelineSettings:
-        """Settings by Amazon's names."""
-        return session.grid.settings if session.grid is not None else PipelineSettings()
-
-    @property
-    def model(self) -> Any:
-        """The wrapped model."""
-        return session.model
-
-
-state = _State()
 
 
 def init(config: dict[str, Any] | None = None) -> None:
@@ -199,6 +180,15 @@ def set_tensor_parallelism(*_args: Any, **_kwargs: Any) -> None:
     """Without effect: tensor_parallel_degree is 1 here."""
 
 
+def tp_register_with_module(*_args: Any, **_kwargs: Any) -> None:
+    """Without effect: no module is replaced by a tensor parallel one."""
+
+
+def tp_register(*_args: Any, **_kwargs: Any) -> Any:
+    """Decorates a tensor parallel class; without effect."""
+    return lambda chosen: chosen
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
@@ -222,8 +212,11 @@ __all__ = [
     "local_rank",
     "local_size",
     "model",
+    "model_creation",
     "mp_barrier",
+    "nn",
     "num_microbatches",
+    "optimizers",
     "partition",
     "patches",
     "rank",
@@ -237,5 +230,9 @@ __all__ = [
     "shutdown",
     "size",
     "state",
+    "state_mod",
     "step",
+    "tp_register",
+    "tp_register_with_module",
+    "utils",
 ]

@@ -25,6 +25,7 @@ from trainshed.parallel.session import grid, session
 from .ranks import barrier
 
 _PICKLED = "_smp_pickled"
+_SAFETENSORS = {"pytorch_model.bin": "model.safetensors"}
 
 
 def save(
@@ -108,12 +109,34 @@ def resume_from_checkpoint(
         optimizer = session.optimizer if load_optimizer else None
         return _unpickled(load_checkpoint(f"{path}/{tag}_partial", model, optimizer, strict))
     full = f"{path}/{tag}"
-    if not os.path.exists(full):
-        raise PipelineError(f"there is no checkpoint {full}")
-    state = torch.load(full, map_location="cpu", weights_only=True)
-    model.load_state_dict(translate_function(state) if translate_function else state, strict=strict)
+    state = _full_state(full)
+    model.load_state_dict(_with_tied(model, translate_function(state) if translate_function else state), strict=strict)
     content = f"{path}/user_content_{tag}"
     return torch.load(content, map_location="cpu", weights_only=False) if os.path.exists(content) else None
+
+
+def _full_state(path: str) -> dict[str, Any]:
+    """A full checkpoint's tensors by name. transformers' Trainer asks for `pytorch_model.bin`, and writes safetensors.
+
+    Raises:
+        PipelineError: there is none.
+    """
+    if os.path.exists(path):
+        return torch.load(path, map_location="cpu", weights_only=True)
+    folder, name = os.path.split(path)
+    safe = os.path.join(folder, _SAFETENSORS.get(name, ""))
+    if name in _SAFETENSORS and os.path.exists(safe):
+        from safetensors.torch import load_file
+
+        return load_file(safe)
+    raise PipelineError(f"there is no checkpoint {path}" + (f", nor {safe}" if name in _SAFETENSORS else ""))
+
+
+def _with_tied(model: PipelineModel, state: dict[str, Any]) -> dict[str, Any]:
+    """The state with every name of a parameter that has several: safetensors keeps one of them."""
+    known = {name: id(value) for name, value in model.module.state_dict(keep_vars=True).items()}
+    values = {known[name]: value for name, value in state.items() if name in known}
+    return {**{name: values[of] for name, of in known.items() if of in values}, **state}
 
 
 def _write(obj: Any, target: str) -> None:

@@ -60,6 +60,10 @@ class DistributedModel(PipelineModel):
             bucket_cap_mb=bucket_cap_mb,
         )
 
+    def get_module(self) -> nn.Module:
+        """The user's module."""
+        return self.module
+
     def local_modules(self) -> Iterator[nn.Module]:
         """Modules that this rank runs."""
         yield from (module for _, module in self.local_named_modules())
@@ -107,7 +111,7 @@ class DistributedOptimizer(PipelineOptimizer):
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        static_loss_scale: float = 1.0,
+        static_loss_scale: float | None = 1.0,
         dynamic_loss_scale: bool = False,
         dynamic_loss_args: dict[str, Any] | None = None,
         **_loss_options: Any,
@@ -121,7 +125,7 @@ class DistributedOptimizer(PipelineOptimizer):
                 growth_factor=float(options.get("scale_factor", 2.0)),
                 backoff_factor=1 / float(options.get("scale_factor", 2.0)),
             )
-            if static_loss_scale != 1.0 and not dynamic_loss_scale:
+            if static_loss_scale not in (None, 1.0) and not dynamic_loss_scale:
                 scaler = StaticScaler(init_scale=static_loss_scale)
         super().__init__(optimizer, scaler)
 
@@ -170,6 +174,21 @@ def _checkpointed(module: nn.Module, preserve_rng_state: bool) -> None:
         return checkpoint(native, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **kwargs)
 
     module.forward = forward  # type: ignore[method-assign]
+
+
+@contextmanager
+def model_creation(tensor_parallelism: bool = False, **_options: Any) -> Iterator[None]:
+    """Builds a model as it is, in its own types.
+
+    Raises:
+        NotServed: the script expects tensor parallel modules in it.
+    """
+    if tensor_parallelism:
+        raise NotServed(
+            "model_creation(tensor_parallelism=True) is not supported: it would replace modules by tensor parallel ones",
+            hint="pass False; AWS's GPT scripts do so with the hyperparameter use_distributed_transformer=0",
+        )
+    yield
 
 
 @contextmanager

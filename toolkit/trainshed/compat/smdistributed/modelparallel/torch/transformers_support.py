@@ -1,8 +1,8 @@
 """What transformers' Trainer needs to train through this library.
 
 transformers 5 delays the making of the optimizer until the model is wrapped, and then makes none on this path: it is made
-before the scheduler asks for it. Nor do its arguments know `--mp_parameters` any more, which the platform puts on every
-such script's command line: its parser then lets that pass.
+before the scheduler asks for it. Its loss is the one of a single process (`trainer_loss`). Nor do its arguments know
+`--mp_parameters` any more, which the platform puts on every such script's command line: its parser then lets that pass.
 
 Scripts for the closed library take a GPU for granted; where there is none they get the CPU:
 `torch.cuda.set_device(smp.local_rank())` does nothing then, and transformers' Trainer, which asks for `cuda:N` wherever the
@@ -16,12 +16,15 @@ from typing import Any
 
 import torch
 
+from . import trainer_loss
+
 _done: set[str] = set()
 
 
 def apply() -> None:
     """Replaces what has to be replaced, as soon as the classes exist; costs nothing when called again."""
     _make_optimizer()
+    _count_tokens()
     _accept_parameters()
     if torch.cuda.is_available():
         return
@@ -50,6 +53,14 @@ def _make_optimizer() -> None:
         return native(self, num_training_steps, optimizer)
 
     trainer.create_scheduler = create_scheduler
+
+
+def _count_tokens() -> None:
+    trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
+    if trainer is None or "loss" in _done or not hasattr(trainer, "_get_num_items_in_batch"):
+        return  # older versions never count
+    _done.add("loss")
+    trainer_loss.install(trainer)
 
 
 def _accept_parameters() -> None:

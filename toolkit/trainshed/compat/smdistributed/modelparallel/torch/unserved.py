@@ -10,10 +10,6 @@ from typing import Any
 ALTERNATIVES = {
     "nn": "use the modules of torch.nn or transformers",
     "optimizers": "use torch.optim (fused=True) or apex",
-    "tp_register": "use torch.distributed.tensor.parallel",
-    "tp_register_with_module": "use torch.distributed.tensor.parallel",
-    "state_mod": "smp.state has the settings (cfg) and the model; parameters go by their names here",
-    "utils": "parameters are not split over tensor parallel ranks here: no axis to ask for",
 }
 OTHERWISE = "trainshed.parallel has the pipeline's API"
 
