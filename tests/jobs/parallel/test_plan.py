@@ -152,3 +152,62 @@ def test_the_simulated_bubble_is_the_formulas(schedule: str, virtual: int, micro
     formula = (ranks - 1) / (virtual * microbatches + ranks - 1)
     assert busy == pytest.approx([2.0 * microbatches] * ranks)
     assert 1 - busy[0] / seconds == pytest.approx(formula, abs=1e-9)
+
+
+class Probe(nn.Module):
+    """A layer that notes how many steps of autograd lie behind its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.seen: list[tuple[int]] = []  # tuples: planning puts plain numbers back
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        waiting = [x.grad_fn] if x.grad_fn is not None else []
+        nodes = set(waiting)
+        while waiting:
+            for node, _ in waiting.pop().next_functions:
+                if node is not None and node not in nodes:
+                    nodes.add(node)
+                    waiting.append(node)
+        self.seen.append((len(nodes),))
+        return self.linear(x)
+
+
+def test_measuring_a_layer_costs_the_same_however_many_come_before() -> None:
+    layers = nn.Sequential(*[Probe() for _ in range(40)])
+    make_plan(subject(layers, torch.randn(2, 8)), Wish(ranks=2))
+    assert min(layers[39].seen) == min(layers[2].seen) < max(layers[2].seen) < max(layers[39].seen)
+
+
+class Odd(nn.Module):
+    """Glue that changes views, returns what it was given, and reads far results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(16, 16) for _ in range(4))
+        self.same, self.inner = nn.Identity(), nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.a(x)
+        kept = self.same(first)
+        assert kept is first
+        half = first.view(-1, 2, 8)[:, 0]
+        half.mul_(2)
+        second = self.b(first)
+        second[:, 3] += 1
+        third = self.inner(self.c(second + first))
+        third.add_(kept)
+        return self.d(third.unflatten(1, (2, 8)).flatten(1)) + self.d(kept)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_measured_is_the_forward_that_is_recorded(ranks: int) -> None:
+    net, x = Odd(), torch.randn(6, 16)
+    before = net(x)
+    profiled = subject(net, x)
+    plan = make_plan(profiled, Wish(ranks=ranks, atomic=("a", "b", "c", "d", "same", "inner")))
+    trace = profiled.record(plan.unit_names)
+    assert trace.calls == [unit.unit for unit in plan.units]
+    assert all(unit.backward_ms > 0 for unit in plan.units if unit.unit in "abcd")
+    assert torch.equal(net(x), before) and all(parameter.grad is None for parameter in net.parameters())

@@ -115,7 +115,9 @@ class ShardedEngine:
         with subject.untouched(), torch.no_grad():
             self._attach(_Losses())
             try:
-                mine = CallTree(self.root).run(function, *subject.inputs()).names()
+                calls = CallTree(self.root)
+                with calls.watching():
+                    mine = calls.run(function, *subject.inputs()).names()
             finally:
                 self._attach(None)
         found: list[Any] = [None] * self.grid.world

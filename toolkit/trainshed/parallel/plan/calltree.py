@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,24 +28,30 @@ class Call:
 
 
 class CallTree:
-    """Times all module calls of one forward."""
+    """Times all module calls of a forward."""
 
     def __init__(self, root: nn.Module) -> None:
         self._names = {id(module): name for name, module in reversed(list(root.named_modules()))}
-        self._modules = dict(root.named_modules())
+        self._root = root
         self._stack = [Call("")]
-        self._handles: list[Any] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within the block the calls of all modules are seen."""
+        handles: list[Any] = []
+        try:
+            for module in self._root.modules():
+                handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+                handles.append(module.register_forward_hook(self._leave, always_call=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The tree of calls under the step function."""
-        for module in self._modules.values():
-            self._handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
-            self._handles.append(module.register_forward_hook(self._leave, always_call=True))
-        try:
-            function(*args, **kwargs)
-        finally:
-            for handle in self._handles:
-                handle.remove()
+        """The tree of calls under the step function; within `watching`."""
+        self._stack = [Call("")]
+        function(*args, **kwargs)
         return self._stack[0]
 
     def _enter(self, module: nn.Module, _args: Any) -> None:

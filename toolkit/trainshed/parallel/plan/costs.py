@@ -116,16 +116,20 @@ class StageCosts:
 
     def _parameters(self, count: int) -> torch.Tensor:
         """Bytes of parameters in a range, each counted once though several calls may read it."""
-        table = torch.zeros(count + 2, count + 2, dtype=torch.double)
+        rows, columns, sizes = [], [], []
         last_seen: dict[str, int] = {}
         for position, unit in enumerate(self.costs.units):
             for name in unit.parameters:
                 before = last_seen.get(name, -1)
-                size = self.costs.sizes.get(name, 0)
+                size = float(self.costs.sizes.get(name, 0))
                 # counts for first in (before, position], last in (position, count]
-                table[before + 1, position + 1] += size
-                table[position + 1, position + 1] -= size
+                rows += [before + 1, position + 1]
+                columns += [position + 1, position + 1]
+                sizes += [size, -size]
                 last_seen[name] = position
+        table = torch.zeros(count + 2, count + 2, dtype=torch.double)
+        at = (torch.tensor(rows, dtype=torch.long), torch.tensor(columns, dtype=torch.long))
+        table.index_put_(at, torch.tensor(sizes, dtype=torch.double), accumulate=True)
         return table.cumsum(0).cumsum(1)[: count + 1, : count + 1]
 
     def memory(self, in_flight: int) -> torch.Tensor:

@@ -78,9 +78,11 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     """
     subject.attach(_Nothing())
     try:
-        for _ in range(2):  # the first forward also compiles, and sets up what is made once
-            with subject.untouched():
-                tree = CallTree(subject.root).run(subject.function, *subject.inputs())
+        calls = CallTree(subject.root)
+        with calls.watching():
+            for _ in range(2):  # the first forward also compiles, and sets up what is made once
+                with subject.untouched():
+                    tree = calls.run(subject.function, *subject.inputs())
     finally:
         subject.attach(None)
     closed = {name: "asked for" for name in wish.atomic}

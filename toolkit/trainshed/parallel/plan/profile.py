@@ -5,6 +5,9 @@ before have left them, and its backward on the graph that it has just made, from
 with the addition to a gradient that is already there. Nothing runs by itself on copies, so modules that carry objects along
 (a cache of keys) are measured like all others. `profile` does that several times and takes the median.
 
+While an event is measured its inputs have no history, so that its graph ends where it starts: autograd looks at all of a
+graph before it runs a part, and the last of a thousand layers would cost a thousand times as much as the first.
+
 On the meta device nothing can be timed; floating point operations are counted there and turned into seconds with
 `SECONDS_PER_OPERATION`, which keeps the proportions.
 """
@@ -25,36 +28,75 @@ from ..record.recorder import Recorder
 from ..record.subject import Subject
 from ..record.trace import Event, Trace
 from ..replay import rng
-from ..tree import tensors
+from ..tree import map_leaves, tensors
 
 SECONDS_PER_OPERATION = 1e-13
 SECONDS_PER_BYTE = 1e-12
 PASSES = 3
+# More units than these are measured once and briefly: the errors of single ones vanish in the sum of a stage.
+_MANY = 300
 # The backward of operations faster than this is taken as twice the forward; seconds.
 _WORTH = 5e-5
 Source = torch.Tensor | GradientEdge
 
 
 def profile(subject: Subject, units: Iterable[str], passes: int = PASSES) -> Trace:
-    """A recorded forward with the median costs of several passes.
+    """A recorded forward with the median costs of several passes; it has run before.
 
     The least would be too low: ranks disturb each other in training as well.
     """
-    traces = subject.passes(units, Profiler, 1 if subject.device.type == "meta" else passes)
-    first = traces[0]
-    alike = [trace for trace in traces if [e.name for e in trace.events] == [e.name for e in first.events]]
-    for number, event in enumerate(first.events):
+    units = frozenset(units)
+    brief = len(units) > _MANY
+    count = 1 if brief or subject.device.type == "meta" else passes
+    first, *measured = subject.passes(
+        units, lambda trace: Profiler(subject.root, units, subject.device, trace, brief=brief), count
+    )
+    alike = [trace for trace in measured if [e.name for e in trace.events] == [e.name for e in first.events]]
+    if measured and not alike:  # it goes another way each time
+        return measured[0]
+    for number, event in enumerate(first.events if alike else ()):
         event.seconds_forward = median(trace.events[number].seconds_forward for trace in alike)
         event.seconds_backward = median(trace.events[number].seconds_backward for trace in alike)
+        event.saved_bytes = alike[0].events[number].saved_bytes
     return first
 
 
 class Profiler(Recorder):
-    """A recorder that also measures."""
+    """A recorder that also measures.
+
+    Args:
+        structure: what was recorded before.
+        brief: whether each backward runs once only, with gradients that are in the cache.
+    """
+
+    def __init__(
+        self, root: torch.nn.Module, units: Iterable[str], device: torch.device, structure: Trace, *, brief: bool
+    ) -> None:
+        super().__init__(root, units, device, frozenset(structure.buffers))
+        self._structure, self._brief = structure, brief
+        self._anchor = torch.ones(1, device=device, requires_grad=True)
 
     def _run(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.device.type == "meta":
             return _count(event, function, args, kwargs)
+        given = {id(tensor): tensor for tensor in tensors((args, kwargs)) if tensor.grad_fn is not None}
+        if not given or not self._only_reads(event):
+            return self._measure(event, function, args, kwargs)
+        short = {key: _Start.apply(tensor.data, self._anchor) for key, tensor in given.items()}
+        args, kwargs = (map_leaves(lambda leaf: short.get(id(leaf), leaf), part) for part in (args, kwargs))
+        result = self._measure(event, function, args, kwargs)
+        whole = {id(tensor): given[key] for key, tensor in short.items()}
+        if not any(id(tensor) in whole for tensor in tensors(result)):
+            return result
+        return map_leaves(lambda leaf: whole.get(id(leaf), leaf), result)
+
+    def _only_reads(self, event: Event) -> bool:
+        """Whether it is known to change none of its arguments, which would then miss that in their history."""
+        known = self._structure.events
+        at = len(self.trace.events)
+        return at < len(known) and known[at].name == event.name and not known[at].mutated
+
+    def _measure(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         own: list[torch.Tensor] = []
         with _aliases(function) if isinstance(function, torch.nn.Module) else nullcontext(own) as own:
             before = _sources([*tensors((args, kwargs)), *own])
@@ -93,9 +135,12 @@ class Profiler(Recorder):
 
     def _backward_seconds(self, outputs: list[torch.Tensor], sources: list[Source]) -> float:
         ones = [torch.ones_like(tensor) for tensor in outputs]
-        kept = self._gradients(outputs, sources, ones)  # also warms caches up; later microbatches add to these
+        kept: list[Any] = []
+        if not self._brief:
+            kept = self._gradients(outputs, sources, ones)  # also warms caches up; later microbatches add to these
         started = self._now()
-        for source, old, new in zip(sources, kept, self._gradients(outputs, sources, ones), strict=True):
+        found = self._gradients(outputs, sources, ones)
+        for source, old, new in zip(sources, kept or found, found, strict=True):
             if isinstance(source, torch.Tensor) and new is not None:
                 old += new
         return max(0.0, self._now() - started - self._call_seconds())
@@ -116,6 +161,21 @@ class Profiler(Recorder):
                 found.append(self._now() - started)
             self._call = median(found)
         return self._call
+
+
+class _Start(torch.autograd.Function):
+    """Gives a tensor without history one that begins here; it stays the same tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, _anchor: torch.Tensor) -> torch.Tensor:
+        """`tensor`; no view of it, which could not be changed in place."""
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[None, None]:
+        """Never gets here in a measurement."""
+        return None, None
 
 
 class _Beyond(Exception):

@@ -48,26 +48,34 @@ class Subject:
     seed: tuple[int, int] | None = None
 
     def record(self, units: Iterable[str]) -> Trace:
-        """Records the forward with these units."""
-        return self.passes(units, Recorder, 1)[0]
-
-    def passes(self, units: Iterable[str], kind: type[Recorder], count: int) -> list[Trace]:
-        """Records the forward `count` times with a kind of recorder; once alone if parts of it must not be opened.
+        """Records the forward with these units.
 
         It runs once before, and that does not count: what a forward makes once and keeps (a mask, a table of angles) would
         not happen again in the real forwards.
         """
-        units = frozenset(units)
         with self.untouched():
-            trace = self._record_once(Recorder(self.root, units, self.device))
+            return self._recorded(frozenset(units), again=True)
+
+    def passes(self, units: Iterable[str], kind: Callable[[Trace], Recorder], count: int) -> list[Trace]:
+        """Records a forward that has run before, then `count` times more with a kind of recorder that is given the first
+        record; the first record alone if parts of the forward must not be opened."""
+        with self.untouched():
+            trace = self._recorded(frozenset(units), again=False)
             if trace.atomic:
                 return [trace]
-            traces = []
+            others = []
             for _ in range(count):
                 with self.untouched():
-                    changing = frozenset(trace.buffers)
-                    traces.append(self._record_once(kind(self.root, units, self.device, changing)))
-            return traces
+                    others.append(self._record_once(kind(trace)))
+            return [trace, *others]
+
+    def _recorded(self, units: frozenset[str], *, again: bool) -> Trace:
+        """Records once, and `again` or if buffers change a second time, when it is known which ones do."""
+        trace = self._record_once(Recorder(self.root, units, self.device))
+        if trace.atomic or not (again or trace.buffers):
+            return trace
+        with self.untouched():
+            return self._record_once(Recorder(self.root, units, self.device, frozenset(trace.buffers)))
 
     def _record_once(self, recorder: Recorder) -> Trace:
         with self.attached(recorder):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -179,13 +180,13 @@ class Trace:
 
     def boundary_bytes(self) -> list[int]:
         """Bytes alive at each possible cut, index = position at which the next stage would start."""
-        alive = [0] * (self.positions + 1)
+        change = [0] * (self.positions + 2)  # from the cut before
         for number, value in self.values.items():
-            if value.replicated:
-                continue
-            for cut in range(value.position + 1, self.last_use.get(number, -1) + 1):
-                alive[cut] += value.meta.bytes
-        return alive
+            last = self.last_use.get(number, -1)
+            if not value.replicated and last > value.position:
+                change[value.position + 1] += value.meta.bytes
+                change[last + 1] -= value.meta.bytes
+        return list(accumulate(change))[:-1]
 
     def fingerprint(self) -> str:
         """Equal on all ranks that recorded the same forward with inputs of the same shape."""
