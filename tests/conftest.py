@@ -86,6 +86,7 @@ ONE_WORKER = {
     "unit/parallel/plan/test_partition.py": "torch, imported for little",
     "unit/parallel/test_lazy_face.py": "torch, imported for little",
     "unit/test_architecture.py": "parsed sources",
+    "unit/contract/test_exit_status.py": "parsed sources",
     "unit/contract/wire/test_variables.py": "parsed sources",
 }
 # What takes longest begins first, so that no worker is left with it at the end.

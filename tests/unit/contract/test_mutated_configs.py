@@ -28,7 +28,7 @@ from unit.contract.mutations import Damage
 
 # Cases in the order of their numbers: so many in `make test`, so many more in `make test-heavy`.
 CASES, MORE = 1000, int(os.environ.get("TRAINSHED_TEST_MUTATIONS", "3000"))
-REAL_PROCESSES = 50
+REAL_PROCESSES = 25
 SECONDS = 120  # a case that takes longer than this hangs
 OUR_FRAME = re.compile(r'File "[^"]*/trainshed/')  # the damaged script may have tracebacks of its own
 

@@ -18,6 +18,7 @@ from trainshed.container.roster.proof import Handshake, JobKey
 CASES = int(os.environ.get("TRAINSHED_TEST_ROSTER", "240"))
 FIRST = int(os.environ.get("TRAINSHED_TEST_ROSTER_SEED", "0"))
 A_TEST = 20  # cases
+QUICK = 120  # cases of `make test`; the others are heavy
 PATIENCE = 20.0  # seconds of outage that no job may notice; what is longer may split it
 ENDS_AT = 15.0
 NONSENSE = (
@@ -177,7 +178,13 @@ class Case:
             self.net.close()
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + CASES, A_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.heavy] if first >= FIRST + QUICK else [])
+        for first in range(FIRST, FIRST + CASES, A_TEST)
+    ],
+)
 def test_whatever_happens_there_is_one_verdict_and_nobody_is_left(first: int) -> None:
     for seed in range(first, min(first + A_TEST, FIRST + CASES)):
         case = Case(seed)
