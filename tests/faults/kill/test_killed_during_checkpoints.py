@@ -15,7 +15,6 @@ import pytest
 
 from support.paths import ROOT
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 KILLS = int(os.environ.get("CHECKPOINT_KILLS", "0"))

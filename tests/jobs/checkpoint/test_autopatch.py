@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
 from jobs.checkpoint.damage import newer_but_damaged
 from support.extras import needs
 from support.notice_jobs import TOOLKIT, Train

@@ -10,8 +10,6 @@ import pytest
 
 from support.obstacles import read_only_disk
 
-pytest.importorskip("torch")
-
 pytestmark = pytest.mark.torch
 
 TRAIN = """\

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from jobs.compiler import scripts
 from jobs.compiler.jobs import Job, run
 from support.extras import needs

@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from jobs.entrypoints import programs
+from support.extras import needs
+from support.lazy import Lazy
 from trainshed.checkpoint import guard
 
+needs("transformers", "accelerate")
 pytestmark = pytest.mark.torch
-torch: Any = pytest.importorskip("torch", reason="the program needs torch")
-transformers: Any = pytest.importorskip("transformers", reason="the program needs transformers")
-pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
+torch: Any = Lazy("torch")
+transformers: Any = Lazy("transformers")
 
 PROGRAM = "language_model.py"
 TINY = ("--n_embd", "32", "--n_layer", "1", "--block_size", "32")

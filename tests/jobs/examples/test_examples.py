@@ -16,7 +16,6 @@ from support.extras import needs
 from support.paths import ROOT
 from support.runner_project import Done, Project, wait_until
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 EXAMPLES = ROOT / "examples"
 # Example -> the packages it needs beside torch, the model it leaves, and a metric with the value it must get below.

@@ -12,7 +12,6 @@ import pytest
 
 from support.notice_jobs import TRAINING, Service, Train, free_port, service
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 # A script that ends well when it is asked to, without knowing of checkpoints.
