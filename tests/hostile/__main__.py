@@ -45,6 +45,8 @@ def main() -> int:
         todo = [case for case in cases if _wanted(results, case, name, options.again)]
         _play(results, todo, COMBINATIONS[name], options.seed, deadline, bool(options.again))
     found = table_of(results, cases, table.MISUSE)
+    if table.ABSENT:
+        found = f"Not installed, and so not played: the models of {' and '.join(table.ABSENT)}.\n\n{found}"
     print(found)
     if options.evidence:
         evidence.write("zoo", f"Seed {options.seed}.\n\n{found}")

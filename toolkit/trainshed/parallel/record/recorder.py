@@ -43,10 +43,13 @@ class Recorder:
         self._opaque: list[set[str]] = []
         self._token = object()
         self._storages: dict[int, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
-        self._mutations: list[tuple[int, int, list[int]]] = []
+        # Event, its position, values under the other names and before, and [-1] for a tensor that was there from the start.
+        self._mutations: list[tuple[int, int, list[int], list[int]]] = []
         self._regions: dict[int, list[int]] = {}
         self._region_keep: list[Any] = []
         self._inputs: set[int] = set()
+        self._input_storages: set[int] = set()
+        self._input_views: list[int] = []  # positions at which a view of an input is changed by a stage
         self._free_marks: list[tuple[int, int, str]] = []
         self._backward: list[torch.Tensor] = []
 
@@ -216,14 +219,15 @@ class Recorder:
         self.trace.values[number] = Value(event.position, event.replicated, Meta.of(tensor))
         if id(tensor) not in self._parameters and id(tensor) not in self._buffers:
             tensor._trainshed = (self._token, number)  # type: ignore[attr-defined]
-        if not event.replicated:
-            known = self._storages.setdefault(_storage(tensor), [])
-            known.append((weakref.ref(tensor), number))
+        known = self._storages.setdefault(_storage(tensor), [])
+        known.append((weakref.ref(tensor), number))
         return number
 
     def _mutate(self, tensor: torch.Tensor, event: Event, index: int) -> int:
         """A changed tensor is a new value; other names for its memory must live on the same stage (see `finish`)."""
         old = self._tag(tensor)
+        if event.replicated:  # every stage does the same with all of those names
+            return self._new_value(tensor, event)
         others = []
         for reference, _ in self._storages.get(_storage(tensor), []):
             other = reference()
@@ -233,7 +237,10 @@ class Recorder:
         if old is not None:
             self.trace.mutated_values.add(old[1])
         self.trace.mutated_values.update(others)
-        self._mutations.append((index, event.position, others + ([old[1]] if old is not None else [])))
+        group = others + ([old[1]] if old is not None else [])
+        self._mutations.append((index, event.position, group, [] if old is not None else [-1]))
+        if id(tensor) not in self._inputs and _storage(tensor) in self._input_storages:
+            self._input_views.append(event.position)
         return self._new_value(tensor, event)
 
     def _value_read(self, what: str) -> None:
@@ -269,7 +276,8 @@ class Recorder:
 
     def record(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
         """Runs the step function on one microbatch."""
-        self._inputs = {id(tensor) for tensor in tensors((args, kwargs))}
+        given = tensors((args, kwargs))
+        self._inputs, self._input_storages = {id(tensor) for tensor in given}, {_storage(tensor) for tensor in given}
         noted, rolled = attributes(self._root), dice.get_state()
         self._rolled = rolled
         # The graph is walked, never run: what it would save for a backward need not be kept.
@@ -319,12 +327,19 @@ class Recorder:
 
     def _forbid_cuts(self, uses: dict[int, int], end: int) -> None:
         trace = self.trace
-        for index, position, group in self._mutations:
-            later = [number for number in group[:] if uses.get(number, -1) > index]
-            if later:
-                first = min(trace.values[number].position for number in group)
-                for cut in range(first + 1, position + 1):
-                    trace.no_cut.setdefault(cut, "a value is changed in place through another view of it")
+        through_a_view = "a value is changed in place through another view of it"
+        for index, position, group, there in self._mutations:
+            later = [number for number in group if uses.get(number, -1) > index]
+            # Two names that cross a cut have memories of their own behind it.
+            made = sorted(there + [trace.values[number].position for number in group])
+            for cut in range(made[1] + 1, position + 1) if later and len(made) > 1 else ():
+                trace.no_cut.setdefault(cut, through_a_view)
+            for number in later:
+                if trace.values[number].replicated:  # other stages make it anew, and do not see the change
+                    for cut in range(position + 1, self._last_read(number, index, uses, end) + 1):
+                        trace.no_cut.setdefault(cut, through_a_view)
+        for cut in range(min(self._input_views, default=end) + 1, end + 1):
+            trace.no_cut.setdefault(cut, "a view of an input is changed in place")
         for name in trace.buffers:
             around = [
                 trace.events[index].position for index in self._touched.get(name, []) if not trace.events[index].replicated
@@ -337,6 +352,12 @@ class Recorder:
         for _, position, what in self._free_marks:
             for cut in range(position + 1, end + 1):
                 trace.no_cut.setdefault(cut, f"{what} decides by a tensor's values before it")
+
+    def _last_read(self, number: int, index: int, uses: dict[int, int], end: int) -> int:
+        """Last position after event `index` at which something follows from a replicated value."""
+        events = [event for event in self.trace.events[index + 1 :] if number in event.inputs]
+        everywhere = uses[number] >= len(self.trace.events) or any(event.replicated for event in events)
+        return end if everywhere else max(event.position for event in events)
 
 
 def _forget(_tensor: torch.Tensor) -> None:

@@ -282,6 +282,10 @@ class StageForward:
     def _stand_in(self, event: Event, given: list[Any], inputs: list[torch.Tensor]) -> Any:
         for index, number in event.mutated:
             self._tag(inputs[index], number)
+            if not isinstance(inputs[index], nn.Parameter):
+                # A tensor that every stage makes (`torch.zeros`) and another one has filled in: what it holds here is old.
+                self._ghosts.add(id(inputs[index]))
+                self._keep.append(inputs[index])
 
         def make(slot: Slot) -> Any:
             if slot.kind == "value":
