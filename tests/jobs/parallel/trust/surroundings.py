@@ -141,7 +141,57 @@ class CountingBlock(nn.Module):
         return x + self.line(x).tanh() / self.count
 
 
+class Annealing(nn.Module):
+    """What the model notes is the class's at first, an object's, a generator's and a plain tensor's."""
+
+    rate = 1.0
+
+    def __init__(self, tensor: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(AnnealingBlock() for _ in range(4))
+        self.settings, self.dice, self.source = Settings(), random.Random(1), np.random.default_rng(2)
+        self.total = torch.zeros(4) if tensor else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rate = self.rate * 0.9
+        self.settings.scale *= 0.8
+        if self.total is not None:
+            self.total += x.mean(0)
+            x = x - self.total
+        shift = self.dice.random() + float(self.source.random())
+        for block in self.blocks:
+            x = block(x) * self.rate + shift
+        return x * self.settings.scale
+
+
+class Settings:
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+
+class AnnealingBlock(nn.Module):
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.source = nn.Linear(4, 4), torch.Generator().manual_seed(7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return x + self.line(x).tanh() / self.calls + torch.rand(4, generator=self.source)
+
+
 BLOCKS = [f"blocks.{number}" for number in range(4)]
+
+
+@case(ranks=2)
+def notes_of_the_models_own() -> None:
+    check(lambda: Annealing(True), alone, partitions=2, atomic=BLOCKS)
+
+
+@case(ranks=2)
+def notes_of_the_models_own_with_virtual_stages() -> None:
+    check(lambda: Annealing(False), alone, partitions=2, atomic=BLOCKS, virtual_stages=2, pipeline="interleaved1f1b")
 
 
 @case(ranks=2)

@@ -42,9 +42,9 @@ class Recorder:
         self._containers: list[str] = []
         self._opaque: list[set[str]] = []
         self._token = object()
-        self._storages: dict[int, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
-        # Event, its position, values under the other names and before, and [-1] for a tensor that was there from the start.
-        self._mutations: list[tuple[int, int, list[int], list[int]]] = []
+        self._storages: dict[int, dict[int, weakref.ref[torch.Tensor]]] = {}
+        # Event, its position, values under the other names and before; whether the tensor was there before the forward.
+        self._mutations: list[tuple[int, int, list[int], bool]] = []
         self._regions: dict[int, list[int]] = {}
         self._region_keep: list[Any] = []
         self._inputs: set[int] = set()
@@ -219,8 +219,7 @@ class Recorder:
         self.trace.values[number] = Value(event.position, event.replicated, Meta.of(tensor))
         if id(tensor) not in self._parameters and id(tensor) not in self._buffers:
             tensor._trainshed = (self._token, number)  # type: ignore[attr-defined]
-        known = self._storages.setdefault(_storage(tensor), [])
-        known.append((weakref.ref(tensor), number))
+        self._storages.setdefault(_storage(tensor), {})[id(tensor)] = weakref.ref(tensor)
         return number
 
     def _mutate(self, tensor: torch.Tensor, event: Event, index: int) -> int:
@@ -229,7 +228,7 @@ class Recorder:
         if event.replicated:  # every stage does the same with all of those names
             return self._new_value(tensor, event)
         others = []
-        for reference, _ in self._storages.get(_storage(tensor), []):
+        for reference in self._storages.get(_storage(tensor), {}).values():
             other = reference()
             tag = self._tag(other) if other is not None else None
             if other is not None and other is not tensor and tag is not None:
@@ -237,8 +236,8 @@ class Recorder:
         if old is not None:
             self.trace.mutated_values.add(old[1])
         self.trace.mutated_values.update(others)
-        group = others + ([old[1]] if old is not None else [])
-        self._mutations.append((index, event.position, group, [] if old is not None else [-1]))
+        group = list(dict.fromkeys(others + ([old[1]] if old is not None else [])))
+        self._mutations.append((index, event.position, group, old is None))
         if id(tensor) not in self._inputs and _storage(tensor) in self._input_storages:
             self._input_views.append(event.position)
         return self._new_value(tensor, event)
@@ -328,12 +327,15 @@ class Recorder:
     def _forbid_cuts(self, uses: dict[int, int], end: int) -> None:
         trace = self.trace
         through_a_view = "a value is changed in place through another view of it"
-        for index, position, group, there in self._mutations:
+        for index, position, group, unknown in self._mutations:
             later = [number for number in group if uses.get(number, -1) > index]
-            # Two names that cross a cut have memories of their own behind it.
-            made = sorted(there + [trace.values[number].position for number in group])
-            for cut in range(made[1] + 1, position + 1) if later and len(made) > 1 else ():
-                trace.no_cut.setdefault(cut, through_a_view)
+            for cut in range(1, position + 1) if later else ():
+                # Two names that cross a cut have memories of their own behind it.
+                crossing = [
+                    number for number in group if trace.values[number].position < cut <= self._read(number, uses, end)
+                ]
+                if len(crossing) + unknown > 1 and not set(later).isdisjoint(crossing):
+                    trace.no_cut.setdefault(cut, through_a_view)
             for number in later:
                 if trace.values[number].replicated:  # other stages make it anew, and do not see the change
                     for cut in range(position + 1, self._last_read(number, index, uses, end) + 1):
@@ -352,6 +354,12 @@ class Recorder:
         for _, position, what in self._free_marks:
             for cut in range(position + 1, end + 1):
                 trace.no_cut.setdefault(cut, f"{what} decides by a tensor's values before it")
+
+    def _read(self, number: int, uses: dict[int, int], end: int) -> int:
+        """Last position at which a value is read; -1 for none."""
+        if number not in uses:
+            return -1
+        return self.trace.events[uses[number]].position if uses[number] < len(self.trace.events) else end
 
     def _last_read(self, number: int, index: int, uses: dict[int, int], end: int) -> int:
         """Last position after event `index` at which something follows from a replicated value."""
