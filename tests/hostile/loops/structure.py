@@ -50,7 +50,7 @@ def step_is_a_partial_and_takes_no_model(kit: Any) -> None:
         model.backward(loss)
         return loss
 
-    train = kit.step(functools.wraps(forward)(functools.partial(forward, 0.1)))
+    train = kit.step(functools.partial(forward, 0.1))
     for number in range(3):
         optimizer.zero_grad()
         kit.note(f"loss {number}", train(*BATCHES(number)))
