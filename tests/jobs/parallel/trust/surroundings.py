@@ -264,6 +264,30 @@ class Siamese(nn.Module):
         return self.lines[4](self.lines[3](x).tanh())
 
 
+class Observing(nn.Module):
+    """Buffers that are read and assigned anew between the blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(6))
+        for number in range(6):
+            self.register_buffer(f"high{number}", torch.tensor(0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, block in enumerate(self.blocks):
+            high = torch.maximum(getattr(self, f"high{number}"), x.detach().max())
+            setattr(self, f"high{number}", high)
+            x = block(x / high).tanh()
+        return x
+
+
+@case(ranks=2)
+def buffers_assigned_anew_between_blocks() -> None:
+    for options in ({}, {"virtual_stages": 2, "pipeline": "interleaved1f1b"}):
+        check(Observing, alone, partitions=2, **options)
+        pipe.shutdown()
+
+
 @case(ranks=2)
 def a_batch_norm_that_runs_twice() -> None:
     check(Siamese, alone, partitions=2)

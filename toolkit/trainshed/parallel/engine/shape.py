@@ -144,5 +144,8 @@ def cut(trace: Trace, plan: Plan, *, exact: bool) -> Cut:
     starts[0] = 0
     for start in starts[1:]:
         if start in trace.no_cut and 0 < start < len(stages):
-            raise PlanError(f"no stage can start at {calls[start][0]!r}: {trace.no_cut[start]}")
+            raise PlanError(
+                f"no stage can start at {calls[start][0]!r}: {trace.no_cut[start]}",
+                hint="return the value from that module, or name the module around both in `atomic`",
+            )
     return Cut(trace, tuple(starts))

@@ -299,6 +299,7 @@ class Recorder:
             tag = self._tag(now) if now is not None and id(now) != key else None
             if tag is not None and name not in self.trace.buffers and not self.trace.values[tag[1]].replicated:
                 self.trace.buffers[name] = self.trace.values[tag[1]].position
+                self.trace.anew += (name,)
 
     def _finish(self, result: Any) -> Trace:
         trace = self.trace

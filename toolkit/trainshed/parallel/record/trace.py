@@ -129,6 +129,7 @@ class Trace:
     draws: whether the forward takes numbers from Python's or numpy's generators.
     counters: (module, attribute) of numbers and texts that the forward changes.
     buffers: each buffer that the forward changes -> position of the last change.
+    anew: those of them that the forward assigns between the units.
     """
 
     units: tuple[str, ...]
@@ -149,6 +150,7 @@ class Trace:
     draws: bool = False
     counters: frozenset[tuple[str, str]] = frozenset()
     buffers: dict[str, int] = field(default_factory=dict)
+    anew: tuple[str, ...] = ()
 
     @property
     def positions(self) -> int:

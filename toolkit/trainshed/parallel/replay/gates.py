@@ -43,6 +43,11 @@ class UnitGates:
             compiled = there.compiled if isinstance(there, _Gate) else there
             module.__dict__["_compiled_call_impl"] = _Gate(self, name, module, compiled)
 
+    def buffers(self, names: Iterable[str]) -> list[tuple[dict[str, Any], str]]:
+        """Where these buffers are: what holds them, and under which key."""
+        parts = [name.rpartition(".") for name in names]
+        return [(self._modules[module]._buffers, key) for module, _, key in parts]
+
     @contextmanager
     def kept(self, keeper: Gatekeeper) -> Iterator[None]:
         """Within this context `keeper` handles the calls of units."""

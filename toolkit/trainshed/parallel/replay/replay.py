@@ -94,6 +94,7 @@ class StageForward:
         """
         if self.trace.uses_functions:
             patch_functions(self._mode)
+        anew = [(holder, key, holder.get(key)) for holder, key in self._gates.buffers(self.trace.anew)]
         try:
             with self._gates.kept(self), self._mode:
                 result = function(*args, **kwargs)
@@ -104,6 +105,9 @@ class StageForward:
             return None
         finally:
             restore()
+            for holder, key, before in anew:
+                if id(holder.get(key)) in self._ghosts:  # another stage's buffer now: a stand-in must not stay behind
+                    holder[key] = before
 
     # What the interception calls -------------------------------------------------------------------------------------
 
@@ -321,7 +325,10 @@ class StageForward:
         if tag[0] is self._token:
             return tag[1]
         if tensor.device.type == "meta" and self._device.type != "meta":
-            raise TraceMismatch(f"{name} reads a value that an earlier microbatch left on another stage")
+            raise TraceMismatch(
+                f"{name} reads a value that an earlier microbatch left on another stage",
+                hint="make it a buffer that is changed in place, or keep both in one stage: name the module in `atomic`",
+            )
         return None
 
     def _bind(self, leaf: Any) -> Any:
