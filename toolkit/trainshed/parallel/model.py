@@ -195,7 +195,7 @@ class PipelineModel(nn.Module):
         return gather_model(self.holding, everywhere=not gather_to_rank0)
 
     def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:  # type: ignore[override]
-        """Takes a whole or partial state; each rank keeps what it holds."""
+        """Takes a whole or partial state; each rank keeps what it holds. Collective for a partial one."""
         return load_model(self.holding, state, strict)
 
     @contextmanager

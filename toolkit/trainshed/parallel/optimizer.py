@@ -155,7 +155,8 @@ class PipelineOptimizer(torch.optim.Optimizer):
         return local_optimizer(self.optimizer, _holding())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes the whole state or this rank's own; before the first step it is kept until the model is partitioned."""
+        """Takes the whole state, or parts of it (then collective); before the first step it is kept until the model is
+        partitioned."""
         if session.holding is None:
             load_optimizer(self.optimizer, state, None)
         else:

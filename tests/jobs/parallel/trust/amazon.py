@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,14 +32,14 @@ def classified(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def pipeline(first: int = 3, optimizer: Any = None, **settings: Any) -> tuple[Any, Any]:
-    """Model and optimizer in two stages; `first` layers are on the first."""
-    smp.init({"partitions": 2, "microbatches": 2, "timeout_seconds": SECONDS, **settings})
+def pipeline(first: int = 3, optimizer: Any = None, stages: int = 2, **settings: Any) -> tuple[Any, Any]:
+    """Model and optimizer in two stages; `first` layers are on the first, one on each further stage."""
+    smp.init({"partitions": stages, "microbatches": 2, "timeout_seconds": SECONDS, **settings})
     torch.manual_seed(3 + smp.rank())  # the first rank's weights count
     module = layers()
     model = smp.DistributedModel(module)
     for number, layer in enumerate(module):
-        smp.set_partition(layer, int(number >= first))
+        smp.set_partition(layer, min(max(0, number - first + 1), stages - 1))
     make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=0.05))
     return model, smp.DistributedOptimizer(make(model.parameters()))
 
@@ -141,6 +142,44 @@ def parts_of_a_state_fit_another_cut() -> None:
 @case(ranks=4)
 def parts_of_a_sharded_state_fit_another_cut() -> None:
     parts_fit_another_cut(shard_optimizer_state=True)
+
+
+@case(ranks=2)
+def parts_of_a_state_fit_another_number_of_ranks() -> None:
+    """Files of two ranks are read by one, and the other way round."""
+    folder, first = shared_folder(), {2: 2, 1: FIVE}
+    model, optimizer = pipeline(first[2])
+    steps(model, optimizer, lambda number: batch(number, 0), 0)
+    for before, now in ((2, 1), (1, 2)):
+        if smp.rdp_rank() == 0:
+            smp.save(model.local_state_dict(), f"{folder}/model.pt")
+            smp.save(optimizer.local_state_dict(), f"{folder}/optimizer.pt")
+            smp.save({"model": 1}, f"{folder}/own.pt")
+        smp.barrier()
+        whole, losses = model.state_dict(), steps(model, optimizer, lambda number: batch(number, 0), 1, 2)
+        smp.shutdown()
+        model, optimizer = pipeline(first[now], stages=now)
+        assert sorted(path.name for path in folder.glob("own*")) == [f"own.pt_{number}" for number in range(before)]
+        if smp.pp_rank() or now == 1:  # the first of two ranks has the file that it looks for
+            refused(
+                lambda now=now: smp.load(f"{folder}/own.pt"), f"was saved by {before} ranks of a pipeline, which has {now}"
+            )
+        model.load_state_dict(smp.load(f"{folder}/model.pt"))
+        parts = smp.load(f"{folder}/optimizer.pt")
+        model.register_post_step_hook(lambda _, update, parts=parts: update.load_state_dict(parts))
+        same({name: value.clone() for name, value in model.module.state_dict().items()}, whole, 0.0)
+        found = steps(model, optimizer, lambda number: batch(number, 0), 1, 2)
+        assert all(abs(one - other) < 1e-6 for one, other in zip(found, losses, strict=True)), (before, found, losses)
+    refused(lambda: smp.load(f"{folder}/nothing.pt"), "there is no")
+
+
+def shared_folder() -> Path:
+    """A folder that all ranks of this start have in common."""
+    import ranks
+
+    folder = ranks.folder() / "amazon"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @case(ranks=2)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import suppress
+from itertools import count, takewhile
 from typing import Any
 
 import torch
@@ -32,21 +34,67 @@ def save(
     obj: Any, f: Any, partial: bool = True, pickle_module: Any = None, pickle_protocol: int = 2, v3: bool = False
 ) -> None:
     """`torch.save` to `f`, or with `partial` to `f_RANK` for this rank's part."""
-    target = f"{f}_{_part(v3)}" if partial else f
-    torch.save(obj, target, pickle_protocol=pickle_protocol)
+    if partial and not v3:
+        for left in _parts(f, start=grid().settings.pipeline_parallel_degree):
+            with suppress(FileNotFoundError):  # another rank was faster
+                os.remove(left)  # of a pipeline with more ranks, which the new parts replace
+    torch.save(obj, _part(f, v3) if partial else f, pickle_protocol=pickle_protocol)
 
 
 def load(
     f: Any, map_location: Any = None, pickle_module: Any = None, partial: bool = True, v3: bool = False, **options: Any
 ) -> Any:
-    """What `save` wrote. Files of a training job are the user's own: they may hold any object."""
-    options.setdefault("weights_only", False)
-    return torch.load(f"{f}_{_part(v3)}" if partial else f, map_location=map_location, **options)
+    """What `save` wrote. Files of a training job are the user's own: they may hold any object.
+
+    States of parts (`local_state_dict`) may come from a pipeline with another number of ranks: each rank takes its share of
+    the files, and `load_state_dict` gives every rank what it needs.
+
+    Raises:
+        PipelineError: something else was saved by another number of ranks.
+    """
+    options = {"weights_only": False, "map_location": map_location, **options}
+    if not partial:
+        return torch.load(f, **options)
+    own, rank, degree = _part(f, v3), grid().place.pipeline, grid().settings.pipeline_parallel_degree
+    more = _part(f, v3, degree)
+    if os.path.exists(own) and not os.path.exists(more):
+        return torch.load(own, **options)
+    files = [] if v3 else _parts(f)
+    if not files:
+        raise PipelineError(f"there is no {own}", hint="the same number of ranks must load what they have saved")
+    states = [torch.load(file, **options) for file in files[rank::degree] or files[:1]]
+    if not all(isinstance(state, dict) and state.get("_smp_is_partial") for state in states):
+        raise PipelineError(
+            f"{f} was saved by {len(files)} ranks of a pipeline, which has {degree} now",
+            hint="use save_checkpoint and resume_from_checkpoint, or save the states of model and optimizer by themselves",
+        )
+    return _merged(states) if files[rank::degree] else _emptied(states[0])
 
 
-def _part(v3: bool) -> str:
+def _part(f: Any, v3: bool, number: int | None = None) -> str:
     place = grid().place
-    return f"{place.pipeline}_{place.replica}" if v3 else str(place.pipeline)
+    number = place.pipeline if number is None else number
+    return f"{f}_{number}_{place.replica}" if v3 else f"{f}_{number}"
+
+
+def _parts(f: Any, start: int = 0) -> list[str]:
+    """Files of the ranks from `start` on."""
+    return list(takewhile(os.path.exists, (f"{f}_{number}" for number in count(start))))
+
+
+def _merged(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """Parts of a model or of an optimizer as one."""
+    merged = {key: value for state in states for key, value in state.items()}
+    if "by_name" in merged:
+        merged["by_name"] = {name: entry for state in states for name, entry in state["by_name"].items()}
+    return merged
+
+
+def _emptied(state: dict[str, Any]) -> dict[str, Any]:
+    """A part without values, for a rank more than there were."""
+    if "by_name" in state:
+        return {**state, "by_name": {}}
+    return {"_smp_is_partial": True}
 
 
 def save_checkpoint(

@@ -156,9 +156,12 @@ def set_activation_checkpointing(
     """Keeps only the module's inputs for the backward and runs it again there.
 
     Args:
-        strategy: for an nn.Sequential: "each" child, "contiguous" (all at once), or "group_N".
+        strategy: for an nn.Sequential: "each" child, "contiguous" (all at once), or "group_N". An nn.ModuleList, which has
+            no forward of its own: each child.
     """
-    if not isinstance(module, nn.Sequential) or strategy == "contiguous":
+    if not isinstance(module, (nn.Sequential, nn.ModuleList)) or (
+        strategy == "contiguous" and isinstance(module, nn.Sequential)
+    ):
         _checkpointed(module, preserve_rng_state)
         return
     for child in module:  # a group costs more memory and is otherwise the same

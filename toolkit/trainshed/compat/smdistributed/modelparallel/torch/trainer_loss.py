@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from trainshed.parallel.errors import NotServed
 from trainshed.parallel.groups import dp_size, num_microbatches
 
@@ -37,7 +39,8 @@ def install(trainer: Any) -> None:
         items = here(self, batch_samples, device)
         if items is None or not self.args.average_tokens_across_devices:
             return items
-        return items.new_tensor(sum(allgather(int(items), CommGroup.DP_GROUP)) / dp_size(), dtype=float)
+        everyone = sum(allgather(int(items), CommGroup.DP_GROUP))
+        return torch.tensor(everyone / dp_size(), dtype=torch.float32, device=device)
 
     def training_step(self: Any, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
         if type(self).compute_loss is not loss or self.compute_loss_func is not None or self.label_smoother is not None:

@@ -1,0 +1,262 @@
+"""Runs the public example scripts of Amazon's model parallel library, tiny, on CPUs, through `trainshed run`.
+
+    git clone https://github.com/aws/amazon-sagemaker-examples
+    python benchmarks/amazon_scripts.py amazon-sagemaker-examples [--only gpt2_simple] [--ranks 2 4]
+
+The examples lie in the repository's history; the commit of each is named here. Data is made, models are tiny; the settings
+arrive as the SageMaker SDK sends them. A script is changed only where `edits` says so: lines that demand CUDA, apex, S3 or a
+download. Modules that are not installed and only read files are stood in for (`amazon_scripts/`). Prints one line a run:
+script, ranks, the first and the last loss that it prints (with `--ranks 1` there is one stage). Status 1 if a run ends
+otherwise than the table says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STAND_INS = Path(__file__).with_suffix("")
+FOLDER = "training/distributed_training/pytorch/model_parallel"
+ARCHIVED = "archived"
+WORDS, LENGTH = 64, 16
+
+
+@dataclass(frozen=True)
+class Example:
+    """One script.
+
+    commit, folder: where its folder is in the repository.
+    hyperparameters: what the job gives it.
+    edits: (file, regular expression, what is put there): what has to be changed.
+    data: makes the folder of the channel `train`.
+    stand_ins: folder below `amazon_scripts/` for what is not installed here.
+    refused: what the error says, where the script cannot run.
+    """
+
+    script: str
+    commit: str
+    folder: str
+    hyperparameters: dict[str, object]
+    data: Callable[[Path], None]
+    edits: tuple[tuple[str, str, str], ...] = ()
+    parameters: dict[str, object] = field(default_factory=dict)
+    stand_ins: str = "arrays"
+    refused: str = ""
+
+
+def tokens(folder: Path) -> None:
+    """Two files with 64 rows of numbers, as the GPT examples read them."""
+    dice = random.Random(1)
+    for number in range(2):
+        with gzip.open(folder / f"train_{number}.json.gz", "wt") as file:
+            for _ in range(64):
+                ids = [dice.randrange(WORDS) for _ in range(LENGTH)]
+                file.write(json.dumps({"input_ids": ids, "attention_mask": [1] * LENGTH}) + "\n")
+
+
+def masked(folder: Path) -> None:
+    """Two files with 64 rows for BERT: masked words, and whether one sentence follows the other."""
+    import numpy
+
+    dice = numpy.random.default_rng(1)
+    for number in range(4):
+        count, chosen = 64, 4
+        content = {
+            "input_ids": dice.integers(1, WORDS, (count, LENGTH)),
+            "input_mask": numpy.ones((count, LENGTH), int),
+            "segment_ids": numpy.repeat([[0] * (LENGTH // 2) + [1] * (LENGTH // 2)], count, 0),
+            "masked_lm_positions": numpy.stack([1 + dice.permutation(LENGTH - 1)[:chosen] for _ in range(count)]),
+            "masked_lm_ids": dice.integers(1, WORDS, (count, chosen)),
+            "next_sentence_labels": dice.integers(0, 2, count),
+        }
+        with open(folder / f"training_{number}.hdf5", "wb") as file:
+            numpy.savez(file, **content)
+    config = {
+        "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 64,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "initializer_range": 0.02,
+        "max_position_embeddings": LENGTH, "type_vocab_size": 2, "vocab_size": WORDS,
+    }  # fmt: skip
+    (folder / "bert_config.json").write_text(json.dumps(config))
+
+
+def nothing(_folder: Path) -> None:
+    """The script makes its own data."""
+
+
+SYNCHRONIZE = ("train.py", r"torch.cuda.synchronize\(\)", "pass")
+GPT = {
+    "train_batch_size": 8, "val_batch_size": 8, "max_steps": 4, "epochs": 1,
+    "max_context_width": LENGTH, "vocab_size": WORDS, "hidden_width": 32, "num_layers": 4, "num_heads": 2, "lr": 0.01,
+    "pipeline_parallel_degree": 2, "microbatches": 4,
+    "use_distributed_transformer": 0, "checkpoint_freq": 2, "validation_freq": 4, "validation_batches": 1,
+    "save_final_full_model": 1,
+}  # fmt: skip
+EXAMPLES = {
+    "mnist": Example(
+        "pt_mnist.py", "7ed6accf3^", f"{FOLDER}/mnist/utils", {}, nothing,
+        (
+            ("pt_mnist.py", r"if not torch.cuda.is_available\(\):", "if False:"),
+            ("pt_mnist.py", r'torch.device\("cuda"\)', 'torch.device("cpu")'),
+            ("pt_mnist.py", r"/opt/ml/local_checkpoints", "local_checkpoints"),
+            ("pt_mnist.py", r" +sync_local_checkpoints_to_s3\(local_path=.*\n", ""),
+        ),
+        {"optimize": "speed"},
+        stand_ins="mnist",
+    ),
+    "gpt2_simple": Example("train_gpt_simple.py", "2cbfea648", f"{FOLDER}/gpt2", GPT, tokens),
+    "gpt2_simple_manual": Example(
+        "train_gpt_simple.py", "2cbfea648", f"{FOLDER}/gpt2", {**GPT, "manual_partition": 1}, tokens
+    ),
+    "gpt2_simple_fp16": Example("train_gpt_simple.py", "2cbfea648", f"{FOLDER}/gpt2", {**GPT, "fp16": 1}, tokens),
+    "gpt2_simple_tensor_parallel": Example(
+        "train_gpt_simple.py", "2cbfea648", f"{FOLDER}/gpt2", {**GPT, "use_distributed_transformer": 1}, tokens,
+        refused="model_creation(tensor_parallelism=True) is not supported",
+    ),
+    "gpt2": Example(
+        "train.py", "HEAD", f"{ARCHIVED}/smp-gpt-sharded-data-parallel", {**GPT, "model_type": "gpt2"}, tokens,
+        (SYNCHRONIZE,),
+    ),
+    "gpt_neox": Example(
+        "train.py", "HEAD", f"{ARCHIVED}/smp-train-gpt-neox-sharded-data-parallel", {**GPT, "model_type": "gpt_neox"},
+        tokens,
+        (SYNCHRONIZE,),
+    ),
+    "gpt_j": Example(
+        "train_gptj_smp_tensor_parallel_script.py", "372b4087e^", f"{FOLDER}/gpt-j", {**GPT, "zipped_data": 1}, tokens,
+        (
+            ("train_gptj_smp_tensor_parallel_script.py", r"m\.module\.module\.", "m.get_module()."),
+            # Its stand-in for ranks that read no data does not know the kind of data that the script asks for.
+            ("data_pipeline.py", r'if (data_type == "openwebtext"):(?=\n +self.batch)', r'if \1 or data_type == "GPT":'),
+        ),
+    ),
+    "flan_t5": Example(
+        "train.py", "HEAD", f"{ARCHIVED}/smp-train-t5-sharded-data-parallel",
+        {**GPT, "model_type": "flan_t5", "intermediate_size": 64, "flash_attention": 0}, tokens,
+        (SYNCHRONIZE, ("train.py", r"from t5_flash_attn import add_flash_attn\n", "")),
+    ),
+    "bert": Example(
+        "sagemaker_smp_pretrain.py", "b052e1e1f^", f"{FOLDER}/bert/bert_example",
+        {
+            "input_dir": "/opt/ml/input/data/train", "config_file": "/opt/ml/input/data/train/bert_config.json",
+            "output_dir": "/opt/ml/checkpoints", "max_seq_length": LENGTH, "max_predictions_per_seq": 4,
+            "train_batch_size": 8, "learning_rate": 0.01, "max_steps": 6, "steps_this_run": 6, "do_train": 1,
+            "smp": 1, "ddp": 1,
+            "num_steps_per_checkpoint": 3, "disable_progress_bar": 1, "local_rank": -1,
+        },
+        masked,
+        (
+            ("sagemaker_smp_pretrain.py", r"import amp_C\nimport apex_C\n", ""),
+            ("sagemaker_smp_pretrain.py", r"from apex[.\w]* import .*\n", ""),
+            ("sagemaker_smp_pretrain.py", r"assert torch.cuda.is_available\(\)", "pass"),
+            ("sagemaker_smp_pretrain.py", r'torch.device\("cuda", smp.local_rank\(\)\)', 'torch.device("cpu")'),
+            ("sagemaker_smp_pretrain.py", r"(torch.tensor\(average_loss, dtype=torch.float32\)).cuda\(\)", r"\1"),
+            ("sagemaker_smp_pretrain.py", r" +from smdistributed.modelparallel.test.*\n", ""),
+            ("sagemaker_smp_pretrain.py", r" +sync_local_checkpoints_to_s3\(\n.*\n +\)\n", ""),
+        ),
+    ),
+}  # fmt: skip
+
+
+def take(repository: str, example: Example, folder: Path) -> None:
+    """The example's folder as it was at its commit, with the edits; without what pip would install."""
+    listed = ["git", "-C", repository, "ls-tree", "-r", "-z", example.commit]
+    tree = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    for entry in filter(None, tree.split("\0")):
+        facts, path = entry.split("\t")
+        home, _, inside = path.strip().partition(f"{example.folder}/")
+        if home or not inside.endswith(".py"):
+            continue
+        content = subprocess.run(
+            ["git", "-C", repository, "cat-file", "blob", facts.split()[2]], check=True, capture_output=True
+        )
+        target = folder / inside
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.stdout)
+    for name, pattern, put in example.edits:
+        changed, times = re.subn(pattern, put, (folder / name).read_text())
+        assert times, f"{name} has no {pattern}"
+        (folder / name).write_text(changed)
+
+
+def run(repository: str, example: Example, ranks: int) -> tuple[int, str]:
+    """Exit status and log of a job."""
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
+        (home / "data").mkdir()
+        take(repository, example, home / "code")
+        example.data(home / "data")
+        settings = {"partitions": min(2, ranks), "microbatches": 4, "ddp": True, **example.parameters}
+        if "pipeline_parallel_degree" in example.hyperparameters:
+            example.hyperparameters["pipeline_parallel_degree"] = settings["partitions"]
+        given = {
+            name: str(value).replace("/opt/ml", str(home / "out/algo-1")) for name, value in example.hyperparameters.items()
+        }
+        job = {
+            "name": "example",
+            "program": example.script,
+            "source_dir": str(home / "code"),
+            "hyperparameters": given,
+            "channels": {"train": str(home / "data"), "test": str(home / "data")},
+            "distribution": {
+                "smdistributed": {"modelparallel": {"enabled": True, "parameters": settings}},
+                "mpi": {"enabled": True, "processes_per_host": ranks},
+            },
+            "environment": {
+                "PYTHONPATH": f"{STAND_INS / example.stand_ins}{os.pathsep}{ROOT / 'toolkit'}",
+                "OMP_NUM_THREADS": "1",
+                "TRANSFORMERS_VERBOSITY": "error",
+                "CUDA_VISIBLE_DEVICES": "",
+            },
+        }
+        (home / "job.yaml").write_text(json.dumps(job))
+        done = subprocess.run(
+            [sys.executable, "-m", "trainshed.cli", "run", str(home / "job.yaml"), "--output", str(home / "out")],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "toolkit")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+
+def main() -> int:
+    """Runs what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("repository", help="a clone of github.com/aws/amazon-sagemaker-examples")
+    parser.add_argument("--only", nargs="*", choices=EXAMPLES, default=list(EXAMPLES))
+    parser.add_argument("--ranks", nargs="*", type=int, default=[2, 4])
+    parser.add_argument("--logs", help="a folder for the logs")
+    arguments = parser.parse_args()
+    wrong = 0
+    for name in arguments.only:
+        for ranks in arguments.ranks:
+            example = EXAMPLES[name]
+            status, log = run(arguments.repository, example, ranks)
+            if arguments.logs:
+                Path(arguments.logs, f"{name}-{ranks}.log").write_text(log)
+            losses = [float(one) for one in re.findall(r"\b[Ll]oss:? +([0-9.]+(?:e-?[0-9]+)?)", log)]
+            if example.refused:
+                good = status != 0 and example.refused in log
+                result = f"refused: {example.refused}" if good else f"status {status}"
+            else:
+                good = status == 0 and len(losses) > 1
+                result = f"loss {losses[0]:.4f} -> {losses[-1]:.4f}" if good else f"status {status}"
+            wrong += not good
+            print(f"{name:28} {ranks} ranks  {result}{'' if good else '  <-- not as the table says'}", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Stands in for torchnet's one class that the MNIST example uses."""

@@ -1,0 +1,1 @@
+"""Stands in for torchvision's data sets, without a download."""
