@@ -177,11 +177,13 @@ def by_trainshed(case: Case, virtual: int) -> tuple[Callable[[Any], None], Any]:
         return loss
 
     def step(ids: Any) -> None:
+        if model.partitioned and not parameters:
+            parameters.extend(model.local_parameters())
         for parameter in parameters:
             parameter.grad = None
         train(model, ids).reduce_mean()
 
-    parameters = list(model.parameters())
+    parameters: list[Any] = []  # those of this rank, as by hand, once the first step has shared them out
     return step, whole
 
 

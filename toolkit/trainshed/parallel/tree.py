@@ -30,7 +30,16 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _collect(value: Any, found: list[Any]) -> None:
-    if isinstance(value, _ATOMS):
+    kind = type(value)
+    if kind is torch.Tensor:
+        found.append(value)
+    elif kind is tuple or kind is list:
+        for item in value:
+            _collect(item, found)
+    elif kind is dict:
+        for item in value.values():
+            _collect(item, found)
+    elif isinstance(value, _ATOMS):
         found.append(value)
     elif isinstance(value, (tuple, list, set, frozenset)):
         for item in value:
@@ -51,18 +60,21 @@ def _is_data(value: Any) -> bool:
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """A copy of `value`'s structure with `function` applied to each leaf, in the order of `leaves`."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return function(value)
+    if kind is tuple:
+        return tuple([map_leaves(function, item) for item in value])
+    if kind is dict:
+        return {key: map_leaves(function, item) for key, item in value.items()}
     if isinstance(value, _ATOMS):
         return function(value)
     if isinstance(value, tuple):
         items = [map_leaves(function, item) for item in value]
-        if type(value) is tuple:
-            return tuple(items)
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, (list, set, frozenset)):
         return type(value)([map_leaves(function, item) for item in value])
     if isinstance(value, MutableMapping):
-        if type(value) is dict:
-            return {key: map_leaves(function, item) for key, item in value.items()}
         changed = copy.copy(value)
         for key in list(value):
             changed[key] = map_leaves(function, value[key])

@@ -61,9 +61,9 @@ def broadcast_state(root: nn.Module, grid: Grid) -> None:
 
 def broadcast_buffers(root: nn.Module, grid: Grid) -> None:
     """Buffers of replica 0 on all replicas, as DistributedDataParallel does before each forward. Collective."""
-    buffers = [buffer for buffer in root.buffers() if buffer.numel() and not buffer.is_meta]  # a stand-in of another stage
-    if len(grid.replica_ranks) == 1 or not buffers:
+    if len(grid.replica_ranks) == 1:
         return
+    buffers = [buffer for buffer in root.buffers() if buffer.numel() and not buffer.is_meta]  # a stand-in of another stage
     with torch.no_grad():
         for dtype in dict.fromkeys(buffer.dtype for buffer in buffers):
             same = [buffer for buffer in buffers if buffer.dtype == dtype]

@@ -20,6 +20,7 @@ from .batch import Microbatch, facts
 from .checking import compare
 from .gradients import GradientSync, reached_by_replicas
 from .holding import Holding
+from .outputs import Post
 from .placement import broadcast_state, place
 from .planning import agree_on_plan, from_leader, write_only
 from .schedule import Loop, Schedule, TorchSchedule
@@ -39,6 +40,7 @@ class Prepared:
     ways: the ways that its microbatches go; more than one where values of the inputs decide.
     random, draws: whether the forward draws from torch's generators; from Python's or numpy's.
     mine: stages of this rank.
+    post: for what the steps return.
     known: what `expected` has found.
     """
 
@@ -48,7 +50,7 @@ class Prepared:
     random: bool
     draws: bool
     mine: list[int]
-
+    post: Post = field(default_factory=Post)
     known: dict[tuple[int, ...], dict[str, int]] = field(default_factory=dict)
 
     def expected(self, taken: list[int]) -> dict[str, int]:
@@ -167,7 +169,8 @@ class Preparation:
         return self._trained() + repr(buffers).encode(), "which parameters are trained, or in the shapes of their buffers"
 
     def _trained(self) -> bytes:
-        return bytes(parameter.requires_grad for parameter in self._every)
+        with torch._C.DisableTorchFunctionSubclass():  # a fact, also of parameters that are absent
+            return bytes([parameter.requires_grad for parameter in self._every])
 
     def _record(self, subject: Subject, microbatches: int) -> Way:
         if self._planned is not None:

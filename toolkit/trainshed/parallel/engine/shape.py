@@ -64,20 +64,22 @@ class Boundary:
     slots: the tensors of every message.
     numbers: for each way the number of the value in each slot; None in one that this way leaves empty.
     rolls: for each way the events whose states of Python's and numpy's generators are sent along.
-    orders: value -> the order of its dimensions in which it is sent, for each way.
+    rolled: how many states there are in a message.
+    orders: value -> the order of its dimensions in which it is sent, and the way back, for each way.
     """
 
     def __init__(self, cuts: list[Cut], stage: int) -> None:
         self.slots: list[Sent] = []
         self.numbers: list[list[int | None]] = []
-        self.orders: list[dict[int, tuple[int, ...]]] = []
+        self.orders: list[dict[int, tuple[tuple[int, ...], tuple[int, ...]]]] = []
         self.rolls = [cut.rolls(stage) for cut in cuts]
         for cut in cuts:
             taken: list[int | None] = [None] * len(self.slots)
             orders = {}
             for number in cut.outgoing(stage):
                 meta = cut.trace.values[number].meta
-                order = orders[number] = meta.memory_order()
+                order = meta.memory_order()
+                orders[number] = order, tuple(order.index(dim) for dim in range(len(order)))
                 sent = Sent(tuple(meta.shape[dim] for dim in order), meta.dtype, meta.requires_grad)
                 free = (at for at, slot in enumerate(self.slots) if slot == sent and taken[at] is None)
                 at = next(free, len(self.slots))
@@ -89,11 +91,7 @@ class Boundary:
             self.orders.append(orders)
         for taken in self.numbers:
             taken += [None] * (len(self.slots) - len(taken))
-
-    @property
-    def rolled(self) -> int:
-        """States of Python's and numpy's generators in a message."""
-        return max(map(len, self.rolls))
+        self.rolled = max(map(len, self.rolls))
 
 
 @dataclass

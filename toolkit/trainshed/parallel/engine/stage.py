@@ -101,6 +101,7 @@ class StageModule(nn.Module):
         self.random = any(cut.trace.random for cut in cuts)
         self.draws = any(cut.trace.draws for cut in cuts)
         self.counters = frozenset().union(*(cut.trace.counters for cut in cuts))
+        self.wanted = [cut.outgoing(index) for cut in cuts]
         self.microbatch = 0
 
     def forward(self, *received: torch.Tensor) -> Any:
@@ -135,8 +136,7 @@ class StageModule(nn.Module):
                     continue
                 # What is changed in place must be a copy, for the received tensor is where this stage's backward ends.
                 own = tensor.clone() if number in trace.mutated_values else tensor
-                order = orders[number]
-                values[number] = own.permute([order.index(dim) for dim in range(len(order))])
+                values[number] = own.permute(orders[number][1])
         slots = len(self.before.slots) if self.before is not None else 0
         if self.random:
             rng.set_state(step.states[self.microbatch] if self.index == 0 else received[slots], device)
@@ -145,8 +145,7 @@ class StageModule(nn.Module):
         args, kwargs = step.microbatches[self.microbatch]
         if trace.mutates_inputs:
             args, kwargs = map_leaves(_copy, args), map_leaves(_copy, kwargs)
-        wanted = self.cuts[way].outgoing(self.index)
-        forward = StageForward(trace, self.frame.gates, device, *self.ranges[way], values, wanted)
+        forward = StageForward(trace, self.frame.gates, device, *self.ranges[way], values, self.wanted[way])
         forward.is_last = self.is_last
         self.frame.turn(self.index, self.counters)
         if self.before is not None and self.before.rolled:
@@ -182,7 +181,7 @@ class StageModule(nn.Module):
                     f"{tensor.requires_grad}), recorded was {list(meta.shape)} {meta.dtype} ({meta.requires_grad})",
                     hint="shapes between stages must not depend on values: name the module around in `atomic`",
                 )
-            outgoing.append(tensor.permute(self.after.orders[way][number]).contiguous())
+            outgoing.append(tensor.permute(self.after.orders[way][number][0]).contiguous())
         if self.random:
             outgoing.append(rng.get_state(self.frame.device).to(self.frame.device))
         if self.after.rolled:

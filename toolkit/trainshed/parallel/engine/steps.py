@@ -18,7 +18,6 @@ from .alarm import Alarm
 from .batch import Microbatch, digest
 from .checking import STEP, agree_with_replicas, check_gradients, meet, report
 from .holding import Holding
-from .outputs import share
 from .placement import broadcast_buffers
 from .preparing import Preparation, Prepared
 from .stage import Step
@@ -96,7 +95,8 @@ class Engine:
         mode = f"{getattr(function, '__qualname__', '')} {self._root.training} {torch.is_grad_enabled()}"
         batch = digest(microbatches) if len(grid.pipeline_ranks) > 1 else 0
         try:
-            met = meet(grid, STEP, mode, batch, dice.seed_of(rolled, self._calls), empties(microbatches))
+            own = dice.seed_of(rolled, self._calls) if grid.place.pipeline == 0 else 0  # the first rank's counts
+            met = meet(grid, STEP, mode, batch, own, empties(microbatches))
             if met.lacking:
                 microbatches = supply(grid, microbatches)
                 meet(grid, STEP, mode, digest(microbatches))
@@ -104,7 +104,7 @@ class Engine:
             raise self._stopped(error) from error
         self._calls += 1
         try:
-            return self._step(function, microbatches, met.seed)
+            return self._step(function, microbatches, met.seed, rolled)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
         except Exception as error:
@@ -120,8 +120,10 @@ class Engine:
         self._alarm.ring(explained, error)
         return explained
 
-    def _step(self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int) -> list[Any]:
-        grid, rolled = self._grid, dice.get_state()
+    def _step(
+        self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int, rolled: dice.State
+    ) -> list[Any]:
+        grid = self._grid
         try:
             prepared, ways = self._preparation.prepare(function, microbatches, seed)
         except PipelineError as error:
@@ -129,7 +131,8 @@ class Engine:
                 raise
             raise _Refused(error) from error  # on all ranks: the pipeline goes on if the script does
         if prepared.training:
-            agree_with_replicas(grid, *self._preparation.alike())
+            if len(grid.replica_ranks) > 1:
+                agree_with_replicas(grid, *self._preparation.alike())
             if self._buffers:
                 broadcast_buffers(self._root, grid)
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
@@ -144,7 +147,7 @@ class Engine:
         if prepared.training:
             self._finish(prepared, step, started)
         results = [step.results[number] for number in sorted(step.results)] if step.results else None
-        return share(results, grid.pipeline_ranks[-1], grid.pipeline_group, grid.device)
+        return prepared.post.share(results, grid.pipeline_ranks[-1], grid.pipeline_group, grid.device)
 
     def _run_schedule(self, prepared: Prepared, step: Step, after: torch.Tensor | None) -> None:
         """Forward and backward of all microbatches; gradients are those of this rank alone afterwards.

@@ -10,7 +10,7 @@ from ..grid import Grid
 from ..tree import leaves, map_leaves
 from .batch import Microbatch
 from .checking import compare
-from .outputs import share
+from .outputs import Post
 
 
 def empties(microbatches: list[Microbatch]) -> int:
@@ -27,7 +27,7 @@ def supply(grid: Grid, microbatches: list[Microbatch]) -> list[Microbatch]:
     own = [leaf for leaf in leaves(microbatches) if isinstance(leaf, torch.Tensor)]
     compare(grid, str(len(own)), "calls the step with another number of tensors")
     first = grid.pipeline_ranks[0]
-    given = share([own] if grid.rank == first else None, first, grid.pipeline_group, grid.device)[0]
+    given = Post().share([own] if grid.rank == first else None, first, grid.pipeline_group, grid.device)[0]
     source = iter(given)
 
     def filled(leaf: Any) -> Any:

@@ -134,7 +134,9 @@ class OperationMode(TorchFunctionMode):
         self.enabled = True  # a mode of the user's may lie above ours, which then cannot be taken off the stack
 
     def __enter__(self) -> OperationMode:
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled
+        if self._stance is not None:
+            self._stance.__enter__()
+        elif "torch._dynamo" in sys.modules:  # else nothing is compiled
             self._stance = torch.compiler.set_stance("force_eager")
         super().__enter__()
         return self
@@ -142,8 +144,7 @@ class OperationMode(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         if self._stance is not None:
-            stance, self._stance = self._stance, None
-            stance.__exit__(None, None, None)
+            self._stance.__exit__(None, None, None)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..tree import leaves
 from .sideways import Place
 
 
@@ -103,6 +104,11 @@ class Event:
     seconds_forward: float = 0.0
     seconds_backward: float = 0.0
     saved_bytes: int = 0
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """Leaves of the result; to be asked when it is recorded."""
+        return tuple(leaves(self.result))
 
 
 @dataclass(frozen=True)

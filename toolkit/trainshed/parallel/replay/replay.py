@@ -145,6 +145,8 @@ class StageForward:
 
     def _compute(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls the function with real tensors in place of stand-ins."""
+        if not any(id(tensor) in self._ghosts for tensor in tensors((args, kwargs))):
+            return self._call(function, args, kwargs)
         return self._call(function, map_leaves(self._bind, args), map_leaves(self._bind, kwargs))
 
     def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -171,7 +173,7 @@ class StageForward:
         if not event.replicated and event.position >= self.last:
             raise Finished
         index, self._next = self._next, self._next + 1
-        places = self._places(event)
+        places = self._places(event) if event.left else []
         if event.replicated or event.position >= self.first:
             result = self._compute(function, args, kwargs)
             if event.draws:
@@ -264,7 +266,7 @@ class StageForward:
             self._tag(inputs[index], number)
             self._tag(real, number)
             self.values[number] = real  # the user may go on with the stand-in that this is the value of
-        slots, made = leaves(event.result), leaves(result)
+        slots, made = event.slots, leaves(result)
         if len(slots) != len(made):
             raise self._differs(f"the result of {event.name!r}", f"{len(slots)} values, now {len(made)}")
         for slot, leaf in zip(slots, made, strict=True):
@@ -315,7 +317,7 @@ class StageForward:
         return ghost
 
     def _tag(self, tensor: torch.Tensor, number: int) -> None:
-        if not isinstance(tensor, nn.Parameter):
+        if type(tensor) is torch.Tensor or not isinstance(tensor, nn.Parameter):
             tensor._trainshed = (self._token, number)  # type: ignore[attr-defined]
 
     def _number(self, tensor: torch.Tensor, name: str) -> int | None:
