@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from trainshed.parallel.engine.batch import digest  # noqa: E402
 from trainshed.parallel.errors import TraceMismatch  # noqa: E402
 from trainshed.parallel.record.subject import Subject  # noqa: E402
 from trainshed.parallel.record.trace import Trace  # noqa: E402
@@ -372,3 +373,79 @@ def test_a_change_in_place_after_the_model_reads_no_parameter() -> None:
     trace = Subject(model, scaled, holder.attach, (holder, torch.randn(3, 4))).record(["0", "1"])
     assert [event.parameters for event in trace.events if event.mutated] == [(), ()]
     assert len(trace.reached) == 4
+
+
+class Remembering(nn.Module):
+    """Makes a mask for each length once, and keeps it; or counts what it has seen in a buffer."""
+
+    def __init__(self, *, masks: bool = False, counts: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.masks, self.counts = masks, counts
+        self.made: dict[tuple[int], torch.Tensor] = {}
+        self.calls: list[tuple[int]] = []
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        self.calls.append((length,))
+        if self.masks and (length,) not in self.made:
+            self.made[(length,)] = torch.ones(length, 4).tril()
+        if self.counts:
+            self.seen.add_(1)
+        h = self.first(x)
+        return self.second(h * self.made[(length,)] if self.masks else h)
+
+
+def test_another_length_is_recorded_in_one_forward_if_it_does_the_same() -> None:
+    for model, forwards in ((Remembering(), 1), (Remembering(masks=True), 2), (Remembering(counts=True), 2)):
+        holder, trace = record(model, torch.randn(2, 3, 4), ["first", "second"])
+        assert len(model.calls) == 2
+        subject = Subject(model, step, holder.attach, (holder, torch.randn(2, 5, 4)))
+        other = subject.record(["first", "second"], [trace])
+        assert len(model.calls) == 2 + forwards
+        assert other.structure == trace.structure  # what was made once is in neither
+        assert other.fingerprint() == subject.record(["first", "second"]).fingerprint() != trace.fingerprint()
+        subject.record(["first", "second"], [trace])  # by now the mask is there
+        assert len(model.calls) == 2 + forwards + 2 + (2 if model.counts else 1)
+
+
+def test_a_batch_that_differs_in_one_bit_or_in_the_order_has_another_digest() -> None:
+    def made() -> list[Any]:
+        generator = torch.Generator().manual_seed(1)
+        whole = torch.randn(8, 3, generator=generator)
+        whole[5, 1] = float("nan")
+        ids = torch.randint(0, 9, (8, 2), generator=generator)
+        same = torch.arange(4)
+        kinds = [torch.tensor([True, False]), torch.ones(2, dtype=torch.bfloat16), torch.ones(1, 2) * 1j, torch.ones(3)[::2]]
+        return [((whole[n : n + 2], ids[n : n + 2], same), {"kinds": kinds}) for n in range(0, 8, 2)]
+
+    def change(what: Any) -> list[Any]:
+        batch = made()
+        what(batch)
+        return batch
+
+    def assign(microbatch: int, argument: int, at: Any, value: Any) -> Any:
+        def change_one(batch: list[Any]) -> None:
+            batch[microbatch][0][argument][at] = value
+
+        return change_one
+
+    ones = torch.tensor([1.0])
+    changes = [
+        assign(0, 0, (0, 0), torch.nextafter(made()[0][0][0][0, 0], ones)[0]),
+        assign(2, 0, (1, 1), 0.5),  # the NaN
+        assign(3, 1, (1, 1), 11),
+        assign(1, 2, 0, 1),
+        lambda batch: batch.reverse(),
+        lambda batch: batch[0][0][1].copy_(batch[0][0][1].flip(0)),
+        lambda batch: batch[1][1]["kinds"][0].logical_not_(),
+        lambda batch: batch[1][1]["kinds"][2].imag.add_(1),
+        lambda batch: batch[1][1]["kinds"].pop(),
+    ]
+    found = [digest(made()), *(digest(change(what)) for what in changes)]
+    assert digest(made()) == found[0] and len(set(found)) == len(found)
+    assert all(0 <= one < 2**62 for one in found)
+    conjugate = torch.tensor([1 + 2j])
+    assert digest([((conjugate.conj(),), {})]) == digest([((conjugate.conj().resolve_conj(),), {})])
+    assert digest([]) == digest([((torch.empty(0), "text"), {})])

@@ -18,7 +18,10 @@ import torch.distributed as dist
 import trainshed.parallel as pipe
 
 # Modules of this folder with cases, by what goes wrong in them.
-TOPICS = ("replicas", "routes", "optimizers", "absent", "sideways", "surroundings", "in_place", "failures", "amazon")
+TOPICS = (
+    *("replicas", "routes", "optimizers", "absent", "sideways", "surroundings", "in_place", "failures", "amazon"),
+    "results",
+)
 # What a case waits for at most; one that waits longer hangs.
 SECONDS = 60
 

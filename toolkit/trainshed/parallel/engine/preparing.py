@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from trainshed.contract.wire.pipeline import PipelineSettings
 from ..errors import PipelineError, PlanError
 from ..plan.plan_file import Plan
 from ..record.subject import Backward, Subject
+from ..record.trace import Trace
 from ..replay.gates import UnitGates
 from ..replay.route import Scout
 from .absent import Absent
@@ -109,6 +111,7 @@ class Preparation:
         self._bucket_bytes = bucket_bytes
         self._absent = Absent()
         self._shapes: dict[Any, Prepared] = {}
+        self._latest: deque[Trace] = deque(maxlen=8)
 
     def prepare(self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int) -> tuple[Prepared, list[int]]:
         """What a step needs, and the way of each microbatch. Collective where the shape of its inputs or a way is new.
@@ -183,10 +186,11 @@ class Preparation:
         if self.plan is None:
             raise PlanError("there is no plan")
         with self._absent.as_zeros():
-            trace = subject.record(self.plan.unit_names)
+            trace = subject.record(self.plan.unit_names, self._latest)
         if trace.atomic:
             name, reason = next(iter(trace.atomic.items()))
             raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
+        self._latest.append(trace)
         compare(self._grid, trace.fingerprint() + self._trained().hex(), "recorded another forward", _ONE_ORDER)
         # The plan is that of the first replica's microbatch; another one's may call a module more or less often.
         shape = cut(trace, self.plan, exact=first and self._grid.place.replica == 0)

@@ -51,7 +51,7 @@ class Costs:
 # What our own code and torch's schedule take of a core for one microbatch of a stage, seconds forward and backward.
 OVERHEAD = (2e-4, 1e-4)
 # Messages that follow the last backward and bring the step's results to all ranks.
-LAST_MESSAGES = 3
+LAST_MESSAGES = 1
 
 
 @dataclass(frozen=True)

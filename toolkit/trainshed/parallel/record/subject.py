@@ -47,20 +47,23 @@ class Subject:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: tuple[int, int] | None = None
 
-    def record(self, units: Iterable[str]) -> Trace:
+    def record(self, units: Iterable[str], known: Iterable[Trace] = ()) -> Trace:
         """Records the forward with these units.
 
         It runs once before, and that does not count: what a forward makes once and keeps (a mask, a table of angles) would
-        not happen again in the real forwards.
+        not happen again in the real forwards. Once is enough where the first time is like a known record.
+
+        Args:
+            known: records for inputs of other shapes.
         """
         with self.untouched():
-            return self._recorded(frozenset(units), again=True)
+            return self._recorded(frozenset(units), known, again=True)
 
     def passes(self, units: Iterable[str], kind: Callable[[Trace], Recorder], count: int) -> list[Trace]:
         """Records a forward that has run before, then `count` times more with a kind of recorder that is given the first
         record; the first record alone if parts of the forward must not be opened."""
         with self.untouched():
-            trace = self._recorded(frozenset(units), again=False)
+            trace = self._recorded(frozenset(units), (), again=False)
             if trace.atomic:
                 return [trace]
             others = []
@@ -69,10 +72,12 @@ class Subject:
                     others.append(self._record_once(kind(trace)))
             return [trace, *others]
 
-    def _recorded(self, units: frozenset[str], *, again: bool) -> Trace:
+    def _recorded(self, units: frozenset[str], known: Iterable[Trace], *, again: bool) -> Trace:
         """Records once, and `again` or if buffers change a second time, when it is known which ones do."""
         trace = self._record_once(Recorder(self.root, units, self.device))
         if trace.atomic or not (again or trace.buffers):
+            return trace
+        if not trace.buffers and any(trace.structure == other.structure for other in known):
             return trace
         with self.untouched():
             return self._record_once(Recorder(self.root, units, self.device, frozenset(trace.buffers)))

@@ -178,6 +178,20 @@ class Trace:
         """Whether autograd functions are used between the units."""
         return any(event.name.endswith(".apply") for event in self.events if not event.is_unit)
 
+    @cached_property
+    def structure(self) -> tuple[Any, ...]:
+        """What records of one forward have in common for inputs of other shapes; to be asked when it is recorded."""
+        events = [
+            (
+                *(e.name, e.position, e.replicated, e.inputs, e.mutated, e.parameters, e.random, e.draws, e.changes),
+                *(slot.kind for slot in e.slots),
+                *(place for place, _ in e.left),
+            )
+            for e in self.events
+        ]
+        facts = (self.no_cut, self.free_from, self.decided_from, self.reached, self.asks, self.draws)
+        return (self.units, events, self.calls, facts, self.counters, self.buffers, self.mutates_inputs)
+
     def boundary(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values that cross from the stage before position `cut` to the one that starts there."""
         return tuple(
