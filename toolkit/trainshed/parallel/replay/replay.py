@@ -143,9 +143,16 @@ class StageForward:
 
     # Events ----------------------------------------------------------------------------------------------------------
 
-    def _compute(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Calls the function with real tensors in place of stand-ins."""
-        if not any(id(tensor) in self._ghosts for tensor in tensors((args, kwargs))):
+    def _compute(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, inputs: list[torch.Tensor] | None = None
+    ) -> Any:
+        """Calls the function with real tensors in place of stand-ins.
+
+        Args:
+            inputs: the tensors among the arguments, if they are known.
+        """
+        given = tensors((args, kwargs)) if inputs is None else inputs
+        if not any(id(tensor) in self._ghosts for tensor in given):
             return self._call(function, args, kwargs)
         return self._call(function, map_leaves(self._bind, args), map_leaves(self._bind, kwargs))
 
@@ -175,7 +182,7 @@ class StageForward:
         index, self._next = self._next, self._next + 1
         places = self._places(event) if event.left else []
         if event.replicated or event.position >= self.first:
-            result = self._compute(function, args, kwargs)
+            result = self._compute(function, args, kwargs, inputs)
             if event.draws:
                 self.rolled[index] = dice.get_state()
             self._mark(event, result, given, inputs)
