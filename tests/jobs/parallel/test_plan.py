@@ -176,7 +176,7 @@ class Probe(nn.Module):
 
 def test_measuring_a_layer_costs_the_same_however_many_come_before() -> None:
     layers = nn.Sequential(*[Probe() for _ in range(40)])
-    make_plan(subject(layers, torch.randn(2, 8)), Wish(ranks=2))
+    make_plan(subject(layers, torch.randn(2, 8)), Wish(ranks=2, atomic=tuple(map(str, range(40)))))
     assert min(layers[39].seen) == min(layers[2].seen) < max(layers[2].seen) < max(layers[39].seen)
 
 
