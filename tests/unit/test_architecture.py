@@ -24,16 +24,16 @@ SOURCE = ROOT / "toolkit"
 PACKAGE = SOURCE / "trainshed"
 
 # Inside the user's process: each wing knows itself and the ground floor.
-WINGS = ("checkpoint", "parallel", "compiler", "autopatch", "compat")
+WINGS = ("checkpoint", "parallel", "compiler", "autopatch", "compat", "metrics")
 GROUND = {"base", "contract"}
 MAY_KNOW: dict[str, set[str]] = {
     "base": set(),
     "contract": {"base"},
     "machine": GROUND,
-    "container": {"base", "contract", "machine"},
-    "runner": {"base", "contract", "machine"},  # the container by its command alone
+    "container": {*GROUND, "machine", "metrics"},
+    "runner": {*GROUND, "machine", "metrics"},  # the container by its command alone
     # Each command loads its own part.
-    "cli": {"base", "contract", "machine", "runner", "container", "checkpoint", "parallel"},
+    "cli": {*GROUND, "machine", "runner", "container", "checkpoint", "parallel", "metrics"},
     "__main__": {"cli"},
     **{wing: GROUND for wing in WINGS},
     "parallel": {*GROUND, "checkpoint"},  # its checkpoints go through the same engine
@@ -42,7 +42,7 @@ MAY_KNOW: dict[str, set[str]] = {
 # The runner's rooms, each of which knows those before it.
 RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
-LIGHT = ("base", "contract", "machine", "container", "runner", "cli")
+LIGHT = ("base", "contract", "machine", "metrics", "container", "runner", "cli")
 CORE_PACKAGES = {"psutil", "yaml"}  # what installing trainshed brings along
 NEVER_AT_START = {
     *("torch", "numpy", "boto3", "botocore", "transformers", "accelerate", "yaml", "psutil"),

@@ -39,6 +39,7 @@ def test_an_unknown_flag_is_refused_in_one_line(command: str, capsys: pytest.Cap
         "checkpoints": ["list", "folder"],
         "compare": ["a", "b"],
         "export": ["sagemaker"],
+        "metrics": ["show"],
         "rm": ["run"],
     }
     words = ["--colour"] if command == "plan" else [*needed.get(command, []), "--colour"]

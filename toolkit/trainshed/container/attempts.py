@@ -13,6 +13,7 @@ from trainshed.machine.signals import Interrupted, stop_raises
 
 from . import launchers
 from .hangs.hang_watch import HangWatch, stops_on_hang
+from .metrics_watch import MetricsWatch
 from .notices import Notices
 from .restarts import Restarts
 from .supervisor.loop import run
@@ -140,6 +141,7 @@ class Attempts:
                     self._notices,
                     self._roster,
                     hangs,
+                    MetricsWatch(job, self._voice.say),
                     *launchers.watchers(plan, self._roster, self._voice.say),
                 ],
                 spared=(uploads.pid,) if uploads else (),

@@ -85,3 +85,8 @@ class Paths(Record):
     def metrics(self) -> str:
         """`SAGEMAKER_METRICS_DIRECTORY`: JSON lines, one file for each process."""
         return f"{self.output}/metrics/sagemaker"
+
+    @property
+    def scraped_metrics(self) -> str:
+        """What `train` finds in the ranks' output, in the same form; apart, since the platform searches the log itself."""
+        return f"{self.output}/metrics/trainshed"

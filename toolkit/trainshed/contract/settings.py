@@ -13,6 +13,7 @@ from trainshed.base.record import Record
 
 from .hyperparameters import ARGV_STYLES, decode_value
 from .wire.compile_plan import BACKENDS, MODES, SWITCHES
+from .wire.metric_lines import FORMATS
 from .wire.variables import PREFIX, TABLE, of_setting
 
 TYPE_CHECKING = False
@@ -56,6 +57,8 @@ class Settings(Record):
         wait for something outside.
     stacks: `off` starts the script's Python without the hook that reports its stacks (docs/hangs.md).
     bind: CPUs of each rank: all of them, an equal share of the cores, or those near its GPU.
+    metrics: which program's metrics are searched for in the log besides the job's own definitions and `metric ...` lines
+        (docs/metrics.md); `auto` knows them by their looks.
     compiler: which compiler the training steps go through (docs/compiler.md); by default as the platform's flags say.
     compiler_mode: torch.compile's mode.
     compiler_regional: `on` compiles the repeated block of a model once, `off` the model as a whole, `auto` looks for such
@@ -86,6 +89,7 @@ class Settings(Record):
     on_hang: str = ""
     stacks: str = "on"
     bind: str = "none"
+    metrics: str = "auto"
     compiler: str = ""
     compiler_mode: str = "default"
     compiler_regional: str = "auto"
@@ -104,6 +108,7 @@ CHOICES = {
     "on_hang": ("stop", "continue"),
     "stacks": ("on", "off"),
     "bind": ("none", "cores", "numa"),
+    "metrics": FORMATS,
     "compiler": BACKENDS,
     "compiler_mode": MODES,
     "compiler_regional": SWITCHES,

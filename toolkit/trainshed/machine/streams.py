@@ -12,6 +12,10 @@ import time
 
 from trainshed.base.secrets import mask_bytes
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20  # a longer one is passed on in pieces of this size
 TAIL_BYTES = 1 << 16  # of each stream, kept for the failure report
@@ -209,6 +213,7 @@ class Stream:
         self.tail_cut = False
         self.traceback_at: float | None = None
         self.open = True
+        self.listener: Callable[[bytes], None] | None = None  # gets whole lines as they are, without the tag
         self.last_frame = 0.0
         self.heard = 0.0
 
@@ -260,6 +265,8 @@ class Stream:
             frame = done.rpartition(b"\r")[2]
             if frame.strip():
                 self.last_frame = now
+                if self.listener:
+                    self.listener(frame + b"\n")
                 self._show(frame + b"\n")
         return rest
 
@@ -269,6 +276,8 @@ class Stream:
             raw = mask_bytes(raw, self.hidden)
         self.log.write(raw)
         lines = raw + end if end else raw
+        if self.listener:
+            self.listener(lines)
         if b"\r" in lines:
             lines = b"\n".join(_last_frame(line) for line in lines.split(b"\n"))
         self._show(lines)

@@ -17,7 +17,7 @@ def test_first_and_last_values_of_every_metric_are_kept() -> None:
         "loss": (0.9, 0.25, 3),
         "accuracy": (0.0, 0.2, 3),
     }
-    assert metrics.last_line == "loss=0.25 accuracy=0.2 step=2 epoch=1"
+    assert metrics.now() == ["step 2", "epoch 1", "loss 0.25"]
 
 
 @pytest.mark.parametrize("prefix", ["", "[algo-1:0] ", "[algo-2] [rank1] "])
@@ -57,5 +57,13 @@ def test_a_job_defines_metrics_of_its_own(text: str, value: float) -> None:
 def test_a_regular_expression_that_finds_no_number_is_remembered() -> None:
     metrics = Metrics.of([("loss", r"loss=(\w+)")])
     metrics.scan(b"loss=low\n")
-    assert metrics.unreadable == {"loss": "low"}
+    metrics.finish()
+    (remark,) = metrics.remarks
+    assert "metric 'loss': its regular expression captures 'low', which is not a number: loss=low" in remark
+    assert not metrics.series
+
+
+def test_what_train_itself_says_holds_no_metrics() -> None:
+    metrics = Metrics()
+    metrics.scan(b"[algo-1] trainshed: warning: metric 'a' has not matched {'loss': 0.5, 'epoch': 1.0}\n")
     assert not metrics.series

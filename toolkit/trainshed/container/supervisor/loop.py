@@ -66,7 +66,8 @@ def run(
         make_room(len(plan.processes))
         return _Loop(SupervisedRun(plan, say, watchers), signals, spared).to_the_end(started)
     except BaseException:  # nothing of a run that breaks off is left, either
-        kill(pid for pid in descendants() if pid not in spared)
+        own = {*spared, *(pid for watcher in watchers for pid in watcher.own_processes())}
+        kill(pid for pid in descendants() if pid not in own)
         raise
     finally:
         for watcher in watchers:
@@ -108,7 +109,8 @@ class _Loop:
                 self._handle_deadline()
             self._wait(FOREVER)
             return True
-        left = [pid for pid in descendants() if pid not in self.spared]
+        own = {*self.spared, *(pid for watcher in self.watchers for pid in watcher.own_processes())}
+        left = [pid for pid in descendants() if pid not in own]
         if not left:
             self.state.finish()
             return False

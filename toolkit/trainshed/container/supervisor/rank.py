@@ -10,6 +10,12 @@ from trainshed.machine.streams import Console, LogFile, Stream
 from .launch_plan import ProcessResult, ProcessSpec
 from .spawn import spawn
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .watcher import Watcher
+
 
 class Rank:
     """A rank or a helper.
@@ -34,6 +40,16 @@ class Rank:
         self.ended = 0.0
         self.stopped = False
         self.dismissed = False
+
+    def tell(self, listeners: Sequence[Watcher]) -> None:
+        """Lets watchers know what it prints from now on."""
+
+        def printed(lines: bytes) -> None:
+            for listener in listeners:
+                listener.printed(self, lines)
+
+        if listeners:
+            self.out.listener = self.err.listener = printed
 
     @property
     def alive(self) -> bool:

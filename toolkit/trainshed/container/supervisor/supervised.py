@@ -11,12 +11,13 @@ from .launch_plan import LaunchPlan, Outcome, ProcessSpec, StartError
 from .output import Output
 from .rank import Rank, send
 from .stopping import Stopping
+from .watcher import Watcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .watcher import Process, Watcher
+    from .watcher import Process
 
 
 class SupervisedRun:
@@ -44,6 +45,7 @@ class SupervisedRun:
     def start(self, spec: ProcessSpec) -> Rank:
         """Starts a process. Raises StartError."""
         rank = Rank(spec, self.output.out, self.output.err)
+        rank.tell([watcher for watcher in self.watchers if type(watcher).printed is not Watcher.printed])
         self.ranks.append(rank)
         self.output.add(rank)
         return rank

@@ -97,10 +97,17 @@ class Watcher:
         """Whether more processes may come, so that the run is not over when none is alive."""
         return False
 
+    def own_processes(self) -> tuple[int, ...]:
+        """PIDs of processes that it has started for itself: they are none of the run's, and live on when it is over."""
+        return ()
+
     def run_over(self) -> None:
         """The run is over, however it ended. Called once a run."""
 
     # --- what happens in the run ---
+
+    def printed(self, rank: Process, lines: bytes) -> None:
+        """A process has printed whole lines, in which the job's secrets are masked. Called for each block: be quick."""
 
     def signalled(self, number: int, grace: float) -> None:
         """`train` was sent a signal that it passes on to the ranks; called before it does.

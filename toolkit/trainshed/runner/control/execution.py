@@ -103,7 +103,7 @@ class Execution:
         self.environ = environ
         self.again = again
         self.started = started
-        self.metrics = Metrics.of(job.metric_definitions)
+        self.metrics = Metrics.of(job.metric_definitions, str(job.hyperparameters.get("trainshed_metrics") or "auto"))
         self.attempts_before = 0  # by earlier runners
 
     def run_to_the_end(self) -> Finished:
@@ -221,6 +221,7 @@ class Execution:
             if verdict.status == "Completed":
                 verdict = _could_not_run(error)
         seconds = {"placing": placed, **phases_of(run.hosts), "collecting": time.monotonic() - began}
+        metrics.finish()
         self.status.ended(verdict, ending, metrics, model, archives or ())
         if self.status.problem:
             screen.say(f"warning: {self.status.problem}")

@@ -98,14 +98,7 @@ def _metrics(metrics: Metrics) -> list[tuple[str, str]]:
         rows.append(("" if number else "metrics", text))
     if len(names) > MOST_METRICS:
         rows.append(("", f"and {len(names) - MOST_METRICS} more in status.json"))
-    for name, text in metrics.unreadable.items():
-        rows.append(("warning", f"metric {name!r}: its regular expression matched {text!r}, which is not a number"))
-    for name in metrics.slow:
-        rows.append(("warning", f"metric {name!r}: its regular expression took seconds on one line and was dropped"))
-    for name, _ in metrics.definitions:
-        if name not in metrics.series and name not in metrics.unreadable:
-            rows.append(("warning", f"metric {name!r}: its regular expression matched no line"))
-    return rows
+    return rows + [("warning", remark) for remark in metrics.remarks]
 
 
 def _checkpoints(run: Run) -> list[tuple[str, str]]:

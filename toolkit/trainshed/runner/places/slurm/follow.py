@@ -143,7 +143,7 @@ class Follower:
                 self.screen.flush()
             if last and (lines := tail.rest()):
                 self.screen.lines(lines, error=tail.error)
-        self.screen.status(f"{self.state.state.lower()} · {self.metrics.last_line}")
+        self.screen.status(" · ".join([self.state.state.lower(), *self.metrics.now()]))
         self.screen.flush()
 
     def _late_lines(self, tails: list[Tail]) -> None:

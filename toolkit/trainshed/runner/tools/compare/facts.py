@@ -1,25 +1,24 @@
-"""What a run tells of itself: its records (`train` writes one on each host) and the metrics in the first host's log."""
+"""What a run tells of itself: its records (`train` writes one on each host) and its metrics."""
 
 from __future__ import annotations
 
-import ast
 import glob
 import json
 import math
 import os
-import re
 from typing import Any
 
 from trainshed.base.errors import TrainshedError, shorten
 from trainshed.base.numerals import whole
 from trainshed.base.record import Record
-from trainshed.runner.files.metrics import LOG_PREFIX
+from trainshed.metrics.points import Point
+from trainshed.metrics.scraper import Scraper, scan_file
+from trainshed.metrics.series import Series, read_series, series_of
 from trainshed.runner.state.records import in_shape
 
 LARGEST = 64 << 20  # bytes of a record or of a log's end that are read
 LOSSES = ("train_loss", "loss", "training_loss")
 RATES = ("examples_per_second", "samples_per_second", "train_samples_per_second", "tokens_per_second")
-_PAIR = re.compile(r"([A-Za-z_][\w./:-]*)=(\S+)")
 
 
 class Facts(Record):
@@ -67,7 +66,7 @@ def read_run(path: str) -> Facts:
     records.sort(key=lambda item: item[0].get("cluster", {}).get("rank", 0))
     first, first_path = records[0]
     everything = [record for record, _ in records]
-    losses, rate = _metrics(_log_beside(first_path))
+    losses, rate = _metrics(first_path)
     seconds = [record["seconds"] for record in everything if isinstance(record.get("seconds"), (int, float))]
     hosts = len(first.get("cluster", {}).get("hosts") or records)
     compiler = first.get("compiler") or {}
@@ -117,49 +116,28 @@ def _log_beside(record: str) -> str:
     return min(logs, key=lambda path: _as_number(path.rpartition(".rank")[2].removesuffix(".log")), default="")
 
 
-def _metrics(path: str) -> tuple[list[tuple[float, float]], tuple[str, float] | None]:
-    """(step, loss) pairs and the throughput: from `metric ...` lines, and from the Trainer's dictionaries."""
-    losses: dict[str, list[tuple[float, float]]] = {}
-    rates: dict[str, float] = {}
-    for values in _lines(path):
-        for name, value in values.items():
-            if name in LOSSES:
-                series = losses.setdefault(name, [])
-                series.append((values.get("step", float(len(series) + 1)), value))
-            elif name in RATES:
-                rates[name] = value
-    series = next((losses[name] for name in LOSSES if len(losses.get(name, ())) > 1), [])
-    return series, next(((name, rates[name]) for name in RATES if name in rates), None)
+def _metrics(record: str) -> tuple[list[tuple[float, float]], tuple[str, float] | None]:
+    """(step, loss) pairs and the throughput: from the run's files of metrics, else from the log beside the record."""
+    output = os.path.dirname(os.path.dirname(os.path.dirname(record)))
+    series = read_series(*(f"{output}/metrics/{name}" for name in ("trainshed", "sagemaker")))
+    if not series:
+        series = series_of([_logged(_log_beside(record))])
+    named = [series[name] for name in LOSSES if name in series and len(series[name].points) > 1]
+    losses = [] if not named else list(zip(map(float, named[0].steps()), _values(named[0]), strict=True))
+    rates = [(name, _values(series[name])) for name in RATES if name in series]
+    return [(step, value) for step, value in losses if math.isfinite(value)], next(
+        ((name, values[-1]) for name, values in rates if math.isfinite(values[-1])), None
+    )
 
 
-def _lines(path: str) -> list[dict[str, float]]:
+def _values(series: Series) -> list[float]:
+    return [point.value for point in series.points]
+
+
+def _logged(path: str) -> list[Point]:
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - LARGEST))
-            text = file.read(LARGEST).decode("utf-8", "replace")
+            return list(scan_file(Scraper(), [file.read(LARGEST)], 0.0))
     except OSError:
         return []
-    found = []
-    for line in text.splitlines():
-        if line.startswith(LOG_PREFIX):
-            found.append(_numbers(dict(_PAIR.findall(line))))
-        elif line.startswith("{'") and line.endswith("}"):  # what transformers' Trainer prints
-            try:
-                value = ast.literal_eval(line)
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
-                continue
-            if isinstance(value, dict):
-                found.append(_numbers(value))
-    return found
-
-
-def _numbers(values: dict[str, Any]) -> dict[str, float]:
-    found = {}
-    for name, value in values.items():
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            continue
-        if math.isfinite(number):
-            found[str(name)] = number
-    return found

@@ -1,0 +1,140 @@
+"""`trainshed metrics`: the metrics of a run, and what a log would give."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from argparse import Namespace
+
+from trainshed.base.errors import EXIT_SUCCESS, EXIT_USER, TrainshedError, visible
+from trainshed.contract.wire.metric_lines import FORMATS
+
+from .parser import RUN_HELP, Parser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainshed.metrics.series import Series
+
+BLOCK = 1 << 20
+
+
+def add_arguments(parser: Parser) -> None:
+    """The command line."""
+    parser.description = "Shows the metrics of a run, or tries on a log what a job would find in it (docs/metrics.md)."
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    show = commands.add_parser("show", help="the metrics of a run", usage="trainshed metrics show [RUN] [options]")
+    show.add_argument("run", nargs="?", default="", help=RUN_HELP)
+    show.add_argument("--csv", action="store_true", help="every value: name,rank,step,epoch,time,value")
+    test = commands.add_parser(
+        "test", help="what a job finds in a log; status 1 where a definition does not fit",
+        usage="trainshed metrics test LOG [options]",
+    )  # fmt: skip
+    test.add_argument("log", help="a file, or `-` for standard input")
+    test.add_argument(
+        "--definitions", default="", metavar="FILE",
+        help="a job file, or definitions as in metric-definition-regex.json: a list of Name and Regex, or an object",
+    )  # fmt: skip
+    test.add_argument(
+        "--regex", action="append", default=[], metavar="NAME=REGEX", help="one more definition; may be given several times"
+    )
+    test.add_argument("--format", choices=FORMATS, default="auto", help="formats to look for besides (default: auto)")
+
+
+def run(options: Namespace) -> int:
+    """Prints metrics; returns the exit status. Raises TrainshedError."""
+    return _show(options) if options.command == "show" else _test(options)
+
+
+def _show(options: Namespace) -> int:
+    from trainshed.metrics.series import read_series
+    from trainshed.runner.state.stored import find
+
+    stored = find(options.run, os.environ)
+    folder = glob.escape(stored.folder)
+    places = [*glob.glob(f"{folder}/output/metrics/*"), *glob.glob(f"{folder}/*/output/metrics/*")]
+    series = read_series(*sorted(places))
+    if not options.csv:
+        if not series:
+            print(f"{stored.name} has no metrics (yet); docs/metrics.md says where they come from")
+        _table(series)
+        return EXIT_SUCCESS
+    import csv
+
+    out = csv.writer(sys.stdout)
+    out.writerow(("name", "rank", "step", "epoch", "time", "value"))
+    for one in series.values():
+        out.writerows((one.name, point.rank, point.step, point.epoch, point.time, point.value) for point in one.points)
+    return EXIT_SUCCESS
+
+
+def _test(options: Namespace) -> int:
+    import time
+
+    from trainshed.metrics.scraper import Scraper, scan_file
+    from trainshed.metrics.series import series_of
+
+    scraper = Scraper(_definitions(options), options.format)
+    series = series_of([list(scan_file(scraper, _blocks(options.log), time.time()))])
+    remarks = scraper.finish()
+    if not series:
+        print("no metrics found")
+    _table(series)
+    for remark in remarks:
+        print(visible(f"warning: {remark}"))
+    return EXIT_USER if remarks else EXIT_SUCCESS
+
+
+def _table(series: dict[str, Series]) -> None:
+    rows = [["metric", "values", "first", "last", "least", "most"]]
+    for one in series.values():
+        values = [point.value for point in one.points]
+        numbers = (values[0], values[-1], min(values), max(values))
+        rows.append([one.name, str(len(values)), *(f"{value:.6g}" for value in numbers)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if series else []:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        print(visible("  ".join(cells)))
+
+
+def _definitions(options: Namespace) -> list[tuple[str, str]]:
+    definitions = _defined(options.definitions) if options.definitions else []
+    for text in options.regex:
+        name, equals, regex = text.partition("=")
+        if not (name and equals and regex):
+            raise TrainshedError(f"--regex {text!r} is not NAME=REGEX")
+        definitions.append((name, regex))
+    return definitions
+
+
+def _defined(path: str) -> list[tuple[str, str]]:
+    """The definitions in a file."""
+    import yaml
+
+    try:
+        with open(path) as file:
+            found = yaml.safe_load(file)
+        if isinstance(found, dict) and ("metric_definitions" in found or "MetricDefinitions" in found):
+            found = found.get("metric_definitions") or found.get("MetricDefinitions")
+        pairs = list(found.items() if isinstance(found, dict) else [(one["Name"], one["Regex"]) for one in found])
+        if not all(isinstance(text, str) for pair in pairs for text in pair):
+            raise TypeError("a name or a regular expression is not a text")
+    except OSError as error:
+        raise TrainshedError(f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TrainshedError(
+            f"{path} holds no metric definitions: {type(error).__name__}: {error}",
+            hint="a job file with metric_definitions, a list of Name and Regex, or names with regular expressions",
+        ) from error
+    return pairs
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    try:
+        with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
+            while block := file.read(BLOCK):
+                yield block
+    except OSError as error:
+        raise TrainshedError(f"{path} cannot be read: {error.strerror}") from error

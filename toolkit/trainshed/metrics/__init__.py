@@ -1,0 +1,26 @@
+"""Metrics of a training: write them, read them.
+
+    from trainshed import metrics
+    metrics.log(loss=0.25, step=10)
+
+Imports nothing heavy; any process of a job may use it.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .writing import Writer
+
+    log = Writer().log
+
+__all__ = ["log"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "log":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .writing import Writer
+
+    globals()[name] = Writer().log
+    return globals()[name]

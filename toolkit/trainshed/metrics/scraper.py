@@ -1,0 +1,221 @@
+"""Picks metrics out of a log as it goes by: the job's own regular expressions, and what common programs print.
+
+What a definition's regular expression captures is not taken on trust (`capture.py`): a number that it cuts off is completed,
+and said. A definition that never matches is told at the end, with the line that it was probably meant for.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+
+from trainshed.base.errors import shorten
+from trainshed.base.patterns import compiled
+from trainshed.contract.wire.metric_lines import SIGNS
+
+from . import formats
+from .capture import nearest, number_in, suggestion, words_of
+from .points import Point, at, finite
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+LONGEST_SEARCH = 0.5  # seconds of CPU time for the definitions on one block of lines: a thousand times what they need
+LONGEST_LINE = 16_384  # characters that are searched; what is longer holds no metrics
+PATIENCE = 200  # lines after which a definition that has matched none is said to
+
+
+class _TooSlow(Exception):
+    """A regular expression takes too long."""
+
+
+def _too_slow(_signal: int, _frame: object) -> None:
+    raise _TooSlow
+
+
+class Scraper:
+    """Searches the lines of all ranks of a log.
+
+    Args:
+        definitions: (name, regular expression); the first group is the number.
+        format: which formats are searched for besides, one of `metric_lines.FORMATS`.
+
+    places: where the last metric was measured, by names of `points.PLACES`.
+    """
+
+    def __init__(self, definitions: Iterable[tuple[str, str]] = (), format: str = "auto") -> None:
+        self.places: dict[str, str | float] = {}
+        self._remarks: list[str] = []
+        self._remarked: set[str] = set()
+        self._format = format
+        self._formats: dict[int | None, tuple[formats.Signed, ...]] = {}
+        self._definitions: dict[str, re.Pattern[str]] = {}
+        self._words: dict[str, tuple[str, ...]] = {}  # what lines have that a definition is meant for
+        self._unmatched: dict[str, str] = {}  # name -> the nearest line so far
+        self._searching = ""
+        self._lines = 0
+        self._told_unmatched = False
+        for name, regex in definitions:
+            self._define(name, regex)
+
+    def scan(self, block: bytes, time: float, rank: int | None = None) -> list[Point]:
+        """What whole lines hold.
+
+        Args:
+            block: lines as they were printed, each with its newline.
+            time: seconds since 1970, for the points.
+            rank: who printed them, None where the lines may say it themselves.
+        """
+        points: list[Point] = []
+        if not self._definitions and not any(sign in block for sign in SIGNS):
+            return points
+        lines = block.decode("utf-8", "replace").splitlines()
+        self._lines += len(lines)
+        if not self._definitions:
+            for line in lines:
+                self._formatted(line, time, rank, points, frozenset())
+            return points
+        self._defined(lines, time, rank, points)
+        if self._lines >= PATIENCE and not self._told_unmatched:
+            self._tell_unmatched()
+        return points
+
+    def remarks(self) -> list[str]:
+        """What a person must know, each once: lines that begin with the metric's name."""
+        taken, self._remarks = self._remarks, []
+        return taken
+
+    def finish(self) -> list[str]:
+        """The remarks at the end of the log: also about definitions that no line matched."""
+        self._tell_unmatched()
+        return self.remarks()
+
+    # --- the job's definitions ---
+
+    def _define(self, name: str, regex: str) -> None:
+        try:
+            pattern = compiled(regex)
+        except (re.error, RecursionError, OverflowError) as error:
+            self._remark(name, f"Python cannot compile its regular expression: {error}")
+            return
+        if not pattern.groups:
+            self._remark(name, "its regular expression has no group; put the number into (...)")
+            return
+        self._definitions[name] = pattern
+        self._words[name] = words_of(name, pattern)
+        self._unmatched[name] = ""
+
+    def _defined(self, lines: list[str], time: float, rank: int | None, points: list[Point]) -> None:
+        """Searches lines for everything; a definition that takes too long is dropped, and its line given up."""
+        rest = iter(lines)
+        while True:
+            try:
+                with _Alarm():
+                    for line in rest:
+                        self._line(line[:LONGEST_LINE], time, rank, points)
+                return
+            except _TooSlow:
+                name = self._searching
+                self._definitions.pop(name, None)
+                self._unmatched.pop(name, None)
+                self._remark(name, "its regular expression took seconds on one line and was dropped")
+
+    def _line(self, line: str, time: float, rank: int | None, points: list[Point]) -> None:
+        values: list[tuple[str, float]] = []
+        for name, pattern in self._definitions.items():
+            self._searching = name
+            match = pattern.search(line)
+            if match is None:
+                if self._unmatched.get(name) == "" and nearest(self._words[name], line):
+                    self._unmatched[name] = line
+                continue
+            self._unmatched.pop(name, None)
+            value, why = number_in(match)
+            if why:
+                self._remark(name, why, suggestion(self._words[name], line))
+            if value is not None:
+                values.append((name, value))
+        self._searching = ""
+        own = len(points)
+        places = self._formatted(line, time, rank, points, frozenset(name for name, _ in values))
+        if values:
+            points[own:own] = at(values, _places(line) if places is None else places, time, rank)
+
+    def _tell_unmatched(self) -> None:
+        self._told_unmatched = True
+        for name, line in self._unmatched.items():
+            if not line:
+                self._remark(name, "its regular expression has matched no line")
+            else:
+                said = f"its regular expression has not matched this line: {shorten(formats.plain(line), 120)}"
+                self._remark(name, said, suggestion(self._words[name], line))
+        self._unmatched = {}
+
+    def _remark(self, name: str, what: str, advice: str = "") -> None:
+        """Notes what is wrong with a definition, once for each."""
+        if name not in self._remarked:
+            self._remarked.add(name)
+            text = f"metric {name!r}: {what}"
+            self._remarks.append(f"{text}; this one would match: {advice}" if advice else text)
+
+    # --- common formats ---
+
+    def _formatted(
+        self, line: str, time: float, rank: int | None, points: list[Point], but: frozenset[str]
+    ) -> dict[str, str | float] | None:
+        """Adds what the first format that fits finds, without metrics that a definition has found in this line.
+
+        Returns:
+            Where it was measured; None where no format fits.
+        """
+        if rank not in self._formats:
+            self._formats[rank] = formats.chosen(self._format)
+        text = ""
+        for signs, format in self._formats[rank]:
+            if not any(sign in line for sign in signs):
+                continue
+            text = text or formats.plain(line[:LONGEST_LINE])
+            found = format(text)
+            if found is None:
+                continue
+            values, places = found
+            if places:
+                self.places = places
+            points += at([item for item in values if item[0] not in but], places, time, rank)
+            return places
+        return None
+
+
+def _places(line: str) -> dict[str, str | float]:
+    """Step and epoch in a line of no known format."""
+    found = formats.kv(line) if "poch" in line or "step" in line.lower() else None
+    return {name: value for name, value in found[1].items() if finite(value) is not None} if found else {}
+
+
+class _Alarm:
+    """In the block, CPU time is limited: there are expressions that take longer than the universe. Main thread only."""
+
+    def __enter__(self) -> None:
+        self._main = threading.current_thread() is threading.main_thread()
+        if self._main:
+            self._before = signal.signal(signal.SIGVTALRM, _too_slow)
+            signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_SEARCH)
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, self._before if self._before is not None else signal.SIG_DFL)
+
+
+def scan_file(scraper: Scraper, blocks: Iterable[bytes], time: float) -> Iterator[Point]:
+    """All points of a log that is read in blocks of any size."""
+    pending = b""
+    for block in blocks:
+        data = pending + block
+        cut = data.rfind(b"\n") + 1
+        pending = data[cut:]
+        yield from scraper.scan(data[:cut], time)
+    if pending:
+        yield from scraper.scan(pending + b"\n", time)

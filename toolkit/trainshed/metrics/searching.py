@@ -1,0 +1,94 @@
+"""The process beside a job that searches its log for metrics, so that the log itself never waits for a regular expression.
+
+    python -m trainshed.metrics.searching FOLDER
+
+Standard input begins with a line of JSON (`definitions`, pairs of name and regular expression, and `format`); then follow
+blocks of whole lines, each after a line `RANK BYTES` (RANK is `-` where the lines have none). Points go to a file in FOLDER,
+one JSON object a line; remarks for people to standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from trainshed.base.errors import one_line
+
+from .points import line_of
+from .scraper import Scraper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from .points import Point
+
+
+def frame(rank: int | None, block: bytes) -> bytes:
+    """A block of lines as this process reads it."""
+    return b"%s %d\n%s" % (b"-" if rank is None else b"%d" % rank, len(block), block)
+
+
+def head(definitions: list[tuple[str, str]], format: str) -> bytes:
+    """The first line that this process reads."""
+    return json.dumps({"definitions": definitions, "format": format}).encode() + b"\n"
+
+
+class _Out:
+    """The file of points, made with the first one. A full disk costs points and is said; it never ends the search."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = f"{folder}/log-{time.time_ns() // 1_000_000}-{os.getpid()}.json"
+        self._fd = -1
+        self._said = False
+
+    def write(self, points: list[Point]) -> None:
+        """Appends them."""
+        try:
+            if self._fd < 0:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            view = memoryview("".join(map(line_of, points)).encode())
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            if not self._said:
+                self._said = True
+                _say(f"metrics cannot be written to {self._path}: {error.strerror}")
+
+
+def search(stream: BinaryIO, folder: str) -> None:
+    """Searches what comes from `stream` until it ends."""
+    asked = json.loads(stream.readline())
+    scraper = Scraper([(name, regex) for name, regex in asked["definitions"]], asked["format"])
+    out = _Out(folder)
+    _tell(scraper.remarks())
+    while words := stream.readline().split():
+        block = stream.read(int(words[1]))
+        points = scraper.scan(block, time.time(), None if words[0] == b"-" else int(words[0]))
+        if points:
+            out.write(points)
+        _tell(scraper.remarks())
+    _tell(scraper.finish())
+
+
+def _tell(remarks: list[str]) -> None:
+    for remark in remarks:
+        _say(remark)
+
+
+def _say(text: str) -> None:
+    try:
+        print(one_line(text), flush=True)
+    except OSError:  # `train` is gone
+        pass
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)  # it ends with its input
+    os.nice(5)  # the ranks come first
+    search(sys.stdin.buffer, sys.argv[1])

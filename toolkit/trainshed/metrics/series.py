@@ -1,0 +1,78 @@
+"""The points of a run, sorted into one curve for each metric."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from trainshed.base.record import Record
+
+from .points import Point, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Series(Record):
+    """One metric of one rank, in the order in which it was measured.
+
+    rank: None where nobody said.
+    """
+
+    name: str
+    rank: int | None
+    points: tuple[Point, ...]
+
+    def steps(self) -> list[int]:
+        """What the curve is drawn over: the points' steps where they grow, else their numbers from 1."""
+        steps = [point.step for point in self.points if point.step is not None]
+        grow = len(steps) == len(self.points) and all(a <= b for a, b in itertools.pairwise(steps))
+        return steps if grow else list(range(1, len(self.points) + 1))
+
+
+def read_series(*folders: str) -> dict[str, Series]:
+    """One curve for each metric in the files of these folders: of the lowest rank that measured it."""
+    files = []
+    for folder in folders:
+        try:
+            names = [name for name in os.listdir(folder) if name.endswith((".json", ".jsonl"))]
+        except OSError:
+            continue
+        for name in names:
+            try:
+                files.append(list(read(f"{folder}/{name}")))
+            except OSError:
+                continue
+    return series_of(files)
+
+
+def series_of(files: Iterable[Iterable[Point]]) -> dict[str, Series]:
+    """One curve for each name, in the order of their first points: of the lowest rank that measured it.
+
+    Each file is what one process wrote in its life. A job that was interrupted measures some steps again: of what an
+    earlier process measured, those steps are left out, since the model does not come from them.
+    """
+    curves: dict[str, dict[int, list[list[Point]]]] = {}
+    for file in files:
+        own: dict[tuple[str, int], list[Point]] = {}
+        for point in file:
+            own.setdefault((point.name, -1 if point.rank is None else point.rank), []).append(point)
+        for (name, rank), points in own.items():
+            curves.setdefault(name, {}).setdefault(rank, []).append(points)
+    found = []
+    for name, ranks in curves.items():
+        rank = min(ranks)
+        found.append(Series(name, None if rank < 0 else rank, tuple(_joined(ranks[rank]))))
+    found.sort(key=lambda series: series.points[0].time)
+    return {series.name: series for series in found}
+
+
+def _joined(lives: list[list[Point]]) -> list[Point]:
+    kept: list[Point] = []
+    for points in sorted(lives, key=lambda points: points[0].time):
+        first = points[0].step
+        if first is not None:
+            kept = [point for point in kept if point.step is None or point.step < first]
+        kept += points
+    return kept
