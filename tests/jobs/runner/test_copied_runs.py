@@ -35,6 +35,7 @@ def start(project: Project) -> Path:
     assert done.status == 0, done.output
     folder = project.folder / "runs" / done.stdout.strip()
     wait_until(lambda: (folder / "checkpoints/step-algo-1").exists(), "the script counts")
+    wait_until(lambda: "starting at" in (folder / "logs/algo-1.log").read_text(), "the runner has read what it said")
     return folder
 
 

@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("[FOLDER]", "check this machine or container, and its job"),
     "check-image": ("IMAGE", "check a container image from outside"),
     "export": ("PLACE JOB.yaml", "print a job for kubernetes or sagemaker"),
-    "metrics": ("show|test", "show a run's metrics; try on a log what would be found"),
+    "metrics": ("show|test", "show a run's metrics, or those in a log"),
     "compare": ("RUN_A RUN_B", "compare throughput, loss, time and cost of two runs"),
     "checkpoints": ("COMMAND FOLDER", "list, verify, prune and convert checkpoints"),
     "plan": ("SCRIPT", "profile a model and write its pipeline plan"),
