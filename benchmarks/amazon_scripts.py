@@ -133,7 +133,8 @@ EXAMPLES = {
         (SYNCHRONIZE,),
     ),
     "gpt_j": Example(
-        "train_gptj_smp_tensor_parallel_script.py", "372b4087e^", f"{FOLDER}/gpt-j", {**GPT, "zipped_data": 1}, tokens,
+        "train_gptj_smp_tensor_parallel_script.py", "372b4087e^", f"{FOLDER}/gpt-j",
+        {**GPT, "zipped_data": 1, "hidden_width": 128}, tokens,
         (
             ("train_gptj_smp_tensor_parallel_script.py", r"m\.module\.module\.", "m.get_module()."),
             # Its stand-in for ranks that read no data does not know the kind of data that the script asks for.
