@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hostile.combinations import Combination
 from jobs.parallel.ranks import environment
 from support.free_ports import free_ports
 
-# Seconds for a case, and for the start of the ranks. Only a hang takes that long.
+# A case hangs when its ranks have together computed for less than `IDLE` seconds in `LIMIT` seconds: those that wait for a
+# core are no hang, however long that takes.
 LIMIT = 200.0
-START = 300.0
+IDLE = 2.0
 # Cases in one start: what a process leaves behind does not add up for ever.
 MOST = 60
 
@@ -42,7 +45,7 @@ def play(names: list[str], combination: Combination, seed: int, limit: float = L
     """Plays cases one after the other; gives each as soon as it is over.
 
     Args:
-        limit: seconds after which a case hangs.
+        limit: seconds without progress after which a case hangs.
     """
     while names:
         count = 0
@@ -87,26 +90,39 @@ def _start(names: list[str], combination: Combination, seed: int, limit: float) 
 
 def _watch(folder: Path, number: int, name: str, processes: list[subprocess.Popen[bytes]], limit: float) -> Played:
     """Waits until all ranks are through with a case."""
-    world = range(len(processes))
-    results = [folder / f"{number}.{rank}" for rank in world]
-    begun = [folder / f"{number}.{rank}.begun" for rank in world]
-    started = time.monotonic()
+    results = [folder / f"{number}.{rank}" for rank in range(len(processes))]
+    started = since = time.monotonic()
+    computed = _computed(processes)
     while not all(path.exists() for path in results):
         if any(process.poll() is not None for process in processes):
             time.sleep(0.5)  # the others may fail of that too, or write their results
             if all(path.exists() for path in results):
                 break
             return Played(name, _found(results), died=_logs(folder, processes))
-        over = time.monotonic() - started
-        if over > (limit if all(path.exists() for path in begun) else START):
+        now = time.monotonic()
+        if _computed(processes) - computed > IDLE:
+            since, computed = now, _computed(processes)
+        if now - since > limit or now - started > 10 * limit:
             for process in processes:
                 process.send_signal(signal.SIGABRT)  # faulthandler then shows where it waits
             for process in processes:
                 process.wait(30)
-            return Played(name, _found(results), over, hung=_logs(folder, processes))
-        time.sleep(0.02)
+            return Played(name, _found(results), now - started, hung=_logs(folder, processes))
+        time.sleep(0.1)
     found = [pickle.loads(path.read_bytes()) for path in results]
     return Played(name, [one[0] for one in found], max(one[1] for one in found))
+
+
+def _computed(processes: list[subprocess.Popen[bytes]]) -> float:
+    """CPU seconds that processes have taken so far."""
+    total = 0.0
+    for process in processes:
+        try:
+            used = psutil.Process(process.pid).cpu_times()
+        except psutil.Error:  # it is gone, which the caller sees
+            continue
+        total += used.user + used.system
+    return total
 
 
 def _found(results: list[Path]) -> list[Any]:

@@ -1,6 +1,6 @@
 """One process that plays cases: `python rank.py FOLDER`, with what to play in FOLDER/works.
 
-What it finds of a case is in FOLDER/NUMBER.RANK; that it has begun one, in FOLDER/NUMBER.RANK.begun.
+What it finds of a case is in FOLDER/NUMBER.RANK.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ def main() -> None:
     table.set_seed(seed)
     cases = {**table.cases(), **trials.TRIALS}
     for number, name in enumerate(names, first):
-        Path(folder, f"{number}.{rank}.begun").touch()
         print(f"--- {name}", flush=True)
         if store is not None:
             dist.init_process_group(
@@ -74,13 +73,13 @@ def main() -> None:
         if store is not None:
             store.add(f"{number}/ended", 1)
             while store.add(f"{number}/ended", 0) < world:
-                time.sleep(0.01)
+                time.sleep(0.1)
         pipe.shutdown()
         if store is not None:
             dist.destroy_process_group()
     if store is not None and rank == 0:  # the store is here
         while store.add("left", 0) < world - 1:
-            time.sleep(0.01)
+            time.sleep(0.1)
     elif store is not None:
         store.add("left", 1)
     sys.stdout.flush()

@@ -31,9 +31,9 @@ TYPES = {
         led plbart prophetnet switch_transformers bigbird_pegasus fsmt nllb-moe
         """,
     "ImageClassification": """
-        vit deit beit swin swinv2 convnext convnextv2 resnet regnet mobilenet_v1 mobilenet_v2
-        mobilevit mobilevitv2 poolformer pvt pvt_v2 levit cvt segformer dinov2 focalnet efficientnet
-        bit hiera vit_msn data2vec-vision imagegpt swiftformer
+        vit beit swin swinv2 resnet regnet mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2
+        poolformer pvt pvt_v2 levit cvt segformer dinov2 focalnet efficientnet bit hiera vit_msn
+        data2vec-vision imagegpt swiftformer
         """,
 }
 SMALL = {"depths": [1, 2, 2, 1], "hidden_sizes": [8, 16, 24, 32], "embedding_size": 8}
@@ -82,11 +82,9 @@ MORE: dict[str, dict[str, Any]] = {
     "convbert": {"head_ratio": 2},
     "swin": {"depths": [2, 2], "num_heads": [2, 2], "embed_dim": 16, "patch_size": 2, "window_size": 4},
     "swinv2": {"depths": [2, 2], "num_heads": [2, 2], "embed_dim": 16, "patch_size": 2, "window_size": 4},
-    "convnext": SMALL,
-    "convnextv2": SMALL,
     "resnet": SMALL,
     "regnet": SMALL,
-    "bit": SMALL,
+    "bit": {**SMALL, "num_groups": 4},
     "poolformer": {**SMALL, "depths": [1, 1, 2, 1]},
     "focalnet": {"depths": [1, 1, 2, 1], "embed_dim": 8, "patch_size": 2},
     "segformer": {
@@ -98,13 +96,19 @@ MORE: dict[str, dict[str, Any]] = {
     "pvt": {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32], "num_attention_heads": [1, 2, 3, 4]},
     "pvt_v2": {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32], "num_attention_heads": [1, 2, 3, 4]},
     "levit": {
+        "drop_path_rate": 0,
         "hidden_sizes": [16, 24, 32],
         "num_attention_heads": [2, 3, 4],
         "depths": [1, 1, 1],
         "key_dim": [8, 8, 8],
     },
-    "cvt": {"embed_dim": [8, 16, 24], "num_heads": [1, 2, 3], "depth": [1, 1, 2]},
-    "hiera": {"embed_dim": 8, "depths": [1, 1, 2, 1], "num_heads": [1, 1, 2, 2], "image_size": [32, 32]},
+    "cvt": {"drop_path_rate": [0.0, 0.0, 0.1], "embed_dim": [8, 16, 24], "num_heads": [1, 2, 3], "depth": [1, 1, 2]},
+    "hiera": {
+        "patch_size": [7, 7],
+        "embed_dim": 8,
+        "depths": [1, 1, 2, 1], "num_heads": [1, 1, 2, 2],
+        "image_size": [32, 32],
+    },
     "imagegpt": {"n_embd": 16, "n_head": 2, "n_layer": 4, "vocab_size": 40, "n_positions": 64},
     "efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 320},
     "swiftformer": {"depths": [1, 1, 2, 1], "embed_dims": [8, 16, 24, 32]},
@@ -162,7 +166,7 @@ def build(name: str, head: str) -> Any:
 
     kind = transformers.AutoConfig.for_model(name).__class__
     default = kind()
-    known = {*default.to_dict(), *getattr(kind, "attribute_map", {}), "num_labels"}
+    known = {*default.to_dict(), *getattr(kind, "attribute_map", {}), "num_labels", "decoder_start_token_id"}
     own = set(kind.attribute_map.values()) if getattr(kind, "attribute_map", None) else set()
     chosen = {key: value for key, value in sizes(name).items() if key in known}
     for alias, real in getattr(kind, "attribute_map", {}).items():
