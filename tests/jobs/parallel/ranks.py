@@ -1,16 +1,19 @@
 """Starts ranks of a pipeline as torchrun does, and collects what they found.
 
-A start of ranks costs four seconds of CPU a rank, most checks far less. So tests say what their ranks have to run,
+A start of ranks costs seconds of CPU, most checks far less. So tests say what their ranks have to run,
 
     @pytest.mark.on_ranks("workers:train", {"partitions": 2}, world=2)
     def test_...(found: list[Any]) -> None:
 
 with the test's parameters after the mark's arguments, and all tests of one number of ranks share a start (`shared`).
-`world` may be the name of a parameter.
+`world` may be the name of a parameter. Ranks are forked from one process, which has imported what they need: torch and the
+pipeline take four seconds of CPU. Scripts of users (`start_script`) get interpreters of their own.
 """
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import os
 import pickle
 import signal
@@ -19,8 +22,11 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from support.paths import ROOT, TOOLKIT
 
@@ -53,10 +59,39 @@ def environment(rank: int, world: int, port: int, extra: dict[str, str] | None =
 Work = tuple[str, tuple[Any, ...]]  # module:function in this folder, and its arguments
 
 
-def start(world: int, *works: Work, out: str) -> list[subprocess.Popen[bytes]]:
-    """Starts ranks that do one work after the other; the results are pickled to `out`/NUMBER.RANK."""
+def start(world: int, *works: Work, out: str) -> list[ForkServerProcess]:
+    """Starts ranks that do one work after the other; the results are pickled to `out`/NUMBER.RANK, see `log`, too."""
+    from support.free_ports import free_ports
+
     Path(out, "works").write_bytes(pickle.dumps(works))
-    return start_script(world, str(HERE / "ranks.py"), out)
+    port, nursery = free_ports(), _nursery()
+    processes = [nursery.Process(target=main, args=(out, environment(rank, world, port))) for rank in range(world)]
+    for process in processes:
+        process.start()
+    return processes
+
+
+@functools.cache
+def _nursery() -> ForkServerContext:
+    """What starts ranks by forking a process that has begun as one: it ends with the tests."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["workers"])
+    with patch.dict(os.environ, environment(0, 1, 0), clear=True):
+        forkserver.ensure_running()
+    return context
+
+
+def log(out: str, rank: int) -> str:
+    """What a rank has printed until now."""
+    path = Path(out, f"log.{rank}")
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def end(processes: list[ForkServerProcess]) -> None:
+    """Kills the ranks that are left."""
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 def start_script(
@@ -140,18 +175,18 @@ def shared(world: int, works: list[Work], seconds: float = 400) -> list[list[Any
 def _do(world: int, works: list[Work], out: str, seconds: float) -> str:
     """Runs the ranks to their end; what those said that failed."""
     processes = start(world, *works, out=out)
-    logs = []
     deadline = time.monotonic() + seconds
-    for process in processes:
-        try:
-            output = process.communicate(timeout=max(1.0, deadline - time.monotonic()))[0]
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGABRT)  # faulthandler then shows where it waits
-            output = process.communicate()[0]
-        logs.append(output.decode(errors="replace"))
-    ended = list(zip(processes, logs, strict=True))
-    failed = [f"rank {rank} ended with {p.returncode}:\n{log}" for rank, (p, log) in enumerate(ended) if p.returncode]
-    return "\n".join(text[-6000:] for text in failed)
+    try:
+        for process in processes:
+            process.join(max(1.0, deadline - time.monotonic()))
+            if process.exitcode is None:
+                assert process.pid is not None
+                os.kill(process.pid, signal.SIGABRT)  # faulthandler then shows where it waits
+                process.join()
+    finally:
+        end(processes)
+    ended = [(rank, process.exitcode) for rank, process in enumerate(processes)]
+    return "\n".join(f"rank {rank} ended with {code}:\n{log(out, rank)}"[-6000:] for rank, code in ended if code)
 
 
 def folder() -> Path:
@@ -159,8 +194,14 @@ def folder() -> Path:
     return Path(sys.argv[1])
 
 
-def main() -> None:
+def main(out: str, environ: dict[str, str]) -> None:
     """Does one rank's works, each with a pipeline of its own in one process group."""
+    output = os.open(Path(out, f"log.{environ['RANK']}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(environ)
+    sys.argv = ["ranks.py", out]
+    sys.path[:0] = environ["PYTHONPATH"].split(os.pathsep)
     import importlib
 
     import torch
@@ -168,22 +209,17 @@ def main() -> None:
     import trainshed.parallel as pipe
 
     torch.set_num_threads(1)
-    out = Path(sys.argv[1])
-    works = pickle.loads((out / "works").read_bytes())
+    works = pickle.loads(Path(out, "works").read_bytes())
     if len(works) > 1:
         torch.distributed.init_process_group("gloo")  # of a single work the pipeline makes its own
     for number, (worker, args) in enumerate(works):
         module, function = worker.split(":")
         print(f"--- {worker}", flush=True)
         found = getattr(importlib.import_module(module), function)(*args)
-        Path(out, f"{number}.{os.environ['RANK']}").write_bytes(pickle.dumps(found))
+        Path(out, f"{number}.{environ['RANK']}").write_bytes(pickle.dumps(found))
         pipe.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     # Without taking the interpreter apart: gloo's threads may still hold a tensor, and `train`,
     # whose ranks wait for them, is not here.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -178,16 +180,15 @@ def test_when_one_rank_is_killed_every_rank_ends_with_the_reason() -> None:
     with tempfile.TemporaryDirectory() as out:
         processes = ranks.start(3, ("workers:endless", (3,)), out=out)
         try:
-            for process in processes:
-                assert process.stdout is not None
-                while b"training" not in (line := process.stdout.readline()):
-                    assert line, "a rank ended before it trained"
+            for rank, process in enumerate(processes):
+                while "training" not in ranks.log(out, rank):
+                    assert process.is_alive(), f"a rank ended before it trained:\n{ranks.log(out, rank)}"
+                    time.sleep(0.05)
             processes[1].kill()
-            logs = [process.communicate(timeout=300)[0].decode() for process in processes]
-        finally:
             for process in processes:
-                process.kill()
-                process.wait()
-    for rank in (0, 2):
-        assert processes[rank].returncode not in (0, None)
-        assert f"rank {rank} lost another rank of the job" in logs[rank]
+                process.join(300)
+        finally:
+            ranks.end(processes)
+        for rank in (0, 2):
+            assert processes[rank].exitcode not in (0, -signal.SIGKILL)
+            assert f"rank {rank} lost another rank of the job" in ranks.log(out, rank)
