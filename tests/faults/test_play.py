@@ -143,6 +143,7 @@ LOST = "ClusterError: algo-1 vanished"
 LATE = replace(TERM, moment="ending")
 
 KILLED = "Interrupted: rank 0 on algo-2 was stopped by SIGTERM and killed at the end of the grace period"
+UNMET = "ClusterError: algo-1 did not let the job start within 20 s"
 STILL = Fault("pause host", "installing", 0.1, 0, seconds=35.0)
 PIP = "ProgramError: the packages in /opt/ml/code/requirements.txt cannot be installed"
 
@@ -161,7 +162,11 @@ GOOD = {
         faults=(Fault("slow", "launching", 0.1, 1), Fault("cut", "installing", 0.1, 1, seconds=1.0)),
     ),
     "a host that stood still while the others waited, and then cannot install": case(
-        ended(1, 1, PIP), ended(2, 69, "ClusterError: algo-1 did not"), fault=STILL
+        ended(1, 1, PIP), ended(2, 69, UNMET), fault=STILL
+    ),
+    "a host that stood still while the others waited, and then is stopped": drawn(
+        case(ended(1, 129, f"{STOPPED} before"), ended(2, 69, UNMET), fault=STILL, done={0: DONE, 1: HEARD}),
+        faults=(replace(STILL, moment="birth"), Fault("HUP", "joining", 0.1, 0)),
     ),
     "success": case(ended(1), ended(2)),
     "stopped well": case(ended(1, success=False), ended(2, success=False), fault=TERM, how=HEARD),
@@ -183,10 +188,12 @@ BAD = {
     "left in the temporary folder: a": case(ended(1, temporary=("a",))),
     "ended with 137, not 143": case(ended(1, 137, KILLED), fault=TERM, how=HEARD),
     "several verdicts": case(ended(1, success=False), ended(2), fault=LATE, how=HEARD),
-    "several verdicts: algo-1 1, algo-2 69": case(
-        ended(1, 1, PIP), ended(2, 69, "ClusterError: algo-1 did not"), fault=replace(STILL, seconds=5.0)
-    ),
+    "several verdicts: algo-1 1, algo-2 69": case(ended(1, 1, PIP), ended(2, 69, UNMET), fault=replace(STILL, seconds=5.0)),
     "several verdicts: algo-1 1, algo-2 success": case(ended(1, 1, PIP), ended(2), fault=STILL),
+    "several verdicts: algo-1 129, algo-2 69": drawn(
+        case(ended(1, 129, STOPPED), ended(2, 69, LOST), fault=STILL, done={0: DONE, 1: HEARD}),
+        faults=(replace(STILL, moment="birth"), Fault("HUP", "joining", 0.1, 0)),
+    ),
     "several first causes": case(ended(1, 143, STOPPED), ended(2, 143, "Stopped: rank 0"), fault=TERM, how=HEARD),
     "ended with success, not": case(ended(1), fault=TERM, how=HEARD),
     "ended with 143, not 69": case(

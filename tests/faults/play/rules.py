@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .schedule import SIGNALS, Fault, Schedule
 
 OURS = re.compile(r"(toolkit|-packages)/trainshed/[^\n]*, line \d+|InternalError")
+UNMET = re.compile(r"did not let the job start|did not come within")  # why a host gave up the meeting
 SIGNAL_STATUS = {"TERM": "143", "INT": "130", "HUP": "129"}
 LOST_AFTER = 20.0  # seconds without a sign of life after which a host may count as lost
 # What became of a fault: it came too late; it came; a stop signal came to a `train` with its handlers, or before it had any.
@@ -142,8 +143,8 @@ def _verdict(played: Played) -> list[str]:
     verdicts = {end.verdict for end in born}
     # Hosts that no word reaches any more end as each of them sees it, but none of them with success.
     divided = any(fault.kind == "cut" and not fault.seconds for fault, _ in done)
-    # A host that stood still for longer than the others wait, and then cannot install, finds nobody to tell.
-    divided |= _installs(schedule) and any(fault.seconds > LOST_AFTER for fault, _ in done)
+    # A host that stood still for longer than the others wait for it, before the meeting, finds nobody to tell how it ends.
+    divided |= any(fault.seconds > LOST_AFTER for fault, _ in done) and any(UNMET.search(end.cause) for end in born)
     divided &= not verdicts & {"success", "stopped"}
     if len(verdicts) > 1 and not divided:
         found.append(f"several verdicts: {', '.join(f'{end.name} {end.verdict}' for end in born)}")

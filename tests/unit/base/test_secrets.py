@@ -256,6 +256,12 @@ def test_a_short_word_or_number_is_masked_only_where_it_stands_alone(secret: str
     assert mask_bytes(line.encode(), tuple(map(to_bytes, secrets))) == shown.encode()
 
 
+def test_a_long_word_before_an_address_is_no_reason_to_look_at_it_for_long() -> None:
+    word = "a" * 1_000_000  # its square in steps would be hours
+
+    assert mask_text(f"{word} {word}://me:secret@host") == f"{word} {word}://{MASK}@host"
+
+
 def test_the_login_of_a_url_is_a_secret_whatever_the_variable_is_called() -> None:
     secrets = secret_values(
         {

@@ -52,7 +52,8 @@ _HARMLESS = (
     r"|token[^a-z]?(?:per|count|id|size|length|len|type|embed|level|budget|limit|drop)"
 )
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
-_URL_LOGIN = r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<login>[^/\s'\"]+)@"
+# It begins at the colon: to look for the scheme from its first letter would take the square of a long word's letters.
+_URL_LOGIN = r"(?<=[a-zA-Z0-9+.-])://(?P<login>[^/\s'\"]+)@"
 _KNOWN_PREFIXES = ("AKIA", "ASIA", "hf_", "gh", "sk-", "glpat-", "pypi-", "xox")
 _KNOWN_FORMS = (
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}"
@@ -226,7 +227,7 @@ def mask_text(text: str, secrets: tuple[str, ...] = ()) -> str:
         if secret in text:
             text = _blank(text, secret, MASK)
     if "://" in text:
-        text = re.sub(_URL_LOGIN, rf"\g<scheme>{MASK}@", text)
+        text = re.sub(_URL_LOGIN, f"://{MASK}@", text)
     return re.sub(_KNOWN_FORMS, MASK, text) if any(prefix in text for prefix in _KNOWN_PREFIXES) else text
 
 

@@ -12,6 +12,7 @@ import os
 import time
 import zlib
 
+from trainshed.base.errors import one_line
 from trainshed.base.files import read_bytes, write_atomic
 from trainshed.base.record import Record
 
@@ -32,7 +33,10 @@ _LIMIT = 256 << 20  # bytes; a larger file is not a manifest
 
 
 class Damaged(Exception):
-    """A checkpoint must not be used; the message says why, for the user."""
+    """A checkpoint must not be used; the message says why, for the user, in one line whatever the names in it hold."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class FileEntry(Record):
@@ -150,6 +154,8 @@ def parse(data: bytes, name: str) -> Manifest:
         manifest = Manifest(**{**value, "ranks": tuple(value["ranks"])}, files=files)
         if not _is_in_shape(manifest):
             raise ValueError
+        for file in files:
+            os.fsencode(file.name)  # ValueError for what no file can be called
         outside = [file.name for file in files if not _is_inside(file.name)]
         if outside:
             raise Damaged(f"{name}: its file {outside[0]!r} would be written outside its folder")

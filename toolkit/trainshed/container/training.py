@@ -214,7 +214,9 @@ class Training:
             return result
         try:
             job = read_job(self._environ)
-            return self._tell_waiting(job, resolve(job, self._environ))(result)
+            cluster = resolve(job, self._environ)
+            self._host = cluster.current_host
+            return self._tell_waiting(job, cluster)(result)
         except TrainshedError:  # the job cannot be read, here or anywhere
             return result
 

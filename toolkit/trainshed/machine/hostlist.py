@@ -17,9 +17,9 @@ def expand(nodelist: str) -> tuple[str, ...]:
         TrainshedError: it names more than `MOST_HOSTS` hosts.
     """
     hosts: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodelist):
+    for part in re.findall(r"(?:[^,\[]|\[[^\[\]]*\])+", nodelist):
         expanded = [""]
-        for text, ranges in re.findall(r"([^\[]+)|\[([^\]]*)\]", part):
+        for text, ranges in re.findall(r"([^\[]+)|\[([^\[\]]*)\]", part):
             choices = [text] if text else [item for span in ranges.split(",") for item in _span(span)]
             if len(expanded) * len(choices) + len(hosts) > MOST_HOSTS:
                 raise _too_many()

@@ -33,7 +33,7 @@ except Exception as error:
     sys.exit(number)
 """
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
-_BUILD_SYSTEM = r"(?m)^\s*\[build-system\]"
+_BUILD_SYSTEM = r"(?m)^[ \t]*\[build-system\]"
 
 
 class Program(Record):

@@ -166,7 +166,7 @@ def _missing_hosts(context: Context, match: re.Match[str]) -> str:
 
     others = [host for host in context.cluster.hosts if host != context.cluster.current_host]
     gone = [host for host in others if not resolves(host)]
-    counts = re.search(r"(\d+)/(\d+) clients joined", context.text)
+    counts = re.search(r"(?<!\d)(\d+)/(\d+) clients joined", context.text)
     joined = f"{counts[1]} of {counts[2]} ranks joined; " if counts else ""
     if gone:
         return f"{joined}{', '.join(gone)} no longer resolves: find out why that host ended"
