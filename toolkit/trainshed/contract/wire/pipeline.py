@@ -29,6 +29,7 @@ SCHEDULES = {
     "interleaved1f1b": "interleaved1f1b",
     "interleavedzerobubble": "interleavedzerobubble",
 }
+VERIFY = ("changes", "first", "off")
 _SEVERAL_STAGES = ("interleaved1f1b", "interleavedzerobubble")
 _V_SHAPED = ("zbvzerobubble", "dualpipev")
 
@@ -61,6 +62,9 @@ class PipelineSettings(Record):
     fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
     sharded_data_parallel_degree: ranks that a model without stages is sharded over (FSDP2; HSDP where there are more).
+    verify: which steps are compared with the undivided model before they end: "changes" (the first one, and the first ones
+        of another recorded forward), "first" or "off".
+    verify_steps: every how many training steps one is verified besides; 0 for none.
     """
 
     pipeline_parallel_degree: int = 1
@@ -84,6 +88,8 @@ class PipelineSettings(Record):
     sharded_data_parallel_degree: int = 1
     tensor_parallel_degree: int = 1
     timeout_seconds: int = 1800
+    verify: str = "off"
+    verify_steps: int = 0
 
     @property
     def schedule(self) -> str:
@@ -96,6 +102,11 @@ class PipelineSettings(Record):
         if self.memory_weight is not None:
             return self.memory_weight
         return 0.0 if self.optimize == "speed" else 0.8
+
+    @property
+    def verifies(self) -> bool:
+        """Whether there are steps that are verified."""
+        return self.verify != "off" or self.verify_steps > 0
 
 
 # Keys of Amazon's library that change nothing here, with the reason.
@@ -186,6 +197,10 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("pipeline", f"not one of {', '.join(SCHEDULES)}")
     if settings.optimize not in ("speed", "memory"):
         raise wrong("optimize", "not speed or memory")
+    if settings.verify not in VERIFY:
+        raise wrong("verify", f"not one of {', '.join(VERIFY)}")
+    if settings.verify_steps < 0:
+        raise wrong("verify_steps", "must be 0 or more")
     if not 0 <= settings.weight <= 1:
         raise wrong("memory_weight", "must be from 0 to 1")
     if settings.virtual_stages > 1 and settings.schedule not in _SEVERAL_STAGES:

@@ -99,14 +99,16 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, e
     return Met(int(first[3]), any(other[2] != first[2] for other in others))
 
 
-def agree_with_replicas(grid: Grid, mine: bytes, what: str) -> None:
-    """Makes sure that the ranks that hold the same stages have the same `mine`. Collective over the replicas.
+def agree_with_replicas(grid: Grid, mine: bytes, what: str, wish: bool = False) -> bool:
+    """Makes sure that the ranks that hold the same stages have the same `mine`; whether one of them has a wish. Collective
+    over the replicas.
 
     Raises:
         PipelineError: they differ, on all of them.
     """
     if len(grid.replica_ranks) > 1:
-        _alike(grid.replica_group, grid.device, mine, f"the replicas differ in {what}")
+        return _alike(grid.replica_group, grid.device, mine, f"the replicas differ in {what}", wish)
+    return wish
 
 
 def same_everywhere(grid: Grid, mine: bytes, what: str) -> None:
@@ -119,12 +121,13 @@ def same_everywhere(grid: Grid, mine: bytes, what: str) -> None:
         _alike(grid.control_group, torch.device("cpu"), mine, f"the ranks differ in {what}")
 
 
-def _alike(group: dist.ProcessGroup, device: torch.device, mine: bytes, problem: str) -> None:
+def _alike(group: dist.ProcessGroup, device: torch.device, mine: bytes, problem: str, wish: bool = False) -> bool:
     number = int.from_bytes(hashlib.sha256(mine).digest()[:7], "big")
-    most = torch.tensor([number, -number], device=device)
+    most = torch.tensor([number, -number, int(wish)], device=device)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     if most[0] != -most[1]:
         raise PipelineError(problem, hint="do the same on all ranks, before the same step")
+    return bool(most[2])
 
 
 def check_gradients(grid: Grid, ways: Sequence[Way], sync: GradientSync, inseparable: Mapping[int, Inseparable]) -> None:

@@ -75,10 +75,13 @@ class Holding:
         return self.placement.owned(self.grid.place.pipeline)
 
     def buffer_owners(self) -> dict[str, int]:
-        """Saved buffers -> the pipeline rank that changes them, else the one that runs their module (rank 0 if it never
-        runs)."""
+        """Saved buffers -> the pipeline rank of `buffer_homes`."""
         parameters = {name for name, _ in self.root.named_parameters(remove_duplicate=False)}
         saved = set(self.root.state_dict(keep_vars=True)) - parameters
+        return {name: home for name, home in self.buffer_homes().items() if name in saved}
+
+    def buffer_homes(self) -> dict[str, int]:
+        """Buffers -> the pipeline rank that changes them, else the one that runs their module (rank 0 if it never runs)."""
 
         def home(name: str) -> int:
             parts = name.split(".")
@@ -87,7 +90,7 @@ class Holding:
             return next((homes[module] for module in around if module in homes), 0)
 
         changed = self._home_of_buffer
-        return {name: changed.get(name, home(name)) for name, _ in self.root.named_buffers() if name in saved}
+        return {name: changed.get(name, home(name)) for name, _ in self.root.named_buffers()}
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Saved buffers of the modules that run on this rank, by name; all of them before the first step."""

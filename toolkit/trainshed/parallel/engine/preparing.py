@@ -44,6 +44,7 @@ class Prepared:
     mine: stages of this rank.
     post: for what the steps return.
     known: what `expected` has found.
+    verified: whether a step with it was verified, or was found not to need that.
     """
 
     ways: list[Way]
@@ -54,6 +55,7 @@ class Prepared:
     mine: list[int]
     post: Post = field(default_factory=Post)
     known: dict[tuple[int, ...], dict[str, int]] = field(default_factory=dict)
+    verified: bool = False
 
     def expected(self, taken: list[int]) -> dict[str, int]:
         """Parameter -> how often the backward adds to its gradient on this rank.
@@ -85,6 +87,8 @@ class Preparation:
 
     plan: given before the first step, or made in it.
     sync: sums the gradients; None before the first step.
+    whole: in the first step all parameters as they were before they got their places, for whoever verifies it; empty but on
+        the first rank of a pipeline. None in later steps.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class Preparation:
         self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
         self.plan: Plan | None = None
         self.sync: GradientSync | None = None
+        self.whole: dict[str, torch.Tensor] | None = None
         self._grid = holding.grid
         self._root = holding.root
         self._every = list(holding.root.parameters())
@@ -210,6 +215,9 @@ class Preparation:
         shared = placement.shared()
         grid.subgroups(list(shared.values()))
         elsewhere = {name: holders[0] for name, holders in placement.holders.items() if name not in local}
+        if grid.settings.verifies:
+            every = root.named_parameters() if grid.place.pipeline == 0 else ()
+            self.whole = {name: parameter.data for name, parameter in every}
         self._absent.give_up(root, elsewhere, grid.device)
         held = {name: parameter for name, parameter in root.named_parameters() if name in local}
         usual = reached_by_replicas(grid, shape.trace.reached & held.keys())

@@ -16,7 +16,7 @@ from ..errors import PipelineError, TraceMismatch
 from ..record.subject import Backward
 from ..record.surroundings import Attributes, attributes, put_attributes
 from ..replay import dice, rng
-from ..replay.gates import UnitGates
+from ..replay.gates import UnitGates, Watcher
 from ..replay.replay import StageForward
 from ..tree import map_leaves
 from .shape import Boundary, Cut
@@ -34,6 +34,7 @@ class Step:
     results: what the step function returned, by microbatch (last stage only).
     scale: factor of each microbatch's loss.
     seconds: stage -> [forward, backward] seconds, summed over microbatches.
+    watch: looks at the units that run, where the step is verified.
     """
 
     function: Callable[..., Any]
@@ -46,6 +47,7 @@ class Step:
     results: dict[int, Any] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=dict)
     failure: Exception | None = None
+    watch: Watcher | None = None
 
 
 @dataclass
@@ -151,10 +153,12 @@ class StageModule(nn.Module):
         if self.before is not None and self.before.rolled:
             forward.rolled.update(zip(self.before.rolls[way], map(dice.decode, received[-1]), strict=False))
         self.frame.attach(forward)
+        self.frame.gates.watched(step.watch, self.microbatch)
         try:
             result = forward.run(step.function, args, kwargs)
         finally:
             self.frame.attach(None)
+            self.frame.gates.watch = None
             self.frame.turned(self.index, self.counters)
         if not self.is_last:
             return self._outgoing(forward, step, way)

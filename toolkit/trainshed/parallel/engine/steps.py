@@ -22,6 +22,7 @@ from .placement import broadcast_buffers
 from .preparing import Preparation, Prepared
 from .stage import Step
 from .supply import empties, supply
+from .verify.verifier import Verifier
 
 # The training step after which measured times are shown against the plan: caches are warm by then.
 _REPORTED = 4
@@ -73,6 +74,7 @@ class Engine:
         self._preparation = Preparation(
             holding, attach, planned=planned, pins=pins, overlap=overlap, bucket_bytes=bucket_bytes
         )
+        self._verifier = Verifier(holding, self._preparation, attach, loss_scale=loss_scale, average=average)
 
     @property
     def plan(self) -> Plan | None:
@@ -130,14 +132,16 @@ class Engine:
             if isinstance(error, TraceMismatch):
                 raise
             raise _Refused(error) from error  # on all ranks: the pipeline goes on if the script does
+        verified = self._verifier.due(prepared)
         if prepared.training:
             if len(grid.replica_ranks) > 1:
-                agree_with_replicas(grid, *self._preparation.alike())
+                verified = agree_with_replicas(grid, *self._preparation.alike(), verified)
             if self._buffers:
                 broadcast_buffers(self._root, grid)
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
         step = Step(function, microbatches, ways, prepared.training, scale, seed)
         after = self._draw_states(prepared, step)
+        check = self._verifier.begin(prepared, step) if verified else None
         started = time.perf_counter()
         try:
             self._run_schedule(prepared, step, after)
@@ -147,7 +151,10 @@ class Engine:
         if prepared.training:
             self._finish(prepared, step, started)
         results = [step.results[number] for number in sorted(step.results)] if step.results else None
-        return prepared.post.share(results, grid.pipeline_ranks[-1], grid.pipeline_group, grid.device)
+        results = prepared.post.share(results, grid.pipeline_ranks[-1], grid.pipeline_group, grid.device)
+        if check is not None:
+            check.compare(results)
+        return results
 
     def _run_schedule(self, prepared: Prepared, step: Step, after: torch.Tensor | None) -> None:
         """Forward and backward of all microbatches; gradients are those of this rank alone afterwards.

@@ -23,15 +23,27 @@ class Gatekeeper(Protocol):
         """Stands for `native(*args, **kwargs)`, the module's own call."""
 
 
+class Watcher(Protocol):
+    """Looks at the units that run."""
+
+    def begin(self, microbatch: int) -> None:
+        """Before the forward of a microbatch."""
+
+    def around(self, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
+        """Stands for `native`, a unit's own call, which is not made where another stage has the unit."""
+
+
 class UnitGates:
     """The gates of one model.
 
     keeper: handles the calls of units; None lets all calls pass.
+    watch: looks at those that run, in a step that is verified.
     sideways: places where units leave values.
     """
 
     def __init__(self, root: nn.Module) -> None:
         self.keeper: Gatekeeper | None = None
+        self.watch: Watcher | None = None
         self.sideways = Sideways(root)
         self._modules = dict(root.named_modules())
 
@@ -47,6 +59,12 @@ class UnitGates:
         """Where these buffers are: what holds them, and under which key."""
         parts = [name.rpartition(".") for name in names]
         return [(self._modules[module]._buffers, key) for module, _, key in parts]
+
+    def watched(self, watch: Watcher | None, microbatch: int) -> None:
+        """From here on `watch` looks at the units, in the forward of a microbatch."""
+        self.watch = watch
+        if watch is not None:
+            watch.begin(microbatch)
 
     @contextmanager
     def kept(self, keeper: Gatekeeper) -> Iterator[None]:
@@ -66,6 +84,8 @@ class _Gate:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         native = self.compiled or self.module._call_impl
+        if self.gates.watch is not None:
+            native = self.gates.watch.around(self.name, native)
         keeper = self.gates.keeper
         if keeper is None:
             return native(*args, **kwargs)

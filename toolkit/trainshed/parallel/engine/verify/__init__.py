@@ -1,0 +1,1 @@
+"""Verifies what a pipelined step has computed against the undivided model."""

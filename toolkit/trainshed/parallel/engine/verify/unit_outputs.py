@@ -1,0 +1,69 @@
+"""Sketches of what the units of a forward return, by microbatch and call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...tree import map_leaves, tensors
+from .sketch import Sketch, sketch
+
+# (microbatch, unit, number of its call in the microbatch)
+Call = tuple[int, str, int]
+
+
+class Watch:
+    """Looks at units where they are called.
+
+    Args:
+        noise: how far a result is moved, in units of rounding of its type; for finding out what rounding does.
+        seed: of the noise.
+
+    seen: each call of a unit that has run -> the tensors that it returned; in the order of the calls.
+    """
+
+    def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
+        self.seen: dict[Call, list[Sketch]] = {}
+        self._noise = noise
+        self._seed = seed
+        self._generator: torch.Generator | None = None
+        self._microbatch = 0
+        self._calls: Counter[str] = Counter()
+        self._inside = False
+
+    def begin(self, microbatch: int) -> None:
+        """Before the forward of a microbatch; a stage sees all calls in it, also those that it leaves to others."""
+        self._microbatch = microbatch
+        self._calls.clear()
+
+    def around(self, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands for a call of a unit."""
+        if self._inside:
+            return native
+        call = (self._microbatch, name, self._calls[name])
+        self._calls[name] += 1
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._inside = True
+            try:
+                result = native(*args, **kwargs)
+            finally:
+                self._inside = False
+            if self._noise:
+                result = map_leaves(self._moved, result)
+            self.seen[call] = [sketch(tensor) for tensor in tensors(result) if not tensor.is_meta]
+            return result
+
+        return watched
+
+    def _moved(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
+            return leaf
+        if self._generator is None:
+            self._generator = torch.Generator(leaf.device).manual_seed(self._seed)
+        drawn = torch.rand(leaf.shape, generator=self._generator, device=leaf.device, dtype=torch.float64)
+        factor = 1 + (2 * drawn - 1) * self._noise * torch.finfo(leaf.dtype).eps
+        return (leaf * factor).to(leaf.dtype)  # in float64: in a low precision the factor itself would be 1
