@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -13,9 +13,11 @@ from .clip import install
 from .engine.holding import Holding
 from .engine.sharded import ShardedEngine
 from .engine.steps import Engine
+from .engine.suitable import check_kind
 from .errors import PipelineError
 from .gather import gather_model, load_model
 from .plan.plan_file import Plan
+from .record.intercept import let_modules_move
 from .record.subject import Backward
 from .session import grid, session
 
@@ -48,7 +50,13 @@ class PipelineModel(nn.Module):
     ) -> None:
         super().__init__()
         if session.model is not None:
-            raise PipelineError("there is a PipelineModel already", hint="wrap one model in a script")
+            raise PipelineError(
+                "there is a PipelineModel already",
+                hint="put all models that are trained into one nn.Module and wrap that; each step function calls the parts "
+                "that it needs (model.module.part). A model that is not trained, like a teacher, needs no wrapping",
+            )
+        check_kind(module)
+        let_modules_move()
         self.module = module
         self.holding = Holding(module, grid())
         self._handler: Backward | None = None
@@ -83,12 +91,34 @@ class PipelineModel(nn.Module):
         install()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward.
+        """The model's own forward; outside a step, without gradients, that of all stages: collective over the pipeline.
 
         Raises:
-            PipelineError: called outside a step, where the other stages would not take part.
+            PipelineError: called outside a step with gradients, or the ranks have other inputs.
         """
-        return self.module(*args, **kwargs)
+        divided = self.partitioned and self.holding.placement is not None and len(grid().pipeline_ranks) > 1
+        if not divided or session.in_step or self._handler is not None or torch.is_grad_enabled():
+            return self.module(*args, **kwargs)
+        session.in_step = True
+        try:
+            return self.engine.run(_forward, [((self.module, *args), kwargs)])[0]
+        finally:
+            session.in_step = False
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        """Refused."""
+        self._refuse_copy()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refused."""
+        self._refuse_copy()
+
+    def _refuse_copy(self) -> NoReturn:
+        raise PipelineError(
+            "a PipelineModel cannot be copied or pickled, for it is connected with other ranks",
+            hint="before the first step copy model.module; later build the model again and load model.state_dict(), "
+            "which all ranks call",
+        )
 
     def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
         """Instead of `loss.backward()`, inside a step function.
@@ -210,6 +240,10 @@ class PipelineModel(nn.Module):
         return self
 
 
+def _forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return module(*args, **kwargs)
+
+
 def _within_steps(module: nn.Module, _args: Any) -> None:
     """Before each forward of the user's module, by whatever name it is called.
 
@@ -225,8 +259,8 @@ def _within_steps(module: nn.Module, _args: Any) -> None:
     if trains or (model.partitioned and here.settings.pipeline_parallel_degree > 1):
         raise PipelineError(
             "the model is called outside a step",
-            hint="decorate the function with @step"
-            + ("; without gradients the model may run before the first step" if not model.partitioned else ""),
+            hint="decorate the function with @step; for evaluation call model(x) itself (not model.module), on all "
+            "ranks, under torch.no_grad()",
         )
 
 

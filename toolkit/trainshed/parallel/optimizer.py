@@ -79,15 +79,38 @@ class PipelineOptimizer(torch.optim.Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        """One update of what this rank holds: parameters of other ranks have no gradient here."""
+        """One update of what this rank holds: parameters of other ranks have no gradient here.
+
+        Raises:
+            PipelineError: the optimizer needs the gradients of all ranks, or the loss was scaled for another one.
+        """
+        here = session.grid
+        if isinstance(self.optimizer, torch.optim.LBFGS) and here is not None and len(here.pipeline_ranks) > 1:
+            raise PipelineError(
+                "LBFGS needs the whole gradient on one rank, and a rank of a pipeline has a part",
+                hint="use another optimizer, or one stage",
+            )
+        self._check_scaler()
         if self.scaler is None:
             return self._plain_step(closure)
+        if closure is not None:
+            raise PipelineError(
+                "a step with a scaler takes no closure", hint="run the step function before optimizer.step()"
+            )
         self.unscale()
         self.overflow = True
         result = self.scaler.step(self._update)
         self.scaler.update()
         self._unscaled = False
         return result
+
+    def _check_scaler(self) -> None:
+        current = session.optimizer
+        if isinstance(current, PipelineOptimizer) and current.scaler is not self.scaler:
+            raise PipelineError(
+                "the loss is scaled for another optimizer, which has another scaler",
+                hint="make one GradScaler and give it to all optimizers",
+            )
 
     @property
     def loss_scale(self) -> float:
@@ -96,6 +119,7 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def unscale(self) -> None:
         """Divides the gradients by the loss scale, once a step; call it to read gradients before the step. Collective."""
+        self._check_scaler()
         if self.scaler is not None and not self._unscaled:
             self.scaler.unscale_(self._update)
             self._unscaled = True
@@ -103,7 +127,12 @@ class PipelineOptimizer(torch.optim.Optimizer):
     def _plain_step(self, closure: Any = None) -> Any:
         here = session.grid
         if here is not None and len(here.replica_ranks) > 1 and _shards_states(here):
-            return self._sharded_step(here)
+            if closure is None:
+                return self._sharded_step(here)
+            with torch.enable_grad():
+                loss = closure()
+            self._sharded_step(here)
+            return loss
         return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
 
     def _sharded_step(self, grid: Grid) -> Any:

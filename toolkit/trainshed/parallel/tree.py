@@ -3,53 +3,82 @@
 Tuples (also named ones), lists, sets, mappings (also transformers' ModelOutput and BatchEncoding) and dataclasses are
 walked; anything else is a leaf. Kept apart from torch's pytree because that one treats an unregistered dataclass as a
 leaf, and models return those.
+
+With `objects` also objects of the script's own classes are walked where they hold tensors, as what passes between modules.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, MutableMapping
+import sys
+from collections.abc import Callable, Container, MutableMapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
 _ATOMS = (torch.Tensor, torch.Size, str, bytes, int, float, bool, type(None), torch.dtype, torch.device)
+# Whose objects keep to themselves what is in them: a cache of transformers belongs to the layers of one stage.
+_CLOSED = frozenset({*sys.stdlib_module_names, "numpy", "torch", "trainshed", "transformers"})
+_OPEN = ("torch.distributions.",)
 
 
-def leaves(value: Any) -> list[Any]:
-    """All leaves of `value`."""
+class Stand:
+    """Base of what stands for a tensor in a structure."""
+
+    __slots__ = ()
+
+
+def leaves(value: Any, *, objects: bool = False, stops: Container[int] = ()) -> list[Any]:
+    """All leaves of `value`.
+
+    Args:
+        stops: ids of lists, mappings and objects that count as leaves.
+    """
     found: list[Any] = []
-    _collect(value, found)
+    _collect(value, found, [] if objects else None, stops)
     return found
 
 
-def tensors(value: Any) -> list[torch.Tensor]:
+def tensors(value: Any, *, objects: bool = False) -> list[torch.Tensor]:
     """All tensors in `value`."""
-    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves(value, objects=objects) if isinstance(leaf, torch.Tensor)]
 
 
-def _collect(value: Any, found: list[Any]) -> None:
+def _collect(value: Any, found: list[Any], around: list[int] | None, stops: Container[int]) -> None:
+    """Args:
+    around: ids of the objects that are being walked; None where objects are leaves.
+    """
     kind = type(value)
     if kind is torch.Tensor:
         found.append(value)
-    elif kind is tuple or kind is list:
+    elif (kind is tuple or kind is list) and not stops:
         for item in value:
-            _collect(item, found)
-    elif kind is dict:
+            _collect(item, found, around, stops)
+    elif kind is dict and not stops:
         for item in value.values():
-            _collect(item, found)
-    elif isinstance(value, _ATOMS):
+            _collect(item, found, around, stops)
+    elif isinstance(value, _ATOMS) or (stops and id(value) in stops):
         found.append(value)
     elif isinstance(value, (tuple, list, set, frozenset)):
         for item in value:
-            _collect(item, found)
+            _collect(item, found, around, stops)
     elif isinstance(value, MutableMapping):
         for item in value.values():
-            _collect(item, found)
+            _collect(item, found, around, stops)
     elif _is_data(value):
         for field in fields(value):
-            _collect(getattr(value, field.name, None), found)
+            _collect(getattr(value, field.name, None), found, around, stops)
+    elif around is not None and _opens(value):
+        if id(value) in around:
+            return
+        inner: list[Any] = []
+        around.append(id(value))
+        for item in attributes_of(value).values():
+            _collect(item, inner, around, stops)
+        around.pop()
+        found += inner if any(isinstance(leaf, (torch.Tensor, Stand)) for leaf in inner) else [value]
     else:
         found.append(value)
 
@@ -58,36 +87,176 @@ def _is_data(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, (type, torch.nn.Module))
 
 
-def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+def _opens(value: Any) -> bool:
+    """Whether an object is nothing but its attributes, and for everyone to read."""
+    kind: Any = type(value)
+    return _has_attributes_alone(kind)
+
+
+@cache
+def _has_attributes_alone(kind: type) -> bool:
+    home = f"{kind.__module__}."
+    if home.partition(".")[0] in _CLOSED and not home.startswith(_OPEN):
+        return False
+    if issubclass(kind, (type, torch.nn.Module, BaseException)):
+        return False
+    try:
+        object.__new__(kind)
+    except TypeError:  # made of something else than attributes
+        return False
+    return True
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object, also those in slots."""
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            name = f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any, *, objects: bool = False, stops: Container[int] = ()) -> Any:
     """A copy of `value`'s structure with `function` applied to each leaf, in the order of `leaves`."""
-    kind = type(value)
-    if kind is torch.Tensor:
+    return _map(function, value, {} if objects else None, stops)
+
+
+def _map(function: Callable[[Any], Any], value: Any, made: dict[int, Any] | None, stops: Container[int]) -> Any:
+    """Args:
+    made: id of an object that is being walked -> its copy; None where objects are leaves.
+    """
+    if type(value) is torch.Tensor:
         return function(value)
-    if kind is tuple:
-        return tuple([map_leaves(function, item) for item in value])
-    if kind is dict:
-        return {key: map_leaves(function, item) for key, item in value.items()}
-    if isinstance(value, _ATOMS):
+    if isinstance(value, _ATOMS) or (stops and id(value) in stops):
         return function(value)
-    if isinstance(value, tuple):
-        items = [map_leaves(function, item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, (list, set, frozenset)):
-        return type(value)([map_leaves(function, item) for item in value])
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return _like(value, [_map(function, item, made, stops) for item in value])
     if isinstance(value, MutableMapping):
-        changed = copy.copy(value)
+        if type(value) is dict:
+            return {key: _map(function, item, made, stops) for key, item in value.items()}
+        changed = copy.copy(value) if not isinstance(value, dict) else _copy_of_dict(value)
         for key in list(value):
-            changed[key] = map_leaves(function, value[key])
+            changed[key] = _map(function, value[key], made, stops)
         return changed
     if _is_data(value):
         changed = copy.copy(value)
         for field in fields(value):
             if hasattr(value, field.name):
-                object.__setattr__(changed, field.name, map_leaves(function, getattr(value, field.name)))
+                object.__setattr__(changed, field.name, _map(function, getattr(value, field.name), made, stops))
         return changed
-    return function(value)
+    if made is None or not _opens(value):
+        return function(value)
+    if id(value) in made:
+        return made[id(value)]
+    if not any(isinstance(leaf, (torch.Tensor, Stand)) for leaf in leaves(value, objects=True)):
+        return function(value)
+    changed = made[id(value)] = object.__new__(type(value))
+    for name, item in attributes_of(value).items():
+        object.__setattr__(changed, name, _map(function, item, made, stops))
+    del made[id(value)]
+    return changed
 
 
-def fill(structure: Any, values: Iterator[Any]) -> Any:
-    """`structure` with its leaves replaced by `values`, in order."""
-    return map_leaves(lambda _leaf: next(values), structure)
+def _like(value: Any, items: list[Any]) -> Any:
+    """A tuple, list or set of the type of `value`, past what that type does when it is made."""
+    kind: Any = type(value)
+    if kind in (tuple, list, set, frozenset):
+        return kind(items)
+    if isinstance(value, (set, frozenset)):
+        return kind(items)
+    if isinstance(value, list):
+        changed: Any = list.__new__(kind)
+        list.extend(changed, items)
+    else:
+        try:
+            changed = tuple.__new__(kind, items)
+        except TypeError:  # a structure of torch's own, like what `torch.max` returns
+            return kind(items)
+    if hasattr(value, "__dict__"):
+        vars(changed).update(vars(value))
+    return changed
+
+
+def _copy_of_dict(value: dict[Any, Any]) -> Any:
+    """A copy past what its type does when it is made; `copy` would call that with what it does not expect."""
+    try:
+        return copy.copy(value)
+    except TypeError:
+        changed = type(value).__new__(type(value))
+        if hasattr(value, "__dict__"):
+            vars(changed).update(vars(value))
+        for key, item in value.items():
+            changed[key] = item
+        return changed
+
+
+def holders(value: Any) -> list[Any]:
+    """Everything in `value` that a module may change in place: lists, mappings and objects, from the outside in."""
+    found: list[Any] = []
+    _find_holders(value, found, set())
+    return found
+
+
+def _find_holders(value: Any, found: list[Any], seen: set[int]) -> None:
+    if isinstance(value, _ATOMS) or id(value) in seen:
+        return
+    if isinstance(value, (tuple, list, MutableMapping)) or _is_data(value) or _opens(value):
+        seen.add(id(value))
+        if not isinstance(value, tuple):
+            found.append(value)
+        for item in list(contents(value).values()):
+            _find_holders(item, found, seen)
+
+
+def contents(holder: Any) -> dict[Any, Any]:
+    """What a tuple, list, mapping or object holds, by index, key or attribute."""
+    if isinstance(holder, (tuple, list)):
+        return dict(enumerate(holder))
+    return dict(holder) if isinstance(holder, MutableMapping) else attributes_of(holder)
+
+
+def put_contents(holder: Any, found: dict[Any, Any]) -> None:
+    """Gives a list, mapping or object other contents."""
+    if isinstance(holder, list):
+        holder[:] = found.values()
+        return
+    before = contents(holder)
+    is_mapping = isinstance(holder, MutableMapping)
+    for key in before.keys() - found.keys():
+        if is_mapping:
+            del holder[key]
+        else:
+            object.__delattr__(holder, key)
+    for key, value in found.items():
+        if key in before and before[key] is value:
+            continue
+        if is_mapping:
+            holder[key] = value
+        else:
+            object.__setattr__(holder, key, value)
+
+
+def exchange(function: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with `function` applied to each leaf, objects included: lists, mappings and objects stay the ones that they
+    are."""
+    return _exchange(function, value, set())
+
+
+def _exchange(function: Callable[[Any], Any], value: Any, seen: set[int]) -> Any:
+    if isinstance(value, _ATOMS):
+        return function(value)
+    walked = isinstance(value, (tuple, list, MutableMapping)) or _is_data(value) or _opens(value)
+    if not walked or id(value) in seen:
+        return value
+    seen.add(id(value))
+    before = contents(value)
+    after = {key: _exchange(function, item, seen) for key, item in before.items()}
+    if all(after[key] is before[key] for key in before):
+        return value
+    if isinstance(value, tuple):
+        return _like(value, list(after.values()))
+    put_contents(value, after)
+    return value

@@ -163,7 +163,7 @@ def a_loop_without_the_decorator_is_refused() -> None:
     pipe.step(squared)(model, X)
     assert teacher(X).requires_grad
     with torch.no_grad():
-        refused(lambda: model(X), "outside a step")
+        refused(lambda: model.module(X), "outside a step")
 
 
 @case(ranks=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -86,14 +86,21 @@ def check(
     between: Between = nothing,
     optimizer: Any = sgd,
     tolerance: float = 1e-5,
+    pins: Mapping[str, int] | None = None,
     **settings: Any,
 ) -> pipe.PipelineModel:
-    """Replicas train as one process does with the batches of all."""
+    """Replicas train as one process does with the batches of all.
+
+    Args:
+        pins: module -> the stage that it is put on.
+    """
     begin(microbatches=parts, **settings)
     expected = one_process(build, batches, pipe.dp_size(), parts, steps, between, optimizer, step)
     torch.manual_seed(3)
     module = build()
     model = pipe.PipelineModel(module)
+    for name, stage in (pins or {}).items():
+        model.set_partition(module.get_submodule(name), stage)
     update = pipe.PipelineOptimizer(optimizer(model.parameters()))
     train = pipe.step(step)
     for number in range(steps):

@@ -131,7 +131,7 @@ _WITHOUT_EFFECT = {
     "fp16_params": "",
 }
 _REFUSED = {
-    "tensor_parallel_degree": "use torch.distributed.tensor.parallel on the modules, or more pipeline stages",
+    "tensor_parallel_degree": "use more pipeline stages, or torch.distributed.tensor.parallel without a pipeline",
     "offload_activations": "use torch.autograd.graph.save_on_cpu, or activation checkpoints",
     "delayed_parameter_initialization": "build the model on the CPU of every rank; each keeps only its own stage",
 }

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..errors import PipelineError
+from ..tree import tensors
 
 # What a loop over all parameters may ask or set. Attributes are facts, too, but for those that are tensors.
 _FACTS = frozenset(
@@ -23,13 +24,32 @@ _FACTS = frozenset(
         *("size", "dim", "ndimension", "stride", "numel", "nelement", "element_size", "storage_offset", "__len__"),
         *("is_floating_point", "is_complex", "is_contiguous", "is_signed", "is_inference", "is_same_size", "get_device"),
         *("requires_grad_", "__set__", "__delete__", "register_hook", "register_post_accumulate_grad_hook", "has_names"),
-        *("untyped_storage", "data_ptr", "__dir__"),
+        *("untyped_storage", "data_ptr", "__dir__", "_has_compatible_shallow_copy_type"),
+    }
+)
+# New tensors of the same shape.
+_MAKERS = frozenset(
+    {
+        *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
+        *("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor"),
     }
 )
 _TENSORS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-# In-place operations that draw: what they draw here would be missing elsewhere.
+# In-place operations that draw random numbers, and torch.nn.init's. They draw here as well: what is drawn next is then the
+# same on all ranks.
 _RANDOM = frozenset(
-    {"normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_", "set_"}
+    {
+        *("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_"),
+        *(
+            "xavier_uniform_",
+            "xavier_normal_",
+            "kaiming_uniform_",
+            "kaiming_normal_",
+            "trunc_normal_",
+            "orthogonal_",
+            "sparse_",
+        ),
+    }
 )
 # Who reads gradients to update or to clip them, which counts all stages; accelerate and Trainer look for DTensors first.
 _CLIPPERS = ("torch.", "trainshed.parallel.", "accelerate.", "transformers.trainer")
@@ -52,8 +72,16 @@ class AbsentParameter(nn.Parameter):
                 _refuse(args, attribute)
             if attribute == "grad" and not _asked_by_torch():
                 _refuse_gradient(args[0])
-        elif name not in _FACTS:
+        elif name not in _FACTS and name not in _MAKERS:
+            if name.startswith("_foreach_") and name.endswith("_"):
+                return _change_those_here(func, args, kwargs)
+            if not args and "tensor" in kwargs:  # torch.nn.init hands on all by name
+                args = (kwargs.pop("tensor"),)
             if _changes_itself(name, args, kwargs):
+                if name in _RANDOM:
+                    func(torch.empty(args[0].shape, dtype=args[0].dtype, device=args[0].device), *args[1:], **kwargs)
+                return args[0]
+            if _stays_as_it_is(name, args, kwargs):
                 return args[0]
             _refuse((args, kwargs), name)
         with torch._C.DisableTorchFunctionSubclass():
@@ -73,10 +101,39 @@ class AbsentParameter(nn.Parameter):
 
 
 def _changes_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation changes a parameter by numbers alone (`clamp_`, `mul_(0.9)`): its own rank does the same."""
-    in_place = name.endswith("_") and not name.endswith("__") and name not in _RANDOM
-    others = [*args[1:], *kwargs.values()]
-    return in_place and isinstance(args[0], AbsentParameter) and not any(isinstance(one, torch.Tensor) for one in others)
+    """Whether an operation changes a parameter by numbers and by tensors that its own rank has as well (`clamp_`,
+    `mul_(0.9)`, `copy_(other)`): that rank does the same."""
+    in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+    if not in_place or name == "set_" or not isinstance(args[0], AbsentParameter):
+        return False
+    if name == "copy_" and sys._getframe(2).f_code.co_name == "_load_from_state_dict":
+        return False  # on one rank alone it would load a part
+    homes = {one._home[1] for one in tensors((args[1:], kwargs)) if isinstance(one, AbsentParameter)}  # type: ignore[attr-defined]
+    return homes <= {args[0]._home[1]}  # type: ignore[attr-defined]
+
+
+def _change_those_here(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """An operation on many tensors at once, for those that are here."""
+    here = [number for number, one in enumerate(args[0]) if not isinstance(one, AbsentParameter)]
+
+    def chosen(given: Any) -> Any:
+        return [given[number] for number in here] if isinstance(given, (list, tuple)) else given
+
+    mine = [chosen(one) for one in args]
+    named = {key: chosen(one) for key, one in kwargs.items()}
+    if any(isinstance(one, AbsentParameter) for one in tensors((mine, named))):
+        _refuse((mine, named), func.__name__)
+    if here:
+        func(*mine, **named)
+
+
+def _stays_as_it_is(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it is moved to where it is (`module.to(x.device)`)."""
+    if name != "to" or not isinstance(args[0], AbsentParameter):
+        return False
+    like = torch.empty(0, dtype=args[0].dtype, device=args[0].device)
+    moved = like.to(*args[1:], **kwargs)
+    return moved.dtype == like.dtype and moved.device == like.device
 
 
 def _asked_by_torch() -> bool:
@@ -100,7 +157,7 @@ def _refuse(where: Any, what: str) -> NoReturn:
     raise PipelineError(
         f"parameter {name!r} is on rank {rank} of the pipeline, and cannot be read on this one ({what})",
         hint="model.state_dict(), called on all ranks, gives the whole model, and model.local_named_parameters() what is "
-        "here; the model runs in functions with @step",
+        "here; model.load_state_dict() loads; the model runs in functions with @step",
     )
 
 

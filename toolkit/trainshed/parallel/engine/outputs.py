@@ -1,19 +1,25 @@
-"""What the step function returned on the last stage, on all ranks of the pipeline."""
+"""What the step function returned on the last stage, on all ranks of the pipeline.
+
+Tensors are sent as such, everything else is pickled. What cannot be pickled, and an object that keeps tensors to itself (a
+cache, of which each stage has its own part), is on no rank what it is in one process: it is replaced everywhere by a word
+about that.
+"""
 
 from __future__ import annotations
 
+import io
 import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from ..record.trace import Slot
-from ..tree import map_leaves
+from ..errors import PipelineError
+from ..tree import Stand, map_leaves
 
 
-class _Described:
+class _Described(Stand):
     """Stands for a tensor while the structure is sent."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -22,6 +28,8 @@ class _Described:
 
 # Two numbers at the start of a message: its length, and that of the description of the structure (0: as before).
 _HEADER = 16
+# In place of a structure that cannot be sent.
+_LOCAL = pickle.dumps(None)
 
 
 @dataclass
@@ -46,9 +54,10 @@ class Post:
         if dist.get_world_size(group) == 1:
             return results or []
         if results is not None:
+            results = map_leaves(_portable, results, objects=True)
             letter = self._written(results, device)
             self._send(letter, source, group)
-            return results
+            return self._whole(results)
         letter = torch.empty(self.room, dtype=torch.uint8, device=device)
         dist.broadcast(letter, src=source, group=group)
         length = int(letter[:8].view(torch.int64))
@@ -56,7 +65,15 @@ class Post:
             self.room = length
             letter = torch.empty(length, dtype=torch.uint8, device=device)
             dist.broadcast(letter, src=source, group=group)
-        return self._read(letter, device)
+        return self._whole(self._read(letter, device))
+
+    def _whole(self, results: list[Any]) -> list[Any]:
+        if self.described == _LOCAL:
+            raise PipelineError(
+                "the step function returns an object of a class that is made in a function, which other ranks do not have",
+                hint="return tensors, tuples or dictionaries, or move the class to the top of its file",
+            )
+        return results
 
     def _send(self, letter: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:
         first = letter[: self.room]
@@ -72,13 +89,16 @@ class Post:
 
         def describe(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
-                return _portable(leaf)
+                return leaf
             plain = leaf.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             if len(plain):
                 parts.append(plain.view(torch.uint8).to(device))
             return _Described(leaf)
 
-        described = pickle.dumps(map_leaves(describe, results))
+        structure = map_leaves(describe, results, objects=True)
+        if not _pickles(structure):
+            structure, parts = None, []
+        described = pickle.dumps(structure)
         fresh = b"" if described == self.described else described
         self.described = described
         length = _HEADER + len(fresh) + sum(map(len, parts))
@@ -104,16 +124,64 @@ class Post:
                 at += size
             return made
 
-        found: list[Any] = map_leaves(filled, pickle.loads(self.described))
+        found: list[Any] = map_leaves(filled, pickle.loads(self.described), objects=True)
         return found
 
 
+class NotSent:
+    """In place of something in a step's result that is not the same on all ranks."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __getitem__(self, key: Any) -> Any:
+        self._refuse()
+
+    def __iter__(self) -> Any:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused."""
+        self._refuse()
+
+    def __repr__(self) -> str:
+        return f"NotSent({vars(self)['_kind']!r})"
+
+    def _refuse(self) -> NoReturn:
+        raise PipelineError(
+            f"the step function returned a {vars(self)['_kind']}, which cannot be sent to other ranks",
+            hint="return tensors; each stage has only its own part of a cache (use_cache=False)",
+        )
+
+
+class _Finder(pickle.Pickler):
+    """Finds objects that keep tensors to themselves."""
+
+    def reducer_override(self, found: Any) -> Any:
+        """Refuses tensors."""
+        if isinstance(found, torch.Tensor):
+            raise pickle.PicklingError("a tensor")
+        return NotImplemented
+
+
 def _portable(leaf: Any) -> Any:
-    """The value, or None if it cannot be sent (a lock, a file ...)."""
-    if isinstance(leaf, (Slot, str, int, float, bool, type(None))):
+    if isinstance(leaf, (torch.Tensor, str, int, float, bool, type(None), NotSent)):
         return leaf
+    return leaf if _pickles(leaf) else NotSent(type(leaf).__name__)
+
+
+def _pickles(value: Any) -> bool:
+    """Whether it can be sent, and has no tensors in it."""
     try:
-        pickle.dumps(leaf)
+        _Finder(io.BytesIO()).dump(value)
     except Exception:
-        return None
-    return leaf
+        return False
+    return True

@@ -28,6 +28,7 @@ from .planning import agree_on_plan, from_leader, write_only
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, Way, cut
 from .stage import Frame, StageModule
+from .suitable import check_values
 
 _ONE_ORDER = (
     "all ranks of one pipeline need the same data, and must build and run the model in one order: "
@@ -185,6 +186,7 @@ class Preparation:
             write_only(subject, self._planned, self._pins, microbatches)
         first = not self.holding.partitioned
         if first:
+            check_values(self._root)
             self._root.to(self._grid.device)
             broadcast_state(self._root, self._grid)
             self.plan = agree_on_plan(subject, self._grid, self._pins, microbatches, self.plan)

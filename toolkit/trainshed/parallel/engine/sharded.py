@@ -28,6 +28,7 @@ from .batch import Microbatch
 from .checking import same_everywhere
 from .holding import Holding
 from .placement import broadcast_buffers, broadcast_state
+from .suitable import check_values
 
 
 class ShardedEngine:
@@ -146,6 +147,7 @@ class ShardedEngine:
         return post_backward
 
     def _shard(self, function: Callable[..., Any], microbatch: Microbatch) -> None:
+        check_values(self.root)
         names = self.holding.names
         self.root.to(self.grid.device)
         broadcast_state(self.root, self.grid)

@@ -147,6 +147,8 @@ class StageModule(nn.Module):
         args, kwargs = step.microbatches[self.microbatch]
         if trace.mutates_inputs:
             args, kwargs = map_leaves(_copy, args), map_leaves(_copy, kwargs)
+        elif self.frame.stages > 1:  # what one stage puts into a dictionary is not yet there for the next
+            args, kwargs = map_leaves(_itself, args), map_leaves(_itself, kwargs)
         forward = StageForward(trace, self.frame.gates, device, *self.ranges[way], values, self.wanted[way])
         forward.is_last = self.is_last
         self.frame.turn(self.index, self.counters)
@@ -162,7 +164,7 @@ class StageModule(nn.Module):
             self.frame.turned(self.index, self.counters)
         if not self.is_last:
             return self._outgoing(forward, step, way)
-        step.results[self.microbatch] = map_leaves(_detached, result)
+        step.results[self.microbatch] = map_leaves(_detached, result, objects=True)
         return self._loss(forward, step)
 
     def _outgoing(self, forward: StageForward, step: Step, way: int) -> tuple[torch.Tensor, ...]:
@@ -330,6 +332,10 @@ class ReplayStage(PipelineStage):
 
 def _copy(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _itself(leaf: Any) -> Any:
+    return leaf
 
 
 def _detached(leaf: Any) -> Any:

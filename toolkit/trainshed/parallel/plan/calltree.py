@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,20 +40,38 @@ class CallTree:
     def watching(self) -> Iterator[None]:
         """Within the block the calls of all modules are seen."""
         handles: list[Any] = []
+        scripted = [module for module in self._root.modules() if isinstance(module, torch.jit.ScriptModule)]
+        inside = {id(part) for module in scripted for part in module.modules() if part is not module}
         try:
             for module in self._root.modules():
+                if id(module) in inside:  # not called from Python
+                    continue
+                if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
+                    module.__dict__["_compiled_call_impl"] = partial(self._scripted, module)
+                    continue
                 handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
                 handles.append(module.register_forward_hook(self._leave, always_call=True))
             yield
         finally:
             for handle in handles:
                 handle.remove()
+            for module in scripted:
+                module.__dict__.pop("_compiled_call_impl", None)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The tree of calls under the step function; within `watching`."""
         self._stack = [Call("")]
         function(*args, **kwargs)
         return self._stack[0]
+
+    def _scripted(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        self._enter(module, args)
+        result = None
+        try:
+            result = module._call_impl(*args, **kwargs)
+        finally:
+            self._leave(module, args, result)
+        return result
 
     def _enter(self, module: nn.Module, _args: Any) -> None:
         call = Call(self._names[id(module)], time.perf_counter())
@@ -76,8 +95,7 @@ def choose_units(tree: Call, root: nn.Module, largest: float, closed: dict[str, 
         closed: containers that must not be opened, with the reason.
     """
     modules = dict(root.named_modules())
-    model = [call for call in tree.inside if call.name == ""]
-    total = sum(call.seconds for call in model) or 1.0
+    total = sum(call.seconds for call in tree.inside) or 1.0
     cost: dict[str, float] = {}
     inside: dict[str, set[str]] = {}
 
@@ -87,7 +105,9 @@ def choose_units(tree: Call, root: nn.Module, largest: float, closed: dict[str, 
         for child in call.inside:
             collect(child)
 
-    for call in model:
+    for call in tree.inside:
+        if call.name:  # the step function calls a part of the model itself
+            inside.setdefault("", set()).add(call.name)
         collect(call)
     units: set[str] = set()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..errors import PlanError
 from ..record.trace import Trace
 
 
@@ -72,8 +73,16 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int) -> Costs:
 
     Args:
         optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
+
+    Raises:
+        PlanError: no module was called.
     """
     count = trace.positions
+    if not count:
+        raise PlanError(
+            "the step function uses no module with parameters of the model",
+            hint="let the first step call the model, or parts of it (model.module.part)",
+        )
     forward, backward, saved = [0.0] * count, [0.0] * count, [0] * count
     names: list[set[str]] = [set() for _ in range(count)]
     everywhere = 0.0

@@ -94,19 +94,19 @@ class Profiler(Recorder):
         """Whether it is known to change none of its arguments, which would then miss that in their history."""
         known = self._structure.events
         at = len(self.trace.events)
-        return at < len(known) and known[at].name == event.name and not known[at].mutated
+        return at < len(known) and known[at].name == event.name and not (known[at].mutated or known[at].holders)
 
     def _measure(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         own: list[torch.Tensor] = []
         with _aliases(function) if isinstance(function, torch.nn.Module) else nullcontext(own) as own:
-            before = _sources([*tensors((args, kwargs)), *own])
+            before = _sources([*tensors((args, kwargs), objects=True), *own])
             saved = _Saved(own)
             started = self._now()
             with torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
                 result = function(*args, **kwargs)
             event.seconds_forward = self._now() - started
             event.saved_bytes = saved.bytes
-        outputs = [tensor for tensor in tensors(result) if tensor.grad_fn is not None]
+        outputs = [tensor for tensor in tensors(result, objects=True) if tensor.grad_fn is not None]
         if outputs and before:
             event.seconds_backward = 2 * event.seconds_forward
             if event.is_unit or event.seconds_forward > _WORTH:
@@ -189,12 +189,13 @@ def _aliases(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
     A backward to a parameter that an earlier event reads too (tied, or of a module called again) would run through the
     whole model in between.
     """
-    before = [(holder, dict(holder._parameters)) for holder in module.modules()]
+    scripted = torch.jit.ScriptModule  # has its parameters elsewhere
+    before = [(holder, dict(holder._parameters)) for holder in module.modules() if not isinstance(holder, scripted)]
     alias: dict[int, torch.nn.Parameter] = {}
     try:
         for holder, parameters in before:
             for name, parameter in parameters.items():
-                if parameter is not None:
+                if isinstance(parameter, torch.nn.Parameter):  # not a tensor that stands for one
                     key = id(parameter)
                     if key not in alias:
                         alias[key] = torch.nn.Parameter(parameter.detach(), parameter.requires_grad)

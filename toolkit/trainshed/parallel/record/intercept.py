@@ -18,6 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 _module_call = nn.Module.__call__
+_module_apply = nn.Module._apply
 _function_apply = torch.autograd.Function.__dict__["apply"]
 
 # Attributes of a tensor that give another tensor; all other attributes are facts about it, not computations.
@@ -106,6 +107,24 @@ def patch_functions(mode: OperationMode) -> None:
             mode.enabled = True
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+
+
+def let_modules_move() -> None:
+    """From here on `module.to(...)` in a forward is not an operation on tensors: it is about where parameters lie."""
+    if nn.Module._apply is not _module_apply:
+        return
+
+    def apply(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        mode = _get_current_function_mode()
+        if not isinstance(mode, OperationMode) or not mode.enabled:
+            return _module_apply(module, *args, **kwargs)
+        mode.enabled = False
+        try:
+            return _module_apply(module, *args, **kwargs)
+        finally:
+            mode.enabled = True
+
+    nn.Module._apply = apply  # type: ignore[method-assign,assignment]
 
 
 def restore() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import PipelineError
 from ..replay import dice, rng
-from ..tree import leaves, map_leaves, tensors
+from ..tree import contents, holders, leaves, map_leaves, tensors
 from .graph import nodes_of, parameters_reached
 from .intercept import Interception, call_natively
 from .operations import reads_values
@@ -19,7 +21,7 @@ from .sideways import Place, Sideways
 from .surroundings import attributes, changed
 from .trace import Event, Meta, Slot, Trace, Value
 
-_CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
+_CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size, nn.Module, type)
 
 
 class Recorder:
@@ -52,6 +54,7 @@ class Recorder:
         self._input_views: list[int] = []  # positions at which a view of an input is changed by a stage
         self._free_marks: list[tuple[int, int, str]] = []
         self._backward: list[torch.Tensor] = []
+        self._packed: set[int] = set()
 
     # What the interception calls -------------------------------------------------------------------------------------
 
@@ -73,6 +76,8 @@ class Recorder:
                 return self._event(name, module, module, args, kwargs)
         if name is None:
             return call_natively(module, args, kwargs)
+        if name and _hooks_gradients(module):
+            self.trace.atomic.setdefault(name, "it has a hook of its backward, which must see its input and its output")
         self._containers.append(name)
         try:
             return call_natively(module, args, kwargs)
@@ -90,7 +95,10 @@ class Recorder:
     def _event(
         self, name: str, unit: nn.Module | None, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        given = leaves((args, kwargs))
+        given = leaves((args, kwargs), objects=True)
+        swapped = self._swapped(unit) if unit is not None else {}
+        given += swapped.values()
+        held = [(holder, contents(holder)) for holder in holders((args, kwargs))] if unit is not None else []
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         self._find_strangers(name, inputs)
         places = self._sideways.look(name) if unit is not None else {}
@@ -106,7 +114,7 @@ class Recorder:
                 self.trace.asks = True
             else:
                 self._value_read(name)
-        event = Event(name, unit is not None, 0, False, numbers)
+        event = Event(name, unit is not None, 0, False, numbers, swapped=tuple(swapped))
         names = self._names_of(unit) if unit is not None else set()
         names |= {self._parameters[id(tensor)] for tensor in inputs if id(tensor) in self._parameters}
         self._opaque.append(set())
@@ -114,7 +122,8 @@ class Recorder:
             result = self._run(event, function, args, kwargs)
         finally:
             names |= self._opaque.pop()
-        made = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+        refilled = _refilled(held)
+        made = tensors((result, [now for _, _, now in refilled]), objects=True)
         mutated = [index for index, tensor in enumerate(inputs) if _version(tensor) != versions[index]]
         if not made and not mutated and unit is None:
             return result
@@ -141,13 +150,53 @@ class Recorder:
         index = len(self.trace.events)
         self.trace.events.append(event)
         event.mutated = tuple((at, self._mutate(inputs[at], event, index)) for at in mutated)
-        event.result = map_leaves(lambda leaf: self._slot(leaf, event, given, inputs), result)
+        self._describe(event, result, refilled, given, inputs, held)
         if unit is not None and not event.replicated:
             self._find_left(event, places)
         # A module without parameters may answer by what the inputs hold, too.
-        self.trace.asks |= event.is_unit and event.replicated and any(slot.kind != "value" for slot in leaves(event.result))
+        self.trace.asks |= (
+            event.is_unit
+            and event.replicated
+            and any(slot.kind not in ("value", "holder") for slot in leaves(event.result, objects=True))
+        )
         self._note_region(event)
         return result
+
+    def _describe(
+        self,
+        event: Event,
+        result: Any,
+        refilled: list[tuple[int, dict[Any, Any], dict[Any, Any]]],
+        given: list[Any],
+        inputs: list[torch.Tensor],
+        held: list[tuple[Any, dict[Any, Any]]],
+    ) -> None:
+        """Notes the result, and what lists, mappings and objects among the arguments hold now."""
+        fresh = len(self.trace.values)
+        numbers = {id(holder): number for number, (holder, _) in enumerate(held)}
+
+        def slot(leaf: Any) -> Slot:
+            if id(leaf) in numbers and not isinstance(leaf, torch.Tensor):
+                event.holders = True
+                return Slot("holder", numbers[id(leaf)])
+            tag = self._tag(leaf) if isinstance(leaf, torch.Tensor) else None
+            if tag is not None and tag[1] >= fresh:  # the event gives one tensor several times
+                return Slot("value", tag[1])
+            return self._slot(leaf, event, given, inputs)
+
+        event.result = map_leaves(slot, result, objects=True, stops=numbers)
+        self._packed.update(tag[1] for tensor in _packed(result) if (tag := self._tag(tensor)) is not None)
+        after = []
+        for number, before, now in refilled:
+            kept = {id(value): key for key, value in reversed(before.items())}
+            slots = {
+                key: Slot("kept", kept[id(value)])
+                if id(value) in kept
+                else map_leaves(slot, value, objects=True, stops=numbers)
+                for key, value in now.items()
+            }
+            after.append((number, slots))
+        event.refilled, event.holders = tuple(after), event.holders or bool(after)
 
     def _run(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
@@ -191,6 +240,16 @@ class Recorder:
             for key, buffer in module._buffers.items()
             if buffer is not None
         ]
+
+    def _swapped(self, unit: nn.Module) -> dict[tuple[str, str, str], torch.Tensor]:
+        """Computed tensors that the unit has in place of its parameters or buffers (`torch.func.functional_call`)."""
+        return {
+            (name, kind, key): tensor
+            for name, module in unit.named_modules()
+            for kind in ("_parameters", "_buffers")
+            for key, tensor in getattr(module, kind).items()
+            if tensor is not None and self._tag(tensor) is not None
+        }
 
     def _names_of(self, module: nn.Module) -> set[str]:
         return {self._parameters[id(value)] for value in module.parameters() if id(value) in self._parameters}
@@ -304,22 +363,27 @@ class Recorder:
     def _finish(self, result: Any) -> Trace:
         trace = self.trace
         end = max(0, trace.positions - 1)
+        units = [index for index, event in enumerate(trace.events) if event.is_unit and not event.replicated]
+        trace.tail = units[-1] + 1 if units else 0
         uses: dict[int, int] = {}  # value -> last event that reads it
         for index, event in enumerate(trace.events):
             for number in event.inputs:
                 uses[number] = index
                 if not event.replicated:
-                    trace.last_use[number] = max(trace.last_use.get(number, -1), event.position)
-        for tensor in [*tensors(result), *self._backward]:
+                    position = event.position if index < trace.tail else end + 1
+                    trace.last_use[number] = max(trace.last_use.get(number, -1), position)
+        for event in trace.events[trace.tail :]:
+            made = [slot.value for slot in leaves(event.result, objects=True) if slot.kind == "value"]
+            for number in [*made, *(number for _, number in event.mutated)]:
+                trace.values[number] = replace(trace.values[number], position=end + 1)
+        for tensor in [*tensors(result, objects=True), *self._backward]:
             tag = self._tag(tensor)
             if tag is not None:
                 uses[tag[1]] = len(trace.events)
-                trace.last_use[tag[1]] = end
+                trace.last_use[tag[1]] = end + 1
         trace.output = map_leaves(lambda leaf: Slot("value") if isinstance(leaf, torch.Tensor) else Slot("other"), result)
         self._forbid_cuts(uses, end)
-        units = [index for index, event in enumerate(trace.events) if event.is_unit and not event.replicated]
-        after_units = units[-1] + 1 if units else 0
-        trace.free_from = min([index for index, position, _ in self._free_marks if position < end] + [after_units])
+        trace.free_from = min([index for index, position, _ in self._free_marks if position < end] + [trace.tail])
         trace.decided_from = min([index for index, _, _ in self._free_marks] + [len(trace.events)])
         reached = parameters_reached(self._backward, set())
         trace.reached = frozenset(self._parameters[key] for key in reached if key in self._parameters)
@@ -349,6 +413,9 @@ class Recorder:
             ]
             for cut in range(min(around, default=0) + 1, max([*around, trace.buffers[name]], default=0) + 1):
                 trace.no_cut.setdefault(cut, f"the buffer {name} is changed on one side of it and used on the other")
+        for number in self._packed:
+            for cut in range(trace.values[number].position + 1, trace.last_use.get(number, -1) + 1):
+                trace.no_cut.setdefault(cut, "a packed sequence has another number of rows in each batch")
         for positions in self._regions.values():
             for cut in range(min(positions) + 1, max(positions) + 1):
                 trace.no_cut.setdefault(cut, "it would split an activation checkpoint")
@@ -367,6 +434,33 @@ class Recorder:
         events = [event for event in self.trace.events[index + 1 :] if number in event.inputs]
         everywhere = uses[number] >= len(self.trace.events) or any(event.replicated for event in events)
         return end if everywhere else max(event.position for event in events)
+
+
+def _refilled(held: list[tuple[Any, dict[Any, Any]]]) -> list[tuple[int, dict[Any, Any], dict[Any, Any]]]:
+    """Number, contents before and contents now of what is not as it was."""
+    found = []
+    for number, (holder, before) in enumerate(held):
+        now = contents(holder)
+        if list(now) != list(before) or any(now[key] is not value for key, value in before.items()):
+            found.append((number, before, now))
+    return found
+
+
+def _hooks_gradients(module: nn.Module) -> bool:
+    everywhere = nn.modules.module
+    return bool(
+        module._backward_hooks
+        or module._backward_pre_hooks
+        or everywhere._global_backward_hooks
+        or everywhere._global_backward_pre_hooks
+    )
+
+
+def _packed(result: Any) -> list[torch.Tensor]:
+    """The rows of packed sequences in a result."""
+    if isinstance(result, PackedSequence):
+        return [result.data]
+    return [tensor for item in result for tensor in _packed(item)] if isinstance(result, (tuple, list)) else []
 
 
 def _forget(_tensor: torch.Tensor) -> None:

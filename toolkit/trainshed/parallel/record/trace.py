@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..tree import leaves
+from ..tree import Stand, leaves
 from .sideways import Place
 
 
@@ -63,11 +63,12 @@ class Meta:
         return count * self.dtype.itemsize
 
 
-class Slot:
+class Slot(Stand):
     """A leaf of an event's result. No dataclass: `tree` would walk into it.
 
     kind: "value" (number of the value), "argument" (index among the tensor arguments), "leaf" (index among all leaves
-        of the arguments), "constant" (the thing itself) or "opaque" (name of a type that cannot be copied).
+        of the arguments), "holder" (index among the lists, mappings and objects in the arguments), "kept" (key of what the
+        holder had before), "constant" (the thing itself) or "opaque" (name of a type that cannot be copied).
     """
 
     __slots__ = ("kind", "value")
@@ -87,6 +88,9 @@ class Event:
     random, draws: whether it takes numbers from torch's generators; from Python's or numpy's.
     changes: names of the buffers that it changes.
     left: places where the unit leaves values sideways, with their structure of slots.
+    refilled: (index among the lists, mappings and objects in its arguments, what it holds afterwards: slots by key).
+    holders: whether it changes one of those, or returns it.
+    swapped: (module inside, dictionary of it, key) of the computed tensors that the unit has in place of its own.
     """
 
     name: str
@@ -101,6 +105,9 @@ class Event:
     draws: bool = False
     changes: tuple[str, ...] = ()
     left: tuple[tuple[Place, Any], ...] = ()
+    refilled: tuple[tuple[int, dict[Any, Any]], ...] = ()
+    holders: bool = False
+    swapped: tuple[tuple[str, str, str], ...] = ()
     seconds_forward: float = 0.0
     seconds_backward: float = 0.0
     saved_bytes: int = 0
@@ -108,7 +115,7 @@ class Event:
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
         """Leaves of the result; to be asked when it is recorded."""
-        return tuple(leaves(self.result))
+        return tuple(leaves(self.result, objects=True))
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,7 @@ class Trace:
 
     atomic: modules that must not be opened, with the reason: the plan has to be made again with them as units.
     no_cut: position -> reason why no stage may start there.
+    tail: index of the first event after the last unit.
     free_from: index of the first event from which the last stage runs without being compared with the record.
     decided_from: index of the first event that may depend on a decision by values that not all stages have.
     reached: parameters that the backward of the recorded losses reaches.
@@ -146,6 +154,7 @@ class Trace:
     no_cut: dict[int, str] = field(default_factory=dict)
     last_use: dict[int, int] = field(default_factory=dict)
     mutated_values: set[int] = field(default_factory=set)
+    tail: int = 0
     free_from: int = 0
     decided_from: int = 0
     reached: frozenset[str] = frozenset()

@@ -66,6 +66,10 @@ class UnitGates:
         if watch is not None:
             watch.begin(microbatch)
 
+    def part(self, unit: str, name: str) -> nn.Module:
+        """A module inside of a unit; "" is the unit itself."""
+        return self._modules[unit].get_submodule(name)
+
     @contextmanager
     def kept(self, keeper: Gatekeeper) -> Iterator[None]:
         """Within this context `keeper` handles the calls of units."""

@@ -8,7 +8,7 @@ place, and never gives a wrong gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.overrides import _get_current_function_mode
 from ..errors import TraceMismatch
 from ..record.intercept import OperationMode, patch_functions, restore
 from ..record.trace import Event, Slot, Trace
-from ..tree import leaves, map_leaves, tensors
+from ..tree import contents, exchange, holders, leaves, map_leaves, put_contents, tensors
 from . import dice
 from .gates import UnitGates
 
@@ -98,9 +98,11 @@ class StageForward:
         try:
             with self._gates.kept(self), self._mode:
                 result = function(*args, **kwargs)
+                if self._over():
+                    return None
                 if not self.is_last or self._next < self.checked_to:
                     raise self._differs("the step function ended", "before its last recorded event")
-                return map_leaves(self._bind, result)
+                return map_leaves(self._bind, result, objects=True)
         except Finished:
             return None
         finally:
@@ -141,20 +143,20 @@ class StageForward:
         """`model.backward(...)` in the step function: only the last stage comes that far."""
         self.losses.extend(self._bind(loss) for loss in losses)
 
+    def _over(self) -> bool:
+        """Whether no later stage has a module to run, and only what comes after the modules is left, for the last one."""
+        return not self.is_last and self.last >= self.trace.positions and self._next >= self.trace.tail
+
     # Events ----------------------------------------------------------------------------------------------------------
 
-    def _compute(
-        self, function: Callable[..., Any], args: Any, kwargs: Any, inputs: list[torch.Tensor] | None = None
-    ) -> Any:
+    def _compute(self, function: Callable[..., Any], args: Any, kwargs: Any, given: list[Any]) -> Any:
         """Calls the function with real tensors in place of stand-ins.
 
-        Args:
-            inputs: the tensors among the arguments, if they are known.
+        Lists, dictionaries and objects stay those of the user's code, which may read what the function puts there.
         """
-        given = tensors((args, kwargs)) if inputs is None else inputs
-        if not any(id(tensor) in self._ghosts for tensor in given):
-            return self._call(function, args, kwargs)
-        return self._call(function, map_leaves(self._bind, args), map_leaves(self._bind, kwargs))
+        if any(id(leaf) in self._ghosts for leaf in given):
+            args, kwargs = exchange(self._bind, args), exchange(self._bind, kwargs)
+        return self._call(function, args, kwargs)
 
     def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls the function; what it calls in turn is not intercepted."""
@@ -165,34 +167,41 @@ class StageForward:
             self._depth -= 1
 
     def _event(self, name: str, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        given = leaves((args, kwargs), objects=True)
         if self._free:
-            return self._compute(function, args, kwargs)
-        given = leaves((args, kwargs))
+            return self._compute(function, args, kwargs, given)
+        event = self.trace.events[self._next] if self._next < len(self.trace.events) else None
+        if is_unit and event is not None and event.swapped and event.name == name:
+            given += self._swapped(event)
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         numbers = tuple(number for tensor in inputs if (number := self._number(tensor, name)) is not None)
-        event = self.trace.events[self._next] if self._next < len(self.trace.events) else None
         if self.is_last and self._next >= self.checked_to:
             return self._tail_event(name, function, args, kwargs, event, given, inputs, numbers)
         if event is None or event.name != name or event.inputs != numbers:
             if is_unit:
                 raise self._differs(f"module {name!r}", self._expected(event, numbers))
-            return self._untracked(name, function, args, kwargs, event, numbers)
-        if not event.replicated and event.position >= self.last:
+            return self._untracked(name, function, args, kwargs, event, numbers, given)
+        if (not event.replicated and event.position >= self.last) or self._over():
             raise Finished
         index, self._next = self._next, self._next + 1
         places = self._places(event) if event.left else []
+        held = holders((args, kwargs)) if event.holders else []
         if event.replicated or event.position >= self.first:
-            result = self._compute(function, args, kwargs, inputs)
+            if event.swapped:
+                self._bind_swapped(event)
+            result = self._compute(function, args, kwargs, given)
             if event.draws:
                 self.rolled[index] = dice.get_state()
-            self._mark(event, result, given, inputs)
+            self._mark(event, result, inputs, held)
             for (holder, key), (_, slots) in zip(places, event.left, strict=True):
                 self._mark_left(event, slots, holder, key)
             return result
         if index in self.rolled:
             dice.set_state(self.rolled[index])
-        result = self._stand_in(event, given, inputs)
-        known = {number: t for t in [*tensors(result), *inputs] if (number := self._number(t, name)) is not None}
+        result = self._stand_in(event, given, inputs, held)
+        known = {
+            number: t for t in [*tensors(result, objects=True), *inputs] if (number := self._number(t, name)) is not None
+        }
         for (holder, key), (_, slots) in zip(places, event.left, strict=True):
             self._sideways.put(holder, key, map_leaves(lambda slot: self._made_by_another(event, slot, known), slots))
         return result
@@ -214,11 +223,12 @@ class StageForward:
             if event.inputs != numbers:
                 raise self._differs(f"operation {name!r}", self._expected(event, numbers))
             self._next += 1
-            result = self._compute(function, args, kwargs)
-            self._mark(event, result, given, inputs)
+            held = holders((args, kwargs)) if event.holders else []
+            result = self._compute(function, args, kwargs, given)
+            self._mark(event, result, inputs, held)
             return result
-        result = self._compute(function, args, kwargs)
-        self._free = event is None or bool(tensors(result))
+        result = self._compute(function, args, kwargs, given)
+        self._free = event is None or bool(tensors(result, objects=True))
         return result
 
     def _places(self, event: Event) -> list[tuple[Any, Any]]:
@@ -252,47 +262,84 @@ class StageForward:
         return known[slot.value]
 
     def _untracked(
-        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, event: Event | None, numbers: tuple[int, ...]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        event: Event | None,
+        numbers: tuple[int, ...],
+        given: list[Any],
     ) -> Any:
         """Runs an operation that is not in the record: allowed if it returns no tensor (a question about one)."""
-        ghosts = any(id(leaf) in self._ghosts for leaf in leaves((args, kwargs)))
+        ghosts = any(id(leaf) in self._ghosts for leaf in given)
         try:
             # Questions about a stand-in's shape and type are answered by the stand-in itself.
-            result = self._call(function, args, kwargs) if ghosts else self._compute(function, args, kwargs)
+            result = self._call(function, args, kwargs)
         except (RuntimeError, NotImplementedError) as error:
             if ghosts:
                 raise self._differs(f"operation {name!r}", self._expected(event, numbers)) from error
             raise
-        if any(isinstance(leaf, torch.Tensor) for leaf in leaves(result)):
+        if tensors(result, objects=True):
             raise self._differs(f"operation {name!r}", self._expected(event, numbers))
         return result
 
-    def _mark(self, event: Event, result: Any, given: list[Any], inputs: list[torch.Tensor]) -> None:
+    def _mark(self, event: Event, result: Any, inputs: list[torch.Tensor], held: list[Any]) -> None:
         for index, number in event.mutated:
             real = self._bind(inputs[index])
             self._tag(inputs[index], number)
             self._tag(real, number)
             self.values[number] = real  # the user may go on with the stand-in that this is the value of
-        slots, made = event.slots, leaves(result)
+        self._mark_made(event, f"the result of {event.name!r}", event.slots, result, inputs, held)
+        for number, after in event.refilled:
+            what, now = f"what {event.name!r} put into its argument", contents(held[number])
+            if list(now) != list(after):
+                raise self._differs(what, f"{', '.join(map(str, after))}, now {', '.join(map(str, now))}")
+            for key, slots in after.items():
+                if not (isinstance(slots, Slot) and slots.kind == "kept"):
+                    self._mark_made(event, what, leaves(slots, objects=True), now[key], inputs, held)
+
+    def _mark_made(
+        self, event: Event, what: str, slots: Sequence[Slot], result: Any, inputs: list[torch.Tensor], held: list[Any]
+    ) -> None:
+        """Notes which values the tensors are that an event has made.
+
+        Args:
+            what: they are, for errors.
+            slots: of what is recorded.
+        """
+        stops = set(map(id, held))
+        made = leaves(result, objects=True, stops=stops)
         if len(slots) != len(made):
-            raise self._differs(f"the result of {event.name!r}", f"{len(slots)} values, now {len(made)}")
+            raise self._differs(what, f"{len(slots)} values, now {len(made)}")
         for slot, leaf in zip(slots, made, strict=True):
+            if slot.kind == "holder" and leaf is not held[slot.value]:
+                raise self._differs(what, "one of its arguments")
             if slot.kind == "value" and isinstance(leaf, torch.Tensor):
                 self._tag(leaf, slot.value)
                 if slot.value in self.wanted:
                     self.values[slot.value] = leaf
             elif slot.kind == "argument":
                 if not isinstance(leaf, torch.Tensor):
-                    raise self._differs(f"the result of {event.name!r}", "one of its arguments")
+                    raise self._differs(what, "one of its arguments")
                 tag = getattr(inputs[slot.value], "_trainshed", None)
                 if tag is not None and tag[0] is self._token:
                     self._tag(leaf, tag[1])
             elif slot.kind == "constant" and slot.value != leaf:
-                raise self._differs(f"the result of {event.name!r}", f"{slot.value!r}, now {leaf!r}")
+                raise self._differs(what, f"{slot.value!r}, now {leaf!r}")
             elif slot.kind == "value":
-                raise self._differs(f"the result of {event.name!r}", f"a tensor, now {type(leaf).__name__}")
+                raise self._differs(what, f"a tensor, now {type(leaf).__name__}")
 
-    def _stand_in(self, event: Event, given: list[Any], inputs: list[torch.Tensor]) -> Any:
+    def _swapped(self, event: Event) -> list[Any]:
+        """The computed tensors that a unit has in place of its parameters now."""
+        return [getattr(self._gates.part(event.name, part), kind).get(key) for part, kind, key in event.swapped]
+
+    def _bind_swapped(self, event: Event) -> None:
+        for part, kind, key in event.swapped:
+            there = getattr(self._gates.part(event.name, part), kind)
+            there[key] = self._bind(there[key])
+
+    def _stand_in(self, event: Event, given: list[Any], inputs: list[torch.Tensor], held: list[Any]) -> Any:
         for index, number in event.mutated:
             self._tag(inputs[index], number)
             if not isinstance(inputs[index], nn.Parameter):
@@ -300,16 +347,32 @@ class StageForward:
                 self._ghosts.add(id(inputs[index]))
                 self._keep.append(inputs[index])
 
+        made: dict[int, torch.Tensor] = {}
+
         def make(slot: Slot) -> Any:
             if slot.kind == "value":
-                return self._ghost(slot.value)
+                if slot.value not in made:  # an event may give one tensor several times
+                    made[slot.value] = self._ghost(slot.value)
+                return made[slot.value]
             if slot.kind == "argument":
                 return inputs[slot.value]
             if slot.kind == "leaf":
                 return given[slot.value]
+            if slot.kind == "holder":
+                return held[slot.value]
             return slot.value if slot.kind == "constant" else Unavailable(event.name, slot.value)
 
-        return map_leaves(make, event.result)
+        result = map_leaves(make, event.result, objects=True)
+        for number, after in event.refilled:
+            before = contents(held[number])
+            put_contents(held[number], {key: self._refill(make, slots, before) for key, slots in after.items()})
+        return result
+
+    @staticmethod
+    def _refill(make: Callable[[Slot], Any], slots: Any, before: dict[Any, Any]) -> Any:
+        if isinstance(slots, Slot) and slots.kind == "kept":
+            return before[slots.value]
+        return map_leaves(make, slots, objects=True)
 
     # Values ----------------------------------------------------------------------------------------------------------
 
@@ -354,7 +417,7 @@ class StageForward:
 
     def _maker(self, number: int) -> str:
         for event in self.trace.events:
-            if any(slot.kind == "value" and slot.value == number for slot in leaves(event.result)):
+            if any(slot.kind == "value" and slot.value == number for slot in leaves(event.result, objects=True)):
                 return event.name
         return "an earlier operation"
 
