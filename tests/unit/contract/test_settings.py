@@ -40,6 +40,7 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "on_hang": ("continue", "continue"),
     "stacks": ("off", "off"),
     "bind": ("numa", "numa"),
+    "metrics": ("hf", "hf"),
     "pipeline": ('{"partitions": 2}', '{"partitions": 2}'),
     "compiler": ("inductor", "inductor"),
     "compiler_mode": ("max-autotune", "max-autotune"),
