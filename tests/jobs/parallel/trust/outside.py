@@ -195,7 +195,7 @@ def kaiming(parameter: nn.Parameter) -> None:
         nn.init.kaiming_uniform_(parameter, a=2.0)
         nn.init.xavier_normal_(parameter)
     else:
-        nn.init.trunc_normal_(parameter, std=0.1)
+        nn.init.uniform_(parameter, -0.1, 0.1)
     parameter.data.uniform_(-0.5, 0.5)
 
 
