@@ -255,7 +255,8 @@ def small_readers(chance: random.Random, place: Path) -> Said:
     metrics.scan(
         text(chance, "metric loss=1.5 step=3 name=x\n[algo-1] [0] metric a=1e400\n").encode("utf-8", "surrogatepass")
     )
-    json.dumps([metrics.now(), metrics.last_line])
+    metrics.finish()
+    json.dumps([metrics.now(), metrics.remarks])
     try:
         if compiled(regex).groups:  # what a job file takes
             Metrics.of([("a", regex)]).scan(b"loss=1\nloss=x 2\n")

@@ -35,10 +35,11 @@ def program(request: pytest.FixtureRequest, module: Callable[[str], ModuleType])
 
 
 @pytest.fixture
-def outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of a job in this process."""
+def outside_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of a job in this process, and no checkpoints of a job that this machine may have in /opt/ml."""
     for name in set(os.environ) - set(programs.environment()):
         monkeypatch.delenv(name)
+    monkeypatch.setenv("SM_CHECKPOINT_DIR", str(tmp_path / "absent"))
 
 
 @pytest.fixture(scope="session")

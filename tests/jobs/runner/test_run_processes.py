@@ -267,7 +267,7 @@ def test_metrics_of_the_jobs_own_and_those_that_never_came(training: Project) ->
     metrics = ["--metric", "acc=accuracy: ([0-9.]+)", "--metric", "f1=f1: ([0-9.]+)"]
     done = training.trainshed("run", "src/log.py", *metrics)
     assert "metrics    acc 93.5" in done.stderr
-    assert "metric 'f1': its regular expression matched no line" in done.stderr
+    assert "metric 'f1': its regular expression has matched no line" in done.stderr
     config = json.loads((training.run / "algo-1/input/config/metric-definition-regex.json").read_text())
     assert [one["Name"] for one in config] == ["acc", "f1"]
 
