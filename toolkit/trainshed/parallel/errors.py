@@ -3,6 +3,7 @@
 PipelineError             one line for a person
 |- PlanError              no partition satisfies what was asked, or a plan file does not fit the model
 |- TraceMismatch          a forward did something else than the recorded one; stops before a wrong gradient
+|- Different              the ranks of a pipeline do different things, and all of them have seen it
 `- NotServed              part of Amazon's API that is not supported; names the alternative
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from trainshed.contract.wire.pipeline import NotServed, PipelineError
 
-__all__ = ["NotServed", "PipelineError", "PlanError", "TraceMismatch"]
+__all__ = ["Different", "NotServed", "PipelineError", "PlanError", "TraceMismatch"]
 
 
 class PlanError(PipelineError):
@@ -19,3 +20,7 @@ class PlanError(PipelineError):
 
 class TraceMismatch(PipelineError):
     """A forward differs from the recorded one."""
+
+
+class Different(PipelineError):
+    """The ranks of a pipeline do different things, and all of them have seen it."""

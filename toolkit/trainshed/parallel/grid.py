@@ -97,6 +97,11 @@ class Grid:
         for group in dict.fromkeys(made):
             dist.destroy_process_group(group)
 
+    def can_make(self, member: tuple[int, ...]) -> bool:
+        """Whether the ranks of one pipeline can make a group of some of them, or have it: replicas would have to join in."""
+        degree = self.settings.pipeline_parallel_degree
+        return self.world == degree or len(member) in (1, degree) or member in self._made
+
     def subgroups(self, members: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], dist.ProcessGroup]:
         """Groups of pipeline ranks (numbers within a pipeline), made on all ranks in the same order."""
         degree = self.settings.pipeline_parallel_degree

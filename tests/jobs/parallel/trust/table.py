@@ -20,7 +20,7 @@ import trainshed.parallel as pipe
 # Modules of this folder with cases, by what goes wrong in them.
 TOPICS = (
     *("replicas", "routes", "optimizers", "absent", "sideways", "surroundings", "in_place", "failures", "amazon"),
-    *("results", "defects", "verified", "objects", "modules", "outside"),
+    *("results", "defects", "verified", "objects", "modules", "outside", "forms", "reruns", "losses"),
 )
 # What a case waits for at most; one that waits longer hangs.
 SECONDS = 60

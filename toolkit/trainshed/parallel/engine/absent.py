@@ -197,6 +197,8 @@ class Absent:
             homes: name -> rank in the pipeline, of the parameters that are not here.
         """
         for name, parameter in root.named_parameters():
+            if isinstance(parameter, AbsentParameter):
+                continue
             if name not in homes:
                 parameter.data = parameter.data.to(device)
                 continue

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from ..errors import PipelineError
+from ..errors import Different, PipelineError
 from ..grid import Grid
 from ..plan.lines import comparison_lines, whole_lines
 from ..plan.plan_file import Plan
@@ -36,12 +37,12 @@ def compare(grid: Grid, mine: str, what: str, hint: str = _ONE_DATA) -> None:
         what: says what a rank that differs did, for the message.
 
     Raises:
-        PipelineError: a rank differs.
+        Different: a rank differs.
     """
     found = _gathered(grid, mine)
     different = [rank for rank, other in zip(grid.pipeline_ranks, found, strict=True) if other != found[0]]
     if different:
-        raise PipelineError(
+        raise Different(
             f"rank {different[0]} {what} than rank {grid.pipeline_ranks[0]} of the same pipeline",
             hint=hint,
         )
@@ -52,14 +53,28 @@ class Met:
     """What the ranks of a pipeline found when they met.
 
     seed: of the first rank.
+    record: number of the record that all of them know to fit; -1 where they do not.
     lacking: whether a rank has empty tensors where the first one has values.
     """
 
     seed: int
+    record: int
     lacking: bool = False
 
 
-def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, empty: int = 0) -> Met:
+def first_difference(grid: Grid, mine: Mapping[str, str]) -> str:
+    """A name that has another text on another rank of the pipeline, as the end of a message; empty if there is none.
+    Collective over the pipeline."""
+    found = _gathered(grid, dict(mine))
+    for rank, other in zip(grid.pipeline_ranks, found, strict=True):
+        for name in {**found[0], **other}:
+            if found[0].get(name) != other.get(name):
+                texts = [one.get(name, "as it was")[:80] for one in (other, found[0])]
+                return f": {name} is {texts[0]} on rank {rank}, and {texts[1]} on rank {grid.pipeline_ranks[0]}"
+    return ""
+
+
+def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, empty: int = 0, record: int = -1) -> Met:
     """Where the ranks of a pipeline begin what they do together. Collective.
 
     Args:
@@ -67,16 +82,18 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, e
         mode: how it is called.
         batch: digest of the inputs.
         empty: how many tensors among the inputs have no elements.
+        record: number of the record that is known to fit, -1 if none is.
 
     Raises:
         PipelineError: on all ranks, if one of them does something else, or has another batch.
     """
     ranks = grid.pipeline_ranks
     if len(ranks) == 1:
-        return Met(seed)
+        return Met(seed, record)
     if grid.left:
         raise PipelineError(f"the pipeline has stopped, for a step failed: {call} is not possible any more")
-    mine = torch.tensor([CALLS.index(call), zlib.crc32(mode.encode()), batch, seed, empty], device=grid.device)
+    facts = [CALLS.index(call), zlib.crc32(mode.encode()), batch, seed, empty, record]
+    mine = torch.tensor(facts, device=grid.device)
     found = [torch.zeros_like(mine) for _ in ranks]
     dist.all_gather(found, mine, group=grid.pipeline_group)
     first, *others = [one.tolist() for one in found]
@@ -96,7 +113,8 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, e
                 f"rank {rank} was given another batch than rank {ranks[0]} of the same pipeline",
                 hint=_ONE_DATA,
             )
-    return Met(int(first[3]), any(other[2] != first[2] for other in others))
+    agreed = all(other[5] == first[5] for other in others)
+    return Met(int(first[3]), int(first[5]) if agreed else -1, any(other[2] != first[2] for other in others))
 
 
 def agree_with_replicas(grid: Grid, mine: bytes, what: str, wish: bool = False) -> bool:
@@ -130,7 +148,9 @@ def _alike(group: dist.ProcessGroup, device: torch.device, mine: bytes, problem:
     return bool(most[2])
 
 
-def check_gradients(grid: Grid, ways: Sequence[Way], sync: GradientSync, inseparable: Mapping[int, Inseparable]) -> None:
+def check_gradients(
+    grid: Grid, ways: Sequence[Way], sync: GradientSync, inseparable: Mapping[int, Inseparable], skipped: bool
+) -> None:
     """After the first step of a shape: every parameter that the record says is trained has a gradient. Collective over the
     pipeline.
 
@@ -138,6 +158,7 @@ def check_gradients(grid: Grid, ways: Sequence[Way], sync: GradientSync, insepar
         ways: that the step's microbatches went; they are marked as checked. Where not all values were real when one was
             recorded, a module that decides by values may have done something else, and only modules none of whose parameters
             got a gradient count.
+        skipped: whether a microbatch was left out of the backward here: then the ways stay to be checked.
         inseparable: stage -> why it does not split its backward; rank 0 prints them.
 
     Raises:
@@ -146,7 +167,6 @@ def check_gradients(grid: Grid, ways: Sequence[Way], sync: GradientSync, insepar
     missing: set[str] = set()
     for way in ways:
         missing |= _missing(grid, way.cut, sync, measured=way.measured)
-        way.checked = True
     wrong = [
         name
         for name, parameter in sync.parameters.items()
@@ -157,19 +177,39 @@ def check_gradients(grid: Grid, ways: Sequence[Way], sync: GradientSync, insepar
         stage: (error.reason, sorted(names_of[id(p)] for p in error.parameters if id(p) in names_of))
         for stage, error in inseparable.items()
     }
-    found = _gathered(grid, (sorted(missing) + wrong, whole))
+    found = _gathered(grid, (sorted(missing) + wrong, whole, skipped))
+    if any(skipped for *_, skipped in found):
+        return
+    for way in ways:
+        way.checked = True
     lines = [
         f"rank {rank}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-        for rank, (names, _) in zip(grid.pipeline_ranks, found, strict=True)
+        for rank, (names, *_) in zip(grid.pipeline_ranks, found, strict=True)
         if names
     ]
     if grid.rank == 0:
-        for line in whole_lines({stage: why for _, stages in found for stage, why in stages.items()}):
+        for line in whole_lines({stage: why for _, stages, _ in found for stage, why in stages.items()}):
             print(line, flush=True)
     if lines:
         raise PipelineError(
             f"self-check of the first step: parameters without the gradient that they should have: {'; '.join(lines)}",
             hint="report this with the model; until then name the modules around in `atomic`",
+        )
+
+
+def refuse_hooks(root: nn.Module, ways: Sequence[Way]) -> None:
+    """Before a backward.
+
+    Raises:
+        PipelineError: a parameter that several stages read has a gradient hook, which would be given parts of the gradient.
+    """
+    several = {name for way in ways for name in way.cut.several}
+    hooked = [name for name, parameter in root.named_parameters() if name in several and parameter._backward_hooks]
+    if hooked:
+        raise PipelineError(
+            f"{hooked[0]!r} has a gradient hook (register_hook), and is read by several stages, each of which has a part of "
+            "the gradient",
+            hint="put the modules that share it on one stage with set_partition, or change the gradient after the step",
         )
 
 

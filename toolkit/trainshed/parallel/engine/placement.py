@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +44,32 @@ def place(root: nn.Module, cut: Cut, ranks: int) -> Placement:
             holders[name] = before
         else:
             holders[name] = before[:1]
+    return Placement(holders)
+
+
+def renamed(known: Mapping[str, nn.Parameter], now: Mapping[str, nn.Parameter]) -> tuple[str, str] | None:
+    """A parameter that has another name than it had: both of them."""
+    names = {id(parameter): name for name, parameter in known.items()}
+    found = ((names[id(parameter)], name) for name, parameter in now.items() if names.get(id(parameter), name) != name)
+    return next(found, None)
+
+
+def extend(before: Placement, fresh: set[str], now: Iterable[str], cut: Cut, ranks: int) -> Placement:
+    """Each fresh parameter goes to the ranks whose stages read it; others stay where they are.
+
+    Args:
+        fresh: names of parameters that nothing has read until now, or that are new.
+        now: names of all parameters, in their order.
+    """
+    users = cut.users()
+    holders: dict[str, tuple[int, ...]] = {}
+    near: tuple[int, ...] = (0,)
+    for name in now:
+        if name in users and name in fresh:
+            near = tuple(sorted({stage % ranks for stage in users[name]}))
+        else:
+            near = before.holders.get(name, near[:1])
+        holders[name] = near
     return Placement(holders)
 
 

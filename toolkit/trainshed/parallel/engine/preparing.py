@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
-from ..errors import PipelineError, PlanError
+from ..errors import PlanError
 from ..plan.plan_file import Plan
 from ..record.subject import Backward, Subject
 from ..record.trace import Trace
 from ..replay.gates import UnitGates
-from ..replay.route import Scout
 from .absent import Absent
-from .batch import Microbatch, facts
+from .batch import Microbatch
 from .checking import compare
+from .choosing import Chooser
 from .gradients import GradientSync, reached_by_replicas
 from .holding import Holding
-from .outputs import Post
-from .placement import broadcast_state, place
+from .placement import broadcast_state, extend, place, renamed
 from .planning import agree_on_plan, from_leader, write_only
+from .prepared import Prepared
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, Way, cut
 from .stage import Frame, StageModule
@@ -34,46 +35,6 @@ _ONE_ORDER = (
     "all ranks of one pipeline need the same data, and must build and run the model in one order: "
     "if it walks through a set, start them with PYTHONHASHSEED=0"
 )
-
-
-@dataclass
-class Prepared:
-    """All that a step with inputs of one shape needs.
-
-    ways: the ways that its microbatches go; more than one where values of the inputs decide.
-    random, draws: whether the forward draws from torch's generators; from Python's or numpy's.
-    mine: stages of this rank.
-    post: for what the steps return.
-    known: what `expected` has found.
-    verified: whether a step with it was verified, or was found not to need that.
-    """
-
-    ways: list[Way]
-    schedule: Schedule
-    training: bool
-    random: bool
-    draws: bool
-    mine: list[int]
-    post: Post = field(default_factory=Post)
-    known: dict[tuple[int, ...], dict[str, int]] = field(default_factory=dict)
-    verified: bool = False
-
-    def expected(self, taken: list[int]) -> dict[str, int]:
-        """Parameter -> how often the backward adds to its gradient on this rank.
-
-        Args:
-            taken: the way of each microbatch.
-        """
-        key = tuple(sorted(taken))
-        if key not in self.known:
-            found = self.known[key] = {}
-            for number in taken:
-                cut = self.ways[number].cut
-                for name, stages in cut.users().items():
-                    times = sum(1 for stage in stages if stage in self.mine)
-                    if times and name in cut.trace.reached:
-                        found[name] = found.get(name, 0) + times
-        return self.known[key]
 
 
 class Preparation:
@@ -110,72 +71,62 @@ class Preparation:
         self._grid = holding.grid
         self._root = holding.root
         self._every = list(holding.root.parameters())
+        self._placed: dict[str, nn.Parameter] = {}  # what some forward has read
+        self._known: dict[str, nn.Parameter] = {}
+        self._unit_names: frozenset[str] = frozenset()
         self._attach = attach
         self._planned = planned
         self._pins = pins
         self._overlap = overlap
         self._bucket_bytes = bucket_bytes
         self._absent = Absent()
-        self._shapes: dict[Any, Prepared] = {}
         self._latest: deque[Trace] = deque(maxlen=8)
+        self._chooser = Chooser(
+            self._grid,
+            self._root,
+            self.frame.gates,
+            attach,
+            modes=self._modes,
+            units=self._units,
+            record=self._record,
+            build=self._build,
+        )
 
-    def prepare(self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int) -> tuple[Prepared, list[int]]:
-        """What a step needs, and the way of each microbatch. Collective where the shape of its inputs or a way is new.
+    def recall(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> int:
+        """Number of the record that is known to fit a step that begins, -1 if that is to be found out."""
+        return self._chooser.recall(function, microbatches)
+
+    def prepare(
+        self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int, known: int
+    ) -> tuple[Prepared, list[int]]:
+        """What a step needs, and the way of each microbatch. Collective where it is not known, or a way is new.
 
         Args:
             seed: of Python's and numpy's generators in this step.
+            known: what `recall` has given on all ranks, -1 if they differ.
 
         Raises:
             PipelineError: microbatches differ in shape or type; ranks of a pipeline have recorded different forwards.
             PlanError: there is no plan, or it does not fit what was recorded.
         """
-        root = self._root
-        modes = (root.training, torch.is_grad_enabled(), self._trained())
-        key = (function, len(microbatches), modes, facts(microbatches[0]))
-        if key not in self._shapes:
-            odd = [number for number, microbatch in enumerate(microbatches) if facts(microbatch) != key[-1]]
-            if odd:
-                raise PipelineError(
-                    f"microbatch {odd[0]} has inputs of another shape or type than microbatch 0",
-                    hint="every microbatch of a step must look the same: choose a batch that `microbatches` divides",
-                )
-            subject = self._subject(function, microbatches[0], (seed, 0))
-            self._shapes[key] = self._build([self._record(subject, len(microbatches))], len(microbatches))
-        prepared = self._shapes[key]
-        if not any(way.cut.trace.asks for way in prepared.ways):
-            return prepared, [0] * len(microbatches)
-        taken, ways = [], list(prepared.ways)
-        for position, microbatch in enumerate(microbatches):
-            subject = self._subject(function, microbatch, (seed, position))
-            number = self._way(subject, ways)
-            if number == len(ways):
-                ways.append(self._record(subject, len(microbatches)))
-            taken.append(number)
-        if len(ways) > len(prepared.ways):
-            self._shapes[key] = prepared = self._build(ways, len(microbatches))
-        return prepared, taken
+        return self._chooser.choose(function, microbatches, seed, known)
 
-    def _subject(self, function: Callable[..., Any], microbatch: Microbatch, seed: tuple[int, int]) -> Subject:
-        args, kwargs = microbatch
-        return Subject(self._root, function, self._attach, args, kwargs, self._grid.device, seed)
+    def _modes(self) -> tuple[bool, bool, bytes]:
+        return self._root.training, torch.is_grad_enabled(), self._trained()
 
-    def _way(self, subject: Subject, ways: list[Way]) -> int:
-        """Number of the way that a microbatch goes; one more than there are if it is new. The same on all ranks."""
-        for number, way in enumerate(ways):
-            scout = Scout(way.cut.trace, self.frame.gates, self._grid.device)
-            with subject.untouched(buffers=False), subject.attached(scout):
-                if scout.follows(subject.function, *subject.inputs()):
-                    return number
-        return len(ways)
+    def _units(self) -> frozenset[str] | None:
+        return self._unit_names if self.holding.partitioned else None
 
     def forget(self) -> None:
         """Drops all schedules, and with them the connections that they hold."""
-        self._shapes.clear()
+        self._chooser.clear()
 
     def alike(self) -> tuple[bytes, str]:
         """What all replicas must have in common before they meet in sums, and its name."""
         buffers = [(tuple(buffer.shape), buffer.dtype) for buffer in self._root.buffers()]
-        return self._trained() + repr(buffers).encode(), "which parameters are trained, or in the shapes of their buffers"
+        placed = self.holding.placement.holders if self.holding.placement is not None else {}
+        facts = self._trained() + repr(buffers).encode() + repr(list(placed.items())).encode()
+        return facts, "which parameters they have, or train, or in the shapes of their buffers"
 
     def _trained(self) -> bytes:
         with torch._C.DisableTorchFunctionSubclass():  # a fact, also of parameters that are absent
@@ -192,17 +143,23 @@ class Preparation:
             self.plan = agree_on_plan(subject, self._grid, self._pins, microbatches, self.plan)
         if self.plan is None:
             raise PlanError("there is no plan")
+        units = self.plan.unit_names | never_called(self._root, self.plan.unit_names)
+        if units != self._unit_names:
+            self._unit_names = units
         with self._absent.as_zeros():
-            trace = subject.record(self.plan.unit_names, self._latest)
+            trace = subject.record(units, self._latest)
         if trace.atomic:
             name, reason = next(iter(trace.atomic.items()))
             raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
         self._latest.append(trace)
+        self.frame.gates.see()
         compare(self._grid, trace.fingerprint() + self._trained().hex(), "recorded another forward", _ONE_ORDER)
         # The plan is that of the first replica's microbatch; another one's may call a module more or less often.
         shape = cut(trace, self.plan, exact=first and self._grid.place.replica == 0)
         if first:
             self._settle(shape, self.plan)
+        else:
+            self._extend(shape)
         self._check_local(shape)
         ranks = len(self._grid.pipeline_ranks)
         self.holding.note_buffers({name: shape.stage_at(position) % ranks for name, position in trace.buffers.items()})
@@ -216,7 +173,11 @@ class Preparation:
         local = set(placement.local(grid.place.pipeline))
         shared = placement.shared()
         grid.subgroups(list(shared.values()))
-        elsewhere = {name: holders[0] for name, holders in placement.holders.items() if name not in local}
+        read = shape.users()
+        # What nothing has read yet stays whole, for a later forward to put it where it is needed.
+        elsewhere = {name: ranks[0] for name, ranks in placement.holders.items() if name in read and name not in local}
+        self._placed = {name: parameter for name, parameter in root.named_parameters() if name in read}
+        self._known = dict(root.named_parameters())
         if grid.settings.verifies:
             every = root.named_parameters() if grid.place.pipeline == 0 else ()
             self.whole = {name: parameter.data for name, parameter in every}
@@ -228,6 +189,43 @@ class Preparation:
         for unit in plan.units:
             homes.setdefault(unit.unit, unit.stage % ranks)
         self.holding.settle(placement, homes)
+
+    def _extend(self, shape: Cut) -> None:
+        """Gives the parameters their places that nothing has read before, or that the script has added."""
+        grid, root, before = self._grid, self._root, self.holding.placement
+        now, read = dict(root.named_parameters()), shape.users()
+        if before is None or self.sync is None:
+            return
+        fresh = {name for name, parameter in now.items() if self._placed.get(name) is not parameter}
+        if not fresh & read.keys() and now.keys() == before.holders.keys():
+            return
+        if moved := renamed(self._known, now):
+            raise PlanError(
+                f"parameter {moved[0]!r} is called {moved[1]!r} now",
+                hint="add modules at the end of a list, or under names of their own",
+            )
+        ranks = len(grid.pipeline_ranks)
+        placement = extend(before, fresh, now, shape, ranks)
+        shared = placement.shared()
+        if not all(map(grid.can_make, shared.values())):
+            raise PlanError(
+                "parameters that come later are needed on several stages of several replicas",
+                hint="let the first step use all modules",
+            )
+        for name in sorted(fresh & read.keys()):
+            owner = before.holders.get(name, placement.holders[name])[0]
+            whole = now[name].data = now[name].data.to(grid.device)
+            dist.broadcast(whole, grid.pipeline_ranks[owner], group=grid.pipeline_group)
+            self._placed[name] = now[name]
+        self._known = now
+        grid.subgroups(list(shared.values()))
+        local = set(placement.local(grid.place.pipeline))
+        elsewhere = {name: placement.holders[name][0] for name in fresh & read.keys() if name not in local}
+        self._absent.give_up(root, elsewhere, grid.device)
+        self.sync.parameters = {name: parameter for name, parameter in now.items() if name in local}
+        self.sync.shared = shared
+        self.holding.placement = placement
+        self._every = list(now.values())
 
     def _check_local(self, shape: Cut) -> None:
         """A later step function may read only what the first one put here."""
@@ -263,3 +261,21 @@ class Preparation:
         return Prepared(
             ways, schedule, training, any(cut.trace.random for cut in cuts), any(cut.trace.draws for cut in cuts), mine
         )
+
+
+def never_called(root: nn.Module, planned: frozenset[str]) -> frozenset[str]:
+    """The largest modules with no planned unit in them or around them: no forward has called them when the plan was made."""
+    found: set[str] = set()
+
+    def visit(name: str, module: nn.Module) -> None:
+        if name in planned:
+            return
+        runs = type(module).forward is not nn.Module.forward
+        if name and runs and not any(unit.startswith(f"{name}.") for unit in planned):
+            found.add(name)
+            return
+        for key, child in module.named_children():
+            visit(f"{name}.{key}" if name else key, child)
+
+    visit("", root)
+    return frozenset(found)

@@ -32,6 +32,9 @@ class Schedule(Protocol):
     def inseparable(self) -> dict[int, Inseparable]:
         """Stage -> why it does not split its backward, where the schedule asks for that."""
 
+    def skipped(self) -> bool:
+        """Whether a microbatch of the last step was left out of the backward."""
+
 
 class TorchSchedule:
     """One of torch.distributed.pipelining's schedules; gradients are scaled by us, never by `scale_grads`."""
@@ -72,6 +75,10 @@ class TorchSchedule:
         """As found in the steps so far."""
         return {stage.stage_index: stage.inseparable for stage in self._stages if stage.inseparable is not None}
 
+    def skipped(self) -> bool:
+        """On one of this rank's stages."""
+        return any(stage.module.skipped for stage in self._stages)
+
 
 class Loop:
     """One stage: forward and backward of each microbatch in turn."""
@@ -81,15 +88,20 @@ class Loop:
 
     def run(self) -> None:
         """One step."""
+        self._module.skipped.clear()
         for number in range(self._microbatches):
             self._module.microbatch = number
             loss = self._module()
-            if self._training:
+            if self._training and number not in self._module.skipped:
                 loss.backward()
 
     def inseparable(self) -> dict[int, Inseparable]:
         """Nothing is split here."""
         return {}
+
+    def skipped(self) -> bool:
+        """As the last stage says."""
+        return bool(self._module.skipped)
 
 
 def _first(output: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,11 @@ class Cut:
         """Events before the end of a stage that draw from Python's or numpy's generators."""
         end = self.range_of(stage)[1]
         return [index for index in self.trace.drawing if self.trace.events[index].position < end]
+
+    @cached_property
+    def several(self) -> frozenset[str]:
+        """Parameters that several stages read."""
+        return frozenset(name for name, stages in self.users().items() if len(stages) > 1)
 
     def users(self) -> dict[str, frozenset[int]]:
         """Parameter -> stages that read it."""

@@ -59,6 +59,7 @@ class Frame:
     local_units: units that this rank runs, as names.
     stages: number of stages of this rank.
     noted: stage -> numbers and texts that its forwards have changed in attributes of modules; first: as they were.
+    shown: what the attributes were after the last step.
     """
 
     gates: UnitGates
@@ -70,6 +71,29 @@ class Frame:
     stages: int = 1
     noted: dict[int, Attributes] = field(default_factory=dict)
     first: Attributes = field(default_factory=dict)
+    shown: Attributes = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Before a step: what the script has set since the last one holds for all stages."""
+        if not self.noted:
+            return
+        now = attributes(self.root)
+        mine = {key: now[key] for key in self.shown if key in now and now[key] != self.shown[key]}
+        for noted in self.noted.values():
+            noted.update(mine)
+
+    def end(self, stage: int, tallies: frozenset[tuple[str, str]]) -> Attributes:
+        """After a step: what the code between units has counted in a stage, as far as it came."""
+        now = self.noted[stage] if stage in self.noted else attributes(self.root)
+        return {key: now[key] for key in tallies if key in now}
+
+    def take(self, counted: Attributes) -> None:
+        """Goes on with what the last stage has counted, which alone comes to the end of a forward."""
+        put_attributes(self.root, counted)
+        for noted in self.noted.values():
+            noted.update(counted)
+        if self.noted:
+            self.shown = attributes(self.root)
 
     def turn(self, stage: int, counters: frozenset[tuple[str, str]]) -> None:
         """Before a stage's forward: what modules count is what this stage has counted, where a rank has several."""
@@ -91,6 +115,8 @@ class StageModule(nn.Module):
 
     Args:
         cuts: the ways that microbatches go.
+
+    skipped: microbatches of this step that the step function has left out of the backward.
     """
 
     def __init__(self, cuts: list[Cut], index: int, frame: Frame) -> None:
@@ -105,6 +131,7 @@ class StageModule(nn.Module):
         self.counters = frozenset().union(*(cut.trace.counters for cut in cuts))
         self.wanted = [cut.outgoing(index) for cut in cuts]
         self.microbatch = 0
+        self.skipped: set[int] = set()
 
     def forward(self, *received: torch.Tensor) -> Any:
         """Runs the current microbatch.
@@ -199,6 +226,14 @@ class StageModule(nn.Module):
 
     def _loss(self, forward: StageForward, step: Step) -> torch.Tensor:
         if not step.training:
+            if forward.losses:
+                raise TraceMismatch(
+                    "the step function calls model.backward(loss), which it did for no microbatch when it was recorded",
+                    hint="leave out bad microbatches by values of the loss, not whole steps at the start",
+                )
+            return torch.zeros((), device=self.frame.device)
+        if not forward.losses and forward.trace.reads:  # by its values: this microbatch is left out
+            self.skipped.add(self.microbatch)
             return torch.zeros((), device=self.frame.device)
         if not forward.losses:
             raise TraceMismatch("the step function did not call model.backward(loss) as it did when it was recorded")
@@ -251,6 +286,7 @@ class ReplayStage(PipelineStage):
         """Before a step: also drops what a failed one has left."""
         super().clear_runtime_states()
         self._later.clear()
+        self.module.skipped.clear()
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
@@ -267,6 +303,10 @@ class ReplayStage(PipelineStage):
             _, inputs = self.fwd_cache.pop(bwd_chunk_id)  # nothing here is trained
             self.bwd_cache[bwd_chunk_id] = tuple(None for _ in inputs)
             return
+        if self._is_skipped(bwd_chunk_id, step.ways[bwd_chunk_id]):
+            _, inputs = self.fwd_cache.pop(bwd_chunk_id)
+            self.bwd_cache[bwd_chunk_id] = tuple(torch.zeros_like(t) if t.requires_grad else None for t in inputs)
+            return
         try:
             with self.module.frame.gates.kept(self):
                 if full_backward or not self._backward_inputs(bwd_chunk_id, loss):
@@ -277,6 +317,15 @@ class ReplayStage(PipelineStage):
         gradients = self.bwd_cache[bwd_chunk_id]
         self.bwd_cache[bwd_chunk_id] = tuple(None if g is None else g.contiguous() for g in gradients)
         step.seconds.setdefault(self.stage_index, [0.0, 0.0])[1] += time.perf_counter() - started
+
+    def _is_skipped(self, number: int, way: int) -> bool:
+        """Whether the step function has left a microbatch out, as the later stages tell by zeros alone: with infinite values
+        the gradients of this stage would be not-a-number."""
+        if self.module.cuts[way].trace.reads and not self.is_last:
+            given = self._retrieve_recv_grads(number)
+            if not any(gradient is not None and gradient.count_nonzero() for gradient in given):
+                self.module.skipped.add(number)
+        return number in self.module.skipped
 
     def _backward_inputs(self, number: int, loss: Any) -> bool:
         """The first part of a microbatch's backward; False if it has to run as a whole."""

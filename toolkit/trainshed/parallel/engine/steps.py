@@ -16,7 +16,7 @@ from ..record.subject import Backward
 from ..replay import dice, rng
 from .alarm import Alarm
 from .batch import Microbatch, digest
-from .checking import STEP, agree_with_replicas, check_gradients, meet, report
+from .checking import STEP, agree_with_replicas, check_gradients, meet, refuse_hooks, report
 from .holding import Holding
 from .placement import broadcast_buffers
 from .preparing import Preparation, Prepared
@@ -97,16 +97,22 @@ class Engine:
         mode = f"{getattr(function, '__qualname__', '')} {self._root.training} {torch.is_grad_enabled()}"
         batch = digest(microbatches) if len(grid.pipeline_ranks) > 1 else 0
         try:
+            known = self._preparation.recall(function, microbatches)
+        except Exception as error:  # of an attribute that cannot be read, on this rank
+            raise self._stopped(error) from error
+        try:
             own = dice.seed_of(rolled, self._calls) if grid.place.pipeline == 0 else 0  # the first rank's counts
-            met = meet(grid, STEP, mode, batch, own, empties(microbatches))
+            met = meet(grid, STEP, mode, batch, own, empties(microbatches), known)
+            seed, known = met.seed, met.record
             if met.lacking:
                 microbatches = supply(grid, microbatches)
-                meet(grid, STEP, mode, digest(microbatches))
+                known = self._preparation.recall(function, microbatches)
+                known = meet(grid, STEP, mode, digest(microbatches), record=known).record
         except RuntimeError as error:
             raise self._stopped(error) from error
         self._calls += 1
         try:
-            return self._step(function, microbatches, met.seed, rolled)
+            return self._step(function, microbatches, seed, known, rolled)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
         except Exception as error:
@@ -123,11 +129,11 @@ class Engine:
         return explained
 
     def _step(
-        self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int, rolled: dice.State
+        self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int, known: int, rolled: dice.State
     ) -> list[Any]:
         grid = self._grid
         try:
-            prepared, ways = self._preparation.prepare(function, microbatches, seed)
+            prepared, ways = self._preparation.prepare(function, microbatches, seed, known)
         except PipelineError as error:
             if isinstance(error, TraceMismatch):
                 raise
@@ -138,11 +144,13 @@ class Engine:
                 verified = agree_with_replicas(grid, *self._preparation.alike(), verified)
             if self._buffers:
                 broadcast_buffers(self._root, grid)
+            refuse_hooks(self._root, prepared.ways)
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
         step = Step(function, microbatches, ways, prepared.training, scale, seed)
         after = self._draw_states(prepared, step)
         check = self._verifier.begin(prepared, step) if verified else None
         started = time.perf_counter()
+        self._preparation.frame.begin()
         try:
             self._run_schedule(prepared, step, after)
         finally:
@@ -151,7 +159,13 @@ class Engine:
         if prepared.training:
             self._finish(prepared, step, started)
         results = [step.results[number] for number in sorted(step.results)] if step.results else None
-        results = prepared.post.share(results, grid.pipeline_ranks[-1], grid.pipeline_group, grid.device)
+        frame, last = self._preparation.frame, grid.pipeline_ranks[-1]
+        if results is not None and prepared.tallies:
+            results.append(list(frame.end(prepared.last, prepared.tallies).items()))
+        results = prepared.post.share(results, last, grid.pipeline_group, grid.device)
+        if prepared.tallies:
+            *results, counted = results
+            frame.take(dict(counted))
         if check is not None:
             check.compare(results)
         return results
@@ -199,7 +213,7 @@ class Engine:
             return
         taken = [prepared.ways[number] for number in dict.fromkeys(step.ways)]
         if not all(way.checked for way in taken):
-            check_gradients(self._grid, taken, sync, prepared.schedule.inseparable())
+            check_gradients(self._grid, taken, sync, prepared.schedule.inseparable(), prepared.schedule.skipped())
         sync.finish()
         self.steps += 1
         several = self._grid.world > 1

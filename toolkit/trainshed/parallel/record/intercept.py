@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
@@ -38,6 +39,9 @@ class OperationHandler(Protocol):
 
     def operation(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Stands for `function(*args, **kwargs)`, an operation outside all units."""
+
+    def reentrant(self) -> None:
+        """A reentrant activation checkpoint runs between the units."""
 
     def device_of(self, tensor: torch.Tensor) -> torch.device | None:
         """The device that the user's code shall see for a stand-in; None for a real tensor."""
@@ -100,6 +104,9 @@ def patch_functions(mode: OperationMode) -> None:
         native = _function_apply.__get__(None, cls)
         if not mode.enabled:
             return native(*args, **kwargs)
+        if (cls.__module__, cls.__name__) == ("torch.utils.checkpoint", "CheckpointFunction"):
+            mode.handler.reentrant()
+            return _without_reentrance(*args)
         mode.enabled = False
         try:
             return mode.handler.operation(f"{cls.__name__}.apply", native, args, kwargs)
@@ -125,6 +132,15 @@ def let_modules_move() -> None:
             mode.enabled = True
 
     nn.Module._apply = apply  # type: ignore[method-assign,assignment]
+
+
+def _without_reentrance(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    """A reentrant activation checkpoint in the other form, for its function runs modules of several stages. Like the
+    reentrant one it gives no gradients where no argument has one."""
+    if any(isinstance(one, torch.Tensor) and one.requires_grad for one in args):
+        return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
+    with torch.no_grad():
+        return function(*args)
 
 
 def restore() -> None:

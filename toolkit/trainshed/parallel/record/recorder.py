@@ -62,6 +62,10 @@ class Recorder:
         """All tensors are real here."""
         return None
 
+    def reentrant(self) -> None:
+        """Is replayed in the same way."""
+        self.trace.reentrant = True
+
     def module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records a unit, walks into anything else."""
         name = self._modules.get(id(module))
@@ -157,7 +161,7 @@ class Recorder:
         self.trace.asks |= (
             event.is_unit
             and event.replicated
-            and any(slot.kind not in ("value", "holder") for slot in leaves(event.result, objects=True))
+            and any(slot.kind not in ("value", "holder", "own") for slot in leaves(event.result, objects=True))
         )
         self._note_region(event)
         return result
@@ -259,7 +263,11 @@ class Recorder:
             for index, tensor in enumerate(inputs):
                 if tensor is leaf:
                     return Slot("argument", index)
-            return Slot("value", self._new_value(leaf, event))
+            own = self._parameters.get(id(leaf)) or self._buffers.get(id(leaf))
+            if own is not None:
+                return Slot("own", own)
+            tag = self._tag(leaf)  # of a tensor that is returned twice, or was made before
+            return Slot("value", tag[1] if tag is not None else self._new_value(leaf, event))
         if isinstance(leaf, _CONSTANTS):
             return Slot("constant", leaf)
         for index, other in enumerate(given):
@@ -343,8 +351,13 @@ class Recorder:
             result = function(*args, **kwargs)
             self.trace.draws = not dice.same(rolled, dice.get_state())
             self.trace.counters = changed(noted, attributes(self._root))
+            self.trace.tallies = frozenset(key for key in self.trace.counters if not self._inside_unit(key[0]))
             self._note_buffers()
             return self._finish(result)
+
+    def _inside_unit(self, module: str) -> bool:
+        parts = module.split(".")
+        return any(".".join(parts[:length]) in self._units for length in range(1, len(parts) + 1))
 
     def _note_buffers(self) -> None:
         """Which buffers were changed, and where; those too that were assigned anew between the units."""
@@ -385,6 +398,7 @@ class Recorder:
         self._forbid_cuts(uses, end)
         trace.free_from = min([index for index, position, _ in self._free_marks if position < end] + [trace.tail])
         trace.decided_from = min([index for index, _, _ in self._free_marks] + [len(trace.events)])
+        trace.reads = bool(self._free_marks)
         reached = parameters_reached(self._backward, set())
         trace.reached = frozenset(self._parameters[key] for key in reached if key in self._parameters)
         return trace
@@ -468,7 +482,11 @@ def _forget(_tensor: torch.Tensor) -> None:
 
 
 def _forgotten(_nothing: None) -> torch.Tensor:
-    raise PipelineError("a backward ran inside the step function's forward", hint="use model.backward(loss)")
+    raise PipelineError(
+        "gradients are computed inside the forward (backward, or torch.autograd.grad for a gradient penalty)",
+        hint="for a loss call model.backward(loss); a model that needs its own gradients cannot be cut: train it without a "
+        "pipeline, with DistributedDataParallel",
+    )
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -66,9 +66,10 @@ class Meta:
 class Slot(Stand):
     """A leaf of an event's result. No dataclass: `tree` would walk into it.
 
-    kind: "value" (number of the value), "argument" (index among the tensor arguments), "leaf" (index among all leaves
-        of the arguments), "holder" (index among the lists, mappings and objects in the arguments), "kept" (key of what the
-        holder had before), "constant" (the thing itself) or "opaque" (name of a type that cannot be copied).
+    kind: "value" (number of the value), "own" (name of a parameter or buffer), "argument" (index among the tensor
+        arguments), "leaf" (index among all leaves of the arguments), "holder" (index among the lists, mappings and objects
+        in the arguments), "kept" (key of what the holder had before), "constant" (the thing itself) or "opaque" (name of a
+        type that cannot be copied).
     """
 
     __slots__ = ("kind", "value")
@@ -136,12 +137,15 @@ class Trace:
     tail: index of the first event after the last unit.
     free_from: index of the first event from which the last stage runs without being compared with the record.
     decided_from: index of the first event that may depend on a decision by values that not all stages have.
+    reentrant: whether reentrant activation checkpoints run between the units.
+    reads: whether values that not all stages have decide anything.
     reached: parameters that the backward of the recorded losses reaches.
     output: structure of what the step function returned, with value numbers as `Slot`s.
     asks: whether values that every stage has decide what comes next: another microbatch may go another way, of which it
         needs a record of its own.
     draws: whether the forward takes numbers from Python's or numpy's generators.
     counters: (module, attribute) of numbers and texts that the forward changes.
+    tallies: those of them that code between the units changes; a stage goes on to the end of the forward for their sake.
     buffers: each buffer that the forward changes -> position of the last change.
     anew: those of them that the forward assigns between the units.
     """
@@ -160,10 +164,13 @@ class Trace:
     reached: frozenset[str] = frozenset()
     output: Any = None
     has_backward: bool = False
+    reads: bool = False
+    reentrant: bool = False
     mutates_inputs: bool = False
     asks: bool = False
     draws: bool = False
     counters: frozenset[tuple[str, str]] = frozenset()
+    tallies: frozenset[tuple[str, str]] = frozenset()
     buffers: dict[str, int] = field(default_factory=dict)
     anew: tuple[str, ...] = ()
 
@@ -185,7 +192,7 @@ class Trace:
     @cached_property
     def uses_functions(self) -> bool:
         """Whether autograd functions are used between the units."""
-        return any(event.name.endswith(".apply") for event in self.events if not event.is_unit)
+        return self.reentrant or any(event.name.endswith(".apply") for event in self.events if not event.is_unit)
 
     @cached_property
     def structure(self) -> tuple[Any, ...]:
@@ -218,6 +225,15 @@ class Trace:
                 change[value.position + 1] += value.meta.bytes
                 change[last + 1] -= value.meta.bytes
         return list(accumulate(change))[:-1]
+
+    def same(self, other: Trace) -> bool:
+        """Whether both are records of one forward."""
+
+        def facts(trace: Trace) -> Any:
+            events = [(e.parameters, e.random, e.draws, e.changes, [place for place, _ in e.left]) for e in trace.events]
+            return trace.fingerprint(), trace.reached, trace.counters, trace.buffers, events
+
+        return bool(facts(self) == facts(other))
 
     def fingerprint(self) -> str:
         """Equal on all ranks that recorded the same forward with inputs of the same shape."""

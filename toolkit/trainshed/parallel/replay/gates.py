@@ -44,8 +44,13 @@ class UnitGates:
     def __init__(self, root: nn.Module) -> None:
         self.keeper: Gatekeeper | None = None
         self.watch: Watcher | None = None
-        self.sideways = Sideways(root)
-        self._modules = dict(root.named_modules())
+        self._root = root
+        self.see()
+
+    def see(self) -> None:
+        """Looks at the model again, which has other modules now."""
+        self.sideways = Sideways(self._root)
+        self._modules = dict(self._root.named_modules())
 
     def put(self, units: Iterable[str]) -> None:
         """Puts gates into these modules; again after a module has been compiled."""
@@ -59,6 +64,11 @@ class UnitGates:
         """Where these buffers are: what holds them, and under which key."""
         parts = [name.rpartition(".") for name in names]
         return [(self._modules[module]._buffers, key) for module, _, key in parts]
+
+    def tensor(self, name: str) -> Any:
+        """A parameter or buffer of the model."""
+        module, _, key = name.rpartition(".")
+        return getattr(self._modules[module], key)
 
     def watched(self, watch: Watcher | None, microbatch: int) -> None:
         """From here on `watch` looks at the units, in the forward of a microbatch."""

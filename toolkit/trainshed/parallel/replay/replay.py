@@ -80,6 +80,8 @@ class StageForward:
         self._next = 0  # index of the next recorded event
         self._depth = 0
         self._free = False
+        self._beyond = False  # the first event of a later stage has come
+        self._ended = False  # and nothing is computed any more
         self._sideways = gates.sideways
         self._ghosts: set[int] = set()
         for number, tensor in received.items():
@@ -98,7 +100,7 @@ class StageForward:
         try:
             with self._gates.kept(self), self._mode:
                 result = function(*args, **kwargs)
-                if self._over():
+                if self._over() or self._beyond:  # to the end with stand-ins, or the user's code has caught what ended it
                     return None
                 if not self.is_last or self._next < self.checked_to:
                     raise self._differs("the step function ended", "before its last recorded event")
@@ -116,6 +118,9 @@ class StageForward:
     def device_of(self, tensor: torch.Tensor) -> torch.device | None:
         """Stand-ins claim the stage's own device."""
         return self._device if id(tensor) in self._ghosts else None
+
+    def reentrant(self) -> None:
+        """As it was recorded."""
 
     def unit_call(self, name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A unit is an event; PyTorch is itself while it runs."""
@@ -141,6 +146,8 @@ class StageForward:
 
     def backward(self, losses: list[torch.Tensor]) -> None:
         """`model.backward(...)` in the step function: only the last stage comes that far."""
+        if self._beyond:
+            return
         self.losses.extend(self._bind(loss) for loss in losses)
 
     def _over(self) -> bool:
@@ -170,6 +177,10 @@ class StageForward:
         given = leaves((args, kwargs), objects=True)
         if self._free:
             return self._compute(function, args, kwargs, given)
+        if self._beyond and self._next >= self.trace.decided_from:
+            self._ended = True
+        if self._ended:
+            return self._ending(is_unit, function, args, kwargs, given)
         event = self.trace.events[self._next] if self._next < len(self.trace.events) else None
         if is_unit and event is not None and event.swapped and event.name == name:
             given += self._swapped(event)
@@ -182,11 +193,14 @@ class StageForward:
                 raise self._differs(f"module {name!r}", self._expected(event, numbers))
             return self._untracked(name, function, args, kwargs, event, numbers, given)
         if (not event.replicated and event.position >= self.last) or self._over():
-            raise Finished
+            self._beyond = True
+            if not self.trace.tallies or self._next >= self.trace.decided_from:
+                self._ended = True
+                raise Finished
         index, self._next = self._next, self._next + 1
         places = self._places(event) if event.left else []
         held = holders((args, kwargs)) if event.holders else []
-        if event.replicated or event.position >= self.first:
+        if event.replicated or (event.position >= self.first and not self._beyond):
             if event.swapped:
                 self._bind_swapped(event)
             result = self._compute(function, args, kwargs, given)
@@ -205,6 +219,16 @@ class StageForward:
         for (holder, key), (_, slots) in zip(places, event.left, strict=True):
             self._sideways.put(holder, key, map_leaves(lambda slot: self._made_by_another(event, slot, known), slots))
         return result
+
+    def _ending(self, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any, given: list[Any]) -> Any:
+        """After the end of this stage's part: a `finally` or the exit of a `with` puts back what it has changed. What fails
+        for want of values is done by the stage that has them, as is whatever follows."""
+        if is_unit:
+            raise Finished
+        try:
+            return self._compute(function, args, kwargs, given)
+        except Exception:
+            raise Finished from None
 
     def _tail_event(
         self,
@@ -325,6 +349,8 @@ class StageForward:
                 tag = getattr(inputs[slot.value], "_trainshed", None)
                 if tag is not None and tag[0] is self._token:
                     self._tag(leaf, tag[1])
+            elif slot.kind == "own" and self._gates.tensor(slot.value) is not leaf:
+                raise self._differs(f"the result of {event.name!r}", f"{slot.value!r}")
             elif slot.kind == "constant" and slot.value != leaf:
                 raise self._differs(what, f"{slot.value!r}, now {leaf!r}")
             elif slot.kind == "value":
@@ -354,6 +380,8 @@ class StageForward:
                 if slot.value not in made:  # an event may give one tensor several times
                     made[slot.value] = self._ghost(slot.value)
                 return made[slot.value]
+            if slot.kind == "own":
+                return self._gates.tensor(slot.value)
             if slot.kind == "argument":
                 return inputs[slot.value]
             if slot.kind == "leaf":

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..record.trace import Trace
+from ..tree import leaves
 from .gates import UnitGates
 from .replay import Finished, StageForward
 
@@ -25,7 +26,11 @@ class Scout(StageForward):
 
     def _event(self, name: str, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._next >= self.trace.decided_from:
-            raise Finished
+            if self.trace.decided_from < len(self.trace.events) or self.trace.reads:
+                raise Finished
+            if is_unit:
+                raise self._differs(f"module {name!r}", "the end of the forward")
+            return self._untracked(name, function, args, kwargs, None, (), leaves((args, kwargs), objects=True))
         return super()._event(name, is_unit, function, args, kwargs)
 
     def backward(self, losses: list[torch.Tensor]) -> None:
