@@ -135,7 +135,7 @@ def _defaults(kind: type) -> Iterator[str]:
 def _rolled(value: Any) -> Any:
     """The state of a generator of random numbers; None of anything else."""
     if isinstance(value, torch.Generator):
-        return value.get_state()
+        return bytes(value.get_state().tolist())  # a pickled tensor is another text each time
     if isinstance(value, random.Random):
         return value.getstate()
     numpy: Any = sys.modules.get("numpy")
@@ -149,7 +149,7 @@ def _rolled(value: Any) -> Any:
 def _roll(value: Any, state: Any) -> None:
     """Puts a generator where `_rolled` found it."""
     if isinstance(value, torch.Generator):
-        value.set_state(state)
+        value.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     elif isinstance(value, random.Random):
         value.setstate(state)
     elif hasattr(value, "bit_generator"):

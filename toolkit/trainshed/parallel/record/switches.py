@@ -87,7 +87,7 @@ class Switches:
         ):
             self._see()
         outside: Values = {}
-        inside: Values = {("", "modules"): self._made_of, ("", "training"): tuple(o.own["training"] for o in self._held)}
+        inside: Values = {("", "modules"): self._made_of, ("", "training"): tuple(o.own.get("training") for o in self._held)}
         seen = {id(self._root)}
         for one in self._held:
             own, found = one.own, outside if one.outside else inside

@@ -217,7 +217,7 @@ class StageForward:
             number: t for t in [*tensors(result, objects=True), *inputs] if (number := self._number(t, name)) is not None
         }
         for (holder, key), (_, slots) in zip(places, event.left, strict=True):
-            self._sideways.put(holder, key, map_leaves(lambda slot: self._made_by_another(event, slot, known), slots))
+            self._put(holder, key, map_leaves(lambda slot: self._made_by_another(event, slot, known), slots))
         return result
 
     def _ending(self, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any, given: list[Any]) -> Any:
@@ -229,6 +229,10 @@ class StageForward:
             return self._compute(function, args, kwargs, given)
         except Exception:
             raise Finished from None
+
+    def _put(self, holder: Any, key: Any, value: Any) -> None:
+        """Leaves a stand-in where another stage's unit has left a value."""
+        self._sideways.put(holder, key, value)
 
     def _tail_event(
         self,
