@@ -83,7 +83,7 @@ class Switches:
             args, kwargs: of the step function, for one microbatch.
         """
         if not self._held or any(
-            len(one.own) != one.size or tuple(one.own["_modules"].values()) != one.children for one in self._held
+            len(one.own) != one.size or _part(one.own, "_modules") != one.children for one in self._held
         ):
             self._see()
         outside: Values = {}
@@ -94,8 +94,7 @@ class Switches:
             for key in one.keys:
                 if key in own:
                     _note(one.name, key, own[key], found, seen, whole=one.outside)
-            if own["_forward_hooks"] or own["_forward_pre_hooks"]:
-                hooks = [*own["_forward_hooks"].values(), *own["_forward_pre_hooks"].values()]
+            if hooks := (*_part(own, "_forward_hooks"), *_part(own, "_forward_pre_hooks")):
                 inside[one.name, "hooks"] = tuple(map(_maker, hooks))
             if one.forward is not None:
                 _variables(one.forward, outside, seen)
@@ -113,7 +112,7 @@ class Switches:
             if name in self.units and not name.startswith(within):
                 within = f"{name}."
             own = module.__dict__
-            children = tuple(own["_modules"].values())
+            children = _part(own, "_modules")
             keys = tuple(key for key in own if key not in _OWN)
             forward = type(module).forward if outside else None
             self._held.append(_Held(name, own, len(own), children, keys, outside, forward))
@@ -186,6 +185,12 @@ def _frozen(value: Any, depth: int) -> Hashable:
         return frozenset(one for one in value if isinstance(one, _PLAIN))
     entries = list(value.items()) if isinstance(value, dict) else list(value)
     return len(entries), tuple(_frozen(one, depth + 1) for one in entries[-_LONGEST:])
+
+
+def _part(own: dict[str, Any], name: str) -> tuple[Any, ...]:
+    """Children or hooks of a module; compiled and scripted ones keep them elsewhere."""
+    held = own.get(name)
+    return tuple(held.values()) if held else ()
 
 
 def _maker(hook: Any) -> Hashable:
