@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.free_ports import free_ports
 from trainshed.container import cluster as clusters
 from trainshed.container.cluster import resolve
 from trainshed.contract.cluster import Cluster, Hardware
@@ -154,7 +155,8 @@ def test_a_pipeline_that_the_platforms_flag_asks_for_has_a_rank_for_each_cpu(
 def test_hosts_whose_names_never_resolve_are_named_within_the_bound_that_the_job_sets(job_tree: Any) -> None:
     hosts = {"hosts": ["algo-1", "no-such-host.invalid", "nor-this-one.invalid"], "current_host": "algo-1"}
     job_tree.code("train.py", "print('ran')")
-    job_tree.configure(resources=hosts, hyperparameters={**DDP, "trainshed_host_timeout_seconds": "1"})
+    ports = {"trainshed_master_port": str(free_ports(2))}  # the usual one may be another test's
+    job_tree.configure(resources=hosts, hyperparameters={**DDP, **ports, "trainshed_host_timeout_seconds": "1"})
 
     done = job_tree.train()
 
