@@ -81,9 +81,8 @@ class MetricsWatch(Watcher):
         if self._process is None or self._off:
             return
         self._write()
-        if self._listen():
-            self._off = True
-            self._say("warning: the search for metrics has ended: its process is gone")
+        if self._listen() and not self._off:
+            self._lost()
 
     def own_processes(self) -> tuple[int, ...]:
         return (self._process.pid,) if self._process is not None else ()
@@ -161,10 +160,13 @@ class MetricsWatch(Watcher):
                     del self._waiting[0]
         except BlockingIOError:
             pass
-        except OSError as error:
-            self._off = True
+        except OSError:  # EPIPE
             self._waiting = []
-            self._say(f"warning: the search for metrics has ended: {error.strerror}")
+            self._lost()
+
+    def _lost(self) -> None:
+        self._off = True
+        self._say("warning: the search for metrics has ended: its process is gone")
 
     def _listen(self) -> bool:
         """Says what the process has to say; whether it has ended."""
