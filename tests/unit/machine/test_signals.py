@@ -75,3 +75,17 @@ def test_a_held_stop_arrives_when_stops_are_taken() -> None:
     environ = {**os.environ, "PYTHONPATH": str(TOOLKIT)}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True)
     assert done.stdout.split() == ["alive", "15"], done.stderr
+
+
+def test_a_stop_after_the_end_does_not_change_how_it_ended() -> None:
+    program = (
+        "import os, signal\n"
+        "from trainshed.machine.signals import Stops, hold_stops\n"
+        "hold_stops()\n"
+        "with Stops():\n    pass\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+        "os._exit(3)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(TOOLKIT)}, check=False)
+
+    assert done.returncode == 3

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
 
 
 def write_atomic(path: str, data: str | bytes, *, mode: int = 0o644) -> None:
@@ -67,6 +74,28 @@ def read_bytes(path: str, limit: int, *, cut: bool = False) -> bytes | None:
     if len(data) > limit and not cut:
         raise ValueError(f"larger than {limit >> 20} MiB")
     return data[:limit]
+
+
+def open_plain(path: str) -> BinaryIO:
+    """Opens a regular file for reading.
+
+    Raises:
+        OSError: it cannot be opened, or is something else: a FIFO or a device may hold its reader up for ever.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return os.fdopen(fd, "rb")
+
+
+def read_object(path: str, limit: int) -> dict[str, Any]:
+    """The JSON object in a file; {} where it is missing, damaged, something else, or has more than `limit` bytes."""
+    try:
+        value = json.loads(read_bytes(path, limit) or b"{}")
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def flocks() -> list[tuple[str, str]]:

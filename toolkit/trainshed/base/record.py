@@ -38,6 +38,9 @@ class Record:
         cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
 
     def __init__(self, *args: Any, **fields: Any) -> None:
+        if len(args) == len(self._fields) and not fields:  # nothing to look up: what makes many of them gives all
+            self.__dict__.update(zip(self._fields, args, strict=True))
+            return
         if args:
             if len(args) > len(self._fields):
                 raise TypeError(f"{type(self).__name__} takes {len(self._fields)} fields, got {len(args)}")

@@ -37,11 +37,12 @@ def split_uri(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def make_client(environ: Mapping[str, str]) -> Any:
+def make_client(environ: Mapping[str, str], **options: Any) -> Any:
     """A boto3 client for S3.
 
     Args:
         environ: the variables that name endpoint and region.
+        options: fields of botocore's `Config`, where its own are not to hold.
 
     Raises:
         ImportError: boto3 is not installed.
@@ -49,13 +50,24 @@ def make_client(environ: Mapping[str, str]) -> Any:
     """
     import boto3
 
-    return boto3.client("s3", endpoint_url=_first(environ, _ENDPOINTS), region_name=_first(environ, _REGIONS))
+    places: dict[str, Any] = {"endpoint_url": _first(environ, _ENDPOINTS), "region_name": _first(environ, _REGIONS)}
+    if options:
+        from botocore.config import Config
+
+        places["config"] = Config(**options)
+    return boto3.client("s3", **places)
 
 
 def list_keys(client: Any, bucket: str, prefix: str) -> list[str]:
     """The keys of all objects whose key starts with `prefix`. Raises boto3's errors."""
+    return [key for key, _, _ in list_objects(client, bucket, prefix)]
+
+
+def list_objects(client: Any, bucket: str, prefix: str) -> list[tuple[str, int, str]]:
+    """(key, bytes, ETag without quotes) of all objects whose key starts with `prefix`. Raises boto3's errors."""
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-    return [item["Key"] for page in pages for item in page.get("Contents", [])]
+    items = [item for page in pages for item in page.get("Contents", [])]
+    return [(item["Key"], item.get("Size", -1), item.get("ETag", "").strip('"')) for item in items]
 
 
 def upload_verified(client: Any, path: str, bucket: str, key: str, sha256: str = "") -> str:

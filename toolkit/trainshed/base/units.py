@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
 
 def duration(seconds: float) -> str:
     """`0.42 s`, `12 s`, `1 min 05 s`, `2 h 03 min`."""
@@ -23,3 +28,9 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.5 else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError
+
+
+def bytes_of(text: str) -> int | None:
+    """Bytes: `2g`, `512m`, `1.5 GiB` or a plain number, else None; units are powers of 1024, as Docker reads them."""
+    match = _SIZE.fullmatch(text.strip())
+    return int(float(match[1]) * (1 << _POWERS[match[2].lower()])) if match else None

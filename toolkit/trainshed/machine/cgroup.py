@@ -53,6 +53,19 @@ def memory_limit() -> int | None:
     return limit if 0 < limit < 1 << 60 else None
 
 
+def memory_used() -> int | None:
+    """Bytes that the group uses, without files that the kernel may drop; None where it does not tell."""
+    used = _read("memory", "memory.usage_in_bytes", "memory.current").strip()
+    if not used.isdigit():
+        return None
+    dropped = 0
+    for line in _read("memory", "memory.stat", "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file") and value.isdigit():
+            dropped = max(dropped, int(value))  # version 1 has both, the second with the groups below
+    return max(0, int(used) - dropped)
+
+
 def oom_kills() -> int:
     """How many processes of the group the kernel has killed for memory so far."""
     for line in _read("memory", "memory.oom_control", "memory.events").splitlines():

@@ -75,7 +75,8 @@ def walk(folder: str, prune: Callable[[os.DirEntry[str], str], bool] = lambda *_
                 if (inner := trail.enter(info, above)) is not None:
                     queue.append((entry.path, f"{name}/", inner))
             else:
-                yield Found(entry.path, name, FILE if stat.S_ISREG(info.st_mode) else SPECIAL, info.st_size)
+                kind = FILE if stat.S_ISREG(info.st_mode) else SPECIAL
+                yield Found(entry.path, name, kind, info.st_size, "")
 
 
 def match(pattern: str) -> Iterator[str]:

@@ -14,10 +14,13 @@ import os
 import sys
 
 
-def isolated(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module as `python -m` does, but where the user's modules come last."""
+def isolated(module: str, *arguments: str, python: str = "") -> list[str]:
+    """The command line that runs a module as `python -m` does, but where the user's modules come last.
+
+    python: the interpreter, "" for this one.
+    """
     options = "-IB" if sys.dont_write_bytecode else "-I"
-    return [sys.executable, options, os.path.abspath(__file__), module, *arguments]
+    return [python or sys.executable, options, os.path.abspath(__file__), module, *arguments]
 
 
 def isolate() -> None:

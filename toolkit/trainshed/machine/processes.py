@@ -42,6 +42,32 @@ def die_with_parent(signum: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
 
 
+def close_all_but(*kept: int) -> None:
+    """In a forked process: closes what it shares with its parent, and has its standard streams lead nowhere."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    try:
+        opened = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        opened = list(range(3, 256))
+    for fd in opened:
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+def rename(name: str) -> None:
+    """Of this process, for `ps` and `top`, which else show a forked one as a second `train`."""
+    try:
+        with open("/proc/self/comm", "w") as file:
+            file.write(name)
+    except OSError:
+        pass
+
+
 def descendants(root: int | None = None) -> list[int]:
     """PIDs of all processes below `root` (this one) that are not zombies, parents before children."""
     if not _sees_us():

@@ -82,6 +82,7 @@ def hold_stops() -> None:
 class Stops:
     """All stop signals of this process, for as long as the `with` block lasts: noted, or raised where that is asked for.
 
+    Those that were held before the block (`hold_stops`) are held again after it: a job that has ended keeps its exit status.
     Other handlers may take its place for a while (`SignalPipe`, `stop_raises`).
 
     number: the first stop signal that was noted; 0 before.
@@ -93,10 +94,11 @@ class Stops:
 
     def __enter__(self) -> Stops:
         self._old = {number: signal.signal(number, self._take) for number in HELD_SIGNALS}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         _put_back(self._old)
 
     def raising(self, when: str) -> _Raising:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from trainshed.base import archive
+from trainshed.base.archive import unpack
 from trainshed.base.errors import ProgramError
-from trainshed.machine import archive
-from trainshed.machine.archive import unpack
 
 KINDS = {"w": tarfile.REGTYPE, "l": tarfile.SYMTYPE, "h": tarfile.LNKTYPE, "d": tarfile.DIRTYPE}
 FILES = {"train.py": b"print('hi')\n", "src/model.py": b"x = 1\n" * 1000, "größe.txt": b"", "./dotted.py": b"y\n"}

@@ -113,7 +113,7 @@ def _unpack_zip(archive: str, folder: str) -> None:
 
 def _check_name(archive: str, name: str) -> None:
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or "\0" in name:
-        raise ProgramError(f"{archive} holds {shorten(name)!r}, which points outside the code folder: refused")
+        raise ProgramError(f"{archive} holds {shorten(name)!r}, which points outside its folder: refused")
 
 
 def _without_links_outside(members: list[tarfile.TarInfo], left_out: list[str]) -> list[tarfile.TarInfo]:
@@ -186,5 +186,5 @@ def _free_bytes(folder: str) -> int:
 def _too_large(archive: str, folder: str, size: int, available: int) -> ProgramError:
     return ProgramError(
         f"{archive} unpacks to at least {size / 1e6:,.0f} MB, but {folder} has {available / 1e6:,.0f} MB free",
-        hint="leave data out of the source archive; give it as a channel",
+        hint="make room there; data belongs into channels, not into archives of code",
     )
