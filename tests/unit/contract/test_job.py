@@ -258,6 +258,21 @@ def test_profiling_parameters_may_be_a_string_that_spells_an_object(job_tree: An
     assert job.profiler.local_path == "/p"
 
 
+def test_the_profilers_interval_and_its_switch_are_read(job_tree: Any) -> None:
+    job = job_tree.configure(profiler={"ProfilingIntervalInMilliseconds": "200", "DisableProfiler": True}).read()
+
+    assert (job.profiler.interval, job.profiler.enabled) == (0.2, False)
+    assert job.profiler.local_path == f"{job_tree.base}/output/profiler"
+
+
+@pytest.mark.parametrize("value", ["often", 99, 60_001, [1], -1, "9" * 400])
+def test_an_interval_that_cannot_be_meant_is_ignored_with_a_warning(value: Any, job_tree: Any) -> None:
+    job = job_tree.configure(profiler={"ProfilingIntervalInMilliseconds": value}).read()
+
+    assert job.profiler.interval == 0.0
+    assert "is ignored: it must be from 100 to 60000" in job.warnings[0]
+
+
 def test_files_that_nobody_reads_are_kept_as_they_are(job_tree: Any) -> None:
     job_tree.write(f"{CONFIG}/trainingjobconfig.json", {"TrainingJobName": "x"})
 
@@ -606,7 +621,18 @@ def test_a_distribution_spans_the_groups_that_it_names_else_the_hosts_own(job_tr
     job_tree.configure(resources=resources, hyperparameters=asked)
     assert job_tree.read().distribution.groups == ("gpus",)
     job_tree.configure(hyperparameters={**asked, "sagemaker_distribution_instance_groups": '["gpus", "cpus"]'})
-    assert job_tree.read().distribution.groups == ("gpus", "cpus")
+    told = job_tree.read()
+    assert told.distribution.groups == ("gpus", "cpus")
+    (warning,) = told.warnings
+    assert warning.startswith("hosts of several types (c, g) take part") and "trainshed_processes_per_host" in warning
+    job_tree.configure(
+        hyperparameters={
+            **asked,
+            "sagemaker_distribution_instance_groups": '["gpus", "cpus"]',
+            "trainshed_processes_per_host": "1",
+        }
+    )
+    assert job_tree.read().warnings == ()
 
 
 def test_an_unknown_group_is_refused_with_the_nearest(job_tree: Any) -> None:

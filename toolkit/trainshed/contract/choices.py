@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 PEERS_LAUNCHERS = ("sagemaker_pytorch_container.training:main", "sagemaker_tensorflow_container.training:main")
 # Flags of the platform that choose a distribution, in the order in which the first one set wins. SDK v2 sends
 # `pytorchddp` of its PyTorch class as the smddp flag, so that flag is plain DDP here.
+DATA_PARALLEL = "sagemaker_distributed_dataparallel_enabled"
 DISTRIBUTION_FLAGS = (
     ("sagemaker_mpi_enabled", "mpi"),
     ("sagemaker_pytorch_ddp_enabled", "torchrun"),
     ("sagemaker_torch_distributed_enabled", "torchrun"),
-    ("sagemaker_distributed_dataparallel_enabled", "torchrun"),
+    (DATA_PARALLEL, "torchrun"),
     ("sagemaker_pytorch_xla_multi_worker_enabled", "xla"),
 )
 PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
@@ -176,6 +177,12 @@ class Choices:
         groups = self._groups(resources)
         if not groups and (asked_by or any(truthy(self._hps.get(flag)) for flag in FOREIGN_FLAGS)):
             groups = [resources.current_group_name]
+        kinds = {one.instance_type for one in resources.instance_groups if one.name in groups}
+        if len(kinds) > 1 and kind != "script" and not processes:
+            self._warnings.append(
+                f"hosts of several types ({', '.join(sorted(kinds))}) take part, and ranks must be equally many on each: "
+                "set trainshed_processes_per_host"
+            )
         return Distribution(
             kind=kind, asked_by=asked_by, processes_per_host=processes, groups=tuple(groups), pipeline=pipeline
         )

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .framework_profile import TracedSteps
+
 INPUT_MODES = ("File", "Pipe", "FastFile")
 DEFAULT_HOST = "algo-1"
 DEFAULT_GROUP = "homogeneousCluster"
@@ -85,11 +87,17 @@ class DebugHookConfig(Record):
 
 
 class ProfilerConfig(Record):
-    """`profilerconfig.json`; `parameters` keeps the platform's names."""
+    """`profilerconfig.json`; `parameters` keeps the platform's names.
+
+    interval: seconds between two samples of the machine, 0 where the file does not say.
+    traced: the steps that are to be recorded in detail; None for none.
+    """
 
     local_path: str
     enabled: bool = True
     parameters: dict[str, Any] = {}  # noqa: RUF012
+    interval: float = 0.0
+    traced: TracedSteps | None = None
 
 
 class TensorboardConfig(Record):

@@ -66,6 +66,16 @@ class TrainingJob(Record):
     input_data_config: dict[str, Any] = {}  # noqa: RUF012
     warnings: tuple[str, ...] = ()
 
+    @property
+    def profiler_folder(self) -> str:
+        """Where the machine's samples, the steps' times and traces go."""
+        return self.profiler.local_path if self.profiler is not None else self.paths.profiler
+
+    @property
+    def measures_steps(self) -> bool:
+        """Whether the ranks measure their steps; a trace of some of them needs it."""
+        return self.settings.profile == "auto" or (self.profiler is not None and self.profiler.traced is not None)
+
     def channel(self, name: str) -> Channel | None:
         """A channel by name."""
         return next((channel for channel in self.channels if channel.name == name), None)

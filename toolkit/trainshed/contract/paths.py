@@ -82,6 +82,11 @@ class Paths(Record):
         return f"{self.output}/success"
 
     @property
+    def tensors(self) -> str:
+        """What ranks have seen of their tensors, for the rules, in the form of `metrics`; one file for each process."""
+        return f"{self.output}/tensors"
+
+    @property
     def metrics(self) -> str:
         """`SAGEMAKER_METRICS_DIRECTORY`: JSON lines, one file for each process."""
         return f"{self.output}/metrics/sagemaker"
@@ -90,3 +95,8 @@ class Paths(Record):
     def scraped_metrics(self) -> str:
         """What `train` finds in the ranks' output, in the same form; apart, since the platform searches the log itself."""
         return f"{self.output}/metrics/trainshed"
+
+    @property
+    def profiler(self) -> str:
+        """How the machine was used and where the steps' time went (docs/profiler.md), unless profilerconfig.json says so."""
+        return f"{self.output}/profiler"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from trainshed.base.errors import JobError, NoJobError, Problem, did_you_mean
+from trainshed.base.errors import JobError, NoJobError, Problem, did_you_mean, one_line
 from trainshed.base.patterns import compiled
 from trainshed.base.reader import Fields, parse_json, printable, read_json
 
@@ -256,13 +256,38 @@ class Reading:
         value, place = self.json("profilerconfig.json")
         if value is None:
             return None
-        parameters = Fields(_lower_keys(value), place, self.problems).mapping("profilingparameters")
+        fields = Fields(_lower_keys(value), place, self.problems)
+        parameters = fields.mapping("profilingparameters")
         lower = _lower_keys(parameters)
+        enabled = str(lower.get("profilerenabled", True)).lower() not in ("false", "0")
+        path = str(lower.get("localpath") or self.paths.profiler)
+        if not path.startswith("/"):
+            fields.problem("LocalPath", path, "must be an absolute path")
+        enabled = enabled and str(fields.values.get("disableprofiler", False)).lower() not in ("true", "1")
+        from .framework_profile import framework_profile
+
+        traced, vain = framework_profile(parameters) if enabled else (None, "")
+        if vain:
+            self.warnings.append(f"{place}: {one_line(vain)}")
         return ProfilerConfig(
-            local_path=str(lower.get("localpath") or f"{self.paths.output}/profiler"),
-            enabled=str(lower.get("profilerenabled", True)).lower() not in ("false", "0"),
+            local_path=path,
+            enabled=enabled,
+            interval=self._profiling_interval(fields.values.get("profilingintervalinmilliseconds"), place),
             parameters=parameters,
+            traced=traced,
         )
+
+    def _profiling_interval(self, value: Any, place: str) -> float:
+        """In seconds; 0 with a warning for a value that cannot be meant."""
+        if value in (None, ""):
+            return 0.0
+        text = str(value)
+        if text.isdecimal() and 100 <= int(text[:9]) <= 60_000:
+            return int(text) / 1000
+        self.warnings.append(
+            f"{place}: ProfilingIntervalInMilliseconds = {one_line(text[:40])} is ignored: it must be from 100 to 60000"
+        )
+        return 0.0
 
     def _require_a_job(self) -> None:
         paths = self.paths

@@ -13,7 +13,8 @@ from trainshed.base.record import Record
 
 from .hyperparameters import ARGV_STYLES, decode_value
 from .wire.compile_plan import BACKENDS, MODES, SWITCHES
-from .wire.metric_lines import FORMATS
+from .wire.metric_lines import SOURCES
+from .wire.rules import wanted_rules
 from .wire.variables import PREFIX, TABLE, of_setting
 
 TYPE_CHECKING = False
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 DISTRIBUTIONS = ("script", "torchrun", "mpi", "xla", "pipeline")
+FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
 COPY_TO_VARIABLE = of_setting("checkpoint_copy_to")
+OPTIONS_VARIABLE = of_setting("checkpoint_options")
 
 
 class Settings(Record):
@@ -50,6 +53,8 @@ class Settings(Record):
     checkpoint: `auto` puts resumable checkpoints into the trainers of transformers and Lightning (docs/checkpoints.md).
     checkpoint_copy_to: URL of a storage that gets a copy of every checkpoint, such as `s3://bucket/run`
         (docs/checkpoints.md).
+    checkpoint_options: whose learning rate, momentum and other options hold when a Checkpointer restores: `saved`, or those
+        that the script has `given` its optimizers (docs/checkpoints.md).
     notices: `auto` asks the platform for notices of interruption; `off` leaves only stop signals (docs/checkpoints.md).
     interrupted_exit_code: exit status of an interrupted job, for schedulers that requeue by exit status.
     hang_seconds: how long all ranks may stand still before the job counts as hung (docs/hangs.md); 0 switches this off.
@@ -58,7 +63,17 @@ class Settings(Record):
     stacks: `off` starts the script's Python without the hook that reports its stacks (docs/hangs.md).
     bind: CPUs of each rank: all of them, an equal share of the cores, or those near its GPU.
     metrics: which program's metrics are searched for in the log besides the job's own definitions and `metric ...` lines
-        (docs/metrics.md); `auto` knows them by their looks.
+        (docs/metrics.md); `auto` knows them by their looks, `loggers` hooks into the trainers of
+        transformers and Lightning instead.
+    system_metrics: how often this machine is sampled (docs/profiler.md): seconds from 0.1 to 60; `off`; `auto` for
+        every half second, less often where that would cost more than 0.5 % of a core.
+    rules: what watches the training (docs/rules.md): `metrics`, `all`, `off`, names of rules, or a JSON list with
+        parameters and actions.
+    tensor_steps: optimizer steps between two looks of rules at tensors; 0 means as debughookconfig.json says, else 100.
+    profile: `auto` measures where the time of each step goes, without a change to the script (docs/profiler.md).
+    fingerprint: what of each channel's data goes into the run record (docs/data.md): `sampled` names, sizes and places of
+        files, `whole` all bytes, which takes as long as reading them does.
+    from_run: name of the run whose model the channel `model` has, for the run record; `trainshed run --from-run` sets it.
     compiler: which compiler the training steps go through (docs/compiler.md); by default as the platform's flags say.
     compiler_mode: torch.compile's mode.
     compiler_regional: `on` compiles the repeated block of a model once, `off` the model as a whole, `auto` looks for such
@@ -83,6 +98,7 @@ class Settings(Record):
     install_timeout_seconds: float = 1800.0
     checkpoint: str = ""
     checkpoint_copy_to: str = ""
+    checkpoint_options: str = "saved"
     notices: str = "auto"
     interrupted_exit_code: int = 0
     hang_seconds: float = 1800.0
@@ -90,6 +106,12 @@ class Settings(Record):
     stacks: str = "on"
     bind: str = "none"
     metrics: str = "auto"
+    system_metrics: str = "auto"
+    rules: str = ""
+    tensor_steps: int = 0
+    profile: str = "off"
+    fingerprint: str = "sampled"
+    from_run: str = ""
     compiler: str = ""
     compiler_mode: str = "default"
     compiler_regional: str = "auto"
@@ -107,8 +129,11 @@ CHOICES = {
     "notices": ("auto", "off"),
     "on_hang": ("stop", "continue"),
     "stacks": ("on", "off"),
+    "profile": ("auto", "off"),
+    "checkpoint_options": ("saved", "given"),
+    "fingerprint": FINGERPRINTS,
     "bind": ("none", "cores", "numa"),
-    "metrics": FORMATS,
+    "metrics": SOURCES,
     "compiler": BACKENDS,
     "compiler_mode": MODES,
     "compiler_regional": SWITCHES,
@@ -118,6 +143,7 @@ CHOICES = {
 RANGES = {
     "processes_per_host": (0, 4096),
     "max_restarts": (0, 1000),
+    "tensor_steps": (0, 1_000_000),
     "min_nodes": (0, 4096),
     "grace_seconds": (0, 86_400),
     "interrupted_exit_code": (0, 255),
@@ -127,6 +153,7 @@ RANGES = {
     "install_timeout_seconds": (1, 86_400),
     "hang_seconds": (0, 864_000),
 }
+_SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.1, 60  # seconds between two samples, as the platform has it
 _OTHER_VARIABLES = frozenset(row[0] for row in TABLE)  # not settings
 
 
@@ -171,10 +198,29 @@ def _check(key: str, value: Any, written: Any) -> Any:
             kind = "a whole number" if whole else "a number"
             return Problem("", f"must be {kind} from {low} to {high}", value=str(written))
         return int(value) if whole else float(value)
+    if key == "system_metrics":
+        return _check_interval(value, written)
     if key == "checkpoint_copy_to" and "://" not in str(value):
         return Problem("", "must be a URL like s3://bucket/run", value=str(written))
+    if key == "rules":
+        try:
+            wanted_rules(value)
+        except ValueError as error:
+            return Problem("", str(error), value=str(written))
+        return value if isinstance(value, str) else json.dumps(value)
     if key == "pipeline":
         if not isinstance(value, dict):
             return Problem("", "must be a JSON object of pipeline settings", value=str(written))
         return json.dumps(value)
     return str(written if not isinstance(value, str) else value)
+
+
+def _check_interval(value: Any, written: Any) -> Any:
+    """`auto`, `off`, or a number of seconds, as text."""
+    if isinstance(value, bool):
+        return "auto" if value else "off"
+    if value in ("auto", "off"):
+        return value
+    if isinstance(value, (int, float)) and _SHORTEST_INTERVAL <= value <= _LONGEST_INTERVAL:
+        return str(value)
+    return Problem("", "must be auto, off, or a number of seconds from 0.1 to 60", value=str(written))

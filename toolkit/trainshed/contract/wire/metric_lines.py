@@ -1,9 +1,31 @@
-"""How a log names its metrics: what the setting `metrics` may ask for, and the words without which nothing is searched."""
+"""How a log names its metrics: what the setting `metrics` may ask for, and the words without which nothing is searched.
+
+Also what `train` writes to the process that searches (`metrics/searching.py`): it must not load those expressions.
+"""
 
 from __future__ import annotations
+
+import json
 
 PREFIX = "metric "  # of a line that any program may print: `metric loss=0.125 step=10`
 # `auto` looks for all formats, `off` for `metric ...` lines alone.
 FORMATS = ("auto", "off", "hf", "lightning", "keras", "json", "kv", "tqdm")
+LOGGERS = "loggers"  # the trainers of transformers and Lightning hand on their values; searched is what `off` leaves
+SOURCES = (*FORMATS, LOGGERS)  # what the setting may be
 # A block of lines with metrics of one of these formats has one of these texts.
 SIGNS = (PREFIX.encode(), b"loss", b"acc", b"eval_", b"Epoch ")
+
+
+def head(definitions: list[tuple[str, str]], format: str) -> bytes:
+    """The first line that the process reads.
+
+    Args:
+        definitions: (name, regular expression).
+        format: one of `FORMATS`.
+    """
+    return json.dumps({"definitions": definitions, "format": format}).encode() + b"\n"
+
+
+def frame(rank: int | None, block: bytes) -> bytes:
+    """A block of whole lines, after a line `RANK BYTES`; RANK is `-` for None."""
+    return b"%s %d\n%s" % (b"-" if rank is None else b"%d" % rank, len(block), block)

@@ -88,7 +88,7 @@ class PipelineSettings(Record):
     sharded_data_parallel_degree: int = 1
     tensor_parallel_degree: int = 1
     timeout_seconds: int = 1800
-    verify: str = "off"
+    verify: str = "first"
     verify_steps: int = 0
 
     @property

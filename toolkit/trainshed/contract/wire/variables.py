@@ -16,12 +16,15 @@ AGENT_LOST = "TRAINSHED_AGENT_LOST"
 AGENT_PID = "TRAINSHED_AGENT_PID"
 AUTOPATCH = "TRAINSHED_AUTOPATCH"
 AZURE_METADATA = "TRAINSHED_AZURE_METADATA"
+CHANNEL_CACHE = "TRAINSHED_CHANNEL_CACHE"
+CHANNEL_CACHE_SIZE = "TRAINSHED_CHANNEL_CACHE_SIZE"
 CLIENT_OF = "TRAINSHED_CLIENT_OF"
 COMPILE_PLAN = "TRAINSHED_COMPILE_PLAN"
 ENTRYPOINTS = "TRAINSHED_ENTRYPOINTS"
 HOST = "TRAINSHED_HOST"
 HOSTS = "TRAINSHED_HOSTS"
 LOG_LEVEL = "TRAINSHED_LOG_LEVEL"
+MODEL_STORE = "TRAINSHED_MODEL_STORE"
 MPI_SOCKET = "TRAINSHED_MPI_SOCKET"
 NOTICE_FILE = "TRAINSHED_NOTICE_FILE"
 PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
@@ -29,6 +32,8 @@ PROBE = "TRAINSHED_PROBE"
 ROSTER_TOKEN = "TRAINSHED_ROSTER_TOKEN"
 RUN_ID = "TRAINSHED_RUN_ID"
 SECRET_NAMES = "TRAINSHED_SECRET_NAMES"
+STEP_PROFILE = "TRAINSHED_STEP_PROFILE"
+TENSORS = "TRAINSHED_TENSORS"
 TRAIN_ID = "TRAINSHED_TRAIN_ID"
 
 # (name, who sets it, who reads it, what it holds). Plain tuples of constants: every start of `train` loads this module.
@@ -61,13 +66,25 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         AUTOPATCH,
         "`train`, for the ranks",
         "the ranks (`trainshed.autopatch`)",
-        "hooks to install, separated by commas: checkpoint, compile, xla, probe",
+        "hooks to install, separated by commas: checkpoint, compile, metrics, steps, tensors, xla, probe",
     ),
     (
         AZURE_METADATA,
         "the environment",
         "`train`, `trainshed doctor`",
         "address of Azure's metadata service; default: `http://169.254.169.254`",
+    ),
+    (
+        CHANNEL_CACHE,
+        "the user",
+        "`trainshed run`, `trainshed cache`",
+        "folder that keeps what was fetched for channels (default: ~/.cache/trainshed/channels); `off` for none",
+    ),
+    (
+        CHANNEL_CACHE_SIZE,
+        "the user",
+        "`trainshed run`, `trainshed cache`",
+        "what the cache may hold between runs, like 50g (default: a tenth of its disk)",
     ),
     (
         CLIENT_OF,
@@ -90,6 +107,12 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
     (HOST, "the environment", "`train`", "this host's name in `TRAINSHED_HOSTS`; default: the machine's name"),
     (HOSTS, "the environment", "`train`", "all hosts of the job in one order, separated by commas"),
     (LOG_LEVEL, "the environment", "`trainshed`", "`DEBUG` shows the traceback of an internal error"),
+    (
+        MODEL_STORE,
+        "the user",
+        "`trainshed models`, `trainshed steps`, `trainshed run`",
+        "the model store: a folder, or `s3://bucket/prefix` (default: ~/.local/share/trainshed/models)",
+    ),
     (
         MPI_SOCKET,
         "`train`, for mpirun and its daemons",
@@ -131,6 +154,18 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         "the runner",
         "`train`",
         "names of variables whose values are never shown, separated by commas",
+    ),
+    (
+        STEP_PROFILE,
+        "`train`, for the ranks",
+        "the ranks (`trainshed.observe`)",
+        "where to write how long the parts of a step take, as JSON (contract/wire/step_profile.py)",
+    ),
+    (
+        TENSORS,
+        "`train`, for the ranks",
+        "the ranks (`trainshed.rules`)",
+        "optimizer steps between two looks at tensors, and the folder for what is seen: `100:/opt/ml/output/tensors`",
     ),
     (
         TRAIN_ID,
