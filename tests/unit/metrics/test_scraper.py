@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import time
 
 import pytest
 
@@ -25,6 +27,35 @@ VALUES = {
 }
 
 
+# What its Trainer printed: a linear layer, two epochs, `logging_steps=4`, `eval_strategy="epoch"`, `disable_tqdm=True`.
+PRINTED = {
+    "4.57.6": """\
+{'loss': 0.7141, 'grad_norm': 0.47260600328445435, 'learning_rate': 4.0625000000000005e-05, 'epoch': 0.5}
+{'loss': 0.8194, 'grad_norm': 0.5627226233482361, 'learning_rate': 2.8125000000000003e-05, 'epoch': 1.0}
+{'eval_loss': 0.7666988968849182, 'eval_accuracy': 0.46875, 'eval_runtime': 0.0667, 'eval_samples_per_second': 959.5, \
+'eval_steps_per_second': 119.937, 'epoch': 1.0}
+{'loss': 0.7886, 'grad_norm': 0.3212383985519409, 'learning_rate': 1.5625e-05, 'epoch': 1.5}
+{'loss': 0.7447, 'grad_norm': 0.32293573021888733, 'learning_rate': 3.125e-06, 'epoch': 2.0}
+{'eval_loss': 0.7666518688201904, 'eval_accuracy': 0.46875, 'eval_runtime': 0.073, 'eval_samples_per_second': 877.163, \
+'eval_steps_per_second': 109.645, 'epoch': 2.0}
+{'train_runtime': 0.4884, 'train_samples_per_second': 262.103, 'train_steps_per_second': 32.763, \
+'train_loss': 0.7667368799448013, 'epoch': 2.0}
+""",
+    "5.23.0": """\
+{'loss': '0.9339', 'grad_norm': '0.9303', 'learning_rate': '4.063e-05', 'epoch': '0.5'}
+{'loss': '0.966', 'grad_norm': '1.098', 'learning_rate': '2.813e-05', 'epoch': '1'}
+{'eval_loss': '0.9498', 'eval_accuracy': '0.4219', 'eval_runtime': '0.0569', 'eval_samples_per_second': '1126', \
+'eval_steps_per_second': '140.7', 'epoch': '1'}
+{'loss': '0.8601', 'grad_norm': '0.3664', 'learning_rate': '1.563e-05', 'epoch': '1.5'}
+{'loss': '1.039', 'grad_norm': '0.2396', 'learning_rate': '3.125e-06', 'epoch': '2'}
+{'eval_loss': '0.9497', 'eval_accuracy': '0.4219', 'eval_runtime': '0.0617', 'eval_samples_per_second': '1036', \
+'eval_steps_per_second': '129.6', 'epoch': '2'}
+{'train_runtime': '0.508', 'train_samples_per_second': '252', 'train_steps_per_second': '31.5', \
+'train_loss': '0.9498', 'epoch': '2'}
+""",
+}
+
+
 def log(quote: str) -> bytes:
     first, second = ({n: v for n, v in VALUES.items() if n.startswith("eval_") is evaluated} for evaluated in (False, True))
     lines = [str({name: f"{value}" if quote else value for name, value in one.items()}) for one in (first, second)]
@@ -42,6 +73,21 @@ def test_the_guides_expressions_yield_the_right_numbers_or_are_said_not_to(quote
     }
     wrong = ["learning_rate"] if not quote else [name for name, _ in GUIDE]
     assert [name for name, _ in GUIDE if f"metric '{name}':" in said] == wrong
+
+
+@pytest.mark.parametrize("version", PRINTED)
+def test_of_what_transformers_printed_each_series_is_right_or_its_definition_is_mended(version: str) -> None:
+    """In version 5 all definitions miss the quotes: six series come from the lines' form; epochs are an axis there."""
+    text = PRINTED[version].replace("\\\n", "")
+    rows = [{name: float(value) for name, value in ast.literal_eval(line).items()} for line in text.splitlines()]
+    scraper = Scraper(GUIDE)
+    points = scraper.scan(text.encode(), 0.0)
+    said = "\n".join(scraper.finish())
+
+    series = {name: [point.value for point in points if point.name == name] for name, _ in GUIDE}
+    missing = ["epoch"] if version.startswith("5") else []
+    assert series == {name: [row[name] for row in rows if name in row and name not in missing] for name, _ in GUIDE}
+    assert all(re.search(f"metric '{name}': .*; this one would match: ", said) for name in missing)
 
 
 @pytest.mark.parametrize("quote", ["", "'"])
@@ -136,3 +182,17 @@ def test_bytes_that_are_no_text_and_endless_lines_do_no_harm() -> None:
     scraper = Scraper([("loss", "loss=(.*)")])
     scraper.scan(b"\xff\xfeloss=1\n" + b"loss" * 100_000 + b"\n" + bytes(range(256)) + b"\n", 0.0)
     scraper.finish()
+
+
+def test_an_alarm_outside_of_all_definitions_drops_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> None:
+        end = time.process_time() + 0.5
+        while time.process_time() < end:
+            pass
+
+    scraper = Scraper([("loss", r"loss=(\S+)")])
+    monkeypatch.setattr("trainshed.metrics.scraper.LONGEST_SEARCH", 0.05)
+    monkeypatch.setattr(scraper, "_formatted", slow)
+    scraper.scan(b"loss=0.5\n", 0.0)
+
+    assert scraper.remarks() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainshed.metrics.points import Point, line_of
-from trainshed.metrics.series import read_series, series_of
+from trainshed.metrics.series import read_outputs, series_of
 
 
 def points(*values: float, first: int = 1, time: float = 0.0, rank: int | None = None) -> list[Point]:
@@ -42,8 +42,10 @@ def test_points_without_steps_are_numbered() -> None:
 
 def test_a_folder_is_read_up_to_its_whole_lines(tmp_path: Path) -> None:
     line = line_of(Point("loss", 1.0, 1.0))
-    (tmp_path / "1.json").write_text(line + "no JSON\n" + line[:-5])
-    (tmp_path / "2.txt").write_text(line)
-    (tmp_path / "3.json").mkdir()
+    folder = tmp_path / "metrics/sagemaker"
+    folder.mkdir(parents=True)
+    (folder / "1.json").write_text(line + "no JSON\n" + line[:-5])
+    (folder / "2.txt").write_text(line)
+    (folder / "3.json").mkdir()
 
-    assert len(read_series(str(tmp_path), str(tmp_path / "absent"))["loss"].points) == 1
+    assert len(read_outputs(str(tmp_path), str(tmp_path / "absent"))["loss"].points) == 1

@@ -1,4 +1,5 @@
-"""Hooks into the training loops of other libraries, for jobs that ask for them (`trainshed_checkpoint=auto`, the compiler).
+"""Hooks into the training loops of other libraries, for jobs that ask for them (`trainshed_checkpoint=auto`,
+`trainshed_metrics=loggers`, `trainshed_profile=auto`, the compiler).
 
 The launcher puts `startup/` first on the script's PYTHONPATH and names the hooks in a variable; its `sitecustomize` calls
 `install`, which only remembers what to do: a hook runs when, and if, its library is imported. This module imports only
@@ -34,10 +35,31 @@ HOOKS = {
         "torch._inductor.cpu_vec_isa": "trainshed.compiler.instructions",
     },
     "xla": {f"torch.optim.{name}": "trainshed.compiler.xla" for name in ("adagrad", "adam", "adamw", "sgd")},
+    "metrics": {
+        "transformers.trainer": "trainshed.metrics.loggers",
+        "lightning.pytorch.trainer.trainer": "trainshed.metrics.loggers",
+        "pytorch_lightning.trainer.trainer": "trainshed.metrics.loggers",
+    },
+    "tensors": {"torch.optim.optimizer": "trainshed.rules.collecting"},
     "probe": {"torch.optim.optimizer": "trainshed.compiler.batch_size"},
+    "steps": {
+        name: "trainshed.observe.stepping.hooks"
+        for name in (
+            "safetensors.torch",
+            "torch.autograd",
+            "torch.distributed.checkpoint.state_dict_saver",
+            "torch.distributed.distributed_c10d",
+            "torch.nn.parallel.distributed",
+            "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+            "torch.optim.optimizer",
+            "torch.serialization",
+            "torch.utils.data.dataloader",
+            "trainshed.checkpoint.checkpointer",
+        )
+    },
 }
 # The line that a hook's messages begin with.
-_SIGNS = {"checkpoint": "checkpoint=auto"}
+_SIGNS = {"checkpoint": "checkpoint=auto", "metrics": "metrics=loggers", "steps": "profile=auto"}
 
 
 def install() -> None:

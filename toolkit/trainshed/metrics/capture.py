@@ -33,16 +33,14 @@ def number_in(match: re.Match[str]) -> tuple[float | None, str]:
     if whole is None:
         return None, f"its regular expression captures {shorten(text, 40)!r}, which is not a number: {_shown(line)}"
     value = float(whole[0])
+    captures = f"its regular expression captures {shorten(captured, 40)!r}"
     try:
-        if float(captured) == value or (value != value and float(captured) != float(captured)):
+        if repr(float(captured)) == repr(value):  # NaN included
             return value, ""
     except ValueError:
         if whole.end() < start + len(text) or text != captured.strip():
-            return (
-                value,
-                f"its regular expression captures {shorten(captured, 40)!r}, which is more than a number: {_shown(line)}",
-            )
-    return value, f"its regular expression captures {shorten(captured, 40)!r} of {whole[0]!r}: {_shown(line)}"
+            return value, f"{captures}, which is more than a number: {_shown(line)}"
+    return value, f"{captures} of {whole[0]!r}: {_shown(line)}"
 
 
 def words_of(name: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
@@ -66,8 +64,7 @@ def suggestion(words: tuple[str, ...], line: str) -> str:
     word, start, number = found
     between = line[start + len(word) : number.start()]
     before = line[start - 1] if start and line[start - 1] in "'\"" else ""
-    regex = f"{re.escape(before + word + between)}{_ANY_NUMBER}".replace("\\'", "'").replace('\\"', '"')
-    regex = regex.replace("\\:", ":").replace("\\=", "=").replace("\\ ", " ").replace("\\_", "_")
+    regex = re.escape(before + word + between).replace("\\ ", " ") + _ANY_NUMBER  # a space needs no backslash here
     match = re.search(regex, line)
     return regex if match and len(regex) <= LONGEST_REGEX and number_in(match)[1] == "" else ""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[iI]nf(?:inity)?|[nN]a[nN])"
 _TAGS = re.compile(r"(?:\[[^\]\n]*\] )*")  # who printed the line: `[algo-1] [rank 0] `
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08]")
-_PAIR = re.compile(r"([A-Za-z_][\w./:-]*)=(\S+)")
+_PAIR = re.compile(r"(?<![\w./:-])([A-Za-z_][\w./:-]*)=(\S+)")
 # The whole of a dictionary of numbers, quoted or not: transformers prints numbers up to version 4, texts from 5 on.
 _ITEM = rf"'([A-Za-z_][^'\n]*)': ('?){NUMBER}\2"
 _DICTIONARY = re.compile(rf"\{{{_ITEM}(?:, '[^'\n]+': '?{NUMBER}'?)*\}}")
@@ -31,7 +31,7 @@ _KERAS = re.compile(r"^(\d+)/(\d+) .*? - [A-Za-z_]\w*: ")
 _KERAS_ITEM = re.compile(rf" - ([A-Za-z_]\w*): ({NUMBER})(?= - |\s*$)")
 _KERAS_EPOCH = re.compile(r"^Epoch (\d+)/\d+\s*$")
 _BAR = re.compile(r"(\d+)/(\d+) \[[^\]]*?(?:it/s|s/it)(?:, ([^\]]*))?\]")
-_BAR_ITEM = re.compile(rf"([A-Za-z_][\w./-]*)=({NUMBER})(?=[,\s]|$)")
+_BAR_ITEM = re.compile(rf"(?<![\w./-])([A-Za-z_][\w./-]*)=({NUMBER})(?=[,\s]|$)")
 _BAR_EPOCH = re.compile(r"\b[Ee]poch[ :]*(\d+)")
 _CELLS = re.compile(rf"^[│|]\s+(\S+)\s+[│|]\s+({NUMBER})\s+[│|]\s*$")
 # No comma within a number: `1,234` must not become 1.

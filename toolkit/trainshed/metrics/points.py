@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 
+from trainshed.base.files import open_plain
 from trainshed.base.record import Record
 
 TYPE_CHECKING = False
@@ -109,7 +110,7 @@ def read(path: str) -> Iterator[Point]:
     Raises:
         OSError: the file cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_plain(path) as file:
         for line in file:
             if line.endswith(b"\n") and (point := point_of(line)) is not None:
                 yield point

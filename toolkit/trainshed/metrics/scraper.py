@@ -118,6 +118,8 @@ class Scraper:
                 return
             except _TooSlow:
                 name = self._searching
+                if not name:  # the alarm rang among the common formats, which are quick on every line
+                    continue
                 self._definitions.pop(name, None)
                 self._unmatched.pop(name, None)
                 self._remark(name, "its regular expression took seconds on one line and was dropped")
@@ -134,7 +136,7 @@ class Scraper:
             self._unmatched.pop(name, None)
             value, why = number_in(match)
             if why:
-                self._remark(name, why, suggestion(self._words[name], line))
+                self._remark(name, why, line)
             if value is not None:
                 values.append((name, value))
         self._searching = ""
@@ -150,15 +152,20 @@ class Scraper:
                 self._remark(name, "its regular expression has matched no line")
             else:
                 said = f"its regular expression has not matched this line: {shorten(formats.plain(line), 120)}"
-                self._remark(name, said, suggestion(self._words[name], line))
+                self._remark(name, said, line)
         self._unmatched = {}
 
-    def _remark(self, name: str, what: str, advice: str = "") -> None:
-        """Notes what is wrong with a definition, once for each."""
-        if name not in self._remarked:
-            self._remarked.add(name)
-            text = f"metric {name!r}: {what}"
-            self._remarks.append(f"{text}; this one would match: {advice}" if advice else text)
+    def _remark(self, name: str, what: str, line: str = "") -> None:
+        """Notes what is wrong with a definition, once for each.
+
+        Args:
+            line: the one that it should have matched, "" where there is none.
+        """
+        if name in self._remarked:
+            return
+        self._remarked.add(name)
+        advice = suggestion(self._words[name], line) if line else ""
+        self._remarks.append(f"metric {name!r}: {what}" + (f"; this one would match: {advice}" if advice else ""))
 
     # --- common formats ---
 

@@ -2,19 +2,18 @@
 
     python -m trainshed.metrics.searching FOLDER
 
-Standard input begins with a line of JSON (`definitions`, pairs of name and regular expression, and `format`); then follow
-blocks of whole lines, each after a line `RANK BYTES` (RANK is `-` where the lines have none). Points go to a file in FOLDER,
-one JSON object a line; remarks for people to standard output.
+Standard input has the form of `contract.wire.metric_lines`: a head, then frames. Points go to a file in FOLDER, one JSON
+object a line; remarks for people to standard output.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 
+from trainshed.base.beside import report, stand_back
 from trainshed.base.errors import one_line
 
 from .points import line_of
@@ -25,16 +24,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from .points import Point
-
-
-def frame(rank: int | None, block: bytes) -> bytes:
-    """A block of lines as this process reads it."""
-    return b"%s %d\n%s" % (b"-" if rank is None else b"%d" % rank, len(block), block)
-
-
-def head(definitions: list[tuple[str, str]], format: str) -> bytes:
-    """The first line that this process reads."""
-    return json.dumps({"definitions": definitions, "format": format}).encode() + b"\n"
 
 
 class _Out:
@@ -57,7 +46,7 @@ class _Out:
         except OSError as error:
             if not self._said:
                 self._said = True
-                _say(f"metrics cannot be written to {self._path}: {error.strerror}")
+                _tell([f"metrics cannot be written to {self._path}: {error.strerror}"])
 
 
 def search(stream: BinaryIO, folder: str) -> None:
@@ -77,18 +66,9 @@ def search(stream: BinaryIO, folder: str) -> None:
 
 def _tell(remarks: list[str]) -> None:
     for remark in remarks:
-        _say(remark)
-
-
-def _say(text: str) -> None:
-    try:
-        print(one_line(text), flush=True)
-    except OSError:  # `train` is gone
-        pass
+        report(one_line(remark))
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its input
-    os.nice(5)  # the ranks come first
+    stand_back()
     search(sys.stdin.buffer, sys.argv[1])

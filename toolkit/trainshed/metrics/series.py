@@ -7,11 +7,15 @@ import os
 
 from trainshed.base.record import Record
 
+from .event_files import read_files
 from .points import Point, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+_FOLDERS = ("sagemaker", "trainshed")  # `Paths.metrics`, `Paths.scraped_metrics`
 
 
 class Series(Record):
@@ -31,8 +35,24 @@ class Series(Record):
         return steps if grow else list(range(1, len(self.points) + 1))
 
 
-def read_series(*folders: str) -> dict[str, Series]:
-    """One curve for each metric in the files of these folders: of the lowest rank that measured it."""
+def read_outputs(*outputs: str) -> dict[str, Series]:
+    """The curves of a run: for each metric that of the lowest rank that measured it.
+
+    Args:
+        outputs: its hosts' output folders. Of a metric that is in TensorBoard's event files, too, those are left out.
+    """
+    found = series_of(_read(folder for output in outputs for folder in folders_of(output)))
+    events = series_of([points for output in outputs for points in read_files(f"{output}/tensorboard")])
+    return {**events, **found}
+
+
+def folders_of(output: str) -> tuple[str, ...]:
+    """Where the metrics are in a host's output folder."""
+    return tuple(f"{output}/metrics/{name}" for name in _FOLDERS)
+
+
+def _read(folders: Iterable[str]) -> list[list[Point]]:
+    """The points of each file of metrics in these folders."""
     files = []
     for folder in folders:
         try:
@@ -44,7 +64,7 @@ def read_series(*folders: str) -> dict[str, Series]:
                 files.append(list(read(f"{folder}/{name}")))
             except OSError:
                 continue
-    return series_of(files)
+    return files
 
 
 def series_of(files: Iterable[Iterable[Point]]) -> dict[str, Series]:

@@ -51,19 +51,21 @@ class Writer:
         """
         if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__")):
             raise TypeError(f"step must be a whole number, not {step!r}")
-        given = {**(values or {}), **named}
-        points = []
-        now = time.time()
         rank = os.environ.get("RANK", "")
-        for name, value in given.items():
+        where = (
+            time.time(),
+            None if step is None else step.__index__(),
+            None if epoch is None else float(epoch),
+            int(rank) if rank.isdecimal() else None,
+        )
+        points = []
+        for name, value in {**(values or {}), **named}.items():
             _check_name(name)
             try:
                 number = float(value)
             except (TypeError, ValueError) as error:
                 raise TypeError(f"the metric {name!r} is not a number: {type(value).__name__}") from error
-            where = None if step is None else step.__index__()
-            own = int(rank) if rank.isdecimal() else None
-            points.append(Point(name, number, now, where, None if epoch is None else float(epoch), own))
+            points.append(Point(name, number, *where))
         if points:
             self._write(points)
 

@@ -1,0 +1,49 @@
+"""What the marks make of what torch gives them. The marks themselves are tested by whole jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainshed.autopatch import HOOKS
+from trainshed.observe.stepping import hooks
+
+
+class Tensor:
+    """As much of a tensor as counts."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows"),
+    [
+        (Tensor(8, 3), 8),
+        ([Tensor(4, 3), Tensor(4)], 4),
+        ((Tensor(4), [Tensor(9)]), 4),
+        ({"text": ["a"], "x": Tensor(5, 2)}, 5),
+        ([{"x": Tensor(6)}], 6),
+        (Tensor(), None),
+        ([], None),
+        ("text", None),
+        ([[[[[Tensor(1)]]]]], None),
+        (object(), None),
+    ],
+)
+def test_a_batchs_samples_are_counted_by_its_first_tensor(batch: Any, rows: int | None) -> None:
+    assert hooks.rows_of(batch) == rows
+
+
+def test_what_ddp_waits_is_the_exchange_that_the_backward_does_not_cover() -> None:
+    data = {"backward_compute_time": 20, "backward_comm_time": 130, "backward_compute_comm_overlap_time": 10}
+
+    assert hooks.exposed_part(data, 0.5) == pytest.approx(120 / 140)
+    assert hooks.exposed_part({}, 0.5) == 0.5
+    assert hooks.exposed_part({**data, "backward_comm_time": 5}, 0.5) == 0.0
+
+
+def test_autopatch_calls_for_every_module_that_gets_marks() -> None:
+    assert set(HOOKS["steps"]) == hooks.MODULES
+    assert set(HOOKS["steps"].values()) == {hooks.__name__}
