@@ -1,0 +1,94 @@
+"""What happened when: the phases of a run and of its hosts, with interruptions and restarts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from trainshed.base.units import duration
+
+from .bars import Row, Span, draw, lasting
+from .facts import entries, mapping, number, words
+from .markup import legend, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .facts import HostFacts, RunFacts
+
+_MOST_ROWS = 24
+_COLOURS = {
+    "preparing": "f7", "training": "f0", "starting": "f7", "downloading": "f5", "uploading": "f5", "stopping": "f1",
+    "interrupted": "f4", "restarting": "f6",
+}  # fmt: skip
+_ENDS = ("Completed", "Failed", "Stopped", "MaxRuntimeExceeded", "MaxWaitTimeExceeded")
+
+
+def draw_timeline(run: RunFacts) -> str:
+    """The picture and its table; "" where nothing is known."""
+    started = run.start
+    rows = [row for row in (_of_runner(run, started),) if row.spans]
+    for attempt_number, attempt in enumerate(run.attempts):
+        for host in attempt.hosts:
+            label = host.name or "host"
+            if len(run.attempts) > 1:
+                label = f"{label}, no. {attempt_number + 1}"
+            rows.append(_of_host(host, label, started))
+    rows = [row for row in rows if row.spans]
+    left_out = len(rows) - _MOST_ROWS
+    note = f'<p class="note">{left_out} more rows are not shown</p>' if left_out > 0 else ""
+    picture = draw(rows[:_MOST_ROWS])
+    if not picture:
+        return ""
+    seen = dict.fromkeys((span.kind, span.told.partition(":")[0]) for row in rows[:_MOST_ROWS] for span in row.spans)
+    events = [(f"{_at(place)} after the start", said) for row in rows for place, said in row.marks]
+    kinds = legend((kind, name, "") for kind, name in seen)
+    return f"{kinds}{picture}{note}{table(events, kind='pairs')}"
+
+
+def _of_runner(run: RunFacts, started: float) -> Row:
+    spans, marks = [], []
+    for one in entries(run.status.get("SecondaryStatusTransitions")):
+        status, begin, end = words(one.get("Status")), instant(one.get("StartTime")), instant(one.get("EndTime"))
+        if begin and status == "Interrupted":
+            marks.append((begin - started, f"interrupted: {words(one.get('StatusMessage'))}"))
+        if begin and end > begin and status not in _ENDS:
+            spans.append(_span(status.lower(), begin - started, end - started))
+    return Row("job", tuple(spans), tuple(marks))
+
+
+def _of_host(host: HostFacts, label: str, started: float) -> Row:
+    record = host.record
+    spans = []
+    for phase in entries(record.get("phases")):
+        begin, seconds = number(phase.get("started")), number(phase.get("seconds"))
+        if begin > 0 and seconds > 0:
+            spans.append(_span(words(phase.get("name")), begin - started, begin - started + seconds))
+    marks = []
+    for restart in entries(record.get("restarts")):
+        at = number(restart.get("at"))
+        if at > 0:
+            marks.append((at - started, f"restarted: {words(restart.get('reason'))}"))
+    ended = number(record.get("ended"))
+    interruption = mapping(record.get("interruption"))
+    if interruption and ended > 0:
+        step = f" after step {words(interruption.get('step'))}" if words(interruption.get("step")) else ""
+        marks.append((ended - started, f"interrupted{step}: {words(interruption.get('reason'))}"))
+    elif record.get("failure") and ended > 0:
+        marks.append((ended - started, "failed"))
+    return Row(label, tuple(spans), tuple(marks))
+
+
+def _span(name: str, start: float, end: float) -> Span:
+    said = f"{name} {lasting(end - start)}"
+    return Span(start, end, _COLOURS.get(name, "f3"), said, f"{name}: {duration(end - start)}, from {duration(start)} on")
+
+
+def _at(seconds: float) -> str:
+    return duration(max(0.0, seconds))
+
+
+def instant(stamp: object) -> float:
+    """Seconds since 1970 of an ISO time, 0 for anything else."""
+    try:
+        return datetime.fromisoformat(str(stamp)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
