@@ -11,15 +11,25 @@ if TYPE_CHECKING:
     from .errors import CheckpointError
     from .export import export_weights
     from .interrupt import listen
+    from .readers import leave_stopping_to_the_rank
     from .resumable import ResumableLoader, ResumableSampler
 
-__all__ = ["CheckpointError", "Checkpointer", "ResumableLoader", "ResumableSampler", "export_weights", "listen"]
+__all__ = [
+    "CheckpointError",
+    "Checkpointer",
+    "ResumableLoader",
+    "ResumableSampler",
+    "export_weights",
+    "leave_stopping_to_the_rank",
+    "listen",
+]
 _HOMES = {
     "CheckpointError": "errors",
     "Checkpointer": "checkpointer",
     "ResumableLoader": "resumable",
     "ResumableSampler": "resumable",
     "export_weights": "export",
+    "leave_stopping_to_the_rank": "readers",
     "listen": "interrupt",
 }
 

@@ -18,6 +18,7 @@ from trainshed.contract.wire.notice import Answer, Notice, write_answer
 from trainshed.contract.wire.variables import NOTICE_FILE
 
 from .interrupt import Interrupts
+from .readers import keep_readers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Agreement:
         self._say = say
         self._check_seconds = check_seconds
         self._interrupts = Interrupts()
+        keep_readers()
         self._notice: Notice | None = None  # the most urgent one
         self._save_wanted = False
         self._next_check = 0

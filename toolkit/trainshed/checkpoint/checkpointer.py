@@ -7,7 +7,7 @@ import time
 
 from trainshed.base.voice import tell
 from trainshed.contract.paths import Paths
-from trainshed.contract.settings import COPY_TO_VARIABLE
+from trainshed.contract.settings import COPY_TO_VARIABLE, OPTIONS_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
 
 from . import folder as folders
@@ -15,6 +15,7 @@ from . import ground
 from . import ranks as ranks_module
 from .agreement import Agreement
 from .errors import CheckpointError
+from .options import GIVEN, GivenOptions
 from .policy import History, Policy
 from .resume import Resumed, resume
 from .save import CopyError, Retention, SaveError, explain
@@ -144,7 +145,11 @@ class Checkpointer:
         problem = next((text for text in self._ranks.gather(problem) if text), "")
         if problem:
             raise CheckpointError(f"checkpoints cannot be fetched from {problem}")
+        given = GivenOptions(self._states) if os.environ.get(OPTIONS_VARIABLE) == GIVEN else None
         resumed = resume(self.folder, self._ranks, self._states)
+        if given is not None and resumed.step:
+            for line in given.put_back():
+                self._say(f"as the script gives it: {line}")
         for line in resumed.notes:
             self._say(line)
         if resumed.problem:
