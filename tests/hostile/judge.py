@@ -29,12 +29,16 @@ def judge(played: Played, expected: Played, misuse: bool = False) -> Verdict:
         return Verdict("broken", expected.hung or expected.died or _failure(expected.found))
     if played.hung:
         return Verdict("hang", _failure(played.found) + played.hung)
+    if any(found[0] != "done" and "Timed out waiting" in found[4] for found in played.found):
+        return Verdict("hang", "a rank waited until its time was over: " + _failure(played.found))
     if played.died:
         return Verdict("crash", _failure(played.found) + played.died)
     kinds = {found[0] for found in played.found}
     if "crashed" in kinds:
         # An error that a PipelineError on another rank tells of is told on the rank that met it.
         return Verdict("crash", _failure(played.found))
+    if any("call init() first" in str(found[3]) for found in played.found if found[0] == "refused"):
+        return Verdict("broken", _failure(played.found))  # the case itself
     if "refused" in kinds:
         hints = [found[3] for found in played.found if found[0] == "refused"]
         if kinds != {"refused"}:

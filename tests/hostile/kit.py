@@ -21,7 +21,7 @@ from hostile.combinations import MICROBATCHES, Combination
 from trainshed.parallel.engine import planning
 from trainshed.parallel.plan import planner
 from trainshed.parallel.replay import dice
-from trainshed.parallel.split import StepOutput, join, split
+from trainshed.parallel.split import StepOutput, join, rows, split
 
 # Less than the player waits for a case.
 SECONDS = 170
@@ -92,9 +92,10 @@ class AloneKit(Kit):
         super().__init__()
         self._calls = 0
         self._in_step = False
+        self._share = [1.0]  # by which the loss of the microbatch that runs counts
 
     def model(self, module: nn.Module) -> Any:
-        return Alone(module, 1 / MICROBATCHES)
+        return Alone(module, self._share)
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> Any:
         return optimizer
@@ -107,16 +108,19 @@ class AloneKit(Kit):
         def stepped(*args: Any, **kwargs: Any) -> Any:
             if self._in_step:
                 return function(*args, **kwargs)
-            given = [_parts(signature, args, kwargs, **options)[number] for number in range(MICROBATCHES)]
+            given = _parts(signature, args, kwargs, **options)
+            counts = [_rows(bound, **options) for bound in given]
+            mean = sum(counts) / len(counts)
+            parts = [count / mean if mean else 1.0 for count in counts]
             self._in_step = True
             try:
-                return join(self._run(function, given))
+                return join(self._run(function, given, parts), parts)
             finally:
                 self._in_step = False
 
         return stepped
 
-    def _run(self, function: Callable[..., Any], given: list[inspect.BoundArguments]) -> list[Any]:
+    def _run(self, function: Callable[..., Any], given: list[inspect.BoundArguments], parts: list[float]) -> list[Any]:
         rolled, before = dice.get_state(), torch.get_rng_state()
         rolls, draw = dice.seed_of(rolled, self._calls), int(torch.randint(0, 2**62, (1,)))
         self._calls += 1
@@ -124,6 +128,7 @@ class AloneKit(Kit):
         try:
             for number, bound in enumerate(given):
                 torch.manual_seed(draw + number)
+                self._share[0] = parts[number] / len(parts)
                 fresh = torch.get_rng_state()
                 dice.start(rolls, number)
                 results.append(_without_graph(function(*bound.args, **bound.kwargs)))
@@ -137,9 +142,9 @@ class AloneKit(Kit):
 class Alone(nn.Module):
     """Has what a `PipelineModel` has."""
 
-    def __init__(self, module: nn.Module, scale: float) -> None:
+    def __init__(self, module: nn.Module, share: list[float]) -> None:
         super().__init__()
-        self.module, self._scale = module, scale
+        self.module, self._share = module, share
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
@@ -148,7 +153,7 @@ class Alone(nn.Module):
         outputs = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         gradients = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else list(grad_tensors or [])
         gradients += [torch.ones_like(output) for output in outputs[len(gradients) :]]
-        torch.autograd.backward(outputs, [gradient * self._scale for gradient in gradients])
+        torch.autograd.backward(outputs, [gradient * self._share[0] for gradient in gradients])
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from self.module.named_parameters()
@@ -177,16 +182,32 @@ def _parts(
     input_split_axes: Mapping[str, int] | None = None,
 ) -> list[inspect.BoundArguments]:
     bound = signature.bind(*args, **kwargs)
+    parts = min(MICROBATCHES, _rows(bound, non_split_inputs, input_split_axes) or MICROBATCHES)
     pieces = {
-        name: [value] * MICROBATCHES
+        name: [value] * parts
         if name in non_split_inputs or isinstance(value, nn.Module)
-        else split(value, MICROBATCHES, (input_split_axes or {}).get(name, 0), name)
+        else split(value, parts, (input_split_axes or {}).get(name, 0), name)
         for name, value in bound.arguments.items()
     }
     return [
         inspect.BoundArguments(signature, type(bound.arguments)((name, values[n]) for name, values in pieces.items()))
-        for n in range(MICROBATCHES)
+        for n in range(parts)
     ]
+
+
+def _rows(
+    bound: inspect.BoundArguments,
+    non_split_inputs: tuple[str, ...] = (),
+    input_split_axes: Mapping[str, int] | None = None,
+) -> int:
+    """Of the first argument that is split; 0 if there is none."""
+    axes = input_split_axes or {}
+    counts = (
+        rows(value, axes.get(name, 0))
+        for name, value in bound.arguments.items()
+        if name not in non_split_inputs and not isinstance(value, nn.Module)
+    )
+    return next((count for count in counts if count is not None), 0)
 
 
 def _without_graph(value: Any) -> Any:
@@ -204,7 +225,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, StepOutput):
         return [plain(one) for one in value.outputs]
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        found = value.detach().clone()
+        return found if type(found) is torch.Tensor else torch.tensor(found.tolist(), dtype=found.dtype)  # it is read here
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -38,6 +38,10 @@ EXPECTED = played(done(1.0, a=2.0, b=3.0))
         ((done(1.0, a=2.0, b=3.0), done(1.0, b=float("nan"))), "wrong"),
         ((("refused", "PipelineError", "no", "do this", ""), ("refused", "PipelineError", "no", "do this", "")), "refused"),
         ((("refused", "PipelineError", "no", "do this", ""), done(1.0, b=3.0)), "crash"),
+        (
+            (("refused", "PipelineError", "no", "", ""), ("refused", "PipelineError", "", "", "Timed out waiting 9ms")),
+            "hang",
+        ),
         ((("crashed", "KeyError", "x", "", ""), ("refused", "PipelineError", "no", "", "")), "crash"),
     ],
 )

@@ -23,8 +23,8 @@ TYPES = {
     "MaskedLM": """
         bert roberta xlm-roberta distilbert albert electra deberta deberta-v2 mpnet camembert
         convbert roformer fnet funnel mobilebert squeezebert longformer big_bird nystromformer ibert
-        layoutlm megatron-bert rembert xlm flaubert data2vec-text ernie esm modernbert roberta-
-        prelayernorm xmod
+        layoutlm megatron-bert rembert xlm flaubert data2vec-text ernie esm modernbert
+        roberta-prelayernorm xmod
         """,
     "Seq2SeqLM": """
         t5 mt5 umt5 longt5 bart mbart pegasus pegasus_x blenderbot blenderbot-small m2m_100 marian
@@ -42,7 +42,7 @@ SMALL = {"depths": [1, 2, 2, 1], "hidden_sizes": [8, 16, 24, 32], "embedding_siz
 MORE: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
     "gptj": {"rotary_dim": 4},
-    "codegen": {"rotary_dim": 4},
+    "codegen": {"rotary_dim": 4, "n_embd": 32, "n_head": 4, "hidden_size": 32, "num_attention_heads": 4},
     "mamba2": {
         "num_heads": 4,
         "head_dim": 8,
@@ -53,6 +53,8 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "mpt": {"max_seq_len": 64},
     "deepseek_v2": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
         "q_lora_rank": 8,
         "kv_lora_rank": 8,
         "qk_rope_head_dim": 4,
@@ -60,6 +62,9 @@ MORE: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "deepseek_v3": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 4,
         "q_lora_rank": 8,
         "kv_lora_rank": 8,
         "qk_rope_head_dim": 4,

@@ -75,13 +75,18 @@ def first_batch_is_the_smallest(kit: Any) -> None:
 
 @loop
 def last_batch_does_not_divide(kit: Any) -> None:
-    """Seven rows cannot be cut into four parts: refused; the plain reference refuses it, too."""
-    fit(kit, [rows(batch=8)(n) for n in range(2)])
+    """Seven and ten rows in four parts: the loss is the mean of all rows."""
+    fit(kit, [rows(batch=size)(n) for n, size in enumerate((8, 7, 10, 8, 7))])
 
 
-@misuse
-def last_batch_of_seven_rows(kit: Any) -> None:
-    fit(kit, [rows(batch=8 if kit.alone else size)(n) for n, size in enumerate((8, 7))])
+@loop
+def last_batch_has_fewer_rows_than_there_are_microbatches(kit: Any) -> None:
+    fit(kit, [rows(batch=size)(n) for n, size in enumerate((8, 3, 1, 8, 2))])
+
+
+@loop
+def first_batch_does_not_divide(kit: Any) -> None:
+    fit(kit, [rows(batch=size)(n) for n, size in enumerate((7, 8, 7))])
 
 
 @loop
@@ -306,9 +311,11 @@ def positional_and_keyword_arguments_mixed(kit: Any) -> None:
 
 @misuse
 def another_batch_on_each_rank(kit: Any) -> None:
+    kit.begin()  # the rank is to be known
     fit(kit, [rows()(n + 10 * kit.rank) for n in range(3)])
 
 
 @misuse
 def another_batch_on_one_rank_in_a_late_step(kit: Any) -> None:
+    kit.begin()
     fit(kit, [rows()(n + (10 * kit.rank if n == 5 else 0)) for n in range(6)])

@@ -207,12 +207,22 @@ def greedy_words_in_steps(kit: Any) -> None:
     kit.note("text", text)
 
 
-@misuse
+@loop
 def model_called_outside_a_step(kit: Any) -> None:
+    """Without gradients a model may be called as it is."""
+    model, optimizer, train = start(kit, Deep())
+    for number in range(2):
+        one_step(kit, model, optimizer, train, number)
+        with torch.no_grad():
+            kit.note(f"out {number}", model(BATCHES(1)[0]))
+    kit.note("state", model.state_dict())
+
+
+@misuse
+def model_called_with_gradients_outside_a_step(kit: Any) -> None:
     model, optimizer, train = start(kit, Deep())
     one_step(kit, model, optimizer, train, 0)
-    with torch.no_grad():
-        kit.note("out", model(BATCHES(1)[0]))
+    kit.note("out", model(BATCHES(1)[0]))
 
 
 @misuse

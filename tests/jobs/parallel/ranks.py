@@ -202,6 +202,7 @@ def main(out: str, environ: dict[str, str]) -> None:
     os.environ.update(environ)
     sys.argv = ["ranks.py", out]
     sys.path[:0] = environ["PYTHONPATH"].split(os.pathsep)
+    import gc
     import importlib
 
     import torch
@@ -209,6 +210,7 @@ def main(out: str, environ: dict[str, str]) -> None:
     import trainshed.parallel as pipe
 
     torch.set_num_threads(1)
+    gc.freeze()  # what is imported stays: a collection, as each step that fails makes one, takes a second less
     works = pickle.loads(Path(out, "works").read_bytes())
     if len(works) > 1:
         torch.distributed.init_process_group("gloo")  # of a single work the pipeline makes its own

@@ -64,6 +64,7 @@ def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_wit
     assert ["SAGEMAKER" in found[degree]["trainer"] for degree in (1, 2)] == [False, True]
     assert found[2]["losses"] == pytest.approx(found[1]["losses"], rel=1e-5)
     assert found[2]["eval"] == pytest.approx(found[1]["eval"], rel=1e-5)
+    assert found[2]["generated"] == found[1]["generated"]
     assert found[1]["weights"].keys() == found[2]["weights"].keys()
     for name, value in found[1]["weights"].items():
         torch.testing.assert_close(found[2]["weights"][name], value, rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from trainshed.parallel.errors import PlanError  # noqa: E402
+from trainshed.parallel.plan import planner  # noqa: E402
 from trainshed.parallel.plan.costs import Link  # noqa: E402
 from trainshed.parallel.plan.plan_file import Plan, load_plan, model_fingerprint  # noqa: E402
 from trainshed.parallel.plan.planner import Wish, make_plan  # noqa: E402
+from trainshed.parallel.plan.profile import profile  # noqa: E402
 from trainshed.parallel.plan.simulate import order, step_seconds  # noqa: E402
 from trainshed.parallel.record.subject import Subject  # noqa: E402
 
@@ -97,6 +100,19 @@ def test_a_unit_that_dominates_is_named_with_what_would_help() -> None:
     assert any(note.startswith("1 alone is") and "no partition can be even" in note for note in plan.notes)
 
 
+def test_where_no_stage_can_be_even_nothing_is_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[str, ...]] = []
+
+    def counted(of: Subject, units: Any) -> Any:
+        measured.append(tuple(units))
+        return profile(of, units)
+
+    monkeypatch.setattr(planner, "profile", counted)
+    model = nn.Sequential(nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 8192), nn.ReLU()), nn.Linear(8192, 1)).to("meta")
+    make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=3))
+    assert measured and len(measured) == len(set(measured))
+
+
 def test_shared_parameters_and_boundaries_are_in_the_plan() -> None:
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
     model[2].weight = model[0].weight
@@ -160,7 +176,7 @@ class Probe(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
-        self.seen: list[tuple[int]] = []  # tuples: planning puts plain numbers back
+        self.seen = array("d")  # planning puts lists and plain numbers back
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         waiting = [x.grad_fn] if x.grad_fn is not None else []
@@ -170,7 +186,7 @@ class Probe(nn.Module):
                 if node is not None and node not in nodes:
                     nodes.add(node)
                     waiting.append(node)
-        self.seen.append((len(nodes),))
+        self.seen.append(len(nodes))
         return self.linear(x)
 
 
@@ -206,8 +222,13 @@ def test_what_is_measured_is_the_forward_that_is_recorded(ranks: int) -> None:
     net, x = Odd(), torch.randn(6, 16)
     before = net(x)
     profiled = subject(net, x)
-    plan = make_plan(profiled, Wish(ranks=ranks, atomic=("a", "b", "c", "d", "same", "inner")))
+    measured: set[str] = set()  # a layer is so small that one measurement may round to nothing
+    for _ in range(5):
+        plan = make_plan(profiled, Wish(ranks=ranks, atomic=("a", "b", "c", "d", "same", "inner")))
+        measured |= {unit.unit for unit in plan.units if unit.backward_ms > 0}
+        if measured >= set("abcd"):
+            break
     trace = profiled.record(plan.unit_names)
     assert trace.calls == [unit.unit for unit in plan.units]
-    assert all(unit.backward_ms > 0 for unit in plan.units if unit.unit in "abcd")
+    assert measured >= set("abcd")
     assert torch.equal(net(x), before) and all(parameter.grad is None for parameter in net.parameters())

@@ -41,7 +41,9 @@ def main() -> None:
         callbacks=[losses],
     )  # fmt: skip
     trainer.train()
-    result = {"losses": losses.losses, "eval": trainer.evaluate()["eval_loss"], "trainer": str(arguments.parallel_mode)}
+    generated = trainer.model.generate(torch.arange(8).view(2, 4), max_new_tokens=6, do_sample=False)
+    result = {"losses": losses.losses, "eval": trainer.evaluate()["eval_loss"], "trainer": str(arguments.parallel_mode),
+              "generated": generated.tolist()}  # fmt: skip
     with open(f"{arguments.output_dir}/result{os.environ.get('RANK', '')}.json", "w") as file:
         json.dump(result, file)
 

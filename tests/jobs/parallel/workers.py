@@ -5,34 +5,22 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from functools import partial
+from contextlib import redirect_stdout
 from typing import Any
-from unittest.mock import patch
 
 import ranks
 import torch
 import zoo
+from quick import planned_quickly
 from torch import nn
 from trust.training import Alone
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine import planning
-from trainshed.parallel.plan import planner
 from trainshed.parallel.replay import rng
 from trainshed.parallel.shards import local, whole
 
 CPU = torch.device("cpu")
 MICROBATCHES = 4
-
-
-@contextmanager
-def planned_quickly() -> Iterator[None]:
-    """Measures the model once instead of three times, and alone: for results that do not depend on the plan."""
-    once = partial(planner.profile, passes=1)
-    with patch.object(planner, "profile", once), patch.object(planning, "keep_busy", lambda *_: None):
-        yield
 
 
 def one_process(

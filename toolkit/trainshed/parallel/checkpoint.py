@@ -21,7 +21,9 @@ import torch.distributed as dist
 from trainshed.checkpoint import parts
 from trainshed.checkpoint.errors import CheckpointError
 
+from .engine.checking import meet_with_replicas
 from .engine.holding import Holding
+from .engine.meeting import LOAD, PRUNE, SAVE
 from .errors import PipelineError
 from .gather import State, groups_by_name, plain, put_state, state_by_name
 from .grid import Grid
@@ -52,6 +54,8 @@ def save_checkpoint(
     """
     holding = model.holding
     here = holding.grid
+    if not here.left:  # after a step that failed every rank may still have its part
+        meet_with_replicas(here, SAVE)
     tensors: dict[str, torch.Tensor] = {}
     objects: State = {"state": {}}
     writes = here.place.replica == 0 or here.settings.sharded_data_parallel_degree > 1
@@ -101,6 +105,8 @@ def load_checkpoint(
     """
     holding = model.holding
     here = holding.grid
+    if not here.left:
+        meet_with_replicas(here, LOAD)
     saved = _open(path, here, copy_to)
     _together(here, path, lambda: _load_model(saved, holding, strict))
     objects = saved.objects[0]
@@ -123,7 +129,10 @@ def prune_checkpoints(folder: str, keep: int, names: str = "*", *, copy_to: str 
         ValueError: `keep` is less than 1.
         PipelineError: the folder cannot be read or written.
     """
-    group = grid().control_group
+    here = grid()
+    if not here.left:
+        meet_with_replicas(here, PRUNE)
+    group = here.control_group
     try:
         return parts.prune(folder, keep=keep, belongs=lambda name: fnmatch(name, names), copy_to=copy_to, group=group)
     except CheckpointError as error:
@@ -186,8 +195,8 @@ def _use_plan(text: str | None, path: str, model: PipelineModel) -> None:
     if text is None or model.partitioned or settings.partition_file:
         return
     plan = plan_from(json.loads(text), path)
-    stages = settings.pipeline_parallel_degree * settings.virtual_stages
-    if plan.stages == stages and plan.model == model_fingerprint(model.module):
+    serves = plan.serves(settings.pipeline_parallel_degree, settings.virtual_stages)
+    if serves and plan.model == model_fingerprint(model.module):
         model.use_plan(plan)
 
 

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .engine.checking import meet
+from .engine.meeting import CLIP, SCALE
 from .session import grid, session
 from .shards import local, whole
 
@@ -98,6 +100,7 @@ def _total_norm(
     if others and here.place.pipeline == len(here.pipeline_ranks) - 1:
         norms = [torch.linalg.vector_norm(tensor.detach(), norm_type, dtype=torch.float32) for tensor in others]
         table[0, -1], table[1, -1] = torch.linalg.vector_norm(torch.stack(norms), norm_type), 1.0
+    meet(here, CLIP)
     dist.all_reduce(table, group=here.pipeline_group)
     found = table[0][table[1] > 0]
     total = torch.linalg.vector_norm(found, norm_type) if len(found) else torch.zeros((), device=here.device)
@@ -142,6 +145,8 @@ def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: 
         found = _native_unscale(scaler, optimizer, inv_scale, *args, **kwargs)
         worst = torch.stack([flag.to(device) for flag in found.values()]).max() if found else torch.zeros(())
     worst = worst.to(device).reshape(1).float()
+    if not sharded:
+        meet(grid(), SCALE)
     dist.all_reduce(worst, dist.ReduceOp.MAX, group=None if sharded else grid().pipeline_group)
     return {device: worst}
 

@@ -8,9 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .engine.checking import MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, meet
+from .engine.checking import meet, meet_with_replicas
 from .engine.holding import Holding
+from .engine.meeting import MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, objects
 from .errors import PipelineError
+from .lbfgs import refuse_state
 from .shards import like, whole
 
 State = dict[str, Any]
@@ -24,27 +26,36 @@ def gather_model(holding: Holding, everywhere: bool) -> State:
     """
     grid, root = holding.grid, holding.root
     meet(grid, MODEL_STATE)
-    owners: dict[str, int] = holding.buffer_owners()
+    here = grid.place.pipeline
+    homes = holding.buffer_owners()  # first: it asks for the state, at which FSDP puts its shards in place
+    tensors = {**dict(root.named_parameters()), **dict(root.named_buffers())}
+    # A forward may have made buffers, or others, where it ran alone.
+    mine = {name: (tensors[name].shape, tensors[name].dtype) for name, home in homes.items() if home == here}
+    owners: dict[str, int] = {}
+    facts: dict[str, tuple[torch.Size, torch.dtype]] = {}
+    for rank, found in enumerate(objects(MODEL_STATE, mine, grid.pipeline_ranks, grid.pipeline_group, grid.device)):
+        owners.update(dict.fromkeys(found, rank))
+        facts.update(found)
     if holding.placement is not None:
         owners.update({name: ranks[0] for name, ranks in holding.placement.holders.items()})
     else:
         owners.update(dict.fromkeys(holding.parameters, 0))
-    tensors = {**dict(root.named_parameters()), **dict(root.named_buffers())}
-    keep = everywhere or grid.place.pipeline == 0
+    keep = everywhere or here == 0
     gathered: dict[str, torch.Tensor] = {}
     for name, owner in owners.items():
-        tensor = tensors[name]
-        if owner == grid.place.pipeline:
-            tensor = whole(tensor.detach()).contiguous().to(grid.device)
+        if owner == here:
+            tensor = whole(tensors[name].detach()).contiguous().to(grid.device)
         else:
-            tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device=grid.device)
+            shape, dtype = facts[name] if name in facts else (tensors[name].shape, tensors[name].dtype)
+            tensor = torch.empty(shape, dtype=dtype, device=grid.device)
         if len(grid.pipeline_ranks) > 1:
             dist.broadcast(tensor, src=grid.pipeline_ranks[owner], group=grid.pipeline_group)
         if keep:
             gathered[name] = tensor.cpu().clone()
     names = {id(tensor): name for name, tensor in reversed(list(tensors.items()))}
     state = root.state_dict(keep_vars=True)
-    return {key: gathered[names[id(value)]] for key, value in state.items() if names.get(id(value)) in gathered}
+    whole_state = {key: gathered[names[id(value)]] for key, value in state.items() if names.get(id(value)) in gathered}
+    return {**whole_state, **{name: gathered[name] for name in facts if name in gathered and name not in tensors}}
 
 
 def load_model(holding: Holding, state: State, strict: bool) -> Any:
@@ -105,6 +116,7 @@ def plain(optimizer: Any) -> torch.optim.Optimizer:
 
 def state_by_name(optimizer: torch.optim.Optimizer, holding: Holding) -> dict[str, State]:
     """The optimizer's state on this rank: name of a parameter -> its entries."""
+    refuse_state(optimizer, holding)
     names = holding.names
     return {names[id(p)]: dict(entry) for p, entry in optimizer.state.items() if id(p) in names}
 
@@ -127,12 +139,12 @@ def local_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> State
 def gather_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> State:
     """The whole state as `torch.optim.Optimizer.state_dict` gives it, tensors on the CPU. Collective."""
     grid = holding.grid
-    meet(grid, OPTIMIZER_STATE)
+    everyone = grid.settings.shard_optimizer_state
+    (meet_with_replicas if everyone else meet)(grid, OPTIMIZER_STATE)
     mine = {
         name: {key: whole(value).cpu() if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
         for name, entry in state_by_name(optimizer, holding).items()
     }
-    everyone = grid.settings.shard_optimizer_state
     parts: list[Any] = [None] * (grid.world if everyone else len(grid.pipeline_ranks))
     if len(parts) > 1:
         dist.all_gather_object(parts, mine, group=grid.control_group if everyone else grid.pipeline_group)
@@ -164,6 +176,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: State, holding: Hold
         entries = _with_parts(holding, state["by_name"], set(holding.parameters), everyone)
         put_state(optimizer, entries, state["groups"], holding)
         return
+    if holding is not None:
+        refuse_state(optimizer, holding)
     local = {id(p) for p in holding.parameters.values()} if holding is not None else None
     flat = [p for group in optimizer.param_groups for p in group["params"]]
     kept = {
@@ -180,6 +194,7 @@ def put_state(optimizer: torch.optim.Optimizer, entries: dict[str, State], group
     Raises:
         PipelineError: the optimizer has another number of groups.
     """
+    refuse_state(optimizer, holding)
     names = holding.names
     if len(groups) != len(optimizer.param_groups):
         raise PipelineError(f"the optimizer has {len(optimizer.param_groups)} groups, the checkpoint {len(groups)}")

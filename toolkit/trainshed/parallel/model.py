@@ -13,11 +13,13 @@ from .clip import install
 from .engine.holding import Holding
 from .engine.sharded import ShardedEngine
 from .engine.steps import Engine
-from .engine.suitable import check_kind
+from .engine.suitable import check_kind, check_names
+from .engine.whole import on_first_rank
 from .errors import PipelineError
 from .gather import gather_model, load_model
 from .plan.plan_file import Plan
 from .record.intercept import let_modules_move
+from .record.naming import first_names
 from .record.subject import Backward
 from .session import grid, session
 
@@ -56,6 +58,7 @@ class PipelineModel(nn.Module):
                 "that it needs (model.module.part). A model that is not trained, like a teacher, needs no wrapping",
             )
         check_kind(module)
+        check_names(module, grid().settings.atomic, "atomic")
         let_modules_move()
         self.module = module
         self.holding = Holding(module, grid())
@@ -76,6 +79,7 @@ class PipelineModel(nn.Module):
             self.engine = Engine(
                 self.holding,
                 self._attach,
+                between=_between_steps,
                 loss_scale=_loss_scale,
                 planned=session.planned,
                 pins=self._pins,
@@ -101,7 +105,7 @@ class PipelineModel(nn.Module):
             return self.module(*args, **kwargs)
         session.in_step = True
         try:
-            return self.engine.run(_forward, [((self.module, *args), kwargs)])[0]
+            return self.engine.run(_forward, [((self.module, *args), kwargs)]).results[0]
         finally:
             session.in_step = False
 
@@ -137,6 +141,27 @@ class PipelineModel(nn.Module):
         if self._handler is None:
             raise PipelineError("model.backward is called outside a step", hint="decorate the function with @step")
         self._handler.backward(losses)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module's own `generate` returns (that of transformers), on all ranks of the pipeline. Collective.
+
+        The first rank runs the undivided model, to which the others lend what they hold: it needs room for all parameters.
+
+        Raises:
+            PipelineError: the module has none, it is called inside a step, or see `on_first_rank`.
+        """
+        native: Any = getattr(self.module, "generate", None)
+        if not callable(native):
+            raise PipelineError(f"{type(self.module).__name__} has no generate()")
+        if session.in_step:
+            raise PipelineError("model.generate() is called inside a step", hint="call it between steps, on all ranks")
+        session.in_step = True
+        try:
+            if len(grid().pipeline_ranks) == 1:
+                return native(*args, **kwargs)
+            return on_first_rank(self.holding, "generate", args, kwargs)
+        finally:
+            session.in_step = False
 
     # Plan ------------------------------------------------------------------------------------------------------------
 
@@ -186,7 +211,7 @@ class PipelineModel(nn.Module):
 
     def _read_pins(self) -> None:
         settings = grid().settings
-        known = {id(module): name for name, module in reversed(list(self.module.named_modules()))}
+        known = first_names(self.module)
         if not settings.auto_partition and settings.default_partition is not None:
             for key, (_, stage) in session.built_in.items():
                 if key in known:
@@ -244,6 +269,16 @@ def _forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return module(*args, **kwargs)
 
 
+@contextmanager
+def _between_steps() -> Iterator[None]:
+    """Within the block no step runs, as far as the model is concerned."""
+    before, session.in_step = session.in_step, False
+    try:
+        yield
+    finally:
+        session.in_step = before
+
+
 def _within_steps(module: nn.Module, _args: Any) -> None:
     """Before each forward of the user's module, by whatever name it is called.
 
@@ -259,8 +294,8 @@ def _within_steps(module: nn.Module, _args: Any) -> None:
     if trains or (model.partitioned and here.settings.pipeline_parallel_degree > 1):
         raise PipelineError(
             "the model is called outside a step",
-            hint="decorate the function with @step; for evaluation call model(x) itself (not model.module), on all "
-            "ranks, under torch.no_grad()",
+            hint="decorate the function with @step; for evaluation call model(x) or model.generate() itself (not those "
+            "of model.module), on all ranks, under torch.no_grad()",
         )
 
 

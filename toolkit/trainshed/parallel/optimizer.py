@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from . import lbfgs
 from .clip import GradScaler
 from .engine.holding import Holding
 from .errors import PipelineError
@@ -82,14 +83,8 @@ class PipelineOptimizer(torch.optim.Optimizer):
         """One update of what this rank holds: parameters of other ranks have no gradient here.
 
         Raises:
-            PipelineError: the optimizer needs the gradients of all ranks, or the loss was scaled for another one.
+            PipelineError: the loss was scaled for another optimizer, or LBFGS has parameters that it cannot move.
         """
-        here = session.grid
-        if isinstance(self.optimizer, torch.optim.LBFGS) and here is not None and len(here.pipeline_ranks) > 1:
-            raise PipelineError(
-                "LBFGS needs the whole gradient on one rank, and a rank of a pipeline has a part",
-                hint="use another optimizer, or one stage",
-            )
         self._check_scaler()
         if self.scaler is None:
             return self._plain_step(closure)
@@ -126,6 +121,8 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def _plain_step(self, closure: Any = None) -> Any:
         here = session.grid
+        if isinstance(self.optimizer, torch.optim.LBFGS) and closure is not None and here is not None and here.world > 1:
+            return lbfgs.step(self.optimizer, closure, _holding())
         if here is not None and len(here.replica_ranks) > 1 and _shards_states(here):
             if closure is None:
                 return self._sharded_step(here)

@@ -10,16 +10,17 @@ import torch
 from torch import nn
 
 from .errors import PipelineError
-from .tree import map_leaves
+from .tree import leaves, map_leaves
 
 
 def split(value: Any, parts: int, axis: int, where: str) -> list[Any]:
-    """`value` as `parts` microbatches: each tensor in it is cut along `axis`, anything else is repeated.
+    """`value` as `parts` microbatches: each tensor in it is cut along `axis`, anything else is repeated. Where `parts`
+    does not divide the length, the first microbatches have one row more than the others.
 
-    An object with `smp_slice(parts, number, axis)` splits itself.
+    An object with `smp_slice(parts, number, axis)` splits itself, also one that is a list (of images of several sizes).
 
     Raises:
-        PipelineError: a tensor's length is no multiple of `parts`.
+        PipelineError: a tensor has fewer rows than there are microbatches, because another one has more.
     """
 
     def piece(leaf: Any, number: int) -> Any:
@@ -30,24 +31,50 @@ def split(value: Any, parts: int, axis: int, where: str) -> list[Any]:
         if not leaf.numel() and axis >= leaf.dim():
             return leaf  # of a rank that reads no data
         length = leaf.shape[axis]
-        if length % parts:
+        if length < parts and leaf.numel():
             raise PipelineError(
-                f"{where}: a batch of {length} cannot be split into {parts} microbatches",
-                hint="use drop_last=True, another batch size, or name the argument in non_split_inputs",
+                f"{where}: {length} rows cannot be split into {parts} microbatches",
+                hint="name the argument in non_split_inputs if it is no batch, or its axis in input_split_axes; a list with "
+                "an entry for each row (images of several sizes) needs a class whose smp_slice divides it",
             )
-        return leaf.narrow(axis, number * (length // parts), length // parts)
+        rows, more = divmod(length, parts)
+        return leaf.narrow(axis, number * rows + min(number, more), rows + (number < more))
 
-    return [map_leaves(partial(piece, number=number), value) for number in range(parts)]
+    whole = _dividing_themselves(value)
+    return [map_leaves(partial(piece, number=number), value, stops=whole) for number in range(parts)]
+
+
+def _dividing_themselves(value: Any) -> set[int]:
+    """Ids of the containers in `value` that split themselves."""
+    if hasattr(value, "smp_slice"):
+        return {id(value)}
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return {found for one in inner for found in _dividing_themselves(one)}
+
+
+def rows(value: Any, axis: int) -> int | None:
+    """How many rows an argument of a step has, which is split along `axis`; None if there is no tensor to split. A list that
+    splits itself has a row for each entry."""
+    if hasattr(value, "smp_slice"):
+        return len(value) if isinstance(value, (list, tuple)) else None
+    for leaf in leaves(value):
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter) and axis < leaf.dim():
+            return leaf.shape[axis]
+    return None
 
 
 class StepOutput:
     """A tensor that a step returned, one for each microbatch.
 
+    Args:
+        parts: rows of each microbatch, divided by their mean; 1 each where the number of microbatches divides the batch.
+
     outputs: the tensors, in the order of the microbatches.
     """
 
-    def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
+    def __init__(self, outputs: Sequence[torch.Tensor], parts: Sequence[float] = ()) -> None:
         self.outputs = list(outputs)
+        self._parts = list(parts) if any(part != 1 for part in parts) else []
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -62,8 +89,10 @@ class StepOutput:
         return f"StepOutput({self.outputs!r})"
 
     def reduce_mean(self) -> torch.Tensor:
-        """Mean over the microbatches, shape of one output."""
-        return torch.stack(self.outputs).mean(0)
+        """Mean over the microbatches, shape of one output; each counts by its rows."""
+        if not self._parts:
+            return torch.stack(self.outputs).mean(0)
+        return torch.stack([output * part for output, part in zip(self.outputs, self._parts, strict=True)]).mean(0)
 
     def reduce_sum(self) -> torch.Tensor:
         """Sum over the microbatches, shape of one output."""
@@ -88,21 +117,25 @@ class StepOutput:
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> StepOutput:
         """`function` on each output."""
-        return StepOutput([function(output) for output in self.outputs])
+        return StepOutput([function(output) for output in self.outputs], self._parts)
 
 
-def join(results: list[Any]) -> Any:
-    """Results of all microbatches in the structure of one: tensors become `StepOutput`, anything else a list."""
+def join(results: list[Any], parts: Sequence[float] = ()) -> Any:
+    """Results of all microbatches in the structure of one: tensors become `StepOutput`, anything else a list.
+
+    Args:
+        parts: see `StepOutput`.
+    """
     first = results[0]
     if isinstance(first, torch.Tensor):
-        return StepOutput(results)
+        return StepOutput(results, parts)
     if isinstance(first, (tuple, list)) and all(type(one) is type(first) and len(one) == len(first) for one in results):
-        items = [join([one[index] for one in results]) for index in range(len(first))]
+        items = [join([one[index] for one in results], parts) for index in range(len(first))]
         if hasattr(first, "_fields"):
             return type(first)(*items)
         return tuple(items) if isinstance(first, tuple) else items
     if isinstance(first, Mapping) and all(isinstance(one, Mapping) and list(one) == list(first) for one in results):
-        joined = {key: join([one[key] for one in results]) for key in first}
+        joined = {key: join([one[key] for one in results], parts) for key in first}
         return joined if type(first) is dict else _like(first, joined)
     return results
 

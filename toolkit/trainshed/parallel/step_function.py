@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 
-from .engine.batch import Microbatch
+from trainshed.base.errors import did_you_mean
+
+from .engine.batch import Microbatch, runs_evenly
 from .errors import PipelineError
 from .model import PipelineModel
+from .record.at_hand import name_of
 from .session import grid, session
-from .split import join, split
+from .split import join, rows, split
 
 
 def step(
@@ -32,6 +35,9 @@ def step(
         non_split_inputs: names of arguments that every microbatch gets whole.
         input_split_axes: argument -> axis to split along, 0 if not named.
         detach_outputs: accepted for scripts that set it; outputs never carry gradients.
+
+    Raises:
+        PipelineError: a name is not that of an argument.
     """
     if function is None:
         return lambda chosen: step(
@@ -42,26 +48,70 @@ def step(
         )
     axes = dict(input_split_axes or {})
     signature = inspect.signature(function)
+    for argument in (*non_split_inputs, *axes):
+        if argument not in signature.parameters:
+            raise PipelineError(
+                f"the step function {name_of(function)} has no argument {argument!r}",
+                hint=did_you_mean(argument, list(signature.parameters)) or "what `**` takes has no axis of its own: name it",
+            )
     run = _in_type(function)
 
-    @functools.wraps(function)
+    name = name_of(function).rpartition(".")[2]
+    methods: dict[int, Any] = {}
+
+    def _of(owner: Any) -> Any:
+        if id(owner) not in methods:
+            method = functools.partial(function, owner)
+            methods[id(owner)] = step(method, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes)
+        return methods[id(owner)]
+
+    @functools.wraps(function, updated=())
     def stepped(*args: Any, **kwargs: Any) -> Any:
         model = session.model
         if not isinstance(model, PipelineModel):
             raise PipelineError("a step runs before the model is wrapped", hint="wrap it in PipelineModel first")
         if session.in_step:
             return function(*args, **kwargs)
+        if args and getattr(type(args[0]), name, None) is stepped:  # decorated in a class: a step of each of its objects
+            return _of(args[0])(*args[1:], **kwargs)
         bound = signature.bind(*args, **kwargs)
-        microbatches = _microbatches(bound, grid().settings.microbatches, non_split_inputs, axes, function.__name__)
+        count = _count(_rows(bound, non_split_inputs, axes))
+        microbatches = _microbatches(bound, count, non_split_inputs, axes, name)
+
+        def rows_of(microbatch: Microbatch) -> int | None:
+            given = signature.bind(*microbatch[0], **microbatch[1])
+            return _rows(given, non_split_inputs, axes)
+
         session.in_step = True
         try:
-            results = join(model.engine.run(run, microbatches))
+            ran = model.engine.run(run, microbatches, rows_of)
+            results = join(ran.results, ran.parts)
         finally:
             session.in_step = False
         model.stepped()
         return results
 
     return stepped
+
+
+def _rows(bound: inspect.BoundArguments, whole: Sequence[str], axes: Mapping[str, int]) -> int | None:
+    """Rows of the first argument that is split."""
+    for name, value in bound.arguments.items():
+        if name in whole or isinstance(value, PipelineModel):
+            continue
+        if (found := rows(value, axes.get(name, 0))) is not None:
+            return found
+    return None
+
+
+def _count(length: int | None) -> int:
+    """Number of microbatches: that of the settings, fewer where a batch has fewer rows."""
+    settings = grid().settings
+    if not length:  # on a rank that reads no data
+        return settings.microbatches
+    most = min(length, settings.microbatches)
+    ranks = settings.pipeline_parallel_degree
+    return next((count for count in range(most, 0, -1) if runs_evenly(settings.schedule, ranks, count)), 1)
 
 
 def _microbatches(
@@ -90,7 +140,7 @@ def _microbatches(
 def _in_type(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function under autocast where the settings say float16 or bfloat16."""
 
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         settings = grid().settings
         if not (settings.fp16 or settings.bf16):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import types
 from collections.abc import Callable, Container, MutableMapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -22,6 +23,7 @@ _ATOMS = (torch.Tensor, torch.Size, str, bytes, int, float, bool, type(None), to
 # Whose objects keep to themselves what is in them: a cache of transformers belongs to the layers of one stage.
 _CLOSED = frozenset({*sys.stdlib_module_names, "numpy", "torch", "trainshed", "transformers"})
 _OPEN = ("torch.distributions.",)
+_PLAIN = (types.SimpleNamespace,)  # nothing but attributes, wherever it comes from
 
 
 class Stand:
@@ -96,6 +98,8 @@ def _opens(value: Any) -> bool:
 @cache
 def _has_attributes_alone(kind: type) -> bool:
     home = f"{kind.__module__}."
+    if kind in _PLAIN:
+        return True
     if home.partition(".")[0] in _CLOSED and not home.startswith(_OPEN):
         return False
     if issubclass(kind, (type, torch.nn.Module, BaseException)):
@@ -122,6 +126,11 @@ def attributes_of(value: Any) -> dict[str, Any]:
 def map_leaves(function: Callable[[Any], Any], value: Any, *, objects: bool = False, stops: Container[int] = ()) -> Any:
     """A copy of `value`'s structure with `function` applied to each leaf, in the order of `leaves`."""
     return _map(function, value, {} if objects else None, stops)
+
+
+def with_cloned_tensors(value: Any) -> Any:
+    """A copy of `value` whose tensors may be changed in place."""
+    return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def _map(function: Callable[[Any], Any], value: Any, made: dict[int, Any] | None, stops: Container[int]) -> Any:
@@ -153,7 +162,8 @@ def _map(function: Callable[[Any], Any], value: Any, made: dict[int, Any] | None
         return made[id(value)]
     if not any(isinstance(leaf, (torch.Tensor, Stand)) for leaf in leaves(value, objects=True)):
         return function(value)
-    changed = made[id(value)] = object.__new__(type(value))
+    kind: Any = type(value)
+    changed = made[id(value)] = kind() if kind in _PLAIN else object.__new__(kind)
     for name, item in attributes_of(value).items():
         object.__setattr__(changed, name, _map(function, item, made, stops))
     del made[id(value)]
@@ -163,9 +173,7 @@ def _map(function: Callable[[Any], Any], value: Any, made: dict[int, Any] | None
 def _like(value: Any, items: list[Any]) -> Any:
     """A tuple, list or set of the type of `value`, past what that type does when it is made."""
     kind: Any = type(value)
-    if kind in (tuple, list, set, frozenset):
-        return kind(items)
-    if isinstance(value, (set, frozenset)):
+    if kind in (tuple, list) or isinstance(value, (set, frozenset)):
         return kind(items)
     if isinstance(value, list):
         changed: Any = list.__new__(kind)
@@ -203,12 +211,17 @@ def holders(value: Any) -> list[Any]:
 def _find_holders(value: Any, found: list[Any], seen: set[int]) -> None:
     if isinstance(value, _ATOMS) or id(value) in seen:
         return
-    if isinstance(value, (tuple, list, MutableMapping)) or _is_data(value) or _opens(value):
+    if _has_contents(value):
         seen.add(id(value))
         if not isinstance(value, tuple):
             found.append(value)
         for item in list(contents(value).values()):
             _find_holders(item, found, seen)
+
+
+def _has_contents(value: Any) -> bool:
+    """Whether `contents` says all that is in it; a set's content has no keys."""
+    return isinstance(value, (tuple, list, MutableMapping)) or _is_data(value) or _opens(value)
 
 
 def contents(holder: Any) -> dict[Any, Any]:
@@ -248,8 +261,7 @@ def exchange(function: Callable[[Any], Any], value: Any) -> Any:
 def _exchange(function: Callable[[Any], Any], value: Any, seen: set[int]) -> Any:
     if isinstance(value, _ATOMS):
         return function(value)
-    walked = isinstance(value, (tuple, list, MutableMapping)) or _is_data(value) or _opens(value)
-    if not walked or id(value) in seen:
+    if id(value) in seen or not _has_contents(value):
         return value
     seen.add(id(value))
     before = contents(value)

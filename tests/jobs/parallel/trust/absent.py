@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 import trainshed.parallel as pipe
 
 from .table import begin, case, refused, same
-from .training import nothing, one_process, squared
+from .training import check, nothing, one_process, squared
 
 
 def net() -> nn.Module:
@@ -51,7 +51,7 @@ def average_by_hand(model: nn.Module) -> None:
 def norm_by_hand(model: nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.grad is not None:
-            parameter.grad.norm()
+            float(parameter.grad.norm())
 
 
 def evaluate(model: nn.Module) -> None:
@@ -175,3 +175,65 @@ def replicas_without_the_decorator_are_refused() -> None:
     refused(lambda: model(X), "outside a step")
     with torch.no_grad():
         model(X)
+
+
+def momentum_by_hand(module: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.grad is None:
+                continue
+            parameter -= 0.1 * parameter.grad
+            parameter.add_(parameter.grad.sign() * parameter.grad.abs().mean(), alpha=-0.01)
+            parameter.data = parameter.data - 0.01 * parameter.grad.data
+            parameter.grad.detach_().mul_(0.5)
+
+
+def zeroed_by_hand(module: nn.Module) -> None:
+    momentum_by_hand(module)
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            parameter.grad.data.zero_()
+
+
+@case(ranks=2)
+def gradients_are_used_by_hand() -> None:
+    for change in (momentum_by_hand, zeroed_by_hand):
+        check(wide, batch, steps=4, partitions=2, between=lambda _n, module, change=change: change(module))
+        pipe.shutdown()
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+
+
+def batch(number: int, _replica: int) -> tuple[torch.Tensor, ...]:
+    return rows(number, 0)
+
+
+def clips_by_hand(module: nn.Module) -> None:
+    total = sum(parameter.grad.norm() ** 2 for parameter in module.parameters() if parameter.grad is not None)
+    for parameter in module.parameters():
+        parameter.grad.mul_(1 / (total + 1))
+
+
+USES: tuple[Callable[[nn.Module], Any], ...] = (
+    clips_by_hand,
+    lambda module: [float(parameter.grad.sum()) for parameter in module.parameters()],
+    lambda module: [bool(parameter.grad.isfinite().all()) for parameter in module.parameters()],
+    lambda module: [repr(parameter.grad) for parameter in module.parameters()],
+    lambda module: [parameter.grad.numpy() for parameter in module.parameters()],
+    lambda module: [module[at].weight.data.copy_(module[3].weight.grad + module[0].weight.grad) for at in (0, 3)],
+)
+
+
+@case(ranks=2)
+def gradients_of_other_ranks_are_not_read() -> None:
+    begin(partitions=2, microbatches=2)
+    model = pipe.PipelineModel(wide())
+    pipe.step(squared)(model, X)
+    for use in USES:
+        refused(lambda use=use: use(model.module), "gradient of", "clip_grad_norm_")
+    here, elsewhere = (model.module[0], model.module[3]) if pipe.rank() == 0 else (model.module[3], model.module[0])
+    refused(lambda: setattr(here.weight, "data", elsewhere.weight.grad), kind=RuntimeError)
+    refused(lambda: setattr(here.weight, "grad", elsewhere.weight.grad), kind=RuntimeError)
+    assert here.weight.isfinite().all() and elsewhere.weight.grad.device == here.weight.device

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -13,13 +13,12 @@ import torch
 from torch import nn
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine import planning, stage, steps
+from trainshed.parallel.engine import stage, steps
 from trainshed.parallel.engine.absent import Absent
 from trainshed.parallel.engine.gradients import GradientSync
 from trainshed.parallel.engine.holding import Holding
 from trainshed.parallel.engine.outputs import Post
 from trainshed.parallel.engine.stage import ReplayStage, StageModule
-from trainshed.parallel.plan import planner
 from trainshed.parallel.replay import dice, rng
 
 from .table import begin, case
@@ -52,22 +51,22 @@ def classify(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-@contextmanager
-def planned_quickly() -> Iterator[None]:
-    """The plan is given by the test; what it costs is not asked."""
-    with patch.object(planner, "profile", partial(planner.profile, passes=1)), patch.object(planning, "keep_busy", _nothing):
-        yield
-
-
 def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def train(plant: Plant, steps: int = 1, given: float | None = None, scale: float = 0.0, **settings: Any) -> str:
+def train(
+    plant: Plant,
+    steps: int = 1,
+    given: float | None = None,
+    scale: float = 0.0,
+    kind: Callable[[], nn.Module] = Mixed,
+    **settings: Any,
+) -> str:
     """What the first `steps` steps raise, none of which has moved a parameter then; empty if nothing."""
     begin(microbatches=_PARTS, **{"verify": "changes", **settings})
     torch.manual_seed(3)
-    module = Mixed()
+    module = kind()
     model = pipe.PipelineModel(module)
     if pipe.pp_size() > 1:
         for name, number in STAGES.items():
@@ -82,7 +81,7 @@ def train(plant: Plant, steps: int = 1, given: float | None = None, scale: float
     for _ in range(steps):
         x, y = (torch.randint(0, 12, (16,), generator=generator) for _ in range(2))
         before = {name: p.detach().clone() for name, p in module.named_parameters()}
-        with planned_quickly(), plant:
+        with plant:
             try:
                 train_step(model, x, y)
             except pipe.PipelineError as error:
@@ -97,10 +96,10 @@ def train(plant: Plant, steps: int = 1, given: float | None = None, scale: float
     return ""
 
 
-def found(*words: str, **options: Any) -> Callable[[Callable[[], Plant]], None]:
+def found(*words: str, **options: Any) -> Callable[[Callable[[], Plant]], Callable[[], Plant]]:
     """Puts a defect into the table: it must be found, with these words."""
 
-    def put(plant: Callable[[], Plant]) -> None:
+    def put(plant: Callable[[], Plant]) -> Callable[[], Plant]:
         def planted() -> None:
             said = train(plant(), **options)
             assert said, "the defect was not found"
@@ -110,6 +109,7 @@ def found(*words: str, **options: Any) -> Callable[[Callable[[], Plant]], None]:
         planted.__name__ = plant.__name__
         planted.__module__ = plant.__module__
         case(ranks=2)(planted)
+        return plant
 
     return put
 
@@ -142,7 +142,7 @@ def a_microbatch_is_scaled_twice() -> Plant:
 @found("gradient", "4 times", **TWO)
 def the_loss_is_not_divided_by_the_number_of_microbatches() -> Plant:
     native = steps.Step
-    return patch.object(steps, "Step", lambda f, m, w, t, _scale, seed: native(f, m, w, t, 1.0, seed))
+    return patch.object(steps, "Step", lambda f, m, w, t, _scale, counted, seed: native(f, m, w, t, 1.0, counted, seed))
 
 
 @found("gradient", **TWO)

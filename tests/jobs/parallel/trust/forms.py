@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 import trainshed.parallel as pipe
 
 from .surroundings import BLOCKS, alone
-from .table import case
+from .table import begin, case, refused, same
 from .training import check
 
 SCHEDULES: list[dict[str, Any]] = [
@@ -211,3 +212,57 @@ class Swallowing(Chain):
 @case(ranks=2)
 def a_bare_except_around_blocks() -> None:
     everywhere(lambda: Swallowing(lambda: nn.Linear(4, 4)))
+
+
+class Pictures(list):  # type: ignore[type-arg]
+    """Images of several sizes: a list that divides itself."""
+
+    def smp_slice(self, parts: int, number: int, _axis: int) -> Pictures:
+        """Those of a microbatch."""
+        each, more = divmod(len(self), parts)
+        start = number * each + min(number, more)
+        return Pictures(self[start : start + each + (number < more)])
+
+
+class OfPictures(nn.Module):
+    """Returns losses by name, as detection models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, pictures: list[torch.Tensor], targets: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        x = self.last(torch.stack([self.first(one).mean(0) for one in pictures]))
+        wanted = torch.stack([one["box"] for one in targets])
+        return {"box": (x - wanted).square().mean(), "size": x.abs().mean()}
+
+
+def detected(model: Any, pictures: Pictures, targets: Pictures) -> dict[str, torch.Tensor]:
+    losses: dict[str, torch.Tensor] = model(pictures, targets)
+    model.backward(losses["box"] + losses["size"])
+    return losses
+
+
+@case(ranks=2)
+def lists_of_images_divide_themselves() -> None:
+    for count in (8, 6, 3):
+        begin(partitions=2, microbatches=4, verify="changes", atomic=["first", "last"])
+        torch.manual_seed(3)
+        module = OfPictures()
+        whole = copy.deepcopy(module)
+        model = pipe.PipelineModel(module)
+        pictures = Pictures(torch.randn(2 + number % 3, 4) for number in range(count))
+        targets = Pictures({"box": torch.randn(4)} for _ in range(count))
+        found = pipe.step(detected)(model, pictures, targets)
+        wanted = whole(pictures, targets)
+        sum(wanted.values()).backward()
+        for name in ("box", "size"):
+            torch.testing.assert_close(found[name].reduce_mean(), wanted[name].detach())
+        held = {name: parameter.grad for name, parameter in model.local_named_parameters()}
+        grads = {name: parameter.grad for name, parameter in whole.named_parameters()}
+        same({name: grads[name] for name in held}, held)
+        pipe.shutdown()
+    begin(partitions=2, microbatches=4)
+    model = pipe.PipelineModel(OfPictures())
+    plain = [torch.randn(5, 4) for _ in range(4)]
+    refused(lambda: pipe.step(detected)(model, plain, [{"box": torch.randn(1)}]), "rows", "smp_slice")

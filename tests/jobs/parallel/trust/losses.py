@@ -142,4 +142,4 @@ def a_gradient_penalty_is_refused() -> None:
     begin(partitions=2, microbatches=4, atomic=BLOCKS)
     model = pipe.PipelineModel(Chain(lambda: nn.Linear(4, 4)))
     step = pipe.step(penalised)
-    refused(lambda: step(model, *rows(0, 0)), "torch.autograd.grad", "DistributedDataParallel")
+    refused(lambda: step(model, *rows(0, 0)), "torch.autograd.grad", "one module", "`atomic`")

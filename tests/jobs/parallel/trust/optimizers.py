@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_ as by_name
 
 import trainshed.parallel as pipe
 
-from .table import begin, case, same
+from .table import begin, case, refused, same
 from .training import Alone, one_process, squared
 
 
@@ -155,3 +155,54 @@ def grad_scaler_of_torch_without_unscaling_first() -> None:
     scaler.update()
     assert scaler.get_scale() == 2.0
     assert all(torch.equal(p, before[name]) for name, p in model.local_named_parameters())
+
+
+def lbfgs(search: str | None, **settings: Any) -> None:
+    """As one process does with the batches of all replicas, step by step."""
+    begin(microbatches=2, **settings)
+    options: dict[str, Any] = {"lr": 0.5, "max_iter": 4, "history_size": 3, "line_search_fn": search}
+    torch.manual_seed(3)
+    alone = tied()
+    one, alone_update = Alone(alone, 0.5 / pipe.dp_size()), torch.optim.LBFGS(alone.parameters(), **options)
+    torch.manual_seed(3)
+    model = pipe.PipelineModel(tied())
+    update, step = pipe.PipelineOptimizer(torch.optim.LBFGS(model.parameters(), **options)), pipe.step(squared)
+
+    for number in range(2):
+
+        def closure(number: int = number) -> Any:
+            alone_update.zero_grad()
+            parts = [part for replica in range(pipe.dp_size()) for part in rows(number + replica).chunk(2)]
+            return torch.stack([squared(one, part).detach() for part in parts]).mean()
+
+        def closure_in_stages(number: int = number) -> Any:
+            update.zero_grad()
+            return step(model, rows(number + pipe.dp_rank())).reduce_mean()
+
+        expected, found = alone_update.step(closure), update.step(closure_in_stages)
+        same({"loss": found}, {"loss": expected})
+        same(model.state_dict(), alone.state_dict())
+    if settings.get("partitions", 1) > 1:
+        refused(update.state_dict, "LBFGS", "the model alone")
+    pipe.shutdown()
+
+
+@case(ranks=2)
+def lbfgs_with_stages_and_with_replicas() -> None:
+    for search in (None, "strong_wolfe"):
+        lbfgs(search, partitions=2)
+        lbfgs(search, partitions=1)
+    lbfgs("strong_wolfe", partitions=2, virtual_stages=2, pipeline="interleavedzerobubble", atomic=["0", "2", "3", "4"])
+
+
+@case(ranks=4)
+def lbfgs_with_stages_and_replicas() -> None:
+    lbfgs("strong_wolfe", partitions=2)
+
+
+@case(ranks=2)
+def lbfgs_is_refused_where_states_are_sharded() -> None:
+    begin(microbatches=2, shard_optimizer_state=True)
+    model = pipe.PipelineModel(tied())
+    update = pipe.PipelineOptimizer(torch.optim.LBFGS(model.parameters()))
+    refused(lambda: update.step(lambda: pipe.step(squared)(model, rows(0)).reduce_mean()), "LBFGS", "shard_optimizer_state")

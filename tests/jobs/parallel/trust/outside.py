@@ -59,6 +59,25 @@ def the_model_is_called_for_evaluation() -> None:
         pipe.shutdown()
 
 
+@case(ranks=2)
+def a_step_without_gradients_comes_before_all_training() -> None:
+    begin(partitions=2, microbatches=2)
+    torch.manual_seed(3)
+    model, alone = pipe.PipelineModel(net()), net()
+    alone.load_state_dict(model.module.state_dict())
+    for name, stage in PINS.items():
+        model.set_partition(model.module.get_submodule(name), stage)
+    x = rows(0, 0)[0]
+    with torch.inference_mode():
+        made = pipe.step(lambda module, inputs: module(inputs))(model.eval(), x)
+        torch.testing.assert_close(made.concat(), alone.eval()(x))
+    update = pipe.PipelineOptimizer(sgd(model.parameters()))
+    pipe.step(squared)(model.train(), x)
+    update.step()
+    assert not any(torch.equal(p, dict(alone.named_parameters())[name]) for name, p in model.local_named_parameters()
+                   if name in ("0.weight", "6.weight"))  # fmt: skip
+
+
 @case(ranks=4)
 def replicas_evaluate_what_each_of_them_has() -> None:
     model, alone = trained()
@@ -260,15 +279,6 @@ def a_teacher_of_averages_is_refused() -> None:
 
     refused(follow, "on rank", "local_named_parameters")
     refused(lambda: torch._foreach_norm(list(model.module.parameters())), "on rank")
-
-
-@case(ranks=2)
-def optimizers_that_need_all_of_it_are_refused() -> None:
-    begin(partitions=2, microbatches=2)
-    model = pipe.PipelineModel(net())
-    update = pipe.PipelineOptimizer(torch.optim.LBFGS(model.parameters()))
-    step = pipe.step(squared)
-    refused(lambda: update.step(lambda: step(model, *rows(0, 0)).reduce_mean()), "LBFGS", "whole gradient")
 
 
 @case(ranks=2)

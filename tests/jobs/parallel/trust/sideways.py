@@ -9,7 +9,7 @@ from torch import nn
 
 import trainshed.parallel as pipe
 
-from .table import begin, case
+from .table import begin, case, refused
 from .training import check, squared
 
 
@@ -231,3 +231,142 @@ def hidden_states_and_attentions_of_llama() -> None:
 @case(ranks=2)
 def llama_with_padding_in_some_microbatches() -> None:
     check(tiny_llama, ragged, step=padded, parts=4, partitions=2, atomic=LAYERS, tolerance=1e-4)
+
+
+_CAUGHT: dict[str, list[torch.Tensor]] = {"seen": []}
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+
+
+class Leaving(nn.Module):
+    """Blocks leave a detached value with the model, in a variable of the script, or in an object that they share."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.body, self.way = Blocks(), way
+        self.features: list[torch.Tensor] = []
+        self.memory = Memory()
+        for block in self.body.blocks:
+            if way == "parent":
+                block.parent = (self,)
+            elif way == "object":
+                block.memory = self.memory
+            elif way == "variable":
+                block.register_forward_hook(catch)
+            else:
+                block.a.register_forward_hook(lambda _m, _a, out: self.features.append(out.detach().abs().mean()))
+        self.body.blocks[0].a.register_forward_hook(self.put)
+
+    def put(self, _module: nn.Module, _args: Any, out: torch.Tensor) -> None:
+        self.first = out.detach().mean()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = {"variable": _CAUGHT["seen"], "object": self.memory.seen}.get(self.way, self.features)
+        kept.clear()
+        for block in self.body.blocks:
+            if self.way in ("parent", "object"):
+                block.forward = leave.__get__(block)
+        out = self.body(x)
+        return out * (1 + torch.stack(kept).mean() + self.first)
+
+
+def catch(_module: nn.Module, _args: Any, out: torch.Tensor) -> None:
+    _CAUGHT["seen"].append(out.detach().abs().mean())
+
+
+def leave(self: Any, x: torch.Tensor) -> torch.Tensor:
+    out = Block.forward(self, x)
+    (self.parent[0].features if hasattr(self, "parent") else self.memory.seen).append(out.detach().abs().mean())
+    return out
+
+
+@case(ranks=2)
+def values_left_with_the_model_or_in_a_variable() -> None:
+    for way in ("hook", "parent", "variable", "object"):
+        for options in ({}, {"virtual_stages": 2, "pipeline": "interleaved1f1b"}):
+            check(lambda way=way: Leaving(way), rows, partitions=2, atomic=[f"body.{name}" for name in WHOLE], **options)
+            pipe.shutdown()
+
+
+class Neuron(nn.Module):
+    """Keeps its state from one call to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.state = nn.Linear(4, 4), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.state = self.line(x) if self.state is None else 0.5 * self.state + self.line(x)
+        return self.state.tanh()
+
+
+class Recurrent(nn.Module):
+    """Its blocks run three times in a forward."""
+
+    def __init__(self, forgets: bool = True) -> None:
+        super().__init__()
+        self.blocks, self.forgets = nn.ModuleList(Neuron() for _ in range(4)), forgets
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks if self.forgets else ():
+            block.state = None
+        out = torch.zeros_like(x)
+        for _ in range(3):
+            hidden = x
+            for block in self.blocks:
+                hidden = block(hidden) + x
+            out = out + hidden
+        return out
+
+
+@case(ranks=2)
+def blocks_keep_a_state_within_a_forward() -> None:
+    for atomic in (WHOLE, WHOLE[1:3], []):
+        for options in ({}, {"virtual_stages": 2, "pipeline": "interleaved1f1b"}, {"pipeline": "interleavedzerobubble"}):
+            check(Recurrent, rows, partitions=2, atomic=atomic, **options)
+            pipe.shutdown()
+
+
+class Stateful(nn.Module):
+    """Goes on from what the microbatch before has left in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.state = nn.Linear(4, 4), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.line(x).tanh()
+        out = out if self.state is None else out + 0.5 * self.state
+        self.state = out.detach()
+        return out
+
+
+def stateful() -> nn.Module:
+    return nn.Sequential(*(Stateful() for _ in range(4)))
+
+
+@case(ranks=2)
+def blocks_keep_a_state_from_one_microbatch_to_the_next() -> None:
+    for options in ({}, {"virtual_stages": 2, "pipeline": "interleaved1f1b"}):
+        check(stateful, rows, parts=4, partitions=2, atomic=["0", "1", "2", "3"], **options)
+        pipe.shutdown()
+
+
+class Unrolled(Recurrent):
+    """Its blocks run several times, and go on from what the microbatch before has left."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            block.state = None if block.state is None else block.state.detach()
+        return super().forward(x)
+
+
+@case(ranks=2)
+def a_state_that_another_stage_has_left_is_refused() -> None:
+    begin(partitions=2, microbatches=4, atomic=WHOLE)
+    model = pipe.PipelineModel(Unrolled(False))
+    step = pipe.step(squared)
+    refused(lambda: step(model, *rows(0, 0)), "differs from the recorded one")

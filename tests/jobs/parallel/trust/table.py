@@ -8,20 +8,27 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from quick import planned_quickly
 
 import trainshed.parallel as pipe
 
-# Modules of this folder with cases, by what goes wrong in them.
-TOPICS = (
-    *("replicas", "routes", "optimizers", "absent", "sideways", "surroundings", "in_place", "failures", "amazon"),
-    *("results", "defects", "verified", "objects", "modules", "outside", "forms", "reruns", "losses"),
-)
+# Modules of this folder with cases, by what goes wrong in them. The topics of a part share a start of ranks.
+TOPICS = {
+    "training": (
+        *("replicas", "optimizers", "absent", "failures", "amazon", "results", "reruns", "losses", "calls", "noted"),
+        *("surroundings", "whole"),
+    ),
+    "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
+    "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
+}
+# Topics about what plans put back when they are made: their plans are made as those of jobs are.
+_PLANNED_IN_FULL = frozenset({"surroundings", "noted", "callables", "kept", "remembered"})
 # What a case waits for at most; one that waits longer hangs.
 SECONDS = 60
 
@@ -38,11 +45,12 @@ def case(ranks: int) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return put
 
 
-def names(ranks: int) -> list[str]:
-    """The cases for that many ranks."""
-    for topic in TOPICS:
+def names(ranks: int, part: str = "") -> list[str]:
+    """The cases for that many ranks, of one part or of all."""
+    topics = TOPICS[part] if part else [topic for one in TOPICS.values() for topic in one]
+    for topic in topics:
         importlib.import_module(f"trust.{topic}")
-    return [name for name, (count, _) in _CASES.items() if count == ranks]
+    return [name for name, (count, _) in _CASES.items() if count == ranks and name.partition(":")[0] in topics]
 
 
 def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
@@ -63,7 +71,7 @@ def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
         torch.manual_seed(0)
         started = time.monotonic()
         try:
-            with redirect_stdout(io.StringIO()):
+            with redirect_stdout(io.StringIO()), _planning(name):
                 _CASES[name][1]()
             found[name] = ""
         except Exception:
@@ -79,6 +87,10 @@ def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
     for other in range(1, ranks if rank == 0 else 0):
         store.wait([f"left/{other}"])
     return found
+
+
+def _planning(name: str) -> AbstractContextManager[None]:
+    return nullcontext() if name.partition(":")[0] in _PLANNED_IN_FULL else planned_quickly()
 
 
 def _wait(store: dist.TCPStore, key: str, count: int) -> None:

@@ -16,21 +16,32 @@ pytestmark = pytest.mark.torch
 
 
 @functools.lru_cache
-def _found(world: int) -> Any:
-    # One work runs all cases of the table: a limit that grows with them.
-    return ranks.shared(world, [("trust.table:run", (world,))], seconds=400 + 10 * len(table.names(world)))[0]
+def _found(world: int, part: str) -> Any:
+    names = tuple(table.names(world, part))
+    # One work runs all cases of a part: a limit that grows with them.
+    return ranks.shared(world, [("trust.table:run", (world, names))], seconds=400 + 10 * len(names))[0]
 
 
-def _problems(world: int, name: str) -> str:
-    answers = enumerate(ranks.result(_found(world)))
+def _problems(name: str, world: int, part: str = "") -> str:
+    answers = enumerate(ranks.result(_found(world, part)))
     return "\n".join(f"rank {rank}: {found[name]}" for rank, found in answers if found[name])
 
 
-@pytest.mark.parametrize("name", table.names(2))
-def test_with_two_ranks(name: str) -> None:
-    assert not _problems(2, name)
+@pytest.mark.parametrize("name", table.names(2, "training"))
+def test_training_on_two_ranks(name: str) -> None:
+    assert not _problems(name, 2, "training")
+
+
+@pytest.mark.parametrize("name", table.names(2, "models"))
+def test_models_on_two_ranks(name: str) -> None:
+    assert not _problems(name, 2, "models")
+
+
+@pytest.mark.parametrize("name", table.names(2, "defects"))
+def test_defects_on_two_ranks(name: str) -> None:
+    assert not _problems(name, 2, "defects")
 
 
 @pytest.mark.parametrize("name", table.names(4))
-def test_with_four_ranks(name: str) -> None:
-    assert not _problems(4, name)
+def test_on_four_ranks(name: str) -> None:
+    assert not _problems(name, 4)

@@ -90,6 +90,14 @@ def test_overrides_are_kept_and_impossible_ones_are_named() -> None:
         partition(costs([1.0] * 4), request(2, pins={"nothing": 0}))
 
 
+def test_a_module_with_several_names_is_on_the_stage_of_who_calls_it_or_on_its_own() -> None:
+    called = [("a", "a"), ("a.norm", "a.norm"), ("b", "b"), ("a.norm", "b.norm")]  # the same norm twice
+    units = tuple(tables.UnitCost(name, 0, 1.0, 1.0, 0, (), path) for name, path in called)
+    shared = tables.Costs(units, {}, (0,) * 5, {})
+    assert partition(shared, request(2, pins={"a": 0, "b": 1})) == (0, 2)
+    assert partition(shared, request(2, pins={"a.norm": 1})) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("pins", "starts"),
     [

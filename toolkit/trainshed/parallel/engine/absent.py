@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from ..errors import PipelineError
-from ..tree import tensors
+from ..tree import map_leaves, tensors
 
 # What a loop over all parameters may ask or set. Attributes are facts, too, but for those that are tensors.
 _FACTS = frozenset(
@@ -34,6 +35,8 @@ _MAKERS = frozenset(
         *("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor"),
     }
 )
+# In place of a rank's number.
+_SEVERAL = -1
 _TENSORS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # In-place operations that draw random numbers, and torch.nn.init's. They draw here as well: what is drawn next is then the
 # same on all ranks.
@@ -56,6 +59,59 @@ _CLIPPERS = ("torch.", "trainshed.parallel.", "accelerate.", "transformers.train
 _TOTALS = frozenset({"get_total_norm", "clip_grads_with_norm_"})
 
 
+class AbsentGradient(torch.Tensor):
+    """The gradient of a parameter of another rank, and what is computed from it: known are its shape and that rank.
+
+    An update by hand (`parameter -= 0.1 * parameter.grad`) then goes by here, and is done where the parameter is.
+    """
+
+    _home: tuple[str, int]
+    _shown: torch.device
+
+    @classmethod
+    def of(cls, parameter: Any) -> AbsentGradient:
+        """The gradient of an absent parameter."""
+        with torch._C.DisableTorchFunctionSubclass():
+            meta = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+        return cls._like(meta, parameter.device, *parameter._home)
+
+    @classmethod
+    def _like(cls, meta: torch.Tensor, device: torch.device, name: str, rank: int) -> AbsentGradient:
+        made = meta.as_subclass(cls)  # torch puts no such tensor into one that has values
+        made._shown, made._home = device, (name, rank)
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Gives what has a shape and no values, and refuses whatever would be read here."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "?")
+        attribute = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else ""
+        if attribute == "device":
+            return args[0]._shown
+        if name in _FACTS or (attribute and attribute not in _TENSORS | {"data", "grad"}):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if _in_place(name):
+            return args[0] if _changes_itself(name, args, kwargs) else _refuse_gradient((args, kwargs))
+        homes = {one._home for one in _absent((args, kwargs))}  # type: ignore[attr-defined]
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                result = func(*map_leaves(_shape_of, args), **map_leaves(_shape_of, kwargs))
+        except (RuntimeError, NotImplementedError, TypeError):
+            result = None
+        if not isinstance(result, torch.Tensor):
+            _refuse_gradient((args, kwargs))
+        ranks = {rank for _, rank in homes}
+        device = next(one._shown for one in tensors((args, kwargs)) if isinstance(one, AbsentGradient))
+        return cls._like(result, device, min(homes)[0], ranks.pop() if len(ranks) == 1 else _SEVERAL)
+
+
+def _shape_of(leaf: Any) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if isinstance(leaf, torch.Tensor) else leaf
+
+
 class AbsentParameter(nn.Parameter):
     """A parameter of another rank; `_home` is its name and that rank's number in the pipeline."""
 
@@ -71,7 +127,9 @@ class AbsentParameter(nn.Parameter):
             if attribute in _TENSORS:
                 _refuse(args, attribute)
             if attribute == "grad" and not _asked_by_torch():
-                _refuse_gradient(args[0])
+                return AbsentGradient.of(args[0])
+        elif name == "__set__" and isinstance(args[1], AbsentGradient):
+            return None if args[1]._home[1] == args[0]._home[1] else _refuse_gradient(args)
         elif name not in _FACTS and name not in _MAKERS:
             if name.startswith("_foreach_") and name.endswith("_"):
                 return _change_those_here(func, args, kwargs)
@@ -83,6 +141,8 @@ class AbsentParameter(nn.Parameter):
                 return args[0]
             if _stays_as_it_is(name, args, kwargs):
                 return args[0]
+            if any(isinstance(one, AbsentGradient) for one in tensors((args, kwargs))):
+                return AbsentGradient.__torch_function__(func, types, args, kwargs)
             _refuse((args, kwargs), name)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
@@ -103,13 +163,22 @@ class AbsentParameter(nn.Parameter):
 def _changes_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an operation changes a parameter by numbers and by tensors that its own rank has as well (`clamp_`,
     `mul_(0.9)`, `copy_(other)`): that rank does the same."""
-    in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
-    if not in_place or name == "set_" or not isinstance(args[0], AbsentParameter):
+    if not _in_place(name) or name == "set_" or not isinstance(args[0], (AbsentParameter, AbsentGradient)):
         return False
     if name == "copy_" and sys._getframe(2).f_code.co_name == "_load_from_state_dict":
         return False  # on one rank alone it would load a part
-    homes = {one._home[1] for one in tensors((args[1:], kwargs)) if isinstance(one, AbsentParameter)}  # type: ignore[attr-defined]
-    return homes <= {args[0]._home[1]}  # type: ignore[attr-defined]
+    homes = {one._home[1] for one in _absent((args[1:], kwargs))}  # type: ignore[attr-defined]
+    return homes <= {args[0]._home[1]}  # type: ignore[union-attr]
+
+
+def _in_place(name: str) -> bool:
+    if name.startswith("__i") and name.endswith("__"):
+        return name not in ("__index__", "__int__", "__invert__", "__iter__")
+    return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+
+
+def _absent(where: Any) -> list[torch.Tensor]:
+    return [one for one in tensors(where) if isinstance(one, (AbsentParameter, AbsentGradient))]
 
 
 def _change_those_here(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -161,10 +230,12 @@ def _refuse(where: Any, what: str) -> NoReturn:
     )
 
 
-def _refuse_gradient(parameter: Any) -> NoReturn:
-    name, rank = parameter._home
+def _refuse_gradient(where: Any) -> NoReturn:
+    gradients = [one for one in _absent(where) if isinstance(one, AbsentGradient)]
+    name, rank = gradients[0]._home
+    elsewhere = f"on rank {rank}" if rank != _SEVERAL else "on other ranks"
     raise PipelineError(
-        f"the gradient of {name!r} is on rank {rank} of the pipeline, and cannot be read on this one",
+        f"the gradient of {name!r} is {elsewhere} of the pipeline, and cannot be read on this one",
         hint="torch.nn.utils.clip_grad_norm_ and get_total_norm count all stages; model.local_parameters() are those here",
     )
 
@@ -187,8 +258,7 @@ class Absent:
     """The absent parameters of a rank: one element in memory each, shown with the full shape."""
 
     def __init__(self) -> None:
-        self._parameters: list[nn.Parameter] = []
-        self._elements: list[torch.Tensor] = []
+        self._absent: list[tuple[nn.Parameter, torch.Tensor, tuple[int, ...]]] = []  # what stands for it, its own strides
 
     def give_up(self, root: nn.Module, homes: Mapping[str, int], device: torch.device) -> None:
         """Moves what is local to the device and frees the rest.
@@ -196,36 +266,51 @@ class Absent:
         Args:
             homes: name -> rank in the pipeline, of the parameters that are not here.
         """
-        for name, parameter in root.named_parameters():
-            if isinstance(parameter, AbsentParameter):
-                continue
-            if name not in homes:
-                parameter.data = parameter.data.to(device)
-                continue
-            value = math.nan if parameter.is_floating_point() else 0
-            element = torch.full((1,) * max(parameter.dim(), 1), value, dtype=parameter.dtype, device=device)
-            shape = parameter.shape
-            parameter.data = element.expand(shape) if parameter.dim() else element.reshape(())
-            parameter.grad = None
-            parameter._home = (name, homes[name])  # type: ignore[attr-defined]
-            parameter.__class__ = AbsentParameter
-            self._elements.append(element)
-            self._parameters.append(parameter)
-        for buffer in root.buffers():
-            buffer.data = buffer.data.to(device)
+        with torch.inference_mode(False):  # the first step may be an evaluation; training comes later
+            for name, parameter in root.named_parameters():
+                if isinstance(parameter, AbsentParameter):
+                    continue
+                if name not in homes:
+                    parameter.data = parameter.data.to(device)
+                    continue
+                value = math.nan if parameter.is_floating_point() else 0
+                element = torch.full((1,) * max(parameter.dim(), 1), value, dtype=parameter.dtype, device=device)
+                stride = parameter.stride()
+                shown = element.expand(parameter.shape) if parameter.dim() else element.reshape(())
+                self._absent.append((parameter, shown, stride))
+                parameter.data = shown
+                parameter.grad = None
+                parameter._home = (name, homes[name])  # type: ignore[attr-defined]
+                parameter.__class__ = AbsentParameter
+            for buffer in root.buffers():
+                buffer.data = buffer.data.to(device)
 
     @contextmanager
     def as_zeros(self) -> Iterator[None]:
-        """Within the block they are zeros that can be read: a forward is recorded for its shapes alone."""
-        self._set(nn.Parameter, 0.0)
+        """Within the block they are zeros that can be read: a forward is recorded for its shapes alone.
+
+        They lie in memory as on their own ranks, since the strides of what is made from them are recorded, too; but all of
+        them in the same memory.
+        """
+        with torch.inference_mode(False):
+            spans = [_span(shown, stride) for _, shown, stride in self._absent]
+            device = self._absent[0][1].device if self._absent else None
+            memory = torch.zeros(max(spans, default=0), dtype=torch.uint8, device=device)
+            for (parameter, shown, stride), span in zip(self._absent, spans, strict=True):
+                own = from_dlpack(to_dlpack(memory))[:span].view(shown.dtype)  # a storage of its own
+                parameter.__class__ = nn.Parameter
+                parameter.data = own.as_strided(shown.shape, stride)
         try:
             yield
         finally:
-            self._set(AbsentParameter, math.nan)
+            for parameter, shown, _ in self._absent:
+                parameter.data = shown
+                parameter.__class__ = AbsentParameter
 
-    def _set(self, kind: type[nn.Parameter], value: float) -> None:
-        for parameter in self._parameters:
-            parameter.__class__ = kind
-        for element in self._elements:
-            if element.is_floating_point():
-                element.fill_(value)
+
+def _span(shown: torch.Tensor, stride: tuple[int, ...]) -> int:
+    """Bytes from the first to the last element of a tensor with these strides."""
+    if not shown.numel():
+        return 0
+    last = sum((length - 1) * step for length, step in zip(shown.shape, stride, strict=True))
+    return (last + 1) * shown.element_size()

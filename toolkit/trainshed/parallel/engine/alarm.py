@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import traceback
+from types import FunctionType, TracebackType
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
@@ -60,6 +61,7 @@ class Alarm:
             one = waiting.pop()
             if one is not None and id(one) not in seen:
                 seen.add(id(one))
+                _empty_closures(one.__traceback__)
                 traceback.clear_frames(one.__traceback__)
                 waiting += [one.__cause__, one.__context__]
         gc.collect()
@@ -96,3 +98,13 @@ class Alarm:
             return store.get(key).decode() if store.check([key]) else ""
         except (RuntimeError, ValueError):  # whoever has the store is gone
             return ""
+
+
+def _empty_closures(trace: TracebackType | None) -> None:
+    """Lets go of what torch's schedules keep in closures (messages under way, themselves): a frame that is cleared still has
+    its function, and the function its closure."""
+    for frame, _ in traceback.walk_tb(trace):
+        for function in gc.get_referents(frame):
+            if isinstance(function, FunctionType) and function.__module__.startswith("torch.distributed.pipelining"):
+                for cell in function.__closure__ or ():
+                    cell.cell_contents = None

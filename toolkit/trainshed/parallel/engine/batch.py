@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +15,8 @@ from ..tree import leaves
 # Values of a tensor that are compared, at least: other batches differ nearly everywhere.
 _SAMPLED = 2**14
 
+# Schedules with several stages on each rank.
+INTERLEAVED = ("interleaved1f1b", "interleavedzerobubble")
 # (args, kwargs) of the step function for one microbatch.
 Microbatch = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -43,6 +47,38 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     sample = plain.resolve_neg().reshape(-1)[:: max(1, tensor.numel() // _SAMPLED)]
     return sample.view(_BITS[sample.element_size()]).to(torch.int64)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A step that has run.
+
+    results: what the step function returned for each microbatch.
+    parts: rows of each microbatch, divided by their mean.
+    """
+
+    results: list[Any]
+    parts: list[float]
+
+
+def parts_of(microbatches: list[Microbatch], rows: Callable[[Microbatch], int | None] | None) -> list[float]:
+    """Rows of each microbatch, divided by their mean, as a mean over the whole batch counts them. 1 each where nobody knows.
+
+    Args:
+        rows: tells how many a microbatch has.
+    """
+    found = [None if rows is None else rows(microbatch) for microbatch in microbatches]
+    counts = [count for count in found if count is not None]
+    if len(counts) < len(found) or len(set(counts)) == 1 or not sum(counts):
+        return [1.0] * len(found)
+    return [count * len(counts) / sum(counts) for count in counts]
+
+
+def runs_evenly(schedule: str, ranks: int, microbatches: int) -> bool:
+    """Whether a schedule of torch's can run so many: several stages on a rank take them in rounds of equal size."""
+    if schedule not in INTERLEAVED:
+        return True
+    return microbatches % max(1, microbatches // ranks) == 0
 
 
 def facts(microbatch: Microbatch) -> Any:

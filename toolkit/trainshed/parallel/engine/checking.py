@@ -17,6 +17,7 @@ from ..grid import Grid
 from ..plan.lines import comparison_lines, whole_lines
 from ..plan.plan_file import Plan
 from .gradients import GradientSync
+from .meeting import DIFFERENCE, GRADIENTS, REPORT, STEP, numbers, objects, replicas_agree
 from .shape import Cut, Way
 from .zero_bubble import Inseparable
 
@@ -24,28 +25,31 @@ _ONE_DATA = (
     "all ranks of one pipeline need the same data and model: split data by dp_rank() of dp_size(); "
     "ranks other than the first may give empty tensors instead"
 )
-STEP, MODEL_STATE, OPTIMIZER_STATE = "a step", "model.state_dict()", "optimizer.state_dict()"
-PARTIAL_STATE = "load_state_dict() of a partial state"
-CALLS = (STEP, MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE)
 
 
-def compare(grid: Grid, mine: str, what: str, hint: str = _ONE_DATA) -> None:
+def compare(grid: Grid, at: str, mine: str, what: str, hint: str = _ONE_DATA, more: Any = None) -> list[Any]:
     """Makes sure that all ranks of a pipeline have the same `mine`. Collective over the pipeline: its replicas may be
     elsewhere.
 
     Args:
+        at: what it is for, one of the places of `meeting`.
         what: says what a rank that differs did, for the message.
+        more: what else a rank has to tell, which may differ.
+
+    Returns:
+        `more` of each rank.
 
     Raises:
         Different: a rank differs.
     """
-    found = _gathered(grid, mine)
-    different = [rank for rank, other in zip(grid.pipeline_ranks, found, strict=True) if other != found[0]]
+    found = gathered(grid, at, (mine, more))
+    different = [rank for rank, other in zip(grid.pipeline_ranks, found, strict=True) if other[0] != found[0][0]]
     if different:
         raise Different(
             f"rank {different[0]} {what} than rank {grid.pipeline_ranks[0]} of the same pipeline",
             hint=hint,
         )
+    return [one for _, one in found]
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Met:
 def first_difference(grid: Grid, mine: Mapping[str, str]) -> str:
     """A name that has another text on another rank of the pipeline, as the end of a message; empty if there is none.
     Collective over the pipeline."""
-    found = _gathered(grid, dict(mine))
+    found = gathered(grid, DIFFERENCE, dict(mine))
     for rank, other in zip(grid.pipeline_ranks, found, strict=True):
         for name in {**found[0], **other}:
             if found[0].get(name) != other.get(name):
@@ -78,7 +82,7 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, e
     """Where the ranks of a pipeline begin what they do together. Collective.
 
     Args:
-        call: one of `CALLS`.
+        call: one of `meeting.CALLS`.
         mode: how it is called.
         batch: digest of the inputs.
         empty: how many tensors among the inputs have no elements.
@@ -88,33 +92,41 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, e
         PipelineError: on all ranks, if one of them does something else, or has another batch.
     """
     ranks = grid.pipeline_ranks
+    if grid.settings.sharded_data_parallel_degree > 1 and not grid.left:
+        replicas_agree(call, 0, False, grid.control_group, torch.device("cpu"))
     if len(ranks) == 1:
         return Met(seed, record)
     if grid.left:
         raise PipelineError(f"the pipeline has stopped, for a step failed: {call} is not possible any more")
-    facts = [CALLS.index(call), zlib.crc32(mode.encode()), batch, seed, empty, record]
-    mine = torch.tensor(facts, device=grid.device)
-    found = [torch.zeros_like(mine) for _ in ranks]
-    dist.all_gather(found, mine, group=grid.pipeline_group)
-    first, *others = [one.tolist() for one in found]
+    facts = [zlib.crc32(mode.encode()), batch, seed, empty, record]
+    first, *others = numbers(call, facts, ranks, grid.pipeline_group, grid.device)
     for rank, other in zip(ranks[1:], others, strict=True):
         if other[0] != first[0]:
-            raise PipelineError(
-                f"rank {rank} is at {CALLS[other[0]]} while rank {ranks[0]} of the same pipeline is at {CALLS[first[0]]}",
-                hint="call it on all ranks; only then write a file on one of them",
-            )
-        if other[1] != first[1]:
             raise PipelineError(
                 f"rank {rank} runs another step function than rank {ranks[0]} of the same pipeline, or in another mode",
                 hint="call train(), eval() and the steps on all ranks alike",
             )
-        if other[2] != first[2] and other[4] <= first[4]:
+        if other[1] != first[1] and other[3] <= first[3]:
             raise PipelineError(
                 f"rank {rank} was given another batch than rank {ranks[0]} of the same pipeline",
                 hint=_ONE_DATA,
             )
-    agreed = all(other[5] == first[5] for other in others)
-    return Met(int(first[3]), int(first[5]) if agreed else -1, any(other[2] != first[2] for other in others))
+    agreed = all(other[4] == first[4] for other in others)
+    return Met(int(first[2]), int(first[4]) if agreed else -1, any(other[1] != first[1] for other in others))
+
+
+def meet_with_replicas(grid: Grid, call: str) -> None:
+    """Where all ranks of all replicas begin what they do together. Collective.
+
+    Args:
+        call: one of `meeting.CALLS`.
+
+    Raises:
+        PipelineError: on all ranks, if one of them does something else.
+    """
+    meet(grid, call)
+    if len(grid.replica_ranks) > 1 and grid.settings.sharded_data_parallel_degree == 1:
+        replicas_agree(call, 0, False, grid.replica_group, grid.device)
 
 
 def agree_with_replicas(grid: Grid, mine: bytes, what: str, wish: bool = False) -> bool:
@@ -141,11 +153,10 @@ def same_everywhere(grid: Grid, mine: bytes, what: str) -> None:
 
 def _alike(group: dist.ProcessGroup, device: torch.device, mine: bytes, problem: str, wish: bool = False) -> bool:
     number = int.from_bytes(hashlib.sha256(mine).digest()[:7], "big")
-    most = torch.tensor([number, -number, int(wish)], device=device)
-    dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
-    if most[0] != -most[1]:
+    same, wished = replicas_agree(STEP, number, wish, group, device)
+    if not same:
         raise PipelineError(problem, hint="do the same on all ranks, before the same step")
-    return bool(most[2])
+    return wished
 
 
 def check_gradients(
@@ -177,7 +188,7 @@ def check_gradients(
         stage: (error.reason, sorted(names_of[id(p)] for p in error.parameters if id(p) in names_of))
         for stage, error in inseparable.items()
     }
-    found = _gathered(grid, (sorted(missing) + wrong, whole, skipped))
+    found = gathered(grid, GRADIENTS, (sorted(missing) + wrong, whole, skipped))
     if any(skipped for *_, skipped in found):
         return
     for way in ways:
@@ -239,15 +250,19 @@ def report(grid: Grid, plan: Plan, seconds: float, microbatches: int, busy: Mapp
         busy: stage -> [forward, backward] seconds, summed over microbatches.
     """
     mine = [(stage, 1e3 * f / microbatches, 1e3 * b / microbatches) for stage, (f, b) in busy.items()]
-    found = _gathered(grid, mine)
+    found = gathered(grid, REPORT, mine)
     if grid.rank == 0:
         for line in comparison_lines(plan, 1e3 * seconds, [entry for part in found for entry in part]):
             print(line, flush=True)
 
 
-def _gathered(grid: Grid, mine: Any) -> list[Any]:
-    """What each rank of the pipeline gives, in order."""
-    found: list[Any] = [mine] * len(grid.pipeline_ranks)
-    if len(found) > 1:
-        dist.all_gather_object(found, mine, group=grid.pipeline_group)
-    return found
+def gathered(grid: Grid, at: str, mine: Any) -> list[Any]:
+    """What each rank of the pipeline gives, in order. Collective over it.
+
+    Args:
+        at: what it is for, one of the places of `meeting`.
+
+    Raises:
+        PipelineError: on all ranks, if one of them is at something else.
+    """
+    return objects(at, mine, grid.pipeline_ranks, grid.pipeline_group, grid.device)

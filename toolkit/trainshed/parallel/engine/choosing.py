@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
+
+from trainshed.base.errors import some
 
 from ..errors import Different, PipelineError
 from ..grid import Grid
@@ -23,7 +24,8 @@ from ..replay import dice
 from ..replay.gates import UnitGates
 from ..replay.route import Scout
 from .batch import Microbatch, facts
-from .checking import first_difference
+from .checking import first_difference, gathered
+from .meeting import WAYS
 from .prepared import Prepared
 from .records import UNKNOWN, Records
 from .shape import Way
@@ -79,7 +81,7 @@ class Chooser:
 
     def recall(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> int:
         """Number of the record that is known to fit a step that begins; `UNKNOWN` if that is to be found out."""
-        base = (function, len(microbatches), self._modes(), facts(microbatches[0]))
+        base = (function, len(microbatches), self._modes(), tuple(map(facts, microbatches)))
         units = self._units()
         if units is None:
             return UNKNOWN
@@ -112,7 +114,7 @@ class Chooser:
         if not prepared.asks and (known or not prepared.tallies):
             if not known:
                 self._records.fits(number, now.base, now.look)
-            return prepared, [0] * len(subjects)
+            return prepared, prepared.by_shape([_facts(subject) for subject in subjects])
         ways = list(prepared.ways)
         taken = self._taken(subjects, ways, alone=known)
         if len(ways) > len(prepared.ways):
@@ -135,22 +137,20 @@ class Chooser:
 
     def _add(self, subjects: list[Subject]) -> int:
         function, microbatches = subjects[0].function, [(subject.args, subject.kwargs) for subject in subjects]
-        first = facts(microbatches[0])
-        odd = [number for number, microbatch in enumerate(microbatches) if facts(microbatch) != first]
-        if odd:
-            raise PipelineError(
-                f"microbatch {odd[0]} has inputs of another shape or type than microbatch 0",
-                hint="every microbatch of a step must look the same: choose a batch that `microbatches` divides",
-            )
         try:
             way = self._record(subjects[0], len(subjects))
+            of_shape = {way.facts: way}
+            for subject in subjects[1:]:
+                if _facts(subject) not in of_shape:
+                    of_shape[_facts(subject)] = self._record(subject, len(subjects))
         except Different as error:
             raise Different(f"{error.message}{self._difference()}", hint=error.hint) from error
         if way.cut.trace.reads and not way.cut.trace.has_backward and torch.is_grad_enabled():
             # It may be this microbatch alone that the step function leaves out.
             others = (self._record(subject, len(subjects)) for subject in subjects[1:])
             way = next((other for other in others if other.cut.trace.has_backward), way)
-        prepared = self._build([way], len(subjects))
+        of_shape[way.facts] = way
+        prepared = self._build(list(of_shape.values()), len(subjects))
         self.recall(function, microbatches)  # the first record has made the plan, and with it the units
         now = self._known_now()
         number, found = self._records.add(now.base, now.look, prepared)
@@ -161,7 +161,7 @@ class Chooser:
         fresh = [key for key in found if key not in self._said]
         self._said.update(fresh)
         if fresh and self._grid.place.pipeline == 0:
-            named = ", ".join(map(spoken, fresh[:_NAMED])) + (f" and {len(fresh) - _NAMED} more" if fresh[_NAMED:] else "")
+            named = some([spoken(key) for key in fresh], _NAMED)
             print(f"the forward goes another way with another value of {named}: it is recorded again", flush=True)
 
     def _look(self, function: Callable[..., Any], microbatches: list[Microbatch], units: frozenset[str]) -> Look:
@@ -208,8 +208,10 @@ class Chooser:
         """
         taken: list[int] = []
         for position, subject in enumerate(subjects):
-            for number in [forced[position]] if position in forced else range(len(ways)):
-                before = Surroundings(self._root, self._grid.device, buffers=False)
+            looks = _facts(subject)
+            fitting = [number for number, way in enumerate(ways) if way.facts == looks]
+            for number in [forced[position]] if position in forced else fitting:
+                before = Surroundings(self._root, self._grid.device, subject.function, buffers=False)
                 if subject.seed is not None:
                     dice.start(*subject.seed)
                 scout = Scout(ways[number].cut.trace, self._gates, self._grid.device)
@@ -232,13 +234,11 @@ class Chooser:
         ranks = self._grid.pipeline_ranks
         if len(ranks) == 1:
             return mine
-        given = torch.tensor(mine, device=self._grid.device)
-        gathered = [torch.zeros_like(given) for _ in ranks]
-        dist.all_gather(gathered, given, group=self._grid.pipeline_group)
-        agreed = [min(each) for each in zip(*[one.tolist() for one in gathered], strict=True)]
+        found = gathered(self._grid, WAYS, mine)
+        agreed = [min(each) for each in zip(*found, strict=True)]
         agreed = agreed[: agreed.index(UNKNOWN)] if UNKNOWN in agreed else agreed
-        for rank, one in zip(ranks, gathered, strict=True):
-            if one.tolist()[: len(agreed)] != agreed:
+        for rank, one in zip(ranks, found, strict=True):
+            if one[: len(agreed)] != agreed:
                 raise Different(
                     f"rank {rank} goes another way through the model than rank {ranks[0]} of the same pipeline"
                     f"{self._difference()}",
@@ -255,3 +255,7 @@ class Chooser:
             changed = changes(known, self._now.look) if known is not None else list(seen)
             values = {spoken(key): repr(seen.get(key)) for key in changed}
         return first_difference(self._grid, values)
+
+
+def _facts(subject: Subject) -> Any:
+    return facts((subject.args, subject.kwargs))

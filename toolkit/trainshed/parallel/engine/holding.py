@@ -80,17 +80,18 @@ class Holding:
         saved = set(self.root.state_dict(keep_vars=True)) - parameters
         return {name: home for name, home in self.buffer_homes().items() if name in saved}
 
+    def home_of(self, name: str) -> int | None:
+        """The pipeline rank that runs a module, or the module that has a buffer; None for what is around the units, and for
+        what the first step does not run."""
+        parts = name.split(".")
+        around = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+        return next((self._home_of_unit[module] for module in around if module in self._home_of_unit), None)
+
     def buffer_homes(self) -> dict[str, int]:
         """Buffers -> the pipeline rank that changes them, else the one that runs their module (rank 0 if it never runs)."""
 
-        def home(name: str) -> int:
-            parts = name.split(".")
-            around = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-            homes = self._home_of_unit
-            return next((homes[module] for module in around if module in homes), 0)
-
         changed = self._home_of_buffer
-        return {name: changed.get(name, home(name)) for name, _ in self.root.named_buffers()}
+        return {name: changed.get(name, self.home_of(name) or 0) for name, _ in self.root.named_buffers()}
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Saved buffers of the modules that run on this rank, by name; all of them before the first step."""

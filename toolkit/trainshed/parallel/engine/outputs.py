@@ -158,7 +158,7 @@ class NotSent:
     def _refuse(self) -> NoReturn:
         raise PipelineError(
             f"the step function returned a {vars(self)['_kind']}, which cannot be sent to other ranks",
-            hint="return tensors; each stage has only its own part of a cache (use_cache=False)",
+            hint="return tensors; each stage has only its own part of a cache (use_cache=False, or model.generate())",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from trainshed.contract.wire.variables import PLAN_ONLY
 
 from ..errors import PlanError
 from ..grid import Grid
+from ..plan.calltree import covering_pin
 from ..plan.command import PlanWritten
 from ..plan.costs import Link
 from ..plan.lines import assignment_lines
@@ -35,7 +36,7 @@ def agree_on_plan(subject: Subject, grid: Grid, pins: dict[str, int], microbatch
         PlanError: on all ranks, if global rank 0 finds that no plan can be read or made.
     """
     settings = grid.settings
-    plan = from_leader(grid, lambda: given or read(subject.root, settings))
+    plan = from_leader(grid, lambda: _fitting(given, pins) or read(subject.root, settings, pins))
     if plan is None:
         link = measure_link(grid)
         plan = from_leader(grid, lambda: make(subject, settings, pins, microbatches, link), lambda: keep_busy(subject, grid))
@@ -80,17 +81,39 @@ def wish_of(settings: PipelineSettings, pins: dict[str, int], microbatches: int,
     )
 
 
-def read(root: nn.Module, settings: PipelineSettings) -> Plan | None:
+def _fitting(plan: Plan | None, pins: Mapping[str, int]) -> Plan | None:
+    """A plan that was given, unless the script asks for another one now: after a checkpoint was written, say."""
+    if plan is None or not (moved := _contradiction(plan, pins)):
+        return plan
+    print(f"the plan that was given {moved}: a new one is made", flush=True)
+    return None
+
+
+def _contradiction(plan: Plan, pins: Mapping[str, int]) -> str:
+    """A unit that `set_partition` puts on another stage than the plan, in words; empty if there is none."""
+    for unit in plan.units:
+        wanted = covering_pin(unit.unit, pins)
+        if unit.call == 0 and wanted not in (None, unit.stage):
+            return f"puts {unit.unit!r} on stage {unit.stage}, and set_partition on stage {wanted}"
+    return ""
+
+
+def read(root: nn.Module, settings: PipelineSettings, pins: Mapping[str, int]) -> Plan | None:
     """The plan in `partition_file`; None where there is no such file.
 
+    Args:
+        pins: module -> stage, as the script asked.
+
     Raises:
-        PlanError: the file is no plan for this model and number of stages.
+        PlanError: the file is no plan for this model and number of stages, or the script asks for another one.
     """
     path = settings.partition_file
     if not path or not os.path.exists(path):
         return None
     plan = load_plan(path)
-    check_fits(plan, root, settings.pipeline_parallel_degree * settings.virtual_stages, path)
+    check_fits(plan, root, settings, path)
+    if moved := _contradiction(plan, pins):
+        raise PlanError(f"{path} {moved}", hint="move the unit in one of them, or delete the file to have it made again")
     return plan
 
 
@@ -139,11 +162,12 @@ def write_only(subject: Subject, settings: PipelineSettings, pins: dict[str, int
     raise PlanWritten(0)
 
 
-def check_fits(plan: Plan, root: nn.Module, stages: int, where: str) -> None:
+def check_fits(plan: Plan, root: nn.Module, settings: PipelineSettings, where: str) -> None:
     """Raises:
     PlanError: the plan is for another model or another number of stages.
     """
     if plan.model != model_fingerprint(root):
         raise PlanError(f"{where}: made for another model (names, shapes or types of parameters differ)")
-    if plan.stages != stages:
-        raise PlanError(f"{where}: has {plan.stages} stages, this job has {stages}")
+    ranks, virtual = settings.pipeline_parallel_degree, settings.virtual_stages
+    if not plan.serves(ranks, virtual):
+        raise PlanError(f"{where}: has {plan.stages} stages, this job has {ranks * virtual}")

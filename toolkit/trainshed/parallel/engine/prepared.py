@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from ..record.held import Place
 from .outputs import Post
 from .schedule import Schedule
 from .shape import Way
@@ -33,13 +35,29 @@ class Prepared:
 
     @property
     def asks(self) -> bool:
-        """Whether each microbatch's way must be found out."""
-        return len(self.ways) > 1 or self.ways[0].cut.trace.asks
+        """Whether each microbatch's way must be found out, and the shapes of its inputs do not tell it."""
+        several = len({way.facts for way in self.ways}) < len(self.ways)
+        return several or any(way.cut.trace.asks for way in self.ways)
+
+    def by_shape(self, shapes: list[Any]) -> list[int]:
+        """The way of each microbatch by what is known of its inputs."""
+        numbers = {way.facts: number for number, way in enumerate(self.ways)}
+        return [numbers[one] for one in shapes]
 
     @property
     def tallies(self) -> frozenset[tuple[str, str]]:
         """(module, attribute) of numbers and texts that code between the units changes."""
         return frozenset().union(*(way.cut.trace.tallies for way in self.ways))
+
+    @property
+    def kept(self) -> frozenset[Place]:
+        """Tensors in attributes that every stage changes."""
+        return frozenset().union(*(way.cut.trace.kept for way in self.ways))
+
+    @property
+    def counters(self) -> frozenset[tuple[str, str]]:
+        """(module, attribute) of all that the forward notes."""
+        return frozenset().union(*(way.cut.trace.counters for way in self.ways))
 
     @property
     def last(self) -> int:

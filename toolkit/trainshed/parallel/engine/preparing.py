@@ -12,17 +12,19 @@ from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
-from ..errors import PlanError
+from ..errors import PlanError, SeveralPasses
 from ..plan.plan_file import Plan
-from ..record.subject import Backward, Subject
+from ..record.naming import never_called
+from ..record.subject import Backward, Subject, refuse_unsteady
 from ..record.trace import Trace
 from ..replay.gates import UnitGates
 from .absent import Absent
-from .batch import Microbatch
-from .checking import compare
+from .batch import Microbatch, facts
+from .checking import agree_with_replicas, compare
 from .choosing import Chooser
 from .gradients import GradientSync, reached_by_replicas
 from .holding import Holding
+from .meeting import RECORD
 from .placement import broadcast_state, extend, place, renamed
 from .planning import agree_on_plan, from_leader, write_only
 from .prepared import Prepared
@@ -74,6 +76,7 @@ class Preparation:
         self._placed: dict[str, nn.Parameter] = {}  # what some forward has read
         self._known: dict[str, nn.Parameter] = {}
         self._unit_names: frozenset[str] = frozenset()
+        self._homes: dict[str, int] = {}  # unit -> the stage of its first call
         self._attach = attach
         self._planned = planned
         self._pins = pins
@@ -133,11 +136,16 @@ class Preparation:
             return bytes([parameter.requires_grad for parameter in self._every])
 
     def _record(self, subject: Subject, microbatches: int) -> Way:
+        with subject.settled():
+            return self._recorded(subject, microbatches)
+
+    def _recorded(self, subject: Subject, microbatches: int) -> Way:
         if self._planned is not None:
             write_only(subject, self._planned, self._pins, microbatches)
         first = not self.holding.partitioned
         if first:
             check_values(self._root)
+            agree_with_replicas(self._grid, *self.alike())
             self._root.to(self._grid.device)
             broadcast_state(self._root, self._grid)
             self.plan = agree_on_plan(subject, self._grid, self._pins, microbatches, self.plan)
@@ -153,9 +161,21 @@ class Preparation:
             raise PlanError(f"{name} must be kept whole: {reason}", hint="name it in `atomic`, or make the plan again")
         self._latest.append(trace)
         self.frame.gates.see()
-        compare(self._grid, trace.fingerprint() + self._trained().hex(), "recorded another forward", _ONE_ORDER)
+        decided = compare(
+            self._grid,
+            RECORD,
+            f"{trace.fingerprint()} {self._trained().hex()} {trace.steady}",
+            "recorded another forward",
+            _ONE_ORDER,
+            trace.decided(),
+        )
+        # Parameters of other ranks are zeros: what values decide may come out in another way on each rank.
+        trace.decide(next((one for one in decided if one.has_backward), decided[0]))
+        refuse_unsteady(trace)
         # The plan is that of the first replica's microbatch; another one's may call a module more or less often.
-        shape = cut(trace, self.plan, exact=first and self._grid.place.replica == 0)
+        shape = cut(trace, self.plan, self._homes, exact=first and self._grid.place.replica == 0)
+        for position, unit in enumerate(trace.calls):
+            self._homes.setdefault(unit, shape.stage_at(position))
         if first:
             self._settle(shape, self.plan)
         else:
@@ -163,7 +183,7 @@ class Preparation:
         self._check_local(shape)
         ranks = len(self._grid.pipeline_ranks)
         self.holding.note_buffers({name: shape.stage_at(position) % ranks for name, position in trace.buffers.items()})
-        return Way(shape, first)
+        return Way(shape, facts((subject.args, subject.kwargs)), first)
 
     def _settle(self, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""
@@ -232,13 +252,18 @@ class Preparation:
         placement = self.holding.placement
         if placement is None:
             return
-        ranks = len(self._grid.pipeline_ranks)
+        ranks, trace = len(self._grid.pipeline_ranks), shape.trace
         for name, stages in sorted(shape.users().items()):
             for stage in sorted(stages):
                 if stage % ranks not in placement.holders[name]:
+                    problem = f"{name} is needed on stage {stage}, but the first step put it on another rank"
+                    if trace.entries > 1 and not (trace.has_backward or trace.random or torch.is_grad_enabled()):
+                        raise SeveralPasses(problem)
                     raise PlanError(
-                        f"{name} is needed on stage {stage}, but the first step put it on another rank",
-                        hint="let the first step use all modules, or put the module there with set_partition",
+                        problem,
+                        hint="call the model as often in the first step, or let that one use all modules"
+                        if trace.entries > 1
+                        else "let the first step use all modules, or put the module there with set_partition",
                     )
 
     def _build(self, ways: list[Way], microbatches: int) -> Prepared:
@@ -261,21 +286,3 @@ class Preparation:
         return Prepared(
             ways, schedule, training, any(cut.trace.random for cut in cuts), any(cut.trace.draws for cut in cuts), mine
         )
-
-
-def never_called(root: nn.Module, planned: frozenset[str]) -> frozenset[str]:
-    """The largest modules with no planned unit in them or around them: no forward has called them when the plan was made."""
-    found: set[str] = set()
-
-    def visit(name: str, module: nn.Module) -> None:
-        if name in planned:
-            return
-        runs = type(module).forward is not nn.Module.forward
-        if name and runs and not any(unit.startswith(f"{name}.") for unit in planned):
-            found.add(name)
-            return
-        for key, child in module.named_children():
-            visit(f"{name}.{key}" if name else key, child)
-
-    visit("", root)
-    return frozenset(found)

@@ -75,7 +75,7 @@ class Records:
             Its number; and what is another value than in the record of the same kind that was used last, empty if there is
             none.
         """
-        before = next((record for record in reversed(self._kept.values()) if record.base == base), None)
+        before = self._latest(base)
         found = [] if before is None else [key for key in changes(before.look, look) if key not in self._idle]
         counted = {key for way in prepared.ways for key in way.cut.trace.counters if key in look.inside}
         if before is not None and before.prepared.ways[0].cut.trace.same(prepared.ways[0].cut.trace):
@@ -92,11 +92,15 @@ class Records:
 
     def latest(self, base: Hashable) -> Look | None:
         """How all was for the record of this kind that was used last."""
-        return next((record.look for record in reversed(self._kept.values()) if record.base == base), None)
+        record = self._latest(base)
+        return None if record is None else record.look
 
     def replace(self, number: int, prepared: Prepared) -> None:
         """More ways for a record."""
         self._kept[number].prepared = prepared
+
+    def _latest(self, base: Hashable) -> _Record | None:
+        return next((record for record in reversed(self._kept.values()) if record.base == base), None)
 
     def _key(self, base: Hashable, look: Look) -> Hashable:
         return base, hash(tuple(look.outside.items())), hash(tuple(self._inside(look).items()))

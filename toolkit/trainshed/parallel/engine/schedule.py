@@ -14,6 +14,7 @@ from torch.distributed.pipelining import (
 )
 
 from ..errors import PipelineError
+from .batch import runs_evenly
 from .stage import ReplayStage, StageModule
 from .zero_bubble import Inseparable
 
@@ -49,10 +50,9 @@ class TorchSchedule:
         options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
         self._schedule: Any
         if kind in _INTERLEAVED:
-            rounds = max(1, microbatches // (stages // len(modules)))
-            if microbatches % rounds:
+            if not runs_evenly(kind, stages // len(modules), microbatches):
                 raise PipelineError(
-                    f"{kind} cannot run {microbatches} microbatches in {rounds} equal rounds",
+                    f"{kind} cannot run {microbatches} microbatches in rounds of equal size",
                     hint="use a multiple of the number of pipeline ranks",
                 )
             self._schedule = _INTERLEAVED[kind](built, microbatches, **options)
@@ -93,6 +93,7 @@ class Loop:
             self._module.microbatch = number
             loss = self._module()
             if self._training and number not in self._module.skipped:
+                self._module.turns_back(number)
                 loss.backward()
 
     def inseparable(self) -> dict[int, Inseparable]:

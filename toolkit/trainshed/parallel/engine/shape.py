@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -104,19 +105,22 @@ class Boundary:
 class Way:
     """A recorded forward, cut.
 
+    facts: of the inputs that it is for.
     measured: whether all parameters were here when it was recorded.
     checked: whether the gradients of a step with it were checked.
     """
 
     cut: Cut
+    facts: Any
     measured: bool
     checked: bool = False
 
 
-def cut(trace: Trace, plan: Plan, *, exact: bool) -> Cut:
+def cut(trace: Trace, plan: Plan, homes: Mapping[str, int], *, exact: bool) -> Cut:
     """Cuts a trace as the plan says.
 
     Args:
+        homes: unit -> its stage in earlier cuts, for those that the plan does not have.
         exact: the trace must have exactly the plan's unit calls (the step that the plan was made for). Otherwise
             (evaluation, another step function) a call goes where the plan has it, and no earlier than what ran before.
 
@@ -140,7 +144,7 @@ def cut(trace: Trace, plan: Plan, *, exact: bool) -> Cut:
         )
     stages, current = [], 0
     for name, call in calls:
-        current = max(current, stage_of.get((name, call), current))
+        current = max(current, stage_of.get((name, call), homes.get(name, current)))
         stages.append(current)
     starts = []
     for stage in range(plan.stages):

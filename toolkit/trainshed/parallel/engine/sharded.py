@@ -22,9 +22,10 @@ from torch.distributed.fsdp import fully_shard
 from ..errors import PipelineError
 from ..plan.calltree import CallTree
 from ..plan.plan_file import Plan
+from ..record.naming import first_names
 from ..record.subject import Backward, Subject
 from ..tree import map_leaves
-from .batch import Microbatch
+from .batch import Microbatch, Ran, parts_of
 from .checking import same_everywhere
 from .holding import Holding
 from .placement import broadcast_buffers, broadcast_state
@@ -71,11 +72,20 @@ class ShardedEngine:
         if grid.world % degree:
             raise PipelineError(f"sharded_data_parallel_degree = {degree} does not divide {grid.world} ranks")
 
-    def run(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
-        """What `function` returned for each microbatch. Collective."""
+    def run(
+        self,
+        function: Callable[..., Any],
+        microbatches: list[Microbatch],
+        rows: Callable[[Microbatch], int | None] | None = None,
+    ) -> Ran:
+        """What `function` returned for each microbatch. Collective.
+
+        Args:
+            rows: tells how many rows a microbatch has, by which its loss counts.
+        """
+        same_everywhere(self.grid, self._trained(), "which parameters are trained")
         if not self.holding.partitioned:
             self._shard(function, microbatches[0])
-        same_everywhere(self.grid, self._trained(), "which parameters are trained")
         without = [parameter for parameter in self.root.parameters() if parameter.grad is None]
         self._used.clear()
         losses = _Losses()
@@ -83,7 +93,8 @@ class ShardedEngine:
         if self._buffers and self.root.training:
             broadcast_buffers(self.root, self.grid)
         results = []
-        for args, kwargs in microbatches:
+        parts = parts_of(microbatches, rows)
+        for part, (args, kwargs) in zip(parts, microbatches, strict=True):
             self._attach(losses)
             try:
                 result = function(*args, **kwargs)
@@ -93,9 +104,9 @@ class ShardedEngine:
             del result
             same_everywhere(self.grid, repr((self._ran, losses.any)).encode(), f"which blocks they run ({self._ran})")
             self._ran.clear()
-            losses.run(scale)
+            losses.run(scale * part if self._average else scale)
         self._forget_unused(without)
-        return results
+        return Ran(results, parts)
 
     def _trained(self) -> bytes:
         return bytes(parameter.requires_grad for parameter in self.root.parameters())
@@ -158,7 +169,7 @@ class ShardedEngine:
             mesh = init_device_mesh(kind, (degree,), mesh_dim_names=("shard",))
         else:
             mesh = init_device_mesh(kind, (world // degree, degree), mesh_dim_names=("replicate", "shard"))
-        every = {id(module): name for name, module in self.root.named_modules()}
+        every = first_names(self.root)
         divided = blocks(self.root, ran)
         for block in divided:
             fully_shard(block, mesh=mesh)
@@ -195,7 +206,7 @@ def blocks(root: nn.Module, ran: set[str]) -> list[nn.Module]:
     Args:
         ran: names of modules that run for every microbatch; a list with another entry stays whole.
     """
-    names = {id(module): name for name, module in root.named_modules()}
+    names = first_names(root)
     count: dict[int, int] = {}
     for _, parameter in root.named_parameters(remove_duplicate=False):
         count[id(parameter)] = count.get(id(parameter), 0) + 1

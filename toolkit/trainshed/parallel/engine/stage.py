@@ -13,12 +13,14 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
 from ..errors import PipelineError, TraceMismatch
+from ..record import notes
+from ..record.held import OfStages, Place
+from ..record.notes import Notes
 from ..record.subject import Backward
-from ..record.surroundings import Attributes, attributes, put_attributes
 from ..replay import dice, rng
 from ..replay.gates import UnitGates, Watcher
 from ..replay.replay import StageForward
-from ..tree import map_leaves
+from ..tree import map_leaves, with_cloned_tensors
 from .shape import Boundary, Cut
 from .zero_bubble import Inseparable, SplitBackward
 
@@ -33,6 +35,7 @@ class Step:
     states: random state that each microbatch starts from; empty if the forward draws no random numbers.
     results: what the step function returned, by microbatch (last stage only).
     scale: factor of each microbatch's loss.
+    parts: by how many rows more or less than the mean each microbatch's loss counts; 1 where all have the same.
     seconds: stage -> [forward, backward] seconds, summed over microbatches.
     watch: looks at the units that run, where the step is verified.
     """
@@ -42,6 +45,7 @@ class Step:
     ways: list[int]
     training: bool
     scale: float
+    parts: list[float]
     seed: int
     states: list[torch.Tensor] = field(default_factory=list)
     results: dict[int, Any] = field(default_factory=dict)
@@ -58,8 +62,9 @@ class Frame:
     attach: tells the user's model where its `backward` goes.
     local_units: units that this rank runs, as names.
     stages: number of stages of this rank.
-    noted: stage -> numbers and texts that its forwards have changed in attributes of modules; first: as they were.
-    shown: what the attributes were after the last step.
+    noted: stage -> what its forwards have noted in this step; first: what was noted before it.
+    function: the step function.
+    held: tensors in attributes that each stage has its own of, in a step.
     """
 
     gates: UnitGates
@@ -69,44 +74,49 @@ class Frame:
     local_units: frozenset[str] = frozenset()
     step: Step | None = None
     stages: int = 1
-    noted: dict[int, Attributes] = field(default_factory=dict)
-    first: Attributes = field(default_factory=dict)
-    shown: Attributes = field(default_factory=dict)
+    noted: dict[int, Notes] = field(default_factory=dict)
+    first: Notes = field(default_factory=dict)
+    function: notes.Function = None
+    held: OfStages | None = None
 
-    def begin(self) -> None:
-        """Before a step: what the script has set since the last one holds for all stages."""
-        if not self.noted:
-            return
-        now = attributes(self.root)
-        mine = {key: now[key] for key in self.shown if key in now and now[key] != self.shown[key]}
-        for noted in self.noted.values():
-            noted.update(mine)
+    def begin(self, function: notes.Function, counters: frozenset[notes.Key], kept: frozenset[Place]) -> None:
+        """Before a step."""
+        self.held = OfStages(self.root, kept if self.stages > 1 else frozenset())
+        self.function = function
+        self.noted = {}
+        self.first = notes.notes(self.root, function) if self.stages > 1 and counters else {}
 
-    def end(self, stage: int, tallies: frozenset[tuple[str, str]]) -> Attributes:
+    def end(self, stage: int, tallies: frozenset[notes.Key]) -> Notes:
         """After a step: what the code between units has counted in a stage, as far as it came."""
-        now = self.noted[stage] if stage in self.noted else attributes(self.root)
+        now = self.noted[stage] if stage in self.noted else notes.notes(self.root, self.function)
         return {key: now[key] for key in tallies if key in now}
 
-    def take(self, counted: Attributes) -> None:
-        """Goes on with what the last stage has counted, which alone comes to the end of a forward."""
-        put_attributes(self.root, counted)
-        for noted in self.noted.values():
-            noted.update(counted)
-        if self.noted:
-            self.shown = attributes(self.root)
-
-    def turn(self, stage: int, counters: frozenset[tuple[str, str]]) -> None:
-        """Before a stage's forward: what modules count is what this stage has counted, where a rank has several."""
-        if self.stages == 1 or not counters:
+    def over(self, counters: frozenset[notes.Key], counted: Notes) -> None:
+        """After a step: what units have noted in any stage, and what the last stage has `counted`, which alone comes to the
+        end of a forward."""
+        if self.held is not None:
+            self.held.over()
+        if not counters:
             return
-        if not self.noted:
-            self.first = attributes(self.root)
-        put_attributes(self.root, self.noted.get(stage, {key: self.first[key] for key in counters if key in self.first}))
+        for noted in self.noted.values():
+            notes.put(self.root, {key: note for key, note in noted.items() if note != self.first.get(key)}, self.function)
+        notes.put(self.root, counted, self.function)
+        notes.forget_entries(self.root, self.function, counters)
 
-    def turned(self, stage: int, counters: frozenset[tuple[str, str]]) -> None:
-        """After a stage's forward."""
+    def turn(self, stage: int, counters: frozenset[notes.Key]) -> None:
+        """Before a stage's forward: what modules count is what this stage has counted, where a rank has several."""
+        if self.held is not None:
+            self.held.turn(stage)
         if self.stages > 1 and counters:
-            now = attributes(self.root)
+            before = {key: self.first[key] for key in counters if key in self.first}
+            notes.put(self.root, before | self.noted.get(stage, {}), self.function)
+
+    def turned(self, stage: int, counters: frozenset[notes.Key]) -> None:
+        """After a stage's forward."""
+        if self.held is not None:
+            self.held.turned(stage)
+        if self.stages > 1 and counters:
+            now = notes.notes(self.root, self.function)
             self.noted[stage] = self.noted.get(stage, {}) | {key: now[key] for key in counters if key in now}
 
 
@@ -173,11 +183,13 @@ class StageModule(nn.Module):
             dice.start(step.seed, self.microbatch)
         args, kwargs = step.microbatches[self.microbatch]
         if trace.mutates_inputs:
-            args, kwargs = map_leaves(_copy, args), map_leaves(_copy, kwargs)
+            args, kwargs = with_cloned_tensors((args, kwargs))
         elif self.frame.stages > 1:  # what one stage puts into a dictionary is not yet there for the next
             args, kwargs = map_leaves(_itself, args), map_leaves(_itself, kwargs)
         forward = StageForward(trace, self.frame.gates, device, *self.ranges[way], values, self.wanted[way])
         forward.is_last = self.is_last
+        if self.frame.stages > 1:
+            forward.elsewhere = self.frame.local_units
         self.frame.turn(self.index, self.counters)
         if self.before is not None and self.before.rolled:
             forward.rolled.update(zip(self.before.rolls[way], map(dice.decode, received[-1]), strict=False))
@@ -240,7 +252,13 @@ class StageModule(nn.Module):
         loss = torch.stack([loss.float() if loss.dtype.itemsize < 4 else loss for loss in forward.losses]).sum()
         if not loss.requires_grad:
             raise PipelineError("the loss given to model.backward does not depend on any parameter")
-        return loss * step.scale
+        return loss * (step.scale * step.parts[self.microbatch])
+
+    def turns_back(self, microbatch: int) -> None:
+        """Before the backward of a microbatch, or a part of it."""
+        step = self.frame.step
+        if step is not None and step.watch is not None:
+            step.watch.backward(microbatch)
 
     def examples(self) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """Inputs and outputs without values, for torch's schedules."""
@@ -298,6 +316,7 @@ class ReplayStage(PipelineStage):
         step = self.module.frame.step
         if step is None or not self.has_backward:
             return
+        self.module.turns_back(bwd_chunk_id)
         started = time.perf_counter()
         if not self.is_last and not any(tensor.requires_grad for tensor in self.fwd_cache[bwd_chunk_id][0]):
             _, inputs = self.fwd_cache.pop(bwd_chunk_id)  # nothing here is trained
@@ -360,6 +379,7 @@ class ReplayStage(PipelineStage):
         step, later = self.module.frame.step, self._later.pop(bwd_chunk_id, None)
         if step is None or later is None:
             return
+        self.module.turns_back(bwd_chunk_id)
         started = time.perf_counter()
         try:
             with self.module.frame.gates.kept(self):
@@ -377,10 +397,6 @@ class ReplayStage(PipelineStage):
                 hint="name the checkpointed module in `atomic`",
             )
         return native(*args, **kwargs)
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _itself(leaf: Any) -> Any:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
-from ..errors import PipelineError, TraceMismatch
+from ..errors import PipelineError, SeveralPasses, TraceMismatch
 from ..plan.plan_file import Plan
+from ..record.at_hand import name_of
 from ..record.subject import Backward
 from ..replay import dice, rng
 from .alarm import Alarm
-from .batch import Microbatch, digest
-from .checking import STEP, agree_with_replicas, check_gradients, meet, refuse_hooks, report
+from .batch import Microbatch, Ran, digest, parts_of
+from .checking import agree_with_replicas, check_gradients, meet, refuse_hooks, report
 from .holding import Holding
+from .meeting import STEP
 from .placement import broadcast_buffers
 from .preparing import Preparation, Prepared
 from .stage import Step
@@ -41,6 +44,7 @@ class Engine:
     Args:
         holding: of the user's model.
         attach: tells the model that the user sees where its `backward` goes.
+        between: within this context each call of the model is a step of its own.
         loss_scale: gives the factor of the loss.
         planned: in a process that only makes a plan, the settings that the plan is for.
         pins: module -> stage, as set by `set_partition`; read at the first step.
@@ -55,6 +59,7 @@ class Engine:
         holding: Holding,
         attach: Callable[[Backward | None], None],
         *,
+        between: Callable[[], AbstractContextManager[None]],
         loss_scale: Callable[[], float],
         planned: PipelineSettings | None,
         pins: dict[str, int],
@@ -68,6 +73,8 @@ class Engine:
         self._calls = 0
         self._grid = holding.grid
         self._root = holding.root
+        self._between = between
+        self._apart: set[tuple[Callable[..., Any], str]] = set()
         self._loss_scale = loss_scale
         self._average = average
         self._buffers = buffers
@@ -85,8 +92,16 @@ class Engine:
     def plan(self, plan: Plan) -> None:
         self._preparation.plan = plan
 
-    def run(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> list[Any]:
+    def run(
+        self,
+        function: Callable[..., Any],
+        microbatches: list[Microbatch],
+        rows: Callable[[Microbatch], int | None] | None = None,
+    ) -> Ran:
         """What `function` returned for each microbatch, on every rank of the pipeline. Collective.
+
+        Args:
+            rows: tells how many rows a microbatch has, by which its loss counts.
 
         Raises:
             PipelineError: the step cannot be planned or run as recorded, or another rank was lost.
@@ -94,7 +109,7 @@ class Engine:
         self._alarm.check()
         grid = self._grid
         rolled = dice.get_state()
-        mode = f"{getattr(function, '__qualname__', '')} {self._root.training} {torch.is_grad_enabled()}"
+        mode = f"{name_of(function)} {self._root.training} {torch.is_grad_enabled()}"
         batch = digest(microbatches) if len(grid.pipeline_ranks) > 1 else 0
         try:
             known = self._preparation.recall(function, microbatches)
@@ -112,7 +127,15 @@ class Engine:
             raise self._stopped(error) from error
         self._calls += 1
         try:
-            return self._step(function, microbatches, seed, known, rolled)
+            parts = parts_of(microbatches, rows)
+            if (function, mode) not in self._apart:
+                try:
+                    return Ran(self._step(function, microbatches, parts, seed, known, rolled), parts)
+                except _Refused as refused:
+                    if not isinstance(refused.error, SeveralPasses):
+                        raise
+                    self._apart.add((function, mode))
+            return Ran(self._call_by_call(function, microbatches, seed, rolled), parts)
         except _Refused as refused:
             raise refused.error from refused.error.__cause__
         except Exception as error:
@@ -120,6 +143,21 @@ class Engine:
             if explained is error:
                 raise
             raise explained from error
+
+    def _call_by_call(
+        self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int, rolled: dice.State
+    ) -> list[Any]:
+        """What `function` returns for each microbatch, each of its calls of the model by itself: the stages of one call are
+        over when the next one begins. Without gradients nothing else is lost than the time in which stages wait."""
+        results = []
+        try:
+            with self._between():
+                for number, (args, kwargs) in enumerate(microbatches):
+                    dice.start(seed, number)
+                    results.append(function(*args, **kwargs))
+        finally:
+            dice.set_state(rolled)
+        return results
 
     def _stopped(self, error: Exception) -> Exception:
         """Why the step failed; the other ranks are told."""
@@ -129,7 +167,13 @@ class Engine:
         return explained
 
     def _step(
-        self, function: Callable[..., Any], microbatches: list[Microbatch], seed: int, known: int, rolled: dice.State
+        self,
+        function: Callable[..., Any],
+        microbatches: list[Microbatch],
+        parts: list[float],
+        seed: int,
+        known: int,
+        rolled: dice.State,
     ) -> list[Any]:
         grid = self._grid
         try:
@@ -146,11 +190,12 @@ class Engine:
                 broadcast_buffers(self._root, grid)
             refuse_hooks(self._root, prepared.ways)
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
-        step = Step(function, microbatches, ways, prepared.training, scale, seed)
+        counted = parts if self._average else [1.0] * len(parts)
+        step = Step(function, microbatches, ways, prepared.training, scale, counted, seed)
         after = self._draw_states(prepared, step)
         check = self._verifier.begin(prepared, step) if verified else None
         started = time.perf_counter()
-        self._preparation.frame.begin()
+        self._preparation.frame.begin(function, prepared.counters, prepared.kept)
         try:
             self._run_schedule(prepared, step, after)
         finally:
@@ -163,9 +208,10 @@ class Engine:
         if results is not None and prepared.tallies:
             results.append(list(frame.end(prepared.last, prepared.tallies).items()))
         results = prepared.post.share(results, last, grid.pipeline_group, grid.device)
+        tallied: list[Any] = []
         if prepared.tallies:
-            *results, counted = results
-            frame.take(dict(counted))
+            *results, tallied = results
+        frame.over(prepared.counters, dict(tallied))
         if check is not None:
             check.compare(results)
         return results
@@ -188,6 +234,8 @@ class Engine:
             raise step.failure from step.failure.__cause__
         finally:
             frame.step = None
+            if step.watch is not None:
+                step.watch.close()
             if after is not None:
                 rng.set_state(after, self._grid.device)
             if sync is not None:

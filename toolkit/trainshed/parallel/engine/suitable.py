@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
+
+from trainshed.base.errors import did_you_mean, shorten
 
 from ..errors import PipelineError
 
@@ -34,6 +38,19 @@ def check_kind(root: nn.Module) -> None:
             raise PipelineError(
                 f"{name} is sharded over ranks already (FSDP2, tensor parallel)",
                 hint="wrap the model before it is sharded; `sharded_data_parallel_degree` shards it without stages",
+            )
+
+
+def check_names(root: nn.Module, names: Iterable[str], where: str) -> None:
+    """Raises:
+    PipelineError: a setting names a module that the model does not have.
+    """
+    known = [name for name, _ in root.named_modules(remove_duplicate=False)]
+    for name in names:
+        if name not in known:
+            raise PipelineError(
+                f"{where}: the model has no module {shorten(repr(name))}",
+                hint=did_you_mean(name, known) or "names are those of model.named_modules() before it is wrapped",
             )
 
 

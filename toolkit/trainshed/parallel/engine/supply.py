@@ -7,15 +7,16 @@ from typing import Any
 import torch
 
 from ..grid import Grid
-from ..tree import leaves, map_leaves
+from ..tree import map_leaves, tensors
 from .batch import Microbatch
 from .checking import compare
+from .meeting import SUPPLY
 from .outputs import Post
 
 
 def empties(microbatches: list[Microbatch]) -> int:
     """How many tensors without elements there are."""
-    return sum(1 for leaf in leaves(microbatches) if isinstance(leaf, torch.Tensor) and not leaf.numel())
+    return sum(1 for tensor in tensors(microbatches) if not tensor.numel())
 
 
 def supply(grid: Grid, microbatches: list[Microbatch]) -> list[Microbatch]:
@@ -24,8 +25,8 @@ def supply(grid: Grid, microbatches: list[Microbatch]) -> list[Microbatch]:
     Raises:
         PipelineError: the ranks do not give the same number of tensors.
     """
-    own = [leaf for leaf in leaves(microbatches) if isinstance(leaf, torch.Tensor)]
-    compare(grid, str(len(own)), "calls the step with another number of tensors")
+    own = tensors(microbatches)
+    compare(grid, SUPPLY, str(len(own)), "calls the step with another number of tensors")
     first = grid.pipeline_ranks[0]
     given = Post().share([own] if grid.rank == first else None, first, grid.pipeline_group, grid.device)[0]
     source = iter(given)

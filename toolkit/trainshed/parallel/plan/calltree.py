@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..record.naming import first_names
 from ..tree import tensors
 
 
@@ -32,7 +33,7 @@ class CallTree:
     """Times all module calls of a forward."""
 
     def __init__(self, root: nn.Module) -> None:
-        self._names = {id(module): name for name, module in reversed(list(root.named_modules()))}
+        self._names = first_names(root)
         self._root = root
         self._stack = [Call("")]
 
@@ -86,14 +87,19 @@ class CallTree:
                 call.seconds = float(sum(parameter.numel() for parameter in module.parameters()) + 1)
 
 
-def choose_units(tree: Call, root: nn.Module, largest: float, closed: dict[str, str]) -> set[str]:
-    """Names of the units: containers are opened from the top as long as they cost too much.
+def choose_units(
+    tree: Call, root: nn.Module, largest: float, closed: dict[str, str], pins: Mapping[str, int] | None = None
+) -> set[str]:
+    """Names of the units: containers are opened from the top as long as they cost too much, or parts of them shall be on
+    other stages.
 
     Args:
         tree: what `CallTree.run` gave.
         largest: a container that takes more than this share of the forward is opened (0 to 1).
         closed: containers that must not be opened, with the reason.
+        pins: module -> stage.
     """
+    apart = divided(pins or {})
     modules = dict(root.named_modules())
     total = sum(call.seconds for call in tree.inside) or 1.0
     cost: dict[str, float] = {}
@@ -114,7 +120,7 @@ def choose_units(tree: Call, root: nn.Module, largest: float, closed: dict[str, 
     def visit(name: str) -> None:
         children = inside.get(name, set()) - {name}
         openable = bool(children) and name not in closed and _plain(modules[name])
-        if name == "" or (openable and cost[name] > largest):
+        if name == "" or (openable and (cost[name] > largest or name in apart)):
             for child in sorted(children):
                 visit(child)
             return
@@ -123,6 +129,27 @@ def choose_units(tree: Call, root: nn.Module, largest: float, closed: dict[str, 
     visit("")
     # A unit inside another unit (a module that is called from two places) is part of the outer one there.
     return units
+
+
+def divided(pins: Mapping[str, int]) -> set[str]:
+    """Modules of which a part is put on another stage than the module itself, which may be on none."""
+    found: set[str] = set()
+    for name, stage in pins.items():
+        parts = name.split(".")
+        for length in range(1, len(parts)):
+            around = ".".join(parts[:length])
+            if covering_pin(around, pins) != stage:
+                found.add(around)
+    return found
+
+
+def covering_pin(name: str, pins: Mapping[str, int]) -> int | None:
+    """The stage that a module is put on, by its own pin or that of the nearest module around it; not by the model's own."""
+    while name:
+        if name in pins:
+            return pins[name]
+        name = name.rpartition(".")[0]
+    return None
 
 
 def _plain(module: nn.Module) -> bool:

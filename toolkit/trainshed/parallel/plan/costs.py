@@ -15,6 +15,7 @@ from ..record.trace import Trace
 class UnitCost:
     """One unit call with the glue after it; seconds per microbatch, bytes.
 
+    path: the name by which it was called, if it has several.
     call: 0 for the unit's first call, 1 for its second ...
     parameters: names of the parameters that it reads.
     """
@@ -25,6 +26,7 @@ class UnitCost:
     backward: float
     saved: int
     parameters: tuple[str, ...]
+    path: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,11 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int) -> Costs:
     for position, name in enumerate(trace.calls):
         number = calls[name] = calls.get(name, -1) + 1
         units.append(
-            UnitCost(name, number, forward[position], backward[position], saved[position], tuple(sorted(names[position])))
+            UnitCost(
+                *(name, number, forward[position], backward[position], saved[position]),
+                parameters=tuple(sorted(names[position])),
+                path=trace.paths[position],
+            )
         )
     sizes = {
         name: parameter.numel() * parameter.element_size() * (2 + optimizer_states if parameter.requires_grad else 1)

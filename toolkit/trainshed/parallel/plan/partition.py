@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..errors import PlanError
+from ..errors import PlanError, TooFewParts
+from .calltree import covering_pin
 from .costs import Costs, Link, StageCosts
 
 
@@ -27,6 +28,7 @@ class Request:
     memory_weight: 0 minimises the slowest stage's time, 1 the largest stage's memory.
     memory_limit: bytes a stage may take, or None.
     pins: module name -> stage for it and everything in it.
+    closed: modules that are kept whole, with the reason.
     """
 
     stages: int
@@ -35,12 +37,14 @@ class Request:
     memory_limit: int | None = None
     pins: Mapping[str, int] = field(default_factory=dict)
     link: Link = field(default_factory=Link)
+    closed: Mapping[str, str] = field(default_factory=dict)
 
 
 def partition(costs: Costs, request: Request) -> tuple[int, ...]:
     """Position at which each stage starts; the first is 0.
 
     Raises:
+        TooFewParts: there are more stages than parts; says what stands in the way.
         PlanError: nothing satisfies the request; says what stands in the way.
     """
     count, stages = len(costs.units), request.stages
@@ -48,10 +52,10 @@ def partition(costs: Costs, request: Request) -> tuple[int, ...]:
     possible = 1 + sum(1 for cut in range(1, count) if cut not in costs.no_cut)
     if possible < stages:
         reasons = sorted(set(costs.no_cut.values()))
-        raise PlanError(
+        raise TooFewParts(
             f"the model has {possible} part{'s' if possible != 1 else ''} that can be a stage, "
             f"but {stages} stages are requested" + (f": elsewhere {reasons[0]}" if reasons else ""),
-            hint="use fewer partitions or virtual stages, or move parts of the forward into separate modules",
+            hint=_way_over(reasons),
         )
     tables = StageCosts(costs, request.link)
     weighted = [_weighted(tables, request, stage, pinned) for stage in range(stages)]
@@ -61,23 +65,60 @@ def partition(costs: Costs, request: Request) -> tuple[int, ...]:
     return _least_traffic(weighted, best, costs, count)
 
 
+def _way_over(reasons: list[str]) -> str:
+    """What to do about too few parts."""
+    if any("changes a parameter" in reason for reason in reasons):
+        return (
+            "keep a copy that follows the model outside of it: move it between steps by model.state_dict(), and give what "
+            "it computes to the step function"
+        )
+    general = "use fewer partitions or virtual stages, or move parts of the forward into separate modules"
+    if any("decides by a tensor's values" in reason for reason in reasons):
+        return f"{general}; a random number that decides can come from Python's `random`, which every stage follows"
+    return general
+
+
 def pinned_stages(costs: Costs, request: Request) -> list[int | None]:
     """The stage that each position must be on, if any; the innermost pin wins.
 
     A pin of the model itself (default_partition) gives way to the others: what only it covers follows its neighbours where
     its own stage would be out of order, as a last norm does after blocks that are on later stages.
     """
-    names = {unit.unit for unit in costs.units}
+    names = {unit.unit for unit in costs.units} | {unit.path for unit in costs.units}
     for name in request.pins:
         if not any(unit == name or unit.startswith(name + ".") or name.startswith(unit + ".") or not name for unit in names):
             raise PlanError(f"the override for {name!r} names a module that the forward does not call")
     pinned: list[int | None] = []
     for unit in costs.units:
-        covering = [name for name in request.pins if name and (unit.unit == name or unit.unit.startswith(name + "."))]
-        pinned.append(request.pins[max(covering, key=len)] if covering else None)
+        # A module that several others share is where the one is that calls it, unless it has a stage of its own.
+        path = unit.unit if unit.unit in request.pins else unit.path or unit.unit
+        pinned.append(_whole(unit.unit, path, request, {one.unit for one in costs.units}))
         if pinned[-1] is not None and not 0 <= pinned[-1] < request.stages:
             raise PlanError(f"{unit.unit!r} is put on stage {pinned[-1]}, there are stages 0 to {request.stages - 1}")
     return pinned if "" not in request.pins else _following(pinned, request.pins[""], request.stages)
+
+
+def _whole(unit: str, path: str, request: Request, units: set[str]) -> int | None:
+    """The stage of a unit: it is not opened, so that all that is put on a stage in it must be on one. A part that is a unit
+    too, for others call it by itself, has its own."""
+    own = covering_pin(path, request.pins)
+    inside = {
+        name: stage
+        for name, stage in request.pins.items()
+        if name.startswith(unit + ".") and not any(f"{name}.".startswith(f"{other}.") for other in units - {unit})
+    }
+    if not inside:
+        return own
+    stages = {unit: own, **inside} if own is not None else inside
+    if len(set(stages.values())) == 1:
+        return next(iter(stages.values()))
+    (one, first), *others = stages.items()
+    other, second = next((name, stage) for name, stage in others if stage != first)
+    raise PlanError(
+        f"{one!r} is put on stage {first} and {other!r} on stage {second}, but {unit!r} is kept whole: "
+        f"{request.closed.get(unit, 'no part of it is called by itself')}",
+        hint=f"put {unit!r} itself on one stage" + (", or do not name it in `atomic`" if unit in request.closed else ""),
+    )
 
 
 def _following(pinned: list[int | None], default: int, stages: int) -> list[int | None]:

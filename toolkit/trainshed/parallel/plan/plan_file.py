@@ -2,7 +2,8 @@
 
 version      of this format
 model        fingerprint of the parameters' names and shapes: a plan fits one model
-pipeline     ranks, virtual stages, schedule, microbatches that the prediction is for
+pipeline     ranks, virtual stages, schedule, microbatches that the prediction is for; "asked": more virtual stages, for
+             which the model has too few parts
 units        in the order of execution: unit, call, stage, milliseconds, MiB. To move a unit, change its `stage`
 atomic       modules kept whole, with the reason
 overrides    module -> stage, as the script or the job asked
@@ -66,6 +67,12 @@ class Plan:
     def unit_names(self) -> frozenset[str]:
         """Modules that are not opened."""
         return frozenset(unit.unit for unit in self.units)
+
+    def serves(self, ranks: int, virtual: int) -> bool:
+        """Whether it is for a job that asks for `virtual` stages on each of its ranks, of which there may be fewer."""
+        made = self.pipeline if isinstance(self.pipeline, dict) else {}
+        fewer = made.get("asked") == virtual and self.stages == ranks * made.get("virtual", 0)
+        return self.stages == ranks * virtual or fewer
 
     def starts(self) -> tuple[int, ...]:
         """Position at which each stage starts."""

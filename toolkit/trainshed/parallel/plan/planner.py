@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from ..errors import PlanError
+from ..errors import PlanError, TooFewParts
+from ..record.naming import first_name
 from ..record.subject import Subject
 from ..record.trace import Trace
 from .calltree import Call, CallTree, choose_units
@@ -25,6 +27,7 @@ class Wish:
     """What the job asks of a plan.
 
     ranks, virtual: pipeline ranks and stages on each of them.
+    asked: what `virtual` was, where the model has not enough parts for that; else 0.
     schedule: "gpipe", "1f1b", "interleaved1f1b" or "interleavedzerobubble".
     memory_limit: bytes a stage may take, or None.
     optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
@@ -42,15 +45,21 @@ class Wish:
     pins: Mapping[str, int] = field(default_factory=dict)
     atomic: tuple[str, ...] = ()
     link: Link = field(default_factory=Link)
+    asked: int = 0
 
     @property
     def stages(self) -> int:
         """Number of stages in the pipeline."""
         return self.ranks * self.virtual
 
-    def request(self) -> Request:
-        """As the partitioner reads it."""
-        return Request(self.stages, self.in_flight(), self.memory_weight, self.memory_limit, dict(self.pins), self.link)
+    def request(self, closed: Mapping[str, str]) -> Request:
+        """As the partitioner reads it.
+
+        Args:
+            closed: modules that are not opened, with the reason.
+        """
+        memory = self.memory_weight, self.memory_limit
+        return Request(self.stages, self.in_flight(), *memory, dict(self.pins), self.link, closed)
 
     def in_flight(self) -> tuple[int, ...]:
         """Microbatches whose activations each stage keeps at once."""
@@ -73,6 +82,9 @@ class Wish:
 def make_plan(subject: Subject, wish: Wish) -> Plan:
     """Profiles the model on one microbatch and partitions it.
 
+    Where it has not enough parts for several stages on each rank, ranks get fewer; a note in the plan says so. Not where
+    modules were put on stages by number, for the numbers would mean something else.
+
     Raises:
         PlanError: the model has too few parts, or no partition satisfies the wish.
     """
@@ -85,26 +97,61 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
                     tree = calls.run(subject.function, *subject.inputs())
     finally:
         subject.attach(None)
-    closed = {name: "asked for" for name in wish.atomic}
+    closed = {first_name(subject.root, name): "asked for" for name in wish.atomic}
     if wish.stages == 1:
-        trace, closed = _record(subject, tree, 1.0, closed)
+        trace, closed = _record(subject, tree, 1.0, closed, {}, set())
+        assert trace is not None
         return describe(trace, subject, costs_of(trace, subject.root, wish.optimizer_states), (0,), wish, closed)
+    kept: list[_Measured] = []
+    try:
+        return _best(_measured(subject, tree, wish, closed, kept), subject, wish)
+    except TooFewParts as error:
+        for virtual in range(wish.virtual - 1, 0, -1) if not wish.pins else ():
+            fewer = replace(wish, virtual=virtual, asked=wish.virtual)
+            with suppress(PlanError):
+                plan = _best(kept, subject, fewer)
+                each = f"{virtual} stage{'s' if virtual > 1 else ''} instead of {wish.virtual}"
+                return replace(plan, notes=(f"each rank has {each}: {error.message}", *plan.notes))
+        raise
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A record with the costs of its units, and the modules that were kept whole."""
+
+    trace: Trace
+    costs: Costs
+    closed: dict[str, str]
+
+
+def _measured(
+    subject: Subject, tree: Call, wish: Wish, closed: dict[str, str], kept: list[_Measured]
+) -> Iterator[_Measured]:
+    """The model by finer and finer units, each as it is asked for; they are added to `kept`."""
+    largest, seen = 1 / (2 * wish.stages), set[tuple[str, ...]]()
+    for _attempt in range(6):
+        trace, closed = _record(subject, tree, largest, closed, wish.pins, seen)
+        largest /= 3
+        if trace is not None:
+            kept.append(_Measured(trace, costs_of(trace, subject.root, wish.optimizer_states), closed))
+            yield kept[-1]
+
+
+def _best(measured: Iterable[_Measured], subject: Subject, wish: Wish) -> Plan:
+    """The most even plan, up to the first that is even enough.
+
+    Raises:
+        PlanError: there is none.
+    """
     best: Plan | None = None
     problem: PlanError | None = None
-    largest, seen = 1 / (2 * wish.stages), set()
-    for _attempt in range(6):
-        trace, closed = _record(subject, tree, largest, closed)
-        largest /= 3
-        if trace.units in seen:
-            continue
-        seen.add(trace.units)
-        costs = costs_of(trace, subject.root, wish.optimizer_states)
+    for one in measured:
         try:
-            starts = partition(costs, wish.request())
+            starts = partition(one.costs, wish.request(one.closed))
         except PlanError as error:
             problem = error
             continue
-        plan = describe(trace, subject, costs, starts, wish, closed)
+        plan = describe(one.trace, subject, one.costs, starts, wish, one.closed)
         if best is None or plan.predicted["slowest_over_ideal"] < best.predicted["slowest_over_ideal"] - 0.02:
             best = plan
         if best.predicted["slowest_over_ideal"] < _UNEVEN:
@@ -119,11 +166,26 @@ class _Nothing:
         """Nothing runs backward while modules are timed."""
 
 
-def _record(subject: Subject, tree: Call, largest: float, closed: dict[str, str]) -> tuple[Trace, dict[str, str]]:
-    """A measured trace; containers whose glue decides by values are closed on the way."""
+def _record(
+    subject: Subject,
+    tree: Call,
+    largest: float,
+    closed: dict[str, str],
+    pins: Mapping[str, int],
+    seen: set[tuple[str, ...]],
+) -> tuple[Trace | None, dict[str, str]]:
+    """A measured trace; None where its units were measured before. Containers whose glue decides by values are closed on the
+    way.
+
+    Args:
+        seen: what was measured before; what this call measures is added.
+    """
     closed = dict(closed)
     while True:
-        units = choose_units(tree, subject.root, largest, closed)
+        units = tuple(sorted(choose_units(tree, subject.root, largest, closed, pins)))
+        if units in seen:
+            return None, closed
+        seen.add(units)
         trace = profile(subject, units)
         fresh = {name: reason for name, reason in trace.atomic.items() if name not in closed}
         if not fresh:
@@ -168,6 +230,7 @@ def describe(
             "virtual": wish.virtual,
             "schedule": wish.schedule,
             "microbatches": wish.microbatches,
+            **({"asked": wish.asked} if wish.asked else {}),
         },
         units=units,
         atomic=dict(sorted(closed.items())),

@@ -72,7 +72,7 @@ class Profiler(Recorder):
     def __init__(
         self, root: torch.nn.Module, units: Iterable[str], device: torch.device, structure: Trace, *, brief: bool
     ) -> None:
-        super().__init__(root, units, device, frozenset(structure.buffers))
+        super().__init__(root, units, device, structure)
         self._structure, self._brief = structure, brief
         self._anchor = torch.ones(1, device=device, requires_grad=True)
 

@@ -89,10 +89,24 @@ def step_seconds(
         forward, backward, weight: seconds of each stage for one microbatch.
         talk: seconds to send over the boundary after each stage.
     """
+    pieces = placed(orders, forward, backward, talk, weight)
+    busy = [sum(end - start for _, start, end in done) for done in pieces]
+    return max(done[-1][2] if done else 0.0 for done in pieces), busy
+
+
+def placed(
+    orders: list[list[Work]],
+    forward: Sequence[float],
+    backward: Sequence[float],
+    talk: Sequence[float],
+    weight: Sequence[float] = (),
+) -> list[list[tuple[Work, float, float]]]:
+    """When each rank's work starts and ends, in seconds from the start of the step; arguments as for `step_seconds`."""
     ranks, last = len(orders), len(forward) - 1
     costs = {"forward": forward, "backward": backward, "weight": weight}
     ended: dict[Work, float] = {}
-    clock, busy, at = [0.0] * ranks, [0.0] * ranks, [0] * ranks
+    done: list[list[tuple[Work, float, float]]] = [[] for _ in orders]
+    clock, at = [0.0] * ranks, [0] * ranks
     while any(at[rank] < len(orders[rank]) for rank in range(ranks)):
         moved = False
         for rank in range(ranks):
@@ -102,14 +116,14 @@ def step_seconds(
                 if ready is None:
                     break
                 seconds = costs[work.kind][work.stage]
-                clock[rank] = max(clock[rank], ready) + seconds
-                busy[rank] += seconds
-                ended[work] = clock[rank]
+                start = max(clock[rank], ready)
+                clock[rank] = ended[work] = start + seconds
+                done[rank].append((work, start, clock[rank]))
                 at[rank] += 1
                 moved = True
         if not moved:
             raise ValueError("the order of work waits for itself")
-    return max(clock), busy
+    return done
 
 
 def _ready(work: Work, ended: dict[Work, float], last: int, talk: Sequence[float]) -> float | None:

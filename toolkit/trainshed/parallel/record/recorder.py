@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,34 +15,51 @@ from torch.nn.utils.rnn import PackedSequence
 from ..errors import PipelineError
 from ..replay import dice, rng
 from ..tree import contents, holders, leaves, map_leaves, tensors
+from . import notes
 from .graph import nodes_of, parameters_reached
+from .held import held_tensors
 from .intercept import Interception, call_natively
+from .naming import first_names, outside
 from .operations import reads_values
 from .sideways import Place, Sideways
-from .surroundings import attributes, changed
 from .trace import Event, Meta, Slot, Trace, Value
 
 _CONSTANTS = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size, nn.Module, type)
 
 
 class Recorder:
-    """Handler of an interception that records; see `record`."""
+    """Handler of an interception that records; see `record`.
 
-    def __init__(
-        self, root: nn.Module, units: Iterable[str], device: torch.device, changing: frozenset[str] = frozenset()
-    ) -> None:
-        self._root, self._changing = root, changing
+    Args:
+        known: an earlier record of the same forward: what it changes is then looked at more closely.
+
+    sketch: sums of the losses, or of the results where there are none, each with that of the absolute values.
+    """
+
+    def __init__(self, root: nn.Module, units: Iterable[str], device: torch.device, known: Trace | None = None) -> None:
+        self._root = root
+        self._changing = frozenset(known.buffers) if known is not None else frozenset()
+        self._watched = known.common if known is not None else frozenset()
+        self._common: dict[notes.Key, notes.Place] = {}
+        self._counted: notes.Notes = {}  # as the last unit has left it
+        self._between: set[notes.Key] = set()
+        self.sketch: list[tuple[float, float]] = []
         self._touched: dict[str, list[int]] = {}
         self._rolled = dice.get_state()
         self.trace = Trace(units=tuple(sorted(units)))
         self.device = device
         self.interception = Interception(self)
-        self._modules = {id(module): name for name, module in reversed(list(root.named_modules()))}
+        self._modules = first_names(root)
         self._parameters = {id(value): name for name, value in reversed(list(root.named_parameters()))}
         self._buffers = {id(value): name for name, value in root.named_buffers()}
         self._units = frozenset(self.trace.units)
         self._sideways = Sideways(root)
         self._containers: list[str] = []
+        self._paths: list[tuple[nn.Module, str]] = []  # the same modules, each with the name by which it was called
+        self._held = list(held_tensors(root))
+        self._held_ids = {id(tensor) for *_, tensor in self._held}
+        self._changed_by: dict[int, list[int]] = {}  # id of such a tensor -> events that change it in place
+        self._inside = frozenset(self._modules.values()) - outside(root, self._units)
         self._opaque: list[set[str]] = []
         self._token = object()
         self._storages: dict[int, dict[int, weakref.ref[torch.Tensor]]] = {}
@@ -80,13 +98,16 @@ class Recorder:
                 return self._event(name, module, module, args, kwargs)
         if name is None:
             return call_natively(module, args, kwargs)
+        self.trace.entries += module is self._root and not self._containers
         if name and _hooks_gradients(module):
             self.trace.atomic.setdefault(name, "it has a hook of its backward, which must see its input and its output")
         self._containers.append(name)
+        self._paths.append((module, self._path(module, name)))
         try:
             return call_natively(module, args, kwargs)
         finally:
             self._containers.pop()
+            self._paths.pop()
 
     def operation(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records an operation between units."""
@@ -102,10 +123,12 @@ class Recorder:
         given = leaves((args, kwargs), objects=True)
         swapped = self._swapped(unit) if unit is not None else {}
         given += swapped.values()
+        places = self._sideways.look(name) if unit is not None else {}
+        taken = self._taken(name, places)
+        given += [tensor for _, value in taken for tensor in tensors(value)]
         held = [(holder, contents(holder)) for holder in holders((args, kwargs))] if unit is not None else []
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         self._find_strangers(name, inputs)
-        places = self._sideways.look(name) if unit is not None else {}
         history = nodes_of(inputs)
         versions = [_version(tensor) for tensor in inputs]
         buffers = self._buffers_of(unit) if unit is not None else []
@@ -117,8 +140,10 @@ class Recorder:
             if replicated_inputs:
                 self.trace.asks = True
             else:
-                self._value_read(name)
+                self._decides(f"{name} decides by a tensor's values")
         event = Event(name, unit is not None, 0, False, numbers, swapped=tuple(swapped))
+        event.taken = tuple(place for place, _ in taken)
+        counted = self._count_between() if unit is not None and self._common else {}
         names = self._names_of(unit) if unit is not None else set()
         names |= {self._parameters[id(tensor)] for tensor in inputs if id(tensor) in self._parameters}
         self._opaque.append(set())
@@ -126,6 +151,8 @@ class Recorder:
             result = self._run(event, function, args, kwargs)
         finally:
             names |= self._opaque.pop()
+        if counted:
+            event.counts = self._count_inside(counted)
         refilled = _refilled(held)
         made = tensors((result, [now for _, _, now in refilled]), objects=True)
         mutated = [index for index, tensor in enumerate(inputs) if _version(tensor) != versions[index]]
@@ -146,13 +173,17 @@ class Recorder:
         event.replicated = replicated_inputs and not stays
         for buffer in read | changes:
             self._touched.setdefault(buffer, []).append(len(self.trace.events))
-        event.position = self._place(event)
+        event.position = self._place(event, unit)
         event.parameters = tuple(sorted(names))
         if unit is None and changes_state:
-            self._value_read(f"{name} on a buffer")
+            kind = "parameter" if any(id(inputs[index]) in self._parameters for index in mutated) else "buffer"
+            self._decides(f"{name} changes a {kind} between modules")
         self.trace.mutates_inputs |= any(id(inputs[index]) in self._inputs for index in mutated)
         index = len(self.trace.events)
         self.trace.events.append(event)
+        for at in mutated:
+            if id(inputs[at]) in self._held_ids:
+                self._changed_by.setdefault(id(inputs[at]), []).append(index)
         event.mutated = tuple((at, self._mutate(inputs[at], event, index)) for at in mutated)
         self._describe(event, result, refilled, given, inputs, held)
         if unit is not None and not event.replicated:
@@ -165,6 +196,21 @@ class Recorder:
         )
         self._note_region(event)
         return result
+
+    def _count_between(self) -> notes.Notes:
+        """Before a unit: what several modules can reach, as it is; notes what other code has changed since the last unit."""
+        now = {key: place.note() for key, place in self._common.items()}
+        self._between |= {key for key, value in now.items() if value != self._counted.get(key)}
+        return now
+
+    def _count_inside(self, before: notes.Notes) -> tuple[tuple[notes.Key, int], ...]:
+        """After a unit: what it has added."""
+        self._counted = {key: place.note() for key, place in self._common.items()}
+        return tuple(
+            (key, value - before[key])
+            for key, value in self._counted.items()
+            if type(value) is int and type(before[key]) is int and value != before[key]
+        )
 
     def _describe(
         self,
@@ -203,7 +249,10 @@ class Recorder:
         event.refilled, event.holders = tuple(after), event.holders or bool(after)
 
     def _run(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return function(*args, **kwargs)
+        if not event.is_unit:
+            return function(*args, **kwargs)
+        with _kept():
+            return function(*args, **kwargs)
 
     def _find_left(self, event: Event, before: dict[Place, Any]) -> None:
         """What the unit has left sideways becomes part of its event."""
@@ -231,9 +280,18 @@ class Recorder:
             for cut in range(makers[-1].position + 1, now + 2):
                 self.trace.no_cut.setdefault(cut, reason)
 
-    def _place(self, event: Event) -> int:
-        if event.is_unit and not event.replicated:
+    def _path(self, module: nn.Module, name: str) -> str:
+        """The name by which a module is called: the one in the module around, where it has several."""
+        if not self._paths:
+            return name
+        around, path = self._paths[-1]
+        key = next((key for key, child in around._modules.items() if child is module), None)
+        return name if key is None else f"{path}.{key}".lstrip(".")
+
+    def _place(self, event: Event, unit: nn.Module | None) -> int:
+        if unit is not None and not event.replicated:
             self.trace.calls.append(event.name)
+            self.trace.paths.append(self._path(unit, event.name))
         return max(0, len(self.trace.calls) - 1)
 
     def _buffers_of(self, unit: nn.Module) -> list[tuple[str, dict[str, Any], str, torch.Tensor, int]]:
@@ -254,6 +312,17 @@ class Recorder:
             for key, tensor in getattr(module, kind).items()
             if tensor is not None and self._tag(tensor) is not None
         }
+
+    def _taken(self, unit: str, places: dict[Place, Any]) -> list[tuple[Place, Any]]:
+        """Values of this forward that lie in the unit before its call, from an earlier call or from code between units."""
+        found = []
+        for (anchor, keys), (holder, value) in places.items():
+            if anchor[0] != "attributes" or not f"{anchor[1]}.".startswith(f"{unit}."):
+                continue
+            if any(self._tag(tensor) is not None for tensor in tensors(value)):
+                last = keys[-1] - len(holder) if isinstance(holder, list) else keys[-1]
+                found.append(((anchor, (*keys[:-1], last)), value))
+        return found
 
     def _names_of(self, module: nn.Module) -> set[str]:
         return {self._parameters[id(value)] for value in module.parameters() if id(value) in self._parameters}
@@ -309,12 +378,12 @@ class Recorder:
             self._input_views.append(event.position)
         return self._new_value(tensor, event)
 
-    def _value_read(self, what: str) -> None:
+    def _decides(self, how: str) -> None:
         """Values decide what happens next: the module around becomes one unit, or no stage may start later on."""
         if self._containers and self._containers[-1]:
-            self._refuse(f"{what} decides by a tensor's values")
+            self._refuse(how)
         else:
-            self._free_marks.append((len(self.trace.events), max(0, len(self.trace.calls) - 1), what))
+            self._free_marks.append((len(self.trace.events), max(0, len(self.trace.calls) - 1), how))
 
     def _refuse(self, reason: str) -> None:
         name = self._containers[-1]
@@ -344,20 +413,42 @@ class Recorder:
         """Runs the step function on one microbatch."""
         given = tensors((args, kwargs))
         self._inputs, self._input_storages = {id(tensor) for tensor in given}, {_storage(tensor) for tensor in given}
-        noted, rolled = attributes(self._root), dice.get_state()
+        noted, rolled = notes.notes(self._root, function), dice.get_state()
         self._rolled = rolled
+        self._common = {key: place for key, place in notes.places(self._root, function) if key in self._watched}
+        self._counted = {key: place.note() for key, place in self._common.items()}
         # The graph is walked, never run: what it would save for a backward need not be kept.
         with torch.autograd.graph.saved_tensors_hooks(_forget, _forgotten), self.interception.active():
             result = function(*args, **kwargs)
             self.trace.draws = not dice.same(rolled, dice.get_state())
-            self.trace.counters = changed(noted, attributes(self._root))
-            self.trace.tallies = frozenset(key for key in self.trace.counters if not self._inside_unit(key[0]))
+            self.trace.counters = notes.changed(noted, notes.notes(self._root, function))
+            self._count_between()
+            inside = self._common.keys() - self._between
+            self.trace.tallies = frozenset(
+                key for key in self.trace.counters if key[0] not in self._inside and key not in inside
+            )
             self._note_buffers()
-            return self._finish(result)
+            self._note_held()
+            trace = self._finish(result)
+        self.sketch = _sketch(self._backward or tensors(result, objects=True))
+        return trace
 
-    def _inside_unit(self, module: str) -> bool:
-        parts = module.split(".")
-        return any(".".join(parts[:length]) in self._units for length in range(1, len(parts) + 1))
+    def _note_held(self) -> None:
+        """Which tensors in attributes every stage changes, in place or by another one."""
+        events = self.trace.events
+        makers = {slot.value: index for index, event in enumerate(events) for slot in event.slots if slot.kind == "value"}
+        kept = set()
+        for place, holder, key, was in self._held:
+            there = key < len(holder) if isinstance(holder, list) else key in holder
+            now = holder[key] if there else None
+            tag = self._tag(now) if isinstance(now, torch.Tensor) and now is not was else None
+            by = self._changed_by.get(id(was), [])
+            if tag is not None and tag[1] in makers:
+                by = [makers[tag[1]]]
+            if by and all(events[index].replicated for index in by):
+                kept.add(place)
+                self.trace.kept_to = max(self.trace.kept_to, *by)
+        self.trace.kept = frozenset(kept)
 
     def _note_buffers(self) -> None:
         """Which buffers were changed, and where; those too that were assigned anew between the units."""
@@ -366,7 +457,9 @@ class Recorder:
                 self.trace.buffers[name] = event.position
                 self._touched[name].append(index)
         known = {name: tensor for name, tensor in self._root.named_buffers(remove_duplicate=False)}
-        for key, name in self._buffers.items():
+        of_before = set(self._buffers.values())
+        fresh = [(0, name) for name in known if name not in of_before]
+        for key, name in [*self._buffers.items(), *fresh]:
             now = known.get(name)
             tag = self._tag(now) if now is not None and id(now) != key else None
             if tag is not None and name not in self.trace.buffers and not self.trace.values[tag[1]].replicated:
@@ -433,9 +526,9 @@ class Recorder:
         for positions in self._regions.values():
             for cut in range(min(positions) + 1, max(positions) + 1):
                 trace.no_cut.setdefault(cut, "it would split an activation checkpoint")
-        for _, position, what in self._free_marks:
+        for _, position, how in self._free_marks:
             for cut in range(position + 1, end + 1):
-                trace.no_cut.setdefault(cut, f"{what} decides by a tensor's values before it")
+                trace.no_cut.setdefault(cut, f"{how} before it")
 
     def _read(self, number: int, uses: dict[int, int], end: int) -> int:
         """Last position at which a value is read; -1 for none."""
@@ -460,6 +553,16 @@ def _refilled(held: list[tuple[Any, dict[Any, Any]]]) -> list[tuple[int, dict[An
     return found
 
 
+def _sketch(made: list[torch.Tensor]) -> list[tuple[float, float]]:
+    """Sum, and sum of the absolute values, of each tensor."""
+    plain = (tensor.detach() for tensor in made if tensor.is_floating_point() and tensor.layout == torch.strided)
+    return [
+        (float(tensor.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(tensor, 1, dtype=torch.float64)))
+        for tensor in plain
+        if not tensor.is_meta
+    ]
+
+
 def _hooks_gradients(module: nn.Module) -> bool:
     everywhere = nn.modules.module
     return bool(
@@ -477,6 +580,26 @@ def _packed(result: Any) -> list[torch.Tensor]:
     return [tensor for item in result for tensor in _packed(item)] if isinstance(result, (tuple, list)) else []
 
 
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Within the block a backward is possible: a unit may compute gradients of its own, for a penalty. Not afterwards."""
+    boxes: list[list[torch.Tensor]] = []
+
+    def keep(tensor: torch.Tensor) -> list[torch.Tensor]:
+        boxes.append([tensor])
+        return boxes[-1]
+
+    def give(box: list[torch.Tensor]) -> torch.Tensor:
+        return box[0] if box else _forgotten(None)
+
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, give):
+            yield
+    finally:
+        for box in boxes:
+            box.clear()
+
+
 def _forget(_tensor: torch.Tensor) -> None:
     return None
 
@@ -484,8 +607,8 @@ def _forget(_tensor: torch.Tensor) -> None:
 def _forgotten(_nothing: None) -> torch.Tensor:
     raise PipelineError(
         "gradients are computed inside the forward (backward, or torch.autograd.grad for a gradient penalty)",
-        hint="for a loss call model.backward(loss); a model that needs its own gradients cannot be cut: train it without a "
-        "pipeline, with DistributedDataParallel",
+        hint="for a loss call model.backward(loss); put a penalty of gradients and the modules that it goes through into "
+        "one module, whose forward computes both, and name that in `atomic`",
     )
 
 

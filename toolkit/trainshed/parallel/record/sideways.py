@@ -1,29 +1,30 @@
-"""Values that leave a module sideways: kept in an attribute, or caught by a hook, for whoever reads them later.
+"""Values that leave a module sideways: kept somewhere, or caught by a hook, for whoever reads them later.
 
 A stage does not run the modules of other stages, so nothing is left there by them. Before and after the call of a unit we
-therefore look where tensors may have been put: attributes of the modules inside, what their hooks can reach (closures,
-objects), and transformers' recorder of outputs. What is new there is a result of the call like any other: its stage sends
-it, and stages that do not run the unit put what they have received in the same place.
+therefore look where tensors may have been put: attributes of the modules inside and around, what their forwards and hooks
+have at hand (variables around them and of their module, objects), and transformers' recorder of outputs. What is new there
+is a result of the call like any other: its stage sends it, and stages that do not run the unit put what they have received
+in the same place.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from torch import nn
 
 from ..tree import tensors
+from .at_hand import OF_EVERY_MODULE, Variables, functions_of, is_own, of_a_library
 
 # (what it hangs on, keys from there); the last key of a list counts from its end before the call.
 Place = tuple[tuple[Any, ...], tuple[Any, ...]]
-Holder = dict[Any, Any] | list[Any]
+Holder = MutableMapping[Any, Any] | list[Any]
 
-_OWN = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_hf_initialized"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_DEPTH = 3
+_DEPTH = 5
 
 
 class Sideways:
@@ -31,6 +32,7 @@ class Sideways:
 
     def __init__(self, root: nn.Module) -> None:
         self._modules = dict(root.named_modules())
+        self._functions: dict[tuple[int, type], tuple[Any, list[Any]]] = {}
 
     def look(self, unit: str) -> dict[Place, tuple[Holder, Any]]:
         """Every place with tensors, and every list, that a call of the unit may change: its holder, and what is there."""
@@ -67,7 +69,7 @@ class Sideways:
         for anchor, keys in places:
             holder: Any = self._anchor(anchor)
             for key in keys[:-1]:
-                holder = holder[key]
+                holder = _inside(holder[key])
             key = keys[-1]
             found.append((holder, len(holder) + key if isinstance(holder, list) else key))
         return found
@@ -81,30 +83,42 @@ class Sideways:
             holder[key] = value
 
     def _walk(
-        self, anchor: tuple[Any, ...], keys: tuple[Any, ...], holder: Holder, found: dict[Any, Any], seen: set[int]
+        self, anchor: tuple[Any, ...], keys: tuple[Any, ...], holder: Any, found: dict[Any, Any], seen: set[int]
     ) -> None:
         if id(holder) in seen or len(keys) >= _DEPTH:
             return
         seen.add(id(holder))
         entries: Any = enumerate(holder)
-        if isinstance(holder, dict):
-            entries = holder.items()
-        else:
+        of_a_module = False
+        if isinstance(holder, MutableMapping):
+            entries, of_a_module = holder.items(), "_modules" in holder
+        elif isinstance(holder, list):
             found[anchor, (*keys, "length")] = (holder, _Length(len(holder)))
         for key, value in list(entries):
-            if not isinstance(key, (str, int)) or (anchor[0] == "attributes" and not keys and key in _OWN):
+            if not isinstance(key, (str, int)) or (of_a_module and key in OF_EVERY_MODULE):
                 continue
-            if isinstance(value, (dict, list)):
-                self._walk(anchor, (*keys, key), value, found, seen)
-            elif not isinstance(value, nn.Module) and tensors(value):
+            inner = _inside(value)
+            if inner is not None and not isinstance(value, tuple):
+                self._walk(anchor, (*keys, key), inner, found, seen)
+            elif tensors(value) and not isinstance(holder, tuple):
                 found[anchor, (*keys, key)] = (holder, value)
+            elif inner is not None:
+                self._walk(anchor, (*keys, key), inner, found, seen)
 
     def _anchors(self, unit: str) -> Iterator[tuple[tuple[Any, ...], Holder]]:
+        seen: set[int] = set()
+        parts = unit.split(".")
+        around = {".".join(parts[:length]) for length in range(len(parts))}
+        for name in sorted(around & self._modules.keys()):
+            yield ("attributes", name), self._modules[name].__dict__
         for name, module in self._modules[unit].named_modules(prefix=unit):
             yield ("attributes", name), module.__dict__
             for kind in (*_HOOKS, "forward"):
                 for number, hook in enumerate(_hooks(module, kind)):
-                    for at, holder in enumerate(_reached(hook)):
+                    if kind == "forward" and (id(hook) in seen or of_a_library(hook)):
+                        continue
+                    seen.add(id(hook))
+                    for at, holder in enumerate(self._reached(hook, type(module))):
                         yield ("hook", name, kind, number, at), holder
         collector = _collector()
         if collector is not None:
@@ -120,7 +134,27 @@ class Sideways:
         if anchor[0] == "attributes":
             return module.__dict__
         _, _, kind, number, at = anchor
-        return _reached(_hooks(module, kind)[number])[at]
+        return self._reached(_hooks(module, kind)[number], type(module))[at]
+
+    def _reached(self, function: Any, owner: type) -> list[Holder]:
+        """What a function has at hand and may put tensors into, in a fixed order."""
+        key = id(function), owner
+        if key not in self._functions:
+            self._functions[key] = function, functions_of(function, owner)
+        found: list[Holder] = []
+        if isinstance(function, functools.partial):
+            given = [*function.args, *function.keywords.values()]
+            found += [inner for value in given if (inner := _inside(value)) is not None]
+            function = function.func
+        bound = getattr(function, "__self__", None)
+        if bound is None and not hasattr(function, "__code__"):
+            bound = function  # an object that can be called
+        if (inner := _inside(bound)) is not None:
+            found.append(inner)
+        for one in self._functions[key][1]:
+            found.append(Variables(one))
+            found += [inner for value in one.__defaults__ or () if (inner := _inside(value)) is not None]
+        return found
 
 
 class _Length:
@@ -130,37 +164,15 @@ class _Length:
 
 def _hooks(module: nn.Module, kind: str) -> list[Any]:
     if kind == "forward":
-        return [vars(module)["forward"]] if "forward" in vars(module) else []
+        return [vars(module).get("forward") or getattr(type(module), "forward", None)]
     return list(getattr(module, kind).values())
 
 
-def _reached(function: Any) -> list[Holder]:
-    """Dictionaries and lists that a function has at hand, in a fixed order."""
-    if isinstance(function, functools.partial):
-        given = [*function.args, *function.keywords.values()]
-        return [*(one for value in given for one in _opened(value)), *_reached(function.func)]
-    found = []
-    native = getattr(function, "__func__", function)
-    found += _opened(getattr(function, "__self__", None))
-    if native is function and not hasattr(function, "__code__"):
-        found += _opened(function)  # an object that can be called
-    for cell in getattr(native, "__closure__", None) or ():
-        try:
-            found += _opened(cell.cell_contents)
-        except ValueError:  # not filled yet
-            continue
-    for value in getattr(native, "__defaults__", None) or ():
-        found += _opened(value)
-    return found
-
-
-def _opened(value: Any) -> list[Holder]:
-    if isinstance(value, (dict, list)):
-        return [value]
-    if isinstance(value, (type, nn.Module)) or hasattr(value, "__code__") or type(value).__module__ in ("builtins", "torch"):
-        return []
-    attributes = getattr(value, "__dict__", None)
-    return [attributes] if isinstance(attributes, dict) else []
+def _inside(value: Any) -> Any:
+    """What holds the parts of a container or an object; None of anything else."""
+    if isinstance(value, (dict, list, tuple)):
+        return value
+    return value.__dict__ if isinstance(value, nn.Module) or is_own(value) else None
 
 
 def _collector() -> dict[str, Any] | None:

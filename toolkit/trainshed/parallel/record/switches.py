@@ -13,7 +13,7 @@ import enum
 import functools
 import types
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,12 @@ import torch
 from torch import nn
 
 from ..tree import leaves
+from .at_hand import OF_EVERY_MODULE, behind, closure_of, is_own
+from .naming import outside
 
 Key = tuple[str, str]  # the module (or what else), and what of it
 Values = dict[Key, Hashable]
 
-_OWN = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_hf_initialized"}
 _NUMBERS = (int, float, complex)
 _PLAIN = (*_NUMBERS, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
@@ -106,16 +107,14 @@ class Switches:
 
     def _see(self) -> None:
         self._held = []
-        within = "\0"
+        of_every_stage = outside(self._root, self.units)
         for name, module in self._root.named_modules():
-            outside = name not in self.units and not name.startswith(within)
-            if name in self.units and not name.startswith(within):
-                within = f"{name}."
             own = module.__dict__
             children = _part(own, "_modules")
-            keys = tuple(key for key in own if key not in _OWN)
-            forward = type(module).forward if outside else None
-            self._held.append(_Held(name, own, len(own), children, keys, outside, forward))
+            keys = tuple(key for key in own if key not in OF_EVERY_MODULE)
+            read = name in of_every_stage
+            forward = type(module).forward if read else None
+            self._held.append(_Held(name, own, len(own), children, keys, read, forward))
         self._made_of = hash(tuple((one.name, id(one.own)) for one in self._held))
 
 
@@ -152,27 +151,22 @@ def _note(where: str, name: str, value: Any, found: Values, seen: set[int], *, w
 
 def _variables(function: Any, found: Values, seen: set[int]) -> None:
     """Values of the variables that a function reads, of its module and of the functions around it."""
-    function = getattr(function, "__func__", function)
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    if not isinstance(function, types.FunctionType) or id(function.__code__) in seen:
-        return
-    seen.add(id(function.__code__))
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        for value in _content(cell):
+    functions, objects = behind(function)
+    for one in functions:
+        if id(one.__code__) in seen:
+            continue
+        seen.add(id(one.__code__))
+        code = one.__code__
+        for name, _, value in closure_of(one):
             _note("", name, value, found, seen, whole=True)
-    held = function.__globals__
-    for name in code.co_names:
-        if name in held:
-            _note("", name, held[name], found, seen, whole=True)
-
-
-def _content(cell: Any) -> Iterator[Any]:
-    try:
-        yield cell.cell_contents
-    except ValueError:  # not filled yet
-        return
+        held = one.__globals__
+        for name in code.co_names:
+            if name in held:
+                _note("", name, held[name], found, seen, whole=True)
+        for bound in filter(is_own, objects):
+            for name in code.co_names:
+                if name in bound.__dict__:
+                    _note("", f"{type(bound).__qualname__}.{name}", bound.__dict__[name], found, seen, whole=True)
 
 
 def _frozen(value: Any, depth: int) -> Hashable:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..tree import Stand, leaves
+from . import held
 from .sideways import Place
 
 
@@ -92,6 +93,8 @@ class Event:
     refilled: (index among the lists, mappings and objects in its arguments, what it holds afterwards: slots by key).
     holders: whether it changes one of those, or returns it.
     swapped: (module inside, dictionary of it, key) of the computed tensors that the unit has in place of its own.
+    counts: (what several modules can reach, how much the unit adds to it).
+    taken: places in the unit where it finds values of this forward.
     """
 
     name: str
@@ -109,6 +112,8 @@ class Event:
     refilled: tuple[tuple[int, dict[Any, Any]], ...] = ()
     holders: bool = False
     swapped: tuple[tuple[str, str, str], ...] = ()
+    counts: tuple[tuple[tuple[str, str], int], ...] = ()
+    taken: tuple[Place, ...] = ()
     seconds_forward: float = 0.0
     seconds_backward: float = 0.0
     saved_bytes: int = 0
@@ -128,6 +133,17 @@ class Value:
     meta: Meta
 
 
+@dataclass(frozen=True)
+class Decided:
+    """The parts of a `Trace` that may be others where values are others."""
+
+    has_backward: bool
+    reads: bool
+    reached: frozenset[str]
+    last_use: dict[int, int]
+    no_cut: dict[int, str]
+
+
 @dataclass
 class Trace:
     """A recorded forward.
@@ -144,16 +160,22 @@ class Trace:
     asks: whether values that every stage has decide what comes next: another microbatch may go another way, of which it
         needs a record of its own.
     draws: whether the forward takes numbers from Python's or numpy's generators.
-    counters: (module, attribute) of numbers and texts that the forward changes.
+    counters: (module, attribute) of what the forward notes.
     tallies: those of them that code between the units changes; a stage goes on to the end of the forward for their sake.
+    kept: tensors in attributes that code between units changes on every stage; kept_to: index of the last event that does.
+    remembers: whether it changes tensors in attributes or buffers, which the next forward finds.
+    steady: whether the forward gave the same when it ran again.
+    paths: for each of `calls` the name by which the module was called, which may have several.
     buffers: each buffer that the forward changes -> position of the last change.
     anew: those of them that the forward assigns between the units.
+    entries: how often the step function calls the whole model.
     """
 
     units: tuple[str, ...]
     events: list[Event] = field(default_factory=list)
     values: dict[int, Value] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     atomic: dict[str, str] = field(default_factory=dict)
     no_cut: dict[int, str] = field(default_factory=dict)
     last_use: dict[int, int] = field(default_factory=dict)
@@ -171,8 +193,13 @@ class Trace:
     draws: bool = False
     counters: frozenset[tuple[str, str]] = frozenset()
     tallies: frozenset[tuple[str, str]] = frozenset()
+    kept: frozenset[held.Place] = frozenset()
+    kept_to: int = -1
+    remembers: bool = False
+    steady: bool = True
     buffers: dict[str, int] = field(default_factory=dict)
     anew: tuple[str, ...] = ()
+    entries: int = 0
 
     @property
     def positions(self) -> int:
@@ -183,6 +210,16 @@ class Trace:
     def random(self) -> bool:
         """Whether the forward draws random numbers; to be asked when it is recorded."""
         return any(event.random for event in self.events)
+
+    @property
+    def common(self) -> frozenset[tuple[str, str]]:
+        """Counters that belong to no module alone."""
+        return frozenset(key for key in self.counters if not key[0])
+
+    @cached_property
+    def counts(self) -> bool:
+        """Whether units add to what several modules can reach; to be asked when it is recorded."""
+        return any(event.counts for event in self.events)
 
     @cached_property
     def drawing(self) -> tuple[int, ...]:
@@ -207,6 +244,15 @@ class Trace:
         ]
         facts = (self.no_cut, self.free_from, self.decided_from, self.reached, self.asks, self.draws)
         return (self.units, events, self.calls, facts, self.counters, self.buffers, self.mutates_inputs)
+
+    def decided(self) -> Decided:
+        """What values have decided in this record."""
+        return Decided(self.has_backward, self.reads, self.reached, self.last_use, self.no_cut)
+
+    def decide(self, decided: Decided) -> None:
+        """Takes over what values have decided in a record of the same forward on another rank."""
+        self.has_backward, self.reads, self.reached = decided.has_backward, decided.reads, decided.reached
+        self.last_use, self.no_cut = dict(decided.last_use), dict(decided.no_cut)
 
     def boundary(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values that cross from the stage before position `cut` to the one that starts there."""

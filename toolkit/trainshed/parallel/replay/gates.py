@@ -32,25 +32,32 @@ class Watcher(Protocol):
     def around(self, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
         """Stands for `native`, a unit's own call, which is not made where another stage has the unit."""
 
+    def backward(self, microbatch: int) -> None:
+        """Before the backward of a microbatch, or a part of it."""
+
+    def close(self) -> None:
+        """After the backward of all microbatches."""
+
 
 class UnitGates:
     """The gates of one model.
 
     keeper: handles the calls of units; None lets all calls pass.
     watch: looks at those that run, in a step that is verified.
+    root: the user's model.
     sideways: places where units leave values.
     """
 
     def __init__(self, root: nn.Module) -> None:
         self.keeper: Gatekeeper | None = None
         self.watch: Watcher | None = None
-        self._root = root
+        self.root = root
         self.see()
 
     def see(self) -> None:
         """Looks at the model again, which has other modules now."""
-        self.sideways = Sideways(self._root)
-        self._modules = dict(self._root.named_modules())
+        self.sideways = Sideways(self.root)
+        self._modules = dict(self.root.named_modules())
 
     def put(self, units: Iterable[str]) -> None:
         """Puts gates into these modules; again after a module has been compiled."""

@@ -9,6 +9,8 @@ place, and never gives a wrong gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import delitem, setitem
 from typing import Any
 
 import torch
@@ -16,7 +18,9 @@ from torch import nn
 from torch.overrides import _get_current_function_mode
 
 from ..errors import TraceMismatch
+from ..record import notes
 from ..record.intercept import OperationMode, patch_functions, restore
+from ..record.sideways import Place
 from ..record.trace import Event, Slot, Trace
 from ..tree import contents, exchange, holders, leaves, map_leaves, put_contents, tensors
 from . import dice
@@ -52,6 +56,8 @@ class StageForward:
         received: numbers of values from the previous stage -> tensors, shapes as recorded.
         wanted: numbers of the values to hand on.
 
+    elsewhere: units of other stages of this rank.
+    passing: whether this is no stage, and leaves nothing behind.
     rolled: event that draws from Python's or numpy's generators -> their states after it; those of earlier stages are given.
     """
 
@@ -71,6 +77,8 @@ class StageForward:
         self.checked_to = trace.free_from  # event from which the last stage is free
         self.values = dict(received)
         self.wanted = frozenset(wanted)
+        self.elsewhere: frozenset[str] = frozenset()
+        self.passing = False
         self.rolled: dict[int, dice.State] = {}
         self.losses: list[torch.Tensor] = []
         self._gates = gates
@@ -87,6 +95,8 @@ class StageForward:
         for number, tensor in received.items():
             self._tag(tensor, number)
         self._keep: list[torch.Tensor] = []  # ids of stand-ins must not be given to other tensors
+        self._undo: list[Callable[[], None]] = []
+        self._common: dict[notes.Key, notes.Place] = {}
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the step function returns on the last stage; None on the others.
@@ -96,6 +106,8 @@ class StageForward:
         """
         if self.trace.uses_functions:
             patch_functions(self._mode)
+        if self.trace.counts:
+            self._common = dict(notes.places(self._gates.root, function))
         anew = [(holder, key, holder.get(key)) for holder, key in self._gates.buffers(self.trace.anew)]
         try:
             with self._gates.kept(self), self._mode:
@@ -109,6 +121,10 @@ class StageForward:
             return None
         finally:
             restore()
+            for undo in reversed(self._undo):
+                undo()
+            for event in self.trace.events[self._next :] if self._common and not self.is_last else ():
+                self._count(event)
             for holder, key, before in anew:
                 if id(holder.get(key)) in self._ghosts:  # another stage's buffer now: a stand-in must not stay behind
                     holder[key] = before
@@ -184,6 +200,10 @@ class StageForward:
         event = self.trace.events[self._next] if self._next < len(self.trace.events) else None
         if is_unit and event is not None and event.swapped and event.name == name:
             given += self._swapped(event)
+        taken: list[tuple[Any, Any]] = []
+        if is_unit and event is not None and event.taken and event.name == name:
+            taken = self._places(event.name, event.taken)
+            given += [tensor for holder, key in taken for tensor in self._found(holder, key)]
         inputs = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         numbers = tuple(number for tensor in inputs if (number := self._number(tensor, name)) is not None)
         if self.is_last and self._next >= self.checked_to:
@@ -194,16 +214,30 @@ class StageForward:
             return self._untracked(name, function, args, kwargs, event, numbers, given)
         if (not event.replicated and event.position >= self.last) or self._over():
             self._beyond = True
-            if not self.trace.tallies or self._next >= self.trace.decided_from:
+            done = not self.trace.tallies and self._next > self.trace.kept_to
+            if done or self._next >= self.trace.decided_from:
                 self._ended = True
                 raise Finished
         index, self._next = self._next, self._next + 1
-        places = self._places(event) if event.left else []
+        places = self._places(event.name, [place for place, _ in event.left]) if event.left else []
         held = holders((args, kwargs)) if event.holders else []
         if event.replicated or (event.position >= self.first and not self._beyond):
             if event.swapped:
                 self._bind_swapped(event)
-            result = self._compute(function, args, kwargs, given)
+            for holder, key in taken:
+                holder[key] = map_leaves(self._bind, holder[key])
+            counted = self._counts(event)
+            try:
+                result = self._compute(function, args, kwargs, given)
+            except (RuntimeError, NotImplementedError) as error:
+                if is_unit and self._finds_old_values(name):
+                    raise _left_by_an_earlier_microbatch(name) from error
+                raise
+            if counted != [value - more for value, (_, more) in zip(self._counts(event), event.counts, strict=True)]:
+                raise TraceMismatch(
+                    f"{name} adds another number to {event.counts[0][0][1]} than it did when it was recorded",
+                    hint="other modules can read that: let each module count in an attribute of its own",
+                )
             if event.draws:
                 self.rolled[index] = dice.get_state()
             self._mark(event, result, inputs, held)
@@ -212,13 +246,25 @@ class StageForward:
             return result
         if index in self.rolled:
             dice.set_state(self.rolled[index])
+        self._count(event)
         result = self._stand_in(event, given, inputs, held)
         known = {
             number: t for t in [*tensors(result, objects=True), *inputs] if (number := self._number(t, name)) is not None
         }
         for (holder, key), (_, slots) in zip(places, event.left, strict=True):
-            self._put(holder, key, map_leaves(lambda slot: self._made_by_another(event, slot, known), slots))
+            if self.passing or name in self.elsewhere:
+                self._note_before(holder, key)
+            self._sideways.put(holder, key, map_leaves(lambda slot: self._made_by_another(event, slot, known), slots))
         return result
+
+    def _counts(self, event: Event) -> list[int]:
+        return [self._common[key].note() for key, _ in event.counts]
+
+    def _count(self, event: Event) -> None:
+        """Adds what another stage's unit adds."""
+        for key, more in event.counts:
+            place = self._common[key]
+            place.holder[place.name] += more
 
     def _ending(self, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any, given: list[Any]) -> Any:
         """After the end of this stage's part: a `finally` or the exit of a `with` puts back what it has changed. What fails
@@ -230,9 +276,10 @@ class StageForward:
         except Exception:
             raise Finished from None
 
-    def _put(self, holder: Any, key: Any, value: Any) -> None:
-        """Leaves a stand-in where another stage's unit has left a value."""
-        self._sideways.put(holder, key, value)
+    def _note_before(self, holder: Any, key: Any) -> None:
+        """What is there now is put back at the end: the stage of the unit goes on with it."""
+        there = key < len(holder) if isinstance(holder, list) else key in holder
+        self._undo.append(partial(setitem, holder, key, holder[key]) if there else partial(delitem, holder, key))
 
     def _tail_event(
         self,
@@ -259,14 +306,22 @@ class StageForward:
         self._free = event is None or bool(tensors(result, objects=True))
         return result
 
-    def _places(self, event: Event) -> list[tuple[Any, Any]]:
+    def _places(self, unit: str, places: Sequence[Place]) -> list[tuple[Any, Any]]:
         try:
-            return self._sideways.holders([place for place, _ in event.left])
-        except (LookupError, AttributeError) as error:
+            return self._sideways.holders(list(places))
+        except (LookupError, AttributeError, TypeError) as error:
             raise TraceMismatch(
-                f"{event.name} left a value in an attribute or a hook that is gone now ({error})",
+                f"{unit} left or found a value in an attribute or a hook that is gone now ({error})",
                 hint="change hooks before the first step only",
             ) from error
+
+    @staticmethod
+    def _found(holder: Any, key: Any) -> list[torch.Tensor]:
+        """The values that lie in a place now."""
+        try:
+            return tensors(holder[key])
+        except LookupError:
+            return []
 
     def _mark_left(self, event: Event, slots: Any, holder: Any, key: Any) -> None:
         try:
@@ -429,11 +484,14 @@ class StageForward:
         if tag[0] is self._token:
             return tag[1]
         if tensor.device.type == "meta" and self._device.type != "meta":
-            raise TraceMismatch(
-                f"{name} reads a value that an earlier microbatch left on another stage",
-                hint="make it a buffer that is changed in place, or keep both in one stage: name the module in `atomic`",
-            )
+            raise _left_by_an_earlier_microbatch(name)
         return None
+
+    def _finds_old_values(self, unit: str) -> bool:
+        """Whether in a unit there is what stood for a value in an earlier microbatch."""
+        there = [value for _, value in self._sideways.look(unit).values()]
+        old = [tensor for tensor in tensors(there) if tensor.is_meta and self._device.type != "meta"]
+        return any(getattr(tensor, "_trainshed", (self._token,))[0] is not self._token for tensor in old)
 
     def _bind(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or id(leaf) not in self._ghosts:
@@ -468,3 +526,10 @@ class StageForward:
             f"the forward differs from the recorded one: {what}{after} where the record has {expected}",
             hint="control flow that depends on values must be inside one module: name it in `atomic`",
         )
+
+
+def _left_by_an_earlier_microbatch(name: str) -> TraceMismatch:
+    return TraceMismatch(
+        f"{name} reads a value that an earlier microbatch left on another stage",
+        hint="make it a buffer that is changed in place, or keep both in one stage: name the module in `atomic`",
+    )

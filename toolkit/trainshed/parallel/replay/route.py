@@ -7,8 +7,6 @@ the forward without the modules, which give stand-ins here, and all of them come
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from operator import delitem, setitem
 from typing import Any
 
 import torch
@@ -25,7 +23,7 @@ class Scout(StageForward):
     def __init__(self, trace: Trace, gates: UnitGates, device: torch.device) -> None:
         super().__init__(trace, gates, device, trace.positions, trace.positions + 1, {}, ())
         self.checked_to = trace.decided_from
-        self._undo: list[Callable[[], None]] = []
+        self.passing = True
 
     def _event(self, name: str, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._next >= self.trace.decided_from:
@@ -35,12 +33,6 @@ class Scout(StageForward):
                 raise self._differs(f"module {name!r}", "the end of the forward")
             return self._untracked(name, function, args, kwargs, None, (), leaves((args, kwargs), objects=True))
         return super()._event(name, is_unit, function, args, kwargs)
-
-    def _put(self, holder: Any, key: Any, value: Any) -> None:
-        """What is there now is put back at the end: the stage of the unit goes on with it."""
-        there = key < len(holder) if isinstance(holder, list) else key in holder
-        self._undo.append(partial(setitem, holder, key, holder[key]) if there else partial(delitem, holder, key))
-        super()._put(holder, key, value)
 
     def backward(self, losses: list[torch.Tensor]) -> None:
         """The forward is over."""
@@ -52,7 +44,4 @@ class Scout(StageForward):
             self.run(function, args, kwargs)
         except Exception:  # whatever it is: recording this microbatch will show it
             return False
-        finally:
-            for undo in reversed(self._undo):
-                undo()
         return True

@@ -20,7 +20,7 @@ from .unit_outputs import Call
 _ORDER = 64  # units of rounding that sums in another order may differ by, in a type of 4 bytes or more
 _SPREAD = 8  # what the runs of the undivided model differ by, times this
 
-PARAMETER, OUTPUT, RESULT, BUFFER, GRADIENT = range(5)  # in the order in which one follows from the other
+PARAMETER, OUTPUT, RESULT, BUFFER, GRADIENT, SUM = range(6)  # in the order in which one follows from the other
 
 
 @dataclass
@@ -31,6 +31,8 @@ class Findings:
     outcome: what the pipelined step has computed here.
     before: gradients that were there before the step.
     reference: what the undivided model computes; on the first rank of each pipeline.
+    only: the microbatch that the undivided model computes; None for all of them.
+    of_one, of_all: where it is one, what that microbatch has added to gradients here, and what all have.
     """
 
     rank: int
@@ -39,6 +41,9 @@ class Findings:
     outcome: Outcome
     before: dict[str, Sketch] = field(default_factory=dict)
     reference: Outcome | None = None
+    only: int | None = None
+    of_one: dict[str, Sketch] = field(default_factory=dict)
+    of_all: dict[str, Sketch] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Difference:
 
     @property
     def kind(self) -> int:
-        """PARAMETER to GRADIENT."""
+        """PARAMETER to SUM."""
         return self.place[0]
 
 
@@ -77,6 +82,9 @@ _Pick = Callable[[Outcome], Sketch]
 
 def differences(found: Sequence[Findings], order: Order, again: Again | None = None) -> list[Difference]:
     """What differs by more than rounding, first what the rest may follow from.
+
+    Where the undivided model has computed one microbatch, its part of the gradients is compared, and the gradients with the
+    sum of the parts of all microbatches.
 
     Args:
         found: of all ranks of all pipelines that take part.
@@ -98,7 +106,7 @@ def differences(found: Sequence[Findings], order: Order, again: Again | None = N
         alike: Sequence[_Pick] = (),
     ) -> None:
         """`have` against the mean of what the replicas `among` compute; `alike` is the same of other microbatches."""
-        before = one.before.get(name, NOTHING) if kind == GRADIENT else NOTHING
+        before = one.before.get(name, NOTHING) if kind == GRADIENT and one.only is None else NOTHING
         want = before.plus(total(pick(references[replica]) for replica in among).times(1 / len(among)))
         spread = 0.0
         for replica in among if again else ():
@@ -114,9 +122,9 @@ def differences(found: Sequence[Findings], order: Order, again: Again | None = N
     for one in found:
         own = [one.replica]
         for name, have in one.outcome.parameters.items():
-            if name in references[one.replica].parameters:
-                # Those of other replicas, too: all of them have the same parameters.
-                for replica in dict.fromkeys((one.replica, first)):
+            # Those of other replicas, too: all of them have the same parameters.
+            for replica in dict.fromkeys((one.replica, first)):
+                if name in references[replica].parameters:
                     compare(PARAMETER, order.uses.get(name, 0), name, one, have, _named("parameters", name), [replica])
         for (microbatch, unit, call), sketches in one.outcome.outputs.items():
             for number, have in enumerate(sketches):
@@ -134,8 +142,28 @@ def differences(found: Sequence[Findings], order: Order, again: Again | None = N
         for name in one.outcome.trained:
             have = one.outcome.gradients.get(name, NOTHING)
             # Errors of a backward pass on to what comes before: the last module is the first that has one.
-            compare(GRADIENT, -order.uses.get(name, 0), name, one, have, _named("gradients", name), sorted(references))
+            at, pick = -order.uses.get(name, 0), _named("gradients", name)
+            if one.only is None:
+                compare(GRADIENT, at, name, one, have, pick, sorted(references))
+                continue
+            part = total(other.of_one[name] for other in found if other.replica == one.replica and name in other.of_one)
+            compare(GRADIENT, at, name, one, part, pick, own, one.only)
+            wrong += _sums(at, name, one, have, found)
     return sorted(wrong, key=lambda one: (one.place, one.finding.rank))
+
+
+def _sums(at: int, name: str, one: Findings, have: Sketch, found: Sequence[Findings]) -> list[Difference]:
+    """A difference, if a gradient is not the sum of what has arrived at all ranks, in the mean of the replicas."""
+    replicas = {other.replica for other in found}
+    arrived = total(other.of_all[name] for other in found if name in other.of_all).times(1 / len(replicas))
+    want = one.before.get(name, NOTHING).plus(arrived)
+    distance = have.distance(want)
+    microbatches = len(one.outcome.results)
+    allowed = _part(max(have.unit, want.unit)) * max(want.length, have.length) * microbatches  # each is added to a sum
+    if distance <= allowed:
+        return []
+    scale = want.length or 1.0
+    return [Difference((SUM, at, 0), name, one, 0, distance / scale, allowed / scale, _factor(have, want))]
 
 
 def unsteady(again: Again) -> str:
@@ -159,9 +187,20 @@ def problem(wrong: Sequence[Difference], step: int, found: Sequence[Findings]) -
         wrong: not empty, sorted.
         step: its number, from 1.
     """
+    module = _module(wrong[0])
+    keep = f"keep the module whole (atomic = [{module!r}]), or " if module else ""
+    return PipelineError(
+        f"step {step} is not right, no parameter was changed: {described(wrong, found)}",
+        hint=f'report this with the model; until then {keep}go on without this check (verify = "off")',
+    )
+
+
+def described(wrong: Sequence[Difference], found: Sequence[Findings]) -> str:
+    """The first difference in words, and how many there are."""
     worst = wrong[0]
-    module = worst.name if worst.kind == OUTPUT else worst.name.rpartition(".")[0]
-    microbatch = f" in microbatch {worst.microbatch}" if worst.kind in (OUTPUT, RESULT) else ""
+    module = _module(worst)
+    told = worst.kind in (OUTPUT, RESULT) or (worst.kind == GRADIENT and worst.finding.only is not None)
+    microbatch = f" in microbatch {worst.microbatch}" if told else ""
     where = f"on rank {worst.finding.rank}, {worst.finding.stages}{microbatch}"
     what = {
         PARAMETER: f"parameter {worst.name!r} {where} is not the model's own",
@@ -169,26 +208,26 @@ def problem(wrong: Sequence[Difference], step: int, found: Sequence[Findings]) -
         RESULT: f"the step function's result {where} is not that of the undivided model",
         BUFFER: f"buffer {worst.name!r} of module {module!r} {where} is not that of the undivided model",
         GRADIENT: f"the gradient of {worst.name!r} (module {module!r}) {where} is not that of the undivided model",
+        SUM: f"the gradient of {worst.name!r} (module {module!r}) {where} is not the sum of what its microbatches gave",
     }[worst.kind]
     amount = f"the difference is {worst.distance:.1e} of its size, rounding explains {worst.allowed:.1e}"
     if math.isfinite(worst.factor) and abs(worst.factor - 1) > 0.01:
         amount += f"; it is {worst.factor:.3g} times what it should be"
-    others = _others(wrong, found)
-    keep = f"keep the module whole (atomic = [{module!r}]), or " if module else ""
-    return PipelineError(
-        f"step {step} is not right, no parameter was changed: {what}: {amount}{others}",
-        hint=f'report this with the model; until then {keep}go on without this check (verify = "off")',
-    )
+    return f"{what}: {amount}{_others(wrong, found)}"
+
+
+def _module(worst: Difference) -> str:
+    return worst.name if worst.kind == OUTPUT else worst.name.rpartition(".")[0]
 
 
 def _others(wrong: Sequence[Difference], found: Sequence[Findings]) -> str:
-    gradients = {one.name for one in wrong if one.kind == GRADIENT}
+    gradients = {one.name for one in wrong if one.kind in (GRADIENT, SUM)}
     every = {name for one in found for name in one.outcome.trained}
     units = {one.name for one in wrong if one.kind == OUTPUT}
     parts = []
     if len(units) > 1:
         parts.append(f"outputs of {len(units)} modules")
-    if gradients and (len(gradients) > 1 or wrong[0].kind != GRADIENT):
+    if gradients and (len(gradients) > 1 or wrong[0].kind not in (GRADIENT, SUM)):
         parts.append(f"{len(gradients)} of {len(every)} gradients")
     return f" (wrong in all: {', '.join(parts)})" if parts else ""
 

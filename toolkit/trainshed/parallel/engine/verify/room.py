@@ -1,29 +1,84 @@
-"""Whether the undivided model has room on this rank beside what lies there."""
+"""How much of a step is verified: what memory and time allow on this rank."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from ...grid import Grid
 from ...plan.plan_file import Plan
 from ..absent import AbsentParameter
 
-_SPARE = 1.1
+# More than the sum of what is known: the temporary tensors of a module, and the allocator's gaps.
+_SPARE = 1.25
+# A step of the undivided model that is planned to take longer is verified by one microbatch.
+_SECONDS = 30.0
+_GROUP = Path("/sys/fs/cgroup")
 
 
-def has_room(root: nn.Module, plan: Plan | None, device: torch.device, *, whole: bool) -> bool:
-    """Whether all parameters, their gradients and what one microbatch keeps for its backward fit into free memory.
+class Extent(IntEnum):
+    """How much of a step is verified; of several ranks the largest number counts.
+
+    ALL: every microbatch.
+    ONE: one microbatch.
+    IN_PARTS: one microbatch, with the parameters of one unit at a time.
+    NOTHING: there is no room even for that.
+    """
+
+    ALL = 0
+    ONE = 1
+    IN_PARTS = 2
+    NOTHING = 3
+
+
+def extent_of(
+    root: nn.Module, plan: Plan | None, grid: Grid, uses: Mapping[str, frozenset[str]], microbatches: int, *, whole: bool
+) -> Extent:
+    """How much the first rank of a pipeline can verify beside what lies there.
 
     Args:
+        uses: unit -> names of the parameters that it reads; "" for those that are read between units.
+        microbatches: of the step.
         whole: whether all parameters are still here.
     """
-    needed = sum(unit.saved_mib for unit in plan.units) * 2**20 if plan is not None else 0.0
-    for parameter in root.parameters():
-        size = parameter.numel() * parameter.element_size()
-        needed += size * parameter.requires_grad
-        if isinstance(parameter, AbsentParameter) and not whole:
-            needed += size
-    return needed * _SPARE <= _free(device)
+    units = plan.units if plan is not None else ()
+    free = _free(grid.device) / _sharing(grid)
+    sizes = {name: parameter.numel() * parameter.element_size() for name, parameter in root.named_parameters()}
+    trained = {name for name, parameter in root.named_parameters() if parameter.requires_grad}
+    away = {name for name, parameter in root.named_parameters() if isinstance(parameter, AbsentParameter)}
+    activations = sum(unit.saved_mib for unit in units) * 2**20
+    # What is put back afterwards: buffers, and what does not get gradients.
+    copies = sum(sizes[name] for name in sizes.keys() - trained - away)
+    copies += sum(buffer.numel() * buffer.element_size() for buffer in root.buffers())
+    # The pipeline's own are there, too, when the undivided model has to run again.
+    gradients = sum(sizes[name] for name in trained) + sum(sizes[name] for name in trained - away)
+    if (activations + copies + gradients + sum(sizes[name] for name in away if not whole)) * _SPARE <= free:
+        seconds = sum(unit.forward_ms + unit.backward_ms for unit in units) * microbatches / 1e3
+        return Extent.ONE if microbatches > 1 and seconds > _SECONDS else Extent.ALL
+    parts = [sum(sizes[name] * (1 + (name in trained)) for name in names) for unit, names in uses.items() if unit]
+    between = sum(sizes[name] for name in uses.get("", ()))
+    halves = sum(sizes.values()) / 2 if grid.settings.fp16 or grid.settings.bf16 else 0  # autocast keeps its own copies
+    needed = activations + copies + max(parts, default=0) + between + halves
+    return Extent.IN_PARTS if needed * _SPARE <= free else Extent.NOTHING
+
+
+def has_room_for_all(root: nn.Module, grid: Grid) -> bool:
+    """Whether this rank can take the parameters of all others, and copies of its buffers, for a forward."""
+    away = [parameter for parameter in root.parameters() if isinstance(parameter, AbsentParameter)]
+    needed = sum(one.numel() * one.element_size() for one in (*away, *root.buffers()))
+    return needed * _SPARE <= _free(grid.device) / _sharing(grid)
+
+
+def _sharing(grid: Grid) -> int:
+    """First ranks of pipelines that share this rank's memory, which verify at the same time."""
+    if grid.device.type == "cuda":
+        return 1
+    start = grid.rank - grid.local_rank
+    return max(1, sum(place.pipeline == 0 for place in grid.places[start : start + grid.local_world]))
 
 
 def _free(device: torch.device) -> float:
@@ -33,4 +88,22 @@ def _free(device: torch.device) -> float:
         return torch.cuda.mem_get_info(device)[0] + unused
     import psutil
 
-    return float(psutil.virtual_memory().available)
+    return float(min(psutil.virtual_memory().available, _free_in_group()))
+
+
+def _free_in_group() -> float:
+    """Bytes that this process's control group may still take (cgroups(7), version 2, else 1); infinite without a limit."""
+    for folder, limit, used, cached in (
+        (_GROUP, "memory.max", "memory.current", "inactive_file"),
+        (_GROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            most = (folder / limit).read_text().strip()
+            taken = int((folder / used).read_text())
+            lines = (folder / "memory.stat").read_text().splitlines()
+        except (OSError, ValueError):
+            continue
+        if most.isdigit() and int(most) < 1 << 60:
+            # Pages of files that nobody has used for a while go when memory is short.
+            return int(most) - taken + sum(int(line.split()[1]) for line in lines if line.startswith(f"{cached} "))
+    return float("inf")

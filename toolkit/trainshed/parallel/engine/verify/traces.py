@@ -7,8 +7,6 @@ being given it: numbers, lists and modules in its closure, its defaults and the 
 
 from __future__ import annotations
 
-import inspect
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,10 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...record.surroundings import Surroundings
+from ...record.at_hand import behind, closure_of, is_own
+from ...record.contents import contents_of
+from ...record.held import held_tensors
+from ...record.surroundings import Surroundings, empty_buffers
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
-_OWN = frozenset(vars(nn.Module()))
 
 
 class Traces:
@@ -32,34 +32,34 @@ class Traces:
 
     def __init__(self, root: nn.Module, function: Callable[..., Any], device: torch.device) -> None:
         self._puts: list[Callable[[], object]] = []
+        self._frozen: list[tuple[torch.Tensor, torch.Tensor]] = []
         modules, self._cells = _at_hand(function)
         roots = [root, *(module for module in modules if not _contains(module, root))]
-        self._surroundings = [Surroundings(one, device) for one in roots]
+        self._surroundings = [Surroundings(one, device, function) for one in roots]
         for one in roots:
-            for module in one.modules():
-                self._keep_attributes(module)
+            self._puts += [contents.reset for contents in contents_of(one)]
+            self._puts += [
+                partial(value.set_state, value.get_state())
+                for module in one.modules()
+                for value in module.__dict__.values()
+                if isinstance(value, torch.Generator)
+            ]
+            self._puts += [partial(holder.__setitem__, name, None) for holder, name in empty_buffers(one)]
+            self._puts += [_putting(value, value.clone()) for *_, value in held_tensors(one)]
             for parameter in one.parameters():
                 if not parameter.requires_grad and _is_real(parameter):
-                    self._puts.append(_putting(parameter, parameter.detach().clone()))
-
-    def _keep_attributes(self, module: nn.Module) -> None:
-        there = module.__dict__
-        for name, value in list(there.items()):
-            if name in _OWN:
-                continue
-            if isinstance(value, torch.Generator):
-                self._puts.append(partial(value.set_state, value.get_state()))
-            elif isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-                self._puts.append(partial(there.__setitem__, name, value))
-                if _is_real(value) and not value.requires_grad:
-                    self._puts.append(_putting(value, value.clone()))
+                    self._frozen.append((parameter, parameter.detach().clone()))
 
     def restore(self) -> None:
-        """As it was."""
+        """As it was. Copies of frozen parameters that have not moved since go: what runs next will not move them either."""
         for one in self._surroundings:
             one.restore()
         for put in self._puts:
             put()
+        self._frozen = [one for one in self._frozen if one[0].shape == one[1].shape and not torch.equal(*one)]
+        with torch.no_grad():
+            for parameter, before in self._frozen:
+                parameter.copy_(before)
         for put in self._cells:
             put()
 
@@ -86,14 +86,10 @@ def no_gradients(root: nn.Module) -> Iterator[None]:
 def _putting(tensor: torch.Tensor, before: torch.Tensor) -> Callable[[], None]:
     def put() -> None:
         with torch.no_grad():
-            if tensor.shape == before.shape and not _same(tensor, before):
+            if tensor.shape == before.shape and not torch.equal(tensor.detach(), before):
                 tensor.detach().copy_(before)
 
     return put
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.detach(), other)
 
 
 def _is_real(tensor: torch.Tensor) -> bool:
@@ -118,26 +114,20 @@ def _at_hand(function: Callable[..., Any]) -> tuple[list[nn.Module], list[Callab
         elif type(value) in (list, dict, set) and _is_plain(value):
             puts.append(_refilling(value, value.copy()))
 
-    native = inspect.unwrap(function)
-    owner = getattr(native, "__self__", None)
-    native = getattr(native, "__func__", native)
-    if owner is not None and not isinstance(owner, (nn.Module, types.ModuleType)):
-        _see_names(getattr(owner, "__dict__", {}), list(getattr(owner, "__dict__", {})), see, puts)
-    elif owner is not None:
+    functions, objects = behind(function)
+    for owner in objects:
         see(owner)
-    for cell in getattr(native, "__closure__", None) or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
-        see(value)
-        if isinstance(value, _PLAIN):
-            puts.append(partial(setattr, cell, "cell_contents", value))
-    for value in getattr(native, "__defaults__", None) or ():
-        see(value)
-    code = getattr(native, "__code__", None)
-    if code is not None:
-        _see_names(native.__globals__, [name for name in code.co_names if name in native.__globals__], see, puts)
+        if is_own(owner):
+            _see_names(owner.__dict__, list(owner.__dict__), see, puts)
+    for native in functions:
+        for _, cell, value in closure_of(native):
+            see(value)
+            if isinstance(value, _PLAIN):
+                puts.append(partial(setattr, cell, "cell_contents", value))
+        for value in native.__defaults__ or ():
+            see(value)
+        there = native.__globals__
+        _see_names(there, [name for name in native.__code__.co_names if name in there], see, puts)
     return list(modules.values()), puts
 
 

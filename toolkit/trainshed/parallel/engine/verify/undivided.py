@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,12 @@ from torch import nn
 from ...record.subject import Backward
 from ...replay import dice, rng
 from ...replay.gates import UnitGates
-from ...tree import leaves, map_leaves
-from ..absent import AbsentParameter
+from ...tree import leaves, with_cloned_tensors
 from ..stage import Step
 from .sketch import Sketch, sketch
 from .traces import no_gradients
 from .unit_outputs import Call, Watch
+from .values import Values
 
 
 @dataclass
@@ -48,27 +48,29 @@ def run(
     attach: Callable[[Backward | None], None],
     step: Step,
     device: torch.device,
-    values: Mapping[str, torch.Tensor],
+    values: Values,
     *,
+    only: int | None,
     scale: float,
     copies: bool,
-    watch: Watch | None = None,
+    watch: Watch,
 ) -> Outcome:
     """What one process computes; the caller puts back what that changes (`Traces`).
 
     Args:
-        values: parameters, where those in the model are not here.
+        values: of the parameters.
+        only: the one microbatch that is computed; None for all.
         scale: of each microbatch's loss.
         copies: whether the step function changes its inputs in place.
         watch: looks at the units.
     """
-    watch = watch or Watch()
-    found = Outcome(outputs=watch.seen)
-    with filled(root, values), no_gradients(root):
-        found.parameters = {name: sketch(parameter) for name, parameter in root.named_parameters()}
+    found = Outcome(outputs=watch.seen, results=[[] for _ in step.microbatches])
+    with no_gradients(root), values.there():
         for number, (args, kwargs) in enumerate(step.microbatches):
+            if only not in (None, number):
+                continue
             if copies:
-                args, kwargs = map_leaves(_copy, args), map_leaves(_copy, kwargs)
+                args, kwargs = with_cloned_tensors((args, kwargs))
             if step.states:
                 rng.set_state(step.states[number], device)
             dice.start(step.seed, number)
@@ -76,16 +78,16 @@ def run(
             attach(losses)
             gates.watched(watch, number)
             try:
-                with _as_written(), gates.kept(_Units()):
+                with _as_written(), gates.kept(_Units(values)):
                     result = step.function(*args, **kwargs)
             finally:
                 gates.watch = None
                 attach(None)
-            found.results.append(results_of(result))
+            found.results[number] = results_of(result)
             del result, args, kwargs
             if step.training:
-                losses.run(scale)
-        found.gradients = {name: sketch(p.grad) for name, p in root.named_parameters() if p.grad is not None}
+                losses.run(scale * step.parts[number])
+        found.parameters, found.gradients = values.sketches(), values.gradients()
         found.buffers = {name: sketch(buffer) for name, buffer in root.named_buffers() if not buffer.is_meta}
     return found
 
@@ -99,28 +101,6 @@ def results_of(result: Any) -> list[Sketch]:
         elif isinstance(leaf, (int, float)):
             found.append(sketch(torch.tensor(float(leaf), dtype=torch.float64)))
     return found
-
-
-@contextmanager
-def filled(root: nn.Module, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Within the block parameters are what is given, also those of other ranks."""
-    kept: list[tuple[Any, type, torch.Tensor]] = []
-    try:
-        with torch.inference_mode(False):
-            for name, parameter in root.named_parameters():
-                if name not in values:
-                    continue
-                kind: type = type(parameter)
-                if kind is AbsentParameter:
-                    parameter.__class__ = nn.Parameter
-                kept.append((parameter, kind, parameter.data))
-                parameter.data = values[name]
-        yield
-    finally:
-        with torch.inference_mode(False):
-            for parameter, kind, data in kept:
-                parameter.data = data
-                parameter.__class__ = kind
 
 
 class _Losses:
@@ -142,8 +122,12 @@ class _Losses:
 class _Units:
     """Units run as they do on their stages: compiled, if the user compiled them."""
 
-    def unit_call(self, _name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    def unit_call(self, name: str, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call itself."""
+        native = self._values.before(name, native)
         if "torch._dynamo" not in sys.modules:
             return native(*args, **kwargs)
         with torch.compiler.set_stance("default"):
@@ -153,7 +137,3 @@ class _Units:
 def _as_written() -> Any:
     """Between units nothing is compiled in a stage, nor here."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf

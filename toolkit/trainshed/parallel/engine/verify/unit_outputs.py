@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...tree import map_leaves, tensors
+from .contributions import Contributions
 from .sketch import Sketch, sketch
 
 # (microbatch, unit, number of its call in the microbatch)
@@ -21,14 +22,20 @@ class Watch:
     Args:
         noise: how far a result is moved, in units of rounding of its type; for finding out what rounding does.
         seed: of the noise.
+        only: the one microbatch that is looked at; None for all.
+        contributions: is told which microbatch's backward runs.
 
     seen: each call of a unit that has run -> the tensors that it returned; in the order of the calls.
     """
 
-    def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, noise: float = 0.0, seed: int = 0, *, only: int | None = None, contributions: Contributions | None = None
+    ) -> None:
         self.seen: dict[Call, list[Sketch]] = {}
         self._noise = noise
         self._seed = seed
+        self._only = only
+        self._contributions = contributions
         self._generator: torch.Generator | None = None
         self._microbatch = 0
         self._calls: Counter[str] = Counter()
@@ -39,9 +46,19 @@ class Watch:
         self._microbatch = microbatch
         self._calls.clear()
 
+    def backward(self, microbatch: int) -> None:
+        """Before the backward of a microbatch, or a part of it."""
+        if self._contributions is not None:
+            self._contributions.microbatch = microbatch
+
+    def close(self) -> None:
+        """After the backward of all microbatches."""
+        if self._contributions is not None:
+            self._contributions.close()
+
     def around(self, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
         """What stands for a call of a unit."""
-        if self._inside:
+        if self._inside or self._only not in (None, self._microbatch):
             return native
         call = (self._microbatch, name, self._calls[name])
         self._calls[name] += 1

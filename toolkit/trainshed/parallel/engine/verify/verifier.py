@@ -12,19 +12,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
+
+from trainshed.base.errors import shorten
 
 from ...record.subject import Backward
+from ..checking import gathered
 from ..holding import Holding
+from ..meeting import AGAIN, FINDINGS, ROOM, UNDIVIDED, objects
 from ..preparing import Preparation, Prepared
 from ..stage import Step
-from .comparing import Again, Findings, Order, differences, problem, unsteady
-from .fetch import fetch_buffers, fetch_parameters
-from .room import has_room
+from .attributes import Attributes
+from .comparing import Again, Findings, Order, described, differences, problem, unsteady
+from .contributions import Contributions
+from .in_parts import InParts, Library
+from .room import Extent, extent_of
 from .sketch import sketch
 from .traces import Traces
 from .undivided import Outcome, results_of, run
 from .unit_outputs import Watch
+from .values import Values, Whole, fetch_buffers, fetch_parameters
 
 # A forward that does the same with tensors of other shapes is verified for so many shapes.
 _SHAPES = 3
@@ -39,6 +45,8 @@ class Verifier:
         attach: tells the model that the user sees where its `backward` goes.
         loss_scale: gives the factor of the loss.
         average: whether each microbatch's loss is divided by their number.
+
+    said: lines that were printed; each is printed once.
     """
 
     def __init__(
@@ -57,6 +65,7 @@ class Verifier:
         self._average = average
         self._settings = holding.grid.settings
         self._shapes: dict[str, int] = {}
+        self.said: set[str] = set()
         self._steps = 0
 
     def due(self, prepared: Prepared) -> bool:
@@ -104,28 +113,41 @@ class Check:
         self._preparation, self._attach = verifier.preparation, verifier.attach
         self._prepared, self._step, self._number = prepared, step, verifier._steps
         self._whole, self._scale = whole, scale
+        self._said = verifier.said
         self._leads = self._grid.place.pipeline == 0
         self._together = prepared.training and len(self._grid.replica_ranks) > 1
-        self._group = self._grid.control_group if self._together else self._grid.pipeline_group
-        self._ranks = self._grid.world if self._together else len(self._grid.pipeline_ranks)
 
     def begun(self) -> Check | None:
         """Itself, or None."""
-        plan = self._preparation.plan
-        fits = not self._leads or has_room(self._root, plan, self._grid.device, whole=self._whole is not None)
-        if not all(self._gathered(fits)):
+        extent = self._extent = self._agreed_extent()
+        if extent is Extent.NOTHING:
             self._say("this step is not verified: the undivided model has no room on one rank")
             return None
-        self._start = Traces(self._root, self._step.function, self._grid.device)
-        self._buffers = fetch_buffers(self._holding)
+        self._only = self._sampled() if extent > Extent.ALL else None
+        if extent is Extent.ONE:
+            self._say(
+                f"steps are verified by microbatch {self._only} alone: all of them would take the undivided model long"
+            )
+        elif extent is Extent.IN_PARTS:
+            self._say(
+                f"steps are verified by microbatch {self._only} alone, module by module: "
+                "the undivided model has no room on one rank"
+            )
+            self._whole = None
+        if self._leads:
+            self._start = Traces(self._root, self._step.function, self._grid.device)
+        self._buffers, self._attributes = fetch_buffers(self._holding), Attributes(self._holding)
         self._before = {n: sketch(p.grad) for n, p in self._held().items() if p.grad is not None}
         self._parameters = {n: sketch(p) for n, p in self._holding.parameters.items()}
         found = self._undivided(self._whole)
-        self._reference, self._whole = found, None
-        if not all(self._gathered(found is not None)):
-            self._say("this step is not verified: the undivided model ran out of memory on one rank")
+        self._whole = None
+        if reasons := [reason for reason in self._gathered(UNDIVIDED, found if isinstance(found, str) else "") if reason]:
+            self._say(f"this step is not verified: {reasons[0]}")
             return None
-        self._step.watch = Watch()
+        self._reference = found if isinstance(found, Outcome) else None
+        arrived = Contributions(self._held(), self._only) if self._only is not None and self._prepared.training else None
+        self._contributions = arrived
+        self._step.watch = Watch(only=self._only, contributions=arrived)
         return self
 
     def compare(self, results: list[Any]) -> None:
@@ -135,14 +157,14 @@ class Check:
             PipelineError: on all ranks that take part, if it is not what the undivided model computes. There are no
                 gradients then.
         """
-        found = self._gathered(self._findings(results))
+        found = self._gathered(FINDINGS, self._findings(results))
         order = self._order()
         wrong = differences(found, order)
         if not wrong:
             return
         again = self._run_again()
         if len(again) < len({one.replica for one in found}):
-            self._say("this step is not verified: the undivided model ran out of memory on one rank")
+            self._say(f"step {self._number} differs: {described(wrong, found)}; the undivided model did not run once more")
             return
         wrong = differences(found, order, again)
         if not wrong:
@@ -153,39 +175,94 @@ class Check:
             parameter.grad = None
         raise problem(wrong, self._number, found)
 
-    def _undivided(self, values: Mapping[str, torch.Tensor] | None, noise: float = 0.0, seed: int = 0) -> Outcome | None:
-        """What the undivided model computes from the state at the start of the step. None where it runs out of memory; empty
+    def _agreed_extent(self) -> Extent:
+        """How much all ranks that take part can verify."""
+        mine, whole = Extent.ALL, self._whole is not None
+        if self._leads:
+            count, plan = len(self._step.microbatches), self._preparation.plan
+            mine = extent_of(self._root, plan, self._grid, self._uses(), count, whole=whole)
+        return max(self._gathered(ROOM, mine))
+
+    def _sampled(self) -> int:
+        """The microbatch that stands for all: the last one, which shows what earlier ones have left behind. The first one,
+        where the forward is to find what earlier ones leave behind."""
+        traces = [way.cut.trace for way in self._prepared.ways]
+        frozen = any(not parameter.requires_grad for parameter in self._root.parameters())
+        changes = any(trace.buffers or trace.counters or trace.tallies or trace.remembers for trace in traces)
+        return 0 if frozen or changes else len(self._step.microbatches) - 1
+
+    def _uses(self) -> dict[str, frozenset[str]]:
+        """Unit -> names of the parameters that it reads; "" for those that are read between units."""
+        found: dict[str, frozenset[str]] = {"": frozenset()}
+        for way in self._prepared.ways:
+            for event in way.cut.trace.events:
+                unit = event.name if event.is_unit else ""
+                found[unit] = found.get(unit, frozenset()).union(event.parameters)
+        return found
+
+    def _undivided(
+        self, whole: Mapping[str, torch.Tensor] | None, noise: float = 0.0, seed: int = 0
+    ) -> Outcome | str | None:
+        """What the undivided model computes from the state at the start of the step; the reason where it does not run. None
         on a rank that only helps. Collective over the pipeline.
 
         Args:
-            values: of all parameters; None if they are to be fetched.
+            whole: all parameters; None if they are to be fetched.
         """
-        if values is None:
-            values = fetch_parameters(self._holding)
+        values: Values
+        if self._extent is not Extent.IN_PARTS:
+            values = Whole(self._root, fetch_parameters(self._holding) if whole is None else whole)
+            return self._run(values, noise, seed) if self._leads else None
+        library = Library(self._holding)
         if not self._leads:
-            return Outcome()
-        device, function = self._grid.device, self._step.function
-        now = Traces(self._root, function, device)
-        try:
-            self._start.restore()
-            with torch.no_grad():
-                for name, buffer in self._root.named_buffers():
-                    if name in self._buffers:
-                        buffer.copy_(self._buffers[name])
-            gates, copies = self._preparation.frame.gates, any(w.cut.trace.mutates_inputs for w in self._prepared.ways)
-            watch = Watch(noise, seed)
-            return run(
-                self._root, gates, self._attach, self._step, device, values, scale=self._scale, copies=copies, watch=watch
-            )
-        except (torch.OutOfMemoryError, MemoryError):
+            library.serve()
             return None
+        modules = dict(self._root.named_modules())
+        uses = self._uses()
+        try:
+            values = InParts(self._root, uses, {unit: modules[unit] for unit in uses if unit}, library.fetch)
+            return self._run(values, noise, seed)
+        finally:
+            library.end()
+
+    def _run(self, values: Values, noise: float, seed: int) -> Outcome | str:
+        device = self._grid.device
+        now = self._start
+        try:
+            if self._step.watch is not None:  # the pipeline has run
+                now = Traces(self._root, self._step.function, device)
+                self._start.restore()
+            there = dict(self._root.named_buffers())
+            with torch.no_grad():
+                for name, value in self._buffers.items():
+                    if name in there:
+                        there[name].copy_(value)
+                    else:  # a forward has made it on another rank
+                        module, _, key = name.rpartition(".")
+                        self._root.get_submodule(module)._buffers[key] = value.clone()
+            gates, copies = self._preparation.frame.gates, any(w.cut.trace.mutates_inputs for w in self._prepared.ways)
+            watch = Watch(noise, seed, only=self._only)
+            with self._attributes.there():
+                return run(
+                    *(self._root, gates, self._attach, self._step, device, values),
+                    only=self._only,
+                    scale=self._scale,
+                    copies=copies,
+                    watch=watch,
+                )
+        except (torch.OutOfMemoryError, MemoryError):
+            return "the undivided model ran out of memory on one rank"
+        except Exception as error:  # if it is the script's own, the pipeline meets it, too
+            return f"the undivided model ended with {type(error).__name__}: {shorten(str(error))}"
         finally:
             now.restore()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # pieces of other sizes than the pipeline's
 
     def _run_again(self) -> Again:
         runs = [self._undivided(None, *kind) for kind in _AGAIN]
-        mine = [one for one in runs if one is not None] if self._leads else []
-        found = self._gathered((self._grid.place.replica, mine))
+        mine = [one for one in runs if isinstance(one, Outcome)]
+        found = self._gathered(AGAIN, (self._grid.place.replica, mine))
         return {replica: outcomes for replica, outcomes in found if len(outcomes) == len(_AGAIN)}
 
     def _findings(self, results: list[Any]) -> Findings:
@@ -193,7 +270,7 @@ class Check:
         homes, here = self._holding.buffer_homes(), self._grid.place.pipeline
         outcome = Outcome(
             outputs=watch.seen if isinstance(watch, Watch) else {},
-            results=[results_of(one) for one in results],
+            results=[results_of(one) if self._only in (None, number) else [] for number, one in enumerate(results)],
             buffers={n: sketch(b) for n, b in self._root.named_buffers() if homes.get(n) == here and not b.is_meta},
             parameters=self._parameters,
         )
@@ -201,10 +278,16 @@ class Check:
             held = self._held()
             outcome.trained = tuple(held)
             outcome.gradients = {name: sketch(p.grad) for name, p in held.items() if p.grad is not None}
-        stages = [stage for stage in self._prepared.mine]
+        if self._only is not None:
+            outcome.buffers = {}  # of all microbatches
+        stages = self._prepared.mine
         words = f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
-        reference = self._reference if self._leads else None
-        return Findings(self._grid.rank, self._grid.place.replica, words, outcome, self._before, reference)
+        arrived = self._contributions
+        return Findings(
+            *(self._grid.rank, self._grid.place.replica, words, outcome, self._before, self._reference, self._only),
+            of_one=arrived.of_one if arrived is not None else {},
+            of_all=arrived.of_all if arrived is not None else {},
+        )
 
     def _held(self) -> dict[str, torch.Tensor]:
         """Parameters of this rank whose gradients can be compared: hooks that wait for gradients may change them."""
@@ -227,15 +310,16 @@ class Check:
                     uses[name] = min(uses.get(name, event.position), event.position)
         return Order(calls, uses)
 
-    def _gathered(self, mine: Any) -> list[Any]:
-        found: list[Any] = [mine] * self._ranks
-        if self._ranks > 1:
-            dist.all_gather_object(found, mine, group=self._group)
-        return found
+    def _gathered(self, at: str, mine: Any) -> list[Any]:
+        grid = self._grid
+        if self._together:
+            return objects(at, mine, range(grid.world), grid.control_group, torch.device("cpu"))
+        return gathered(grid, at, mine)
 
     def _say(self, line: str) -> None:
-        if self._grid.rank == 0:
+        if self._grid.rank == 0 and line not in self._said:
             print(line, flush=True)
+        self._said.add(line)
 
 
 def _form_of(prepared: Prepared) -> str:
