@@ -1,7 +1,8 @@
 """What transformers' Trainer needs to train through this library.
 
 transformers 5 delays the making of the optimizer until the model is wrapped, and then makes none on this path: it is made
-before the scheduler asks for it. Its loss is the one of a single process (`trainer_loss`). Nor do its arguments know
+before the scheduler asks for it. Its loss is the one of a single process (`trainer_loss`). It generates with the module that
+it was given, whose parameters are on several ranks: the pipeline's model does that. Nor do its arguments know
 `--mp_parameters` any more, which the platform puts on every such script's command line: its parser then lets that pass.
 
 Scripts for the closed library take a GPU for granted; where there is none they get the CPU:
@@ -11,10 +12,14 @@ library is present, gets the CPU from the first time it asks for its rank.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 import torch
+
+from trainshed.parallel import PipelineModel
+from trainshed.parallel.session import session
 
 from . import trainer_loss
 
@@ -26,6 +31,7 @@ def apply() -> None:
     _make_optimizer()
     _count_tokens()
     _accept_parameters()
+    _generate_with_the_whole_model()
     if torch.cuda.is_available():
         return
     if "cuda" not in _done:
@@ -79,6 +85,24 @@ def _accept_parameters() -> None:
         return found, rest
 
     HfArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+
+def _generate_with_the_whole_model() -> None:
+    """Seq2SeqTrainer (`predict_with_generate`) asks the module itself."""
+    mixin = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
+    if mixin is None or "generate" in _done:
+        return
+    _done.add("generate")
+    native = mixin.generate
+
+    @functools.wraps(native)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = session.model
+        if isinstance(model, PipelineModel) and model.module is self and not session.in_step:
+            return model.generate(*args, **kwargs)
+        return native(self, *args, **kwargs)
+
+    mixin.generate = generate
 
 
 def _no_device(_device: Any) -> None:

@@ -1,8 +1,40 @@
 """Functions that translate states between transformers' names and those of Amazon's tensor parallel modules.
 
-No module is replaced here, so a state has transformers' names already: every translation gives back what it was given.
+No module is replaced here, so a state has transformers' names already: every translation gives back what it was given. The
+modules `bert`, `gpt2` and so on differ in nothing but their names, and are made here.
 """
 
-from . import bert, gpt2, gptj, gptneo, gptneox, roberta, t5, vit
+from __future__ import annotations
 
-__all__ = ["bert", "gpt2", "gptj", "gptneo", "gptneox", "roberta", "t5", "vit"]
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from trainshed.parallel.errors import NotServed
+
+_ARCHITECTURES = ("bert", "gpt2", "gptj", "gptneo", "gptneox", "roberta", "t5", "vit")
+
+
+class _Translations(ModuleType):
+    """The translations of one architecture, by their names.
+
+    Raises:
+        NotServed: for another name.
+    """
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if not name.startswith("translate_"):
+            raise NotServed(f"{self.__name__}.{name} is not supported", hint="only the functions translate_... are there")
+        return _same
+
+
+def _same(state: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """The state itself; lengths and the like have no effect."""
+    return state
+
+
+for _name in _ARCHITECTURES:
+    sys.modules[f"{__name__}.{_name}"] = globals()[_name] = _Translations(f"{__name__}.{_name}")
