@@ -11,7 +11,8 @@ import random
 import select
 import signal
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 from support.free_ports import free_ports
 from trainshed.base.errors import ClusterError
@@ -81,6 +82,7 @@ class Cable:
                 continue
             for end in (near, far):
                 end.setblocking(False)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the kernel must not wait by its own clock
             self.wires.append(Wire(near, far))
         for wire in list(self.wires):
             if not all([self._carry(wire, 0), self._carry(wire, 1)]):
@@ -129,6 +131,7 @@ class Cable:
 class Node:
     """One host's `train` from its start to its end.
 
+    ready_at: until when it installs what its program needs; before that it may be stopped at `stopped_at`.
     fate: how its ranks end by themselves: `done`, `failed`, or `interrupted` by a stop signal; and `ends_at`, when.
     state: `joining`, `running`, `leaving`, `over`; `dead` where it was killed.
     graceful: whether its ranks end well when they are asked to stop. signal: what interrupts it.
@@ -138,6 +141,7 @@ class Node:
     def __init__(self, network: Network, rank: int, key: JobKey = KEY) -> None:
         self.network, self.rank, self.name = network, rank, network.names[rank]
         self.state = "joining"
+        self.ready_at, self.stopped_at = 0.0, float("inf")
         self.fate, self.ends_at = "done", network.ends_at
         self.verdict: Failure | None = None
         self.stopped = ""
@@ -152,6 +156,7 @@ class Node:
         else:
             address = ("127.0.0.1", network.cables[rank].port)
             self.roster = Member(network.names, rank, address, key, GRACE, self.said.append, clock=network.clock)
+        self._preparing = self.roster.preparing()
         self._life = self._live()
 
     def turn(self) -> None:
@@ -164,9 +169,17 @@ class Node:
 
     def _live(self) -> Generator[float, None, None]:
         try:
+            while self.network.clock() < self.ready_at:
+                self._preparing.look()
+                if self.network.clock() >= self.stopped_at:
+                    yield from self._stopped_early()
+                    return
+                yield 0.1
             yield from self.roster.joining(JOIN_SECONDS)
         except FailedElsewhere as error:
             self.verdict = error.failure
+            if self.roster.doom is not None and not self.roster.over:
+                yield from self.roster.failing_before_start(error.failure, JOIN_SECONDS)
             return
         except ClusterError as error:
             self.roster.close()
@@ -183,6 +196,10 @@ class Node:
             self.roster.interrupted(f"stopped by {self.signal.name}", self.signal)
         verdict = yield from self.roster.leaving(report)
         self.verdict, self.stopped = verdict.failure, verdict.stopped
+
+    def _stopped_early(self) -> Generator[float, None, None]:
+        self.verdict = Failure(kind="Interrupted", summary=f"{self.name} was stopped", exit_code=143, host=self.name)
+        yield from self.roster.failing_before_start(self.verdict, JOIN_SECONDS)
 
     def _report(self) -> Report:
         if self.graceful and (self.roster.stopping or self.fate == "interrupted"):
@@ -294,3 +311,12 @@ class Network:
             cable.close()
         for stranger in self.strangers:
             stranger.close()
+
+
+@contextmanager
+def running(hosts: int) -> Iterator[Network]:
+    """Hosts that have begun to run."""
+    made = Network(hosts)
+    made.until(lambda: all(node.state == "running" for node in made.nodes))
+    yield made
+    made.close()

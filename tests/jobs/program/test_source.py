@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from trainshed.base import archive
 from trainshed.base.errors import ProgramError
 from trainshed.container.program.source import fetch_source, has_entries
-from trainshed.machine import archive
 from trainshed.machine.signals import Interrupted
 
 SCRIPT = "print('ran')\n"
@@ -55,7 +55,8 @@ def error_of(tree: Any, source: str, **environ: str) -> str:
 
 
 def names(folder: str | Path) -> list[str]:
-    return sorted(os.listdir(folder))
+    """Its entries, but for the note of where they came from."""
+    return sorted(name for name in os.listdir(folder) if name != ".trainshed-source")
 
 
 # --- where the code is -----------------------------------------------------------------------------------------------
@@ -226,7 +227,7 @@ def test_the_rest_of_an_unpacking_that_was_cut_off_is_no_code(job_tree: Any, tmp
 KILLED = """
 import os, signal, sys
 from trainshed.container.program import source
-from trainshed.machine import archive
+from trainshed.base import archive
 from trainshed.contract.reading import read_job
 
 def killing(function, countdown=[int(sys.argv[2])]):
@@ -282,7 +283,7 @@ def test_hosts_that_share_a_code_folder_unpack_it_once_and_all_have_it_whole(job
         "from trainshed.contract.reading import read_job\n"
         "folder = fetch_source(read_job(os.environ), os.environ, print)\n"
         # Another host may be finding out just now whether it can write there.
-        "print(*sorted(name for name in os.listdir(folder) if not name.startswith('.unpacking-')))\n"
+        "print(*sorted(name for name in os.listdir(folder) if not name.startswith('.')))\n"
     )
     hosts = [
         subprocess.Popen([sys.executable, "-c", program], env=job_tree.environ(), stdout=subprocess.PIPE, text=True)
@@ -292,6 +293,60 @@ def test_hosts_that_share_a_code_folder_unpack_it_once_and_all_have_it_whole(job
 
     assert [host.returncode for host in hosts] == [0] * 4
     assert answers == [WHOLE] * 4
+
+
+def test_a_host_that_comes_while_another_unpacks_waits_for_the_whole_code(job_tree: Any, tmp_path: Path) -> None:
+    source = make_archive(tmp_path / "a.tar.gz", **MANY)
+    said: list[str] = []
+    late: list[str] = []
+    comes = threading.Thread(target=lambda: late.extend(names(fetched(job_tree, source, said.append))))
+    rename, moved = os.rename, 0
+
+    def slow_rename(old: str, new: str) -> None:
+        nonlocal moved
+        rename(old, new)
+        moved += 1
+        if moved == 3:  # the folder and two of its entries: half the code is in place
+            comes.start()
+            comes.join(timeout=1)  # time enough for a host that does not wait
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", slow_rename)
+        assert names(fetched(job_tree, source)) == WHOLE
+    comes.join()
+    assert late == WHOLE and said == []
+
+
+def test_code_that_an_earlier_run_unpacked_from_the_same_source_is_known(job_tree: Any, tmp_path: Path) -> None:
+    said: list[str] = []
+    first, other = make_archive(tmp_path / "a.tar.gz"), make_archive(tmp_path / "b.tar.gz")
+    fetched(job_tree, first, said.append)
+    fetched(job_tree, first, said.append)
+    assert said == []
+
+    fetched(job_tree, other, said.append)
+    assert [line.partition(":")[0] for line in said] == [f"{job_tree.base}/code is not empty and runs as it is"]
+
+
+def test_a_source_of_bytes_that_are_no_text_is_compared_like_any_other(job_tree: Any) -> None:
+    said: list[str] = []
+    job_tree.code("train.py")
+    fetched(job_tree, said=said.append, SAGEMAKER_SUBMIT_DIRECTORY="/elsewhere/\udcff.tar.gz")
+    assert len(said) == 1
+
+
+def test_an_archive_cannot_have_the_note_of_its_origin_written_elsewhere(job_tree: Any, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        for name, text in (("kept.txt", b"kept"), ("train.py", SCRIPT.encode())):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+        link = tarfile.TarInfo(".trainshed-source")
+        link.type, link.linkname = tarfile.SYMTYPE, "kept.txt"
+        tar.addfile(link)
+
+    folder = fetched(job_tree, str(tmp_path / "a.tar.gz"))
+    assert Path(folder, "kept.txt").read_text() == "kept"
 
 
 def test_what_cannot_be_moved_into_place_is_told(job_tree: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,6 +60,13 @@ def hosts(tmp_path: Path) -> Iterator[Callable[[int], Hosts]]:
         yield make
 
 
+@pytest.fixture
+def silent_index() -> Iterator[str]:
+    """A package index that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
 def assert_all_say(job: Hosts, text: str, status: int) -> None:
     assert set(job.exit_codes()) == {status}, job.all_output()
     for number in job.processes:
@@ -88,6 +96,21 @@ def test_a_stop_while_the_hosts_wait_for_another_one_ends_those_that_are_there(
     job.processes[victim].send_signal(signal.SIGTERM)
 
     assert_all_say(job, f"Interrupted: {job.names[victim]} was stopped by SIGTERM before the script was started", 143)
+
+
+@pytest.mark.parametrize(("victim", "installing"), [(0, (1,)), (1, (0,)), (1, (0, 1)), (0, (0, 1))])
+def test_a_stop_while_a_host_installs_what_its_program_needs_ends_all(
+    hosts: Callable[[int], Hosts], silent_index: str, victim: int, installing: tuple[int, ...]
+) -> None:
+    job = hosts(2)
+    for number in installing:
+        (job.base(number) / "code/requirements.txt").write_text(f"slow @ {silent_index}/slow-1.0-py3-none-any.whl\n")
+    job.start()
+    for number in (0, 1):
+        job.wait_for_host(number, "installing requirements.txt" if number in installing else "waiting for")
+    job.processes[victim].send_signal(signal.SIGTERM)
+
+    assert_all_say(job, f"Interrupted: {job.names[victim]} was stopped by SIGTERM", 143)
 
 
 def test_a_host_that_comes_just_after_the_first_one_was_stopped_is_told(hosts: Callable[[int], Hosts]) -> None:

@@ -8,6 +8,7 @@ brings a job back (the runner, SageMaker, Slurm, Kubernetes) starts `train` anew
 from __future__ import annotations
 
 from trainshed.base.record import Record
+from trainshed.contract.wire.rules import wanted_rules
 from trainshed.machine.cgroup import oom_kills
 from trainshed.machine.signals import Interrupted, stop_raises
 
@@ -16,6 +17,8 @@ from .hangs.hang_watch import HangWatch, stops_on_hang
 from .metrics_watch import MetricsWatch
 from .notices import Notices
 from .restarts import Restarts
+from .rules_watch import RulesWatch
+from .sampling.system_watch import SystemWatch, sampling_plan
 from .supervisor.loop import run
 
 TYPE_CHECKING = False
@@ -109,6 +112,7 @@ class Attempts:
             self._record.restarted(result.failure)
             plan = self._restarts.plan(plan)
         self._notices.close()
+        self._say_verdict()
         self._keep_compile_cache()
         if uploads:
             missing = self._finish_uploads(uploads, bool(result.outcome.stop_signal))
@@ -142,6 +146,8 @@ class Attempts:
                     self._roster,
                     hangs,
                     MetricsWatch(job, self._voice.say),
+                    SystemWatch(sampling_plan(job, cluster), self._voice.say),
+                    *self._rules(),
                     *launchers.watchers(plan, self._roster, self._voice.say),
                 ],
                 spared=(uploads.pid,) if uploads else (),
@@ -161,6 +167,15 @@ class Attempts:
         if interruption is not None:
             return TrainingResult(outcome=outcome, interruption=interruption)
         return TrainingResult(outcome=outcome, failure=self._diagnose(outcome, self._oom_kills - before))
+
+    def _rules(self) -> list[RulesWatch]:
+        job, folder = self._planned.job, self._planned.program.folder
+        rules = wanted_rules(job.settings.rules)
+        host = self._planned.cluster.current_host
+        if not rules:
+            return []
+        folders = {"output": job.paths.output, "profiler": job.profiler_folder, "code": folder}
+        return [RulesWatch(rules, folders, host, self._notices, self._voice.say)]
 
     def _started(self) -> None:
         """All ranks of an attempt run."""
@@ -194,6 +209,15 @@ class Attempts:
 
         rank_reports.clear(plan)
         cache.restore(plan, self._voice.say)
+
+    def _say_verdict(self) -> None:
+        """Where the time of the steps went, for a job that asked."""
+        job = self._planned.job
+        if not job.measures_steps:
+            return
+        from .report.steps_line import say_verdict
+
+        say_verdict(job.profiler_folder, self._record, self._voice)
 
     def _keep_compile_cache(self) -> None:
         plan = self._planned.plan.compile

@@ -53,7 +53,9 @@ def demo(environ: Mapping[str, str]) -> int:
     if _writable(base):
         return _demo(base, base, environ)
     with tempfile.TemporaryDirectory(prefix="trainshed-demo-") as folder:
-        return _demo(folder, "", environ)
+        code = _demo(folder, "", environ)
+    say("demo: its folder is gone now, with the model and the report; SAGEMAKER_BASE_DIR=FOLDER keeps them")
+    return code
 
 
 def _demo(base: str, kept: str, environ: Mapping[str, str]) -> int:

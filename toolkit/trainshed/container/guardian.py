@@ -15,7 +15,7 @@ import signal
 import time
 
 from trainshed.contract.wire.variables import TRAIN_ID
-from trainshed.machine.processes import become_subreaper, kill, stat_fields
+from trainshed.machine.processes import become_subreaper, close_all_but, kill, rename, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,39 +92,14 @@ def _guard(read: int, ends: int, environ: dict[str, str]) -> None:
     os.setsid()  # what is sent to the whole group of `train` is not for the guardian
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    _close_all_but(read, ends)
-    _rename("train-guardian")
+    close_all_but(read, ends)
+    rename("train-guardian")
     if os.read(read, 1) != _DONE:
         own = environ[TRAIN_ID].rpartition(";")[2]
         sweep(own, spared_session=ours)
         from .scratch import remove_folders
 
         remove_folders(own, environ)
-
-
-def _close_all_but(*kept: int) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    try:
-        opened = [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:
-        opened = list(range(3, 256))
-    for fd in opened:
-        if fd > 2 and fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:
-                pass
-
-
-def _rename(name: str) -> None:
-    """For `ps` and `top`, which else show a second `train`."""
-    try:
-        with open("/proc/self/comm", "w") as file:
-            file.write(name)
-    except OSError:
-        pass
 
 
 def sweep(train_id: str, spared_session: int = -1) -> None:

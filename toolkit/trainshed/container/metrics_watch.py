@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 
-from trainshed.contract.wire.metric_lines import SIGNS
+from trainshed.contract.wire.metric_lines import LOGGERS, SIGNS, frame, head
 from trainshed.machine.isolation import isolated
 from trainshed.machine.streams import read_block
 
@@ -38,7 +38,7 @@ class MetricsWatch(Watcher):
 
     def __init__(self, job: TrainingJob, say: Callable[[str], None]) -> None:
         self._definitions = [(one.name, one.regex) for one in job.metric_definitions]
-        self._format = job.settings.metrics
+        self._format = "off" if job.settings.metrics == LOGGERS else job.settings.metrics
         self._folder = job.paths.scraped_metrics
         self._say = say
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,8 +52,6 @@ class MetricsWatch(Watcher):
     def printed(self, rank: Process, lines: bytes) -> None:
         if self._off or (self._process is None and not self._definitions and not any(sign in lines for sign in SIGNS)):
             return
-        from trainshed.metrics.searching import frame
-
         if self._process is None and not self._start():
             return
         if self._size > WAITING_BYTES:
@@ -103,7 +101,10 @@ class MetricsWatch(Watcher):
             self._listen()
         left = sum(block.count(b"\n") for block in self._waiting) + self._dropped
         whole = not left
-        _close(process.stdin)
+        try:
+            process.stdin.close()
+        except OSError:  # it is gone
+            pass
         os.set_blocking(process.stdout.fileno(), True)
         try:
             process.wait(max(0.1, until - time.monotonic()))
@@ -122,8 +123,6 @@ class MetricsWatch(Watcher):
 
     def _start(self) -> bool:
         import subprocess
-
-        from trainshed.metrics.searching import head
 
         try:
             self._process = subprocess.Popen(
@@ -176,10 +175,3 @@ class MetricsWatch(Watcher):
             for line in lines:
                 self._say(f"warning: {line.decode('utf-8', 'replace')}")
         return block is not None
-
-
-def _close(pipe: object) -> None:
-    try:
-        pipe.close()  # type: ignore[attr-defined]
-    except OSError:
-        pass

@@ -21,6 +21,7 @@ from trainshed.machine.signals import Interrupted, Stops
 from . import console, planning
 from .attempts import Attempts, TrainingResult
 from .cluster import resolve
+from .data_seen import data_seen
 from .notices import Interruption
 from .planning import Planned
 from .program import prepare
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import TrainingJob
 
     from .program import Program
-    from .roster.roster import Roster
+    from .roster.roster import Preparing, Roster
     from .supervisor.launch_plan import LaunchPlan
 
     Settle = Callable[[TrainingResult], TrainingResult]
@@ -85,7 +86,7 @@ class Training:
         """Prints what `execute` would run, and writes nothing; returns the exit status."""
         try:
             with self._stops, Scratch(self._environ, self._paths.output) as scratch, self._stops.raising(_BEFORE):
-                planned = self._planned(scratch.path, dry=True)
+                planned = self._planned_dry(scratch.path)
                 from .dry_run import describe
 
                 _print(describe(planned))
@@ -104,20 +105,29 @@ class Training:
     def _result(self, scratch: Scratch) -> TrainingResult:
         """The first five steps. The scratch folder goes when they are over, and nothing interrupts that."""
         with self._stops.raising(_BEFORE):
-            planned = self._planned(scratch.path)
-            roster = self._join(planned, scratch)
+            job = self.read()
+            _make_folders(job)
+            self._warn(job)
+            cluster = self.resolve(job)
+            roster = make_roster(job, cluster, self._environ, self._voice.say)
+            self._settle = self._tell_joining(roster, job)
+            program = self.prepare(job, others=roster.preparing())
+            self._record.data_seen(data_seen(job, self._voice.say))
+            planned = Planned(job, cluster, program, self.plan(job, cluster, program, scratch.path))
+            self._join(planned, roster, scratch)
         return self.run(planned, roster)
 
-    def _planned(self, scratch: str, dry: bool = False) -> Planned:
-        """The first four steps."""
+    def _planned_dry(self, scratch: str) -> Planned:
+        """The first four steps, without a trace."""
         job = self.read()
-        if not dry:
-            _make_folders(job)
+        self._warn(job)
+        cluster = self.resolve(job)
+        program = self.prepare(job, dry=True)
+        return Planned(job, cluster, program, self.plan(job, cluster, program, scratch))
+
+    def _warn(self, job: TrainingJob) -> None:
         for warning in job.warnings:
             self._voice.say(f"warning: {warning}")
-        cluster = self.resolve(job)
-        program = self.prepare(job, dry)
-        return Planned(job, cluster, program, self.plan(job, cluster, program, scratch))
 
     def read(self) -> TrainingJob:
         """Step 1: the platform's files and variables, checked.
@@ -146,13 +156,13 @@ class Training:
         self._settle = self._tell_waiting(job, cluster)
         return cluster
 
-    def prepare(self, job: TrainingJob, dry: bool = False) -> Program:
+    def prepare(self, job: TrainingJob, *, dry: bool = False, others: Preparing | None = None) -> Program:
         """Step 3: the user's code in place, its requirements installed (not in a dry run).
 
         Raises:
-            TrainshedError: the program is missing, or cannot be installed.
+            TrainshedError: the program is missing, or cannot be installed, or another host ended the job meanwhile.
         """
-        return prepare(job, self._environ, self._voice.say, dry=dry)
+        return prepare(job, self._environ, self._voice.say, dry=dry, others=others)
 
     def plan(self, job: TrainingJob, cluster: Cluster, program: Program, scratch: str) -> LaunchPlan:
         """Step 4: the processes of this host.
@@ -164,7 +174,7 @@ class Training:
         self._record.plan(program, plan)
         return plan
 
-    def _join(self, planned: Planned, scratch: Scratch) -> Roster:
+    def _join(self, planned: Planned, roster: Roster, scratch: Scratch) -> None:
         """Between the steps: joins the other hosts.
 
         Raises:
@@ -175,13 +185,10 @@ class Training:
             self._voice.say(f"warning: {note}")
         for line in plan.says:
             self._voice.say(line)
-        roster = make_roster(planned.job, planned.cluster, self._environ, self._voice.say)
-        self._settle = self._tell_joining(roster, planned.job)
         roster.join(planned.job.settings.host_timeout_seconds)
         self._settle = lambda result: self._agreed(roster, planned.job, result)
         if plan.scratch:
             scratch.make()
-        return roster
 
     def run(self, planned: Planned, roster: Roster) -> TrainingResult:
         """Step 5: runs the ranks, again after failures where the job asks for it.
@@ -231,10 +238,10 @@ class Training:
         return settle
 
     def _tell_joining(self, roster: Roster, job: TrainingJob) -> Settle:
-        """For a host that fails while it joins the others: where it could not join them, they know that already."""
+        """For a host that fails before the job has started."""
 
         def settle(result: TrainingResult) -> TrainingResult:
-            if result.failure is None or result.failure.kind == "ClusterError":
+            if result.failure is None:
                 return result
             return self._tell(roster, job, result, result.failure)
 

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.roster_network import Network
+from support.roster_network import Network, running
 
 
 @pytest.fixture
 def net() -> Iterator[Network]:
     """Two hosts that have begun to run."""
-    made = Network(2)
-    made.until(lambda: all(node.state == "running" for node in made.nodes))
-    yield made
-    made.close()
+    with running(2) as made:
+        yield made

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.roster_network import Network
+from support.roster_network import Network, running
 from trainshed.container.roster.member import Member
 
 
 @pytest.fixture
 def net() -> Iterator[Network]:
     """Three hosts that have begun to run."""
-    made = Network(3)
-    made.until(lambda: all(node.state == "running" for node in made.nodes))
-    yield made
-    made.close()
+    with running(3) as made:
+        yield made
 
 
 def test_a_broken_connection_is_made_anew_and_nobody_is_lost(net: Network) -> None:

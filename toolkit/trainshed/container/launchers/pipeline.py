@@ -8,21 +8,18 @@ only for a job that has `mp_parameters`, which was written for it.
 from __future__ import annotations
 
 import json
-import os
 
 from trainshed.contract.wire.pipeline import VARIABLE
 
 from ..supervisor.launch_plan import LaunchPlan
 from . import torchrun
+from .amazons_names import with_them
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from .launch import Launch
-
-# The folder whose `smdistributed` stands for Amazon's.
-_COMPAT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "compat")
 
 
 def plan(launch: Launch) -> LaunchPlan:
@@ -50,8 +47,7 @@ def variables(environment: dict[str, str], parameters: dict[str, Any]) -> dict[s
     Args:
         parameters: the pipeline's settings, by name.
     """
-    path = [folder for folder in (environment.get("PYTHONPATH", ""), _COMPAT) if folder]
-    values = {"PYTHONPATH": os.pathsep.join(path), VARIABLE: json.dumps(parameters, sort_keys=True)}
+    values = {"PYTHONPATH": with_them(environment), VARIABLE: json.dumps(parameters, sort_keys=True)}
     if not environment.get("PYTHONHASHSEED"):
         # Models walk through sets of strings: with seeds of their own the ranks would build or run them in other orders.
         values["PYTHONHASHSEED"] = "0"

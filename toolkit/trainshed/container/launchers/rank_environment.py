@@ -6,8 +6,10 @@ import os
 import sys
 
 import trainshed
-from trainshed.contract.settings import COPY_TO_VARIABLE
-from trainshed.contract.wire.variables import AUTOPATCH, PROBE
+from trainshed.contract.settings import COPY_TO_VARIABLE, OPTIONS_VARIABLE
+from trainshed.contract.wire.metric_lines import LOGGERS
+from trainshed.contract.wire.rules import TENSOR_STEPS, looks_at_tensors, wanted_rules
+from trainshed.contract.wire.variables import AUTOPATCH, PROBE, STEP_PROFILE, TENSORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,18 +49,39 @@ def fixed_variables(job: TrainingJob, cluster: Cluster, program: Program, enviro
     PATH starts with the programs of packages that were installed for the job.
     """
     probe = environ.get(PROBE, "")
-    hooks = [name for name, wanted in (("checkpoint", job.settings.checkpoint == "auto"), ("probe", probe)) if wanted]
+    steps = job.measures_steps
+    asked = {
+        "checkpoint": job.settings.checkpoint == "auto",
+        "metrics": job.settings.metrics == LOGGERS,
+        "probe": probe,
+        "steps": steps,
+        "tensors": looks_at_tensors(wanted_rules(job.settings.rules)),
+    }
+    hooks = [name for name, wanted in asked.items() if wanted]
     training_hooks = bool(hooks) or job.compiler.on
     values = {"PYTHONPATH": _python_path(program, environ, job.settings.stacks == "on", training_hooks)}
     if hooks:
         values[AUTOPATCH] = ",".join(hooks)
+    if asked["tensors"]:
+        values[TENSORS] = f"{_tensor_steps(job)}:{job.paths.tensors}"
+    if steps:
+        values[STEP_PROFILE] = _step_profile(job, cluster)
     if job.settings.checkpoint_copy_to:
         values[COPY_TO_VARIABLE] = job.settings.checkpoint_copy_to
+    if job.settings.checkpoint_options != "saved":
+        values[OPTIONS_VARIABLE] = job.settings.checkpoint_options
     if probe.isdigit():
         values[PROBE] = _probe(int(probe), job, cluster)
     if program.scripts:
         values["PATH"] = os.pathsep.join((program.scripts, environ.get("PATH", os.defpath)))
     return values
+
+
+def _tensor_steps(job: TrainingJob) -> int:
+    """Optimizer steps between two looks at tensors."""
+    hook = job.debug_hook.hook_parameters if job.debug_hook is not None else {}
+    asked = str({name.lower(): value for name, value in hook.items()}.get("save_interval", ""))
+    return job.settings.tensor_steps or (int(asked) if asked.isdecimal() else 0) or TENSOR_STEPS
 
 
 def _python_path(program: Program, environ: Mapping[str, str], stacks: bool, training_hooks: bool) -> str:
@@ -85,6 +108,21 @@ def _probe(batch_size: int, job: TrainingJob, cluster: Cluster) -> str:
     memory = cluster.hardware.memory_bytes // cluster.processes_per_host
     folder = f"{job.paths.output_data}/probe"
     return Probe(batch_size, folder, cluster.current_host, memory).to_text()
+
+
+def _step_profile(job: TrainingJob, cluster: Cluster) -> str:
+    """What a rank that measures its steps needs to know."""
+    from trainshed.contract.wire.step_profile import StepProfile
+
+    traced = job.profiler.traced if job.profiler is not None else None
+    return StepProfile(
+        folder=job.profiler_folder,
+        host=cluster.current_host,
+        cpus=cluster.hardware.cpus,
+        ranks=cluster.processes_per_host,
+        trace_start=traced.start if traced is not None else 0,
+        trace_steps=traced.steps if traced is not None else 0,
+    ).to_text()
 
 
 def _peers_modules(own: list[str]) -> list[str]:

@@ -12,9 +12,12 @@ import os
 import sys
 
 from trainshed.base.errors import LaunchError
+from trainshed.contract.choices import DATA_PARALLEL
+from trainshed.contract.hyperparameters import truthy
 from trainshed.contract.wire.variables import AGENT_CHECKPOINTS, AGENT_EVENTS, AGENT_LOST
 
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec
+from .amazons_names import with_them
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ def plan(launch: Launch) -> LaunchPlan:
             f"trainshed_max_restarts = {settings.max_restarts} on several hosts needs torch's elastic agent",
             hint="set trainshed_engine to torchrun as well",
         )
+    if truthy(launch.job.hyperparameters.get(DATA_PARALLEL)):  # scripts may be written for Amazon's library
+        launch = launch.replace(environment={**launch.environment, "PYTHONPATH": with_them(launch.environment)})
     agent = settings.engine == "torchrun"
     if settings.min_nodes and not agent:
         raise LaunchError(

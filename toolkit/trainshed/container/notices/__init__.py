@@ -134,6 +134,10 @@ class Notices(Watcher):
             stop = self._post(source, reason, stops, deadline) or stop
         return stop
 
+    def ask_to_save(self, reason: str) -> None:
+        """Asks the ranks to save a checkpoint and to go on."""
+        self._post("rules", reason, False, None)
+
     def signalled(self, number: int, grace: float) -> None:
         """Posts a notice for a stop signal, and for SIGUSR2, Slurm's warning of the job's time limit."""
         now = time.time()

@@ -11,18 +11,29 @@ if TYPE_CHECKING:
 
     from trainshed.contract.job import TrainingJob
 
+    from ..roster.roster import Preparing
+
 __all__ = ["Program", "prepare"]
 
 
-def prepare(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None], *, dry: bool = False) -> Program:
+def prepare(
+    job: TrainingJob,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    *,
+    dry: bool = False,
+    others: Preparing | None = None,
+) -> Program:
     """Makes the program ready to run, once on each host.
 
     Args:
         dry: install nothing; sources are still fetched and unpacked, since the program is not known otherwise.
+        others: hears the job's other hosts while this one installs.
 
     Raises:
         ProgramError: it cannot be found, unpacked or installed.
         Interrupted: a stop signal arrived.
+        ClusterError: another host has ended the job meanwhile.
     """
     folder = fetch_source(job, environ, say)
     program = locate(job, folder, environ)
@@ -30,4 +41,4 @@ def prepare(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], N
         return program
     from .requirements import install  # only where there is something to install
 
-    return install(program, job, environ, say)
+    return install(program, job, environ, say, others)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from trainshed.contract.job import TrainingJob
 
+    from ..roster.roster import Preparing
     from .locate import Program
 
 # uv ignores pip's settings, so pip is used if there are any; these do not change what is installed.
@@ -48,12 +49,22 @@ _HARMLESS_VARIABLES = frozenset(
 _INSTALL_GRACE = 5.0
 
 
-def install(program: Program, job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None]) -> Program:
+def install(
+    program: Program,
+    job: TrainingJob,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    others: Preparing | None = None,
+) -> Program:
     """Installs the program's requirements; returns the program, with the folder for PYTHONPATH where one was needed.
+
+    Args:
+        others: hears the job's other hosts while this one installs, or waits for its turn.
 
     Raises:
         ProgramError: the installation failed or took longer than the job allows.
         Interrupted: a stop signal arrived.
+        ClusterError: another host has ended the job meanwhile.
     """
     arguments = _requirements(program, job, environ, say)
     what = " and ".join(
@@ -84,12 +95,13 @@ def install(program: Program, job: TrainingJob, environ: Mapping[str, str], say:
     spec = ProcessSpec(argv=(*command, *arguments), env=variables, cwd=program.folder, label="install", signal_group=True)
     seconds = job.settings.install_timeout_seconds
     # Two hosts of a job may share an environment: processes on one machine.
-    with nullcontext(seconds) if target else Turn(_environment(), f"installing {what}", seconds, say) as seconds:
-        problem = _run(spec, what, seconds, say)
+    look = others.look if others is not None else lambda: None
+    with nullcontext(seconds) if target else Turn(_environment(), f"installing {what}", seconds, say, look) as seconds:
+        problem = _run(spec, what, seconds, say, others)
         if problem and target and installer == "pip" and "Permission denied" in problem.errors:
             # pip tried to remove an older version from the environment. Without that, it need not know of any.
             say(f"{what}: this user cannot replace what the image has; installing all of it again beside that")
-            problem = _run(spec.replace(argv=(*spec.argv, "--ignore-installed")), what, seconds, say)
+            problem = _run(spec.replace(argv=(*spec.argv, "--ignore-installed")), what, seconds, say, others)
     if problem:
         raise ProgramError(
             f"{what} could not be installed: {install_errors.reason(problem.errors)}",
@@ -131,7 +143,9 @@ class _Problem(Record):
     output: str
 
 
-def _run(spec: ProcessSpec, what: str, seconds: float, say: Callable[[str], None]) -> _Problem | None:
+def _run(
+    spec: ProcessSpec, what: str, seconds: float, say: Callable[[str], None], others: Preparing | None
+) -> _Problem | None:
     """Runs the installer; returns what it printed if it failed, else None.
 
     Raises:
@@ -140,7 +154,7 @@ def _run(spec: ProcessSpec, what: str, seconds: float, say: Callable[[str], None
     """
     plan = LaunchPlan(processes=(spec,), grace_seconds=_INSTALL_GRACE, max_seconds=seconds)
     try:
-        outcome = run(plan, say=say)
+        outcome = run(plan, say=say, watchers=(others,) if others is not None else ())
     except StartError as error:
         raise ProgramError(f"{what} cannot be installed: {error}", hint="pip must be in the image") from error
     if outcome.stop_signal:

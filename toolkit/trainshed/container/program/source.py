@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _UNPACKING = ".unpacking-"  # a folder that is being filled: never the code, whatever it contains
 _UNPACKED = ".unpacked-"  # a folder that is complete; its entries are being moved to the folder above it
+_ORIGIN = ".trainshed-source"  # a file among unpacked code: the digest of the source that it came from
 
 
 def fetch_source(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None]) -> str:
@@ -29,10 +30,13 @@ def fetch_source(job: TrainingJob, environ: Mapping[str, str], say: Callable[[st
         ProgramError: the source does not exist, or cannot be fetched or unpacked.
     """
     code = job.paths.code
-    _settle(code)
+    if _unsettled(code):
+        # Another host may be at it: a folder that is being filled is waited for, one that was left is completed.
+        with Turn(code, "unpacking the source code", job.settings.install_timeout_seconds, say):
+            _settle(code)
     named = job.source if job.source and os.path.abspath(job.source.removeprefix("file://")) != code else ""
     if has_entries(code):
-        if named:
+        if named and _origin(code) != _digest(named):
             say(f"{code} is not empty and runs as it is: the job's source {shorten(named)} is not fetched")
         return code
     if named:
@@ -50,9 +54,44 @@ def has_entries(folder: str) -> bool:
     """Whether the folder has entries other than the remains of an interrupted unpacking."""
     try:
         with os.scandir(folder) as entries:
-            return any(not entry.name.startswith((_UNPACKING, _UNPACKED)) for entry in entries)
+            return any(not entry.name.startswith((_UNPACKING, _UNPACKED, _ORIGIN)) for entry in entries)
     except OSError:
         return False
+
+
+def _unsettled(code: str) -> bool:
+    """Whether an unpacking is under way or was interrupted here."""
+    try:
+        # A listing made while names change can miss one; the second sees all that began before the first ended.
+        return bool(os.listdir(code)) and any(name.startswith((_UNPACKING, _UNPACKED)) for name in os.listdir(code))
+    except OSError:
+        return False
+
+
+def _digest(source: str) -> str:
+    """Tells sources apart without keeping what their URLs hold."""
+    import hashlib
+
+    return hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _note_origin(folder: str, source: str) -> None:
+    """Lets later hosts and runs know the code as the job's own; without it they say that it hides the source."""
+    from contextlib import suppress
+
+    with suppress(OSError):  # an archive may have an entry of this name, a link even
+        place = os.open(f"{folder}/{_ORIGIN}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        with open(place, "w", encoding="ascii") as file:
+            file.write(_digest(source))
+
+
+def _origin(code: str) -> str:
+    """The digest of the source that was unpacked here; "" for code that came otherwise."""
+    try:
+        with open(f"{code}/{_ORIGIN}", encoding="ascii") as file:
+            return file.read(100)
+    except (OSError, ValueError):
+        return ""
 
 
 def _settle(code: str) -> None:
@@ -122,6 +161,7 @@ def _in_folder(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str]
             aside = tempfile.mkdtemp(prefix=_UNPACKING, dir=code)
             try:
                 fill(aside)
+                _note_origin(aside, job.source)
                 os.rename(aside, f"{code}/{_UNPACKED}{os.path.basename(aside)[len(_UNPACKING) :]}")
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -135,7 +175,7 @@ def _in_folder(job: TrainingJob, environ: Mapping[str, str], say: Callable[[str]
 
 
 def _unpack(source: str, folder: str) -> None:
-    from trainshed.machine.archive import unpack
+    from trainshed.base.archive import unpack
 
     unpack(source, folder)
 

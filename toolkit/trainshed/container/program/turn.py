@@ -27,9 +27,18 @@ class Turn:
         what: what is to be done there, for messages: "installing requirements.txt".
         seconds: how long to wait at most.
         say: prints a line for the user.
+        look: called again and again while it waits; what it raises ends the wait.
     """
 
-    def __init__(self, folder: str, what: str, seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        what: str,
+        seconds: float,
+        say: Callable[[str], None],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._look = look
         self._folder = folder
         self._what = what
         self._seconds = seconds
@@ -63,6 +72,7 @@ class Turn:
                     return self._seconds
                 else:
                     return max(0.1, self._seconds - round(time.monotonic() - start, 1))
+                self._look()
                 waited = time.monotonic() - start
                 if waited >= self._seconds:
                     raise ProgramError(

@@ -9,6 +9,7 @@ from trainshed.contract.outcome import read_own_failure, write_failure, write_su
 from trainshed.contract.wire.checkpoint_trouble import take
 
 from .results import remarks
+from .run_page import write_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
     record.ended(outcome, failure, exit_code, interruption)
     if record.problem:
         voice.say(record.problem)
+    write_report(paths, record, voice, stopped=interruption is not None or bool(outcome and outcome.stop_signal))
     if failure:
         voice.say(failure.text().split("\n\n")[0])
         voice.say(f"Reporting training FAILURE (exit status {exit_code})")

@@ -11,7 +11,9 @@ import trainshed
 from trainshed.base.disk_reserve import Room
 from trainshed.base.files import write_atomic
 from trainshed.base.secrets import mask_arguments, mask_leaves, mask_mapping
+from trainshed.contract.wire.fingerprints import RECORD_KEY
 from trainshed.contract.wire.secret_names import environment_secrets
+from trainshed.machine.installed import environment, installed, normalized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,6 +93,11 @@ class RunRecord:
         self.path = f"{os.path.dirname(self.path)}/{cluster.current_host}.json"
         self.data["cluster"] = {**cluster.plain(), "world_size": cluster.world_size}
 
+    def data_seen(self, fingerprints: dict[str, dict[str, Any]]) -> None:
+        """The fingerprints of this host's channels."""
+        if fingerprints:
+            self.data[RECORD_KEY] = fingerprints
+
     def plan(self, program: Program, plan: LaunchPlan) -> None:
         """What is started on this host."""
         self.data["program"] = program.plain()
@@ -109,7 +116,9 @@ class RunRecord:
         """The script has started; from now on the disk may fill up."""
         self.room = Room(self.data["paths"]["output"])
         self.phase("preparing")
-        self.data["versions"].update(installed_versions())
+        found = environment()
+        self.data["environment"] = found
+        self.data["versions"].update(_that_matter(found["packages"]))
         self.data["state"] = "Training"
         self.write()
 
@@ -182,15 +191,9 @@ def shown_arguments(argv: tuple[str, ...], env: dict[str, str]) -> list[str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the packages that matter, from the names of their metadata folders (importlib.metadata is slow)."""
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder) if folder.endswith("-packages") else []
-        except OSError:
-            continue
-        for name in names:
-            package, _, version = name.removesuffix(".dist-info").partition("-")
-            if name.endswith(".dist-info") and package.lower() in PACKAGES:
-                found.setdefault(package.lower(), version)
-    return found
+    """Versions of the packages that matter."""
+    return _that_matter(installed(sys.path)[0])
+
+
+def _that_matter(versions: dict[str, str]) -> dict[str, str]:
+    return {name: versions[normalized(name)] for name in PACKAGES if normalized(name) in versions}

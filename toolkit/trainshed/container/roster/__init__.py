@@ -5,7 +5,8 @@ hosts are there, stops on all hosts when one fails or vanishes, and ends with on
 host's failure file, and success only if every host succeeded.
 
     prove    host 0 and each of the others prove to each other that they know the job's key (`proof`)
-    join     host 0 says go when all are there, or names the missing hosts
+    prepare  who installs requirements is connected meanwhile, and hears that the job cannot start
+    join     host 0 says go when all are there and ready, or names the missing hosts
     run      a host whose rank failed, or that got a stop signal, says so; host 0 stops all others
     ended    every host reports how its ranks ended; host 0 sends all of them the verdict
 
@@ -15,6 +16,9 @@ host has the roster `Alone`.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from trainshed.base.errors import ClusterError
 from trainshed.machine.signals import Interrupted
 
 from .roster import Alone
@@ -77,11 +81,16 @@ def tell_before_start(roster: Roster, failure: Failure, host: str, seconds: floa
     assert isinstance(roster, ConnectedRoster)  # there is no third kind
     if roster.over:  # they know more than this host
         return failure
+    if roster.doom is not None:
+        failure = roster.doom
+    elif failure.kind == "ClusterError":  # this host cannot reach them
+        return failure
 
     failure = _named(failure, host)
     say("telling the other hosts")
     longest = min(STOPPED_TELLING_SECONDS, roster.grace) if failure.kind == "Interrupted" else TELLING_SECONDS
-    roster.fail_before_start(failure, min(longest, seconds))
+    with suppress(ClusterError):  # where the port cannot be used, nobody can be told
+        roster.fail_before_start(failure, min(longest, seconds))
     return failure
 
 
@@ -147,6 +156,6 @@ def agree(
 
 def _named(failure: Failure, host: str) -> Failure:
     """A stop before the ranks ran, with the host in its summary: it is told to all."""
-    if failure.kind != "Interrupted" or host in failure.summary:
+    if failure.kind != "Interrupted" or host in failure.summary or failure.host not in ("", host):
         return failure
     return failure.replace(summary=f"{host} was {failure.summary}", host=host)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import select
 import time
+from contextlib import suppress
 
+from trainshed.base.errors import ClusterError
+
+from ..supervisor.watcher import FOREVER
 from .messages import AWAY
 from .proof import INCARNATION_BYTES
-from .roster import Roster
+from .roster import Preparing, Roster
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ class ConnectedRoster(Roster):
     What takes time is a generator: it yields for how many seconds it waits at most, and wants `exchange` before it goes on.
 
     stopping: why all ranks of the job have to stop, "" while they need not.
+    doom: why the job cannot start, on host 0 alone, which has to tell the others.
     stop_signal: which stop signal that is (SIGTERM for a notice), so that ranks get the job's whole grace; 0 for neither.
     incarnation: random bytes that tell this process from one that is started in its place.
     """
@@ -46,6 +51,7 @@ class ConnectedRoster(Roster):
         self.incarnation = os.urandom(INCARNATION_BYTES)
         self.stopping = ""
         self.stop_signal = 0
+        self.doom: Failure | None = None
         self.inbox: list[tuple[int, dict[str, Any]]] = []
         self._looked = clock()  # when this process last took its turn
 
@@ -88,6 +94,18 @@ class ConnectedRoster(Roster):
 
     # --- what takes time ---
 
+    def preparing(self) -> Preparing:
+        """See `Roster.preparing`."""
+        return _Preparing(self)
+
+    def open(self) -> None:
+        """Lets other hosts know this one from now on. Called again without harm. Raises ClusterError."""
+        self._looked = self.clock()
+
+    def check_start(self) -> None:
+        """Raises ClusterError where it is known that the job cannot start, or not with this host."""
+        raise NotImplementedError
+
     def join(self, seconds: float) -> None:
         """See `Roster.join`."""
         for longest in self.joining(seconds):
@@ -105,7 +123,7 @@ class ConnectedRoster(Roster):
             self.wait(longest)
 
     def fail_before_start(self, failure: Failure, seconds: float) -> None:
-        """See `Roster.fail_before_start`."""
+        """See `Roster.fail_before_start`. Raises ClusterError where the port cannot be used."""
         for longest in self.failing_before_start(failure, seconds):
             self.wait(longest)
 
@@ -145,3 +163,39 @@ class ConnectedRoster(Roster):
         away = now - self._looked
         self._looked = now
         return away if away > AWAY else 0.0
+
+
+class _Preparing(Preparing):
+    """Whoever cannot start is heard while this host installs."""
+
+    def __init__(self, roster: ConnectedRoster) -> None:
+        self._roster = roster
+        self._opened = False
+        self._over = False  # whether a run was abandoned
+
+    def descriptors(self) -> dict[int, int]:
+        """Those of the roster."""
+        return {} if self._over else self._roster.descriptors()
+
+    def pause(self) -> float:
+        """That of the roster."""
+        return FOREVER if self._over else self._roster.pause()
+
+    def turn(self, run: Supervised) -> None:
+        """Exchanges messages; abandons the run when the job cannot start any more."""
+        if self._over:
+            return
+        try:
+            self.look()
+        except ClusterError as error:
+            self._over = True
+            run.abandon(error)
+
+    def look(self) -> None:
+        """See `Preparing.look`."""
+        if not self._opened:
+            self._opened = True
+            with suppress(ClusterError):  # it is tried again when the hosts are to meet, and said then
+                self._roster.open()
+        self._roster.exchange()
+        self._roster.check_start()

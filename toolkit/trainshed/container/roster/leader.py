@@ -81,9 +81,9 @@ class Leader(ConnectedRoster):
         self.verdict: dict[str, Any] | None = None
         self.own: Report | None = None
         self.own_at = 0.0
-        self.doom: Failure | None = None  # why the job cannot start
         self.hung: tuple[float, Failure] | None = None  # when the whole job was found to hang, and why
         self._awaited = {host.rank for host in self.hosts}  # that have not come yet
+        self._unready = set(self._awaited)  # that have not come, or come and still prepare themselves
         self._settled: set[int] = set()  # that have reported or are lost
         self._lost: set[int] = set()
         self._untold: set[int] = set()  # connected, and without the verdict
@@ -100,6 +100,17 @@ class Leader(ConnectedRoster):
 
     # --- joining ---
 
+    def open(self) -> None:
+        """Listens for the other hosts. Raises ClusterError where the port cannot be used."""
+        super().open()
+        if not self.door.open:
+            self.door.listen(self.addresses, self.port)
+
+    def check_start(self) -> None:
+        """Raises FailedElsewhere if the job cannot start."""
+        if self.doom is not None:
+            raise FailedElsewhere(self.doom)
+
     def joining(self, seconds: float) -> Iterator[float]:
         """Waits until all hosts have come, then lets them go.
 
@@ -107,16 +118,18 @@ class Leader(ConnectedRoster):
             ClusterError: the port cannot be used, or hosts are missing after `seconds`; names them.
             FailedElsewhere: the job cannot start; all hosts have been told why.
         """
-        self._listen()
+        self.open()
         start = said = self.clock()
-        while self._awaited and self.doom is None:
+        while self._unready and self.doom is None:
             now = self.clock()
             if now - start > seconds:
                 yield from self._starting_without(seconds)
                 break
             if now - said >= SAY_EVERY:
                 said = now
-                self.say(f"waiting for {named(self._missing())} ({now - start:.0f} s of {seconds:.0f} s)")
+                awaited = self._absent() or self._preparing()
+                what = "" if self._absent() else " to be ready"
+                self.say(f"waiting for {named(awaited)}{what} ({now - start:.0f} s of {seconds:.0f} s)")
             yield 0.2
         if self.doom is not None:
             yield from self._telling(self.doom, min(TELLING_SECONDS, seconds))
@@ -126,34 +139,39 @@ class Leader(ConnectedRoster):
 
     def failing_before_start(self, failure: Failure, seconds: float) -> Iterator[float]:
         """Tells every host that comes within `seconds` that this one could not start."""
-        self._listen()
+        self.open()
         yield from self._telling(failure, seconds)
 
-    def _listen(self) -> None:
-        if not self.door.open:
-            self.door.listen(self.addresses, self.port)
-
-    def _missing(self) -> list[Host]:
+    def _absent(self) -> list[Host]:
         return [host for host in self.hosts if host.rank in self._awaited]
 
+    def _preparing(self) -> list[Host]:
+        return [host for host in self.hosts if host.rank in self._unready - self._awaited]
+
     def _starting_without(self, seconds: float) -> Iterator[float]:
-        """Gives up the hosts that have not come. Raises ClusterError where the job cannot start without them."""
-        missing = self._missing()
-        there = len(self.names) - len(missing)
-        if there >= self.enough:
-            for host in missing:
-                self._lose(host, self.clock(), "did not come")
-            self.say(f"{named(missing)} did not come within {seconds:.0f} s: starting with {there} hosts")
-            return
-        unknown = [host.name for host in missing[:MOST_NAMED] if not resolves(host.name)]
+        """Gives up the hosts that are not ready. Raises ClusterError where the job cannot start without them."""
+        absent, preparing = self._absent(), self._preparing()
+        ready = len(self.names) - len(self._unready)
+        unknown = [host.name for host in absent[:MOST_NAMED] if not resolves(host.name)]
         unknown_names = f" (no such host name: {', '.join(unknown)})" if unknown else ""
+        parts = [f"{named(absent)}{unknown_names} did not come"] if absent else []
+        parts += [f"{named(preparing)} {'were' if preparing[1:] else 'was'} not ready"] if preparing else []
+        what = f"{' and '.join(parts)} within {seconds:.0f} s"
+        if ready >= self.enough:
+            for host in self.hosts:
+                if host.rank in self._unready:
+                    self._lose(host, self.clock(), "did not come" if host.rank in self._awaited else "was not ready")
+            self.say(f"{what}: starting with {ready} hosts")
+            return
+        if absent:
+            hint = f"the host did not start, or cannot reach {self.names[0]} on port {self.port}; "
+        else:
+            hint = "what the host installs takes longer than the others wait; "
         failure = Failure(
             kind="ClusterError",
-            summary=f"{named(missing)}{unknown_names} did not come within {seconds:.0f} s "
-            f"({there} of {len(self.names)} hosts are there)",
+            summary=f"{what} ({len(self.names) - len(absent)} of {len(self.names)} hosts are there)",
             exit_code=ClusterError.exit_code,
-            hint="the host did not start, failed before the others were ready, or cannot reach "
-            f"{self.names[0]} on port {self.port}; trainshed_host_timeout_seconds sets how long to wait",
+            hint=f"{hint}trainshed_host_timeout_seconds sets how long to wait",
         )
         yield from self._spreading(Verdict(failure=failure))
         raise ClusterError(failure.summary, hint=failure.hint)
@@ -427,6 +445,7 @@ class Leader(ConnectedRoster):
 
     def _replace(self, host: Host, link: Link, claim: Claim, address: str, now: float) -> None:
         """Takes a process that was started in the place of one that is gone."""
+        self._unready.add(host.rank)
         if not self.going:
             self._start_anew(host)
             host.outside = False
@@ -443,9 +462,9 @@ class Leader(ConnectedRoster):
 
     def _connect(self, host: Host, link: Link, claim: Claim, address: str, now: float) -> None:
         """Uses a host's connection, and sends on it what the host may have missed."""
-        if host.lost_at and self.going and not self.stopping:
-            self._start_anew(host)
-            self.say(f"{host.name} has come back")
+        ready = host.rank not in self._unready
+        if ready:
+            self._take_back(host)
         host.connect(link, claim.incarnation, address, now)
         self._awaited.discard(host.rank)
         self._untold.add(host.rank)
@@ -454,7 +473,7 @@ class Leader(ConnectedRoster):
         if self.verdict is not None:
             link.send(self.verdict)
         if not host.outside:
-            if self.going:
+            if self.going and ready:
                 link.send({"type": "go"})
             if self.own is not None:
                 link.send({"type": "left"})
@@ -462,6 +481,12 @@ class Leader(ConnectedRoster):
                 link.send(letter)
         self.poller.watch_link(link, lambda now: self._read(host, link, now))
         self._read(host, link, now)
+
+    def _take_back(self, host: Host) -> None:
+        """Counts on a lost host again that is there, and ready, while the job runs."""
+        if host.lost_at and self.going and not self.stopping:
+            self._start_anew(host)
+            self.say(f"{host.name} has come back")
 
     # --- what they say ---
 
@@ -491,6 +516,12 @@ class Leader(ConnectedRoster):
             self._untold.discard(host.rank)
         elif host.outside:
             return
+        elif kind == "ready":
+            if host.rank in self._unready:
+                self._unready.discard(host.rank)
+                if self.going:
+                    self._take_back(host)
+                    self._send(host, {"type": "go"})
         elif kind in ("failing", "interrupted"):
             if self.going:
                 self._stop(host.name, line_of(message, "why"), signal_of(message) if kind == "interrupted" else 0)

@@ -95,25 +95,28 @@ class Member(ConnectedRoster):
             ClusterError: host 0 did not answer in `seconds`, or says that other hosts are missing.
             FailedElsewhere: the job cannot start, or goes on without this host.
         """
+        self.open()
+        self._tell({"type": "ready"})
         start = said = self.clock()
         while not self.going:
             yield 0.2
             now = self.clock()
-            self._check_joining(now)
+            self.check_start()
             # While connected, wait longer: host 0 gives up first, and knows more about why.
             if now - start > seconds + (PATIENCE if self.link is not None else 0.0):
                 raise ClusterError(
                     f"{self.names[0]} did not let the job start within {seconds:.0f} s{self._unknown()}",
-                    hint=f"{self.names[0]} waits for the other hosts, or is not there: look at its log; port "
-                    f"{self.address[1]} must be open between the hosts",
+                    hint=f"{self.names[0]} waits for other hosts, installs something, or is not there: look at its log; "
+                    f"port {self.address[1]} must be open between the hosts",
                 )
             if now - said >= SAY_EVERY:
                 said = now
-                state = "waits for the other hosts" if self.link else f"does not answer on port {self.address[1]} yet"
+                state = "has not started the job yet" if self.link else f"does not answer on port {self.address[1]} yet"
                 self.say(f"waiting for {self.names[0]}: it {state} ({now - start:.0f} s of {seconds:.0f} s)")
 
-    def _check_joining(self, now: float) -> None:
-        """Raises what ends the wait."""
+    def check_start(self) -> None:
+        """Raises what ends the wait for the start of the job: ClusterError, FailedElsewhere."""
+        now = self.clock()
         if self.refused:
             raise ClusterError(self.refused)
         if self.verdict is not None:
@@ -133,6 +136,7 @@ class Member(ConnectedRoster):
 
     def failing_before_start(self, failure: Failure, seconds: float) -> Iterator[float]:
         """Tells host 0, if it can be reached within `seconds`, that this host could not start."""
+        self.open()
         state = "interrupted" if failure.kind == "Interrupted" else "failed"
         self._tell(Report(state=state, failure=failure).message())
         end = self.clock() + seconds

@@ -20,7 +20,7 @@ import struct
 
 from trainshed.base.record import Record
 
-VERSION = 3  # of the protocol; 1 was JSON from the first byte on, 2 did not name the stop signal
+VERSION = 4  # of the protocol; 1 was JSON from the first byte on, 2 did not name the stop signal, 3 was ready at once
 _NAME = b"trainshed roster "
 _NONCE_BYTES = 32
 _MAC_BYTES = 32

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from .messages import Report, Verdict
 
 
+class Preparing(Watcher):
+    """A roster's part in the runs before the hosts meet: they are abandoned when the job cannot start any more."""
+
+    def look(self) -> None:
+        """A turn between such runs. Raises ClusterError where it is known that the job cannot start."""
+
+
 class Roster(Watcher):
     """This host's part in the roster; a watcher of the supervisor's loop.
 
@@ -57,6 +64,10 @@ class Roster(Watcher):
     def absent(self) -> set[int]:
         """Node ranks of the hosts that are lost or have ended, as far as this host knows."""
         raise NotImplementedError
+
+    def preparing(self) -> Preparing:
+        """What hears the other hosts while this one prepares itself."""
+        return Preparing()
 
     def join(self, seconds: float) -> None:
         """Waits until all hosts are there, and the job may start.

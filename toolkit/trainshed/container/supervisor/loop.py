@@ -66,13 +66,18 @@ def run(
         make_room(len(plan.processes))
         return _Loop(SupervisedRun(plan, say, watchers), signals, spared).to_the_end(started)
     except BaseException:  # nothing of a run that breaks off is left, either
-        own = {*spared, *(pid for watcher in watchers for pid in watcher.own_processes())}
-        kill(pid for pid in descendants() if pid not in own)
+        kill(_left(watchers, spared))
         raise
     finally:
         for watcher in watchers:
             watcher.run_over()
         signals.close()
+
+
+def _left(watchers: Sequence[Watcher], spared: tuple[int, ...]) -> list[int]:
+    """PIDs of processes that belong to the run: neither spared nor a watcher's own."""
+    own = {*spared, *(pid for watcher in watchers for pid in watcher.own_processes())}
+    return [pid for pid in descendants() if pid not in own]
 
 
 class _Loop:
@@ -109,8 +114,7 @@ class _Loop:
                 self._handle_deadline()
             self._wait(FOREVER)
             return True
-        own = {*self.spared, *(pid for watcher in self.watchers for pid in watcher.own_processes())}
-        left = [pid for pid in descendants() if pid not in own]
+        left = _left(self.watchers, self.spared)
         if not left:
             self.state.finish()
             return False
