@@ -1,0 +1,41 @@
+"""References to versions, as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainshed.models.reference import Reference, reference_of
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("digits", Reference("digits")),
+        ("digits:12", Reference("digits", number=12)),
+        ("model://digits@champion", Reference("digits", "champion")),
+        ("a.b_c-1@stage-2", Reference("a.b_c-1", "stage-2")),
+    ],
+)
+def test_what_is_meant(text: str, meant: Reference) -> None:
+    assert reference_of(text) == meant and reference_of(str(meant)) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not a valid model name"),
+        ("../x", "not a valid model name"),
+        ("model://a/b@champion", "not a valid model name"),
+        ("digits:", "is not a version"),
+        ("digits:0", "is not a version"),
+        ("digits:1.5", "is not a version"),
+        ("digits:champion", "is not a version"),
+        ("digits@", "not a valid stage name"),
+        ("digits@Champion", "not a valid stage name"),
+        ("digits@a:1", "not a valid stage name"),
+        ("digits@../x", "not a valid stage name"),
+    ],
+)
+def test_what_is_not_a_reference(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        reference_of(text)
