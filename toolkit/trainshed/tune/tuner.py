@@ -1,0 +1,465 @@
+"""The loop of a tuning job: proposes trials, runs them beside each other, stops what is not worth its end.
+
+Every trial is a runner in the background, which goes on when the tuner is killed. The tuner writes
+down what it is about to do before it does it, and asks locks and files what has been done: so a second tuner
+finds each trial in one of these states.
+
+    file, no run                proposed: it is started
+    lock held                   its runner lives, or is just starting: it is watched
+    run ended                   its objective is read
+    Slurm has it, lock free     its runner was killed: another one follows it
+    run not ended, lock free    its runner was killed: started again as the job's `retries` say, or failed
+    run not whole, `paused`     it was stopped with the tuner, or the disk was full: it goes on from its checkpoints
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from trainshed.base.disk_reserve import Room
+from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, EXIT_USER, TrainshedError
+from trainshed.base.files import remove
+from trainshed.base.units import duration
+from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
+from trainshed.runner.control.operations import stop
+from trainshed.runner.job.references import secrets_of
+from trainshed.runner.job.write import job_file
+from trainshed.runner.state.job_json import job_of, masked
+
+from . import early as rules
+from .population import Member, forget_before, is_waiting, member
+from .propose import propose
+from .trial import COMPLETED, FAILED, STOPPED, Trial, best_of, elapsed, front_of, since_best
+from .trial_runs import (
+    Curves,
+    Standing,
+    begin,
+    begin_again,
+    begin_anew,
+    ended,
+    follow_again,
+    give_up,
+    job_with,
+    look,
+    may_start_again,
+)
+from .tuning import ASHA, MEDIAN, OFF, POPULATION, Tuning
+from .tuning_folder import TuningFolder
+from .warm import Known
+
+PAUSE = 0.1  # seconds between two looks
+CURVE_SECONDS = 0.3  # between two looks at the curves of running trials
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Over:
+    """Why no further trial is started. at_once: whether those that run are stopped, too. failed: whether it went wrong."""
+
+    reason: str
+    at_once: bool = False
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """How the tuning job stands, for whoever shows it. latest: (resource, value) of the trials that run, where known."""
+
+    tuning: Tuning
+    trials: tuple[Trial, ...]
+    latest: dict[int, tuple[float, float]]
+
+
+class Tuner:
+    """One session of tuning. The folder must have been claimed.
+
+    Args:
+        known: what earlier tuning jobs have found.
+        say: told what happens, one line each. show: given what makes a view, often.
+    """
+
+    def __init__(
+        self,
+        tuning: Tuning,
+        folder: TuningFolder,
+        environ: Mapping[str, str],
+        known: tuple[Known, ...],
+        say: Say,
+        show: Callable[[Callable[[], View]], None],
+    ) -> None:
+        self.tuning, self.folder, self.environ, self.known = tuning, folder, environ, known
+        self.say, self.show = say, show
+        self.curves = Curves(folder, tuning.objective, tuning.early)
+        self.trials: dict[int, Trial] = {}
+        self.tasks: dict[int, tuple[Future[None], Trial | None]] = {}  # and the trial as it is to be kept then
+        self.seen: dict[int, int] = {}  # how many values of a running trial have been judged
+        self.best = 0
+        self.front: set[str] = set()
+        self.room = Room(folder.path)
+        self.stop_signal = 0
+        self.hurried = False
+        self.exhausted = False
+        self.looked = 0.0
+
+    def run(self) -> int:
+        """Tunes to the end; returns the exit status. Raises TrainshedError where it cannot go on: what runs then goes on."""
+        signals = SignalPipe()
+        pool = ThreadPoolExecutor(4 + 2 * self.tuning.limits.max_parallel, thread_name_prefix="trial")
+        try:
+            self.recover()
+            while True:
+                over = self.over()
+                self.advance(over)
+                if not self.stop_signal and over is None:
+                    over = self.fill()
+                self.start_tasks(pool, over)
+                self.keep_best()
+                self.show(self.view)
+                if not self.tasks and self.nothing_left(over):
+                    break
+                self.wait(signals)
+            return self.finish(over)
+        except TrainshedError:
+            self.pause_if_full()
+            raise
+        finally:
+            pool.shutdown(wait=True)
+            self.room.free()
+            signals.close()
+
+    @property
+    def active(self) -> list[Trial]:
+        """The trials that are not over."""
+        return [trial for trial in self.trials.values() if not trial.over]
+
+    def nothing_left(self, over: Over | None) -> bool:
+        """Whether there is nothing more to wait for."""
+        if self.stop_signal:
+            return not any((now := look(self.folder, trial.number)).runner or now.adrift for trial in self.active)
+        return over is not None and not self.active
+
+    def recover(self) -> None:
+        """Takes up what earlier sessions have left."""
+        for trial in self.folder.trials(self.tuning.space, self.say):
+            self.trials[trial.number] = trial
+        for trial in self.active:  # what was made again is among them
+            self.keep(trial)
+        remove(f"{self.folder.path}/outcome.json")
+        over, going = len(self.trials) - len(self.active), self.active
+        if self.trials:
+            self.say(f"{over} trials are over, {len(going)} go on" if going else f"{over} trials are over")
+        used: set[int] = set()
+        for trial in going:
+            if look(self.folder, trial.number).runner:
+                self.seen[trial.number] = len(self.curves.of(trial.number))
+                self.say(f"trial {trial.number} runs: it is watched again")
+            slot = trial.slot
+            if slot in used or slot >= self.tuning.limits.max_parallel:
+                slot = min(set(range(len(going) + 1)) - used)
+            used.add(slot)
+            if slot != trial.slot:
+                self.keep(replace(trial, slot=slot))
+
+    def keep(self, trial: Trial) -> None:
+        """Writes a trial down. Raises TrainshedError."""
+        self.folder.save(trial)
+        self.trials[trial.number] = trial
+
+    # --- which trials there are ---------------------------------------------------------------------------------------
+
+    def over(self) -> Over | None:
+        """Why no further trial is started, None while there may be more."""
+        limits, objective = self.tuning.limits, self.tuning.objective
+        trials = list(self.trials.values())
+        best = best_of(trials, self.tuning.objectives)
+        reached = best.value if best is not None else None
+        if reached is not None and limits.target is not None and not objective.better(limits.target, reached):
+            return Over(f"{objective.metric} has reached {limits.target:g}", at_once=True)
+        now = time.time()
+        if limits.max_runtime and elapsed(trials, now) >= limits.max_runtime:
+            return Over(f"the time limit of {duration(limits.max_runtime)} is reached", at_once=True)
+        if limits.max_billable and self.billable(now) >= limits.max_billable:
+            return Over(f"the limit of {duration(limits.max_billable)} of training is reached", at_once=True)
+        if limits.not_improving and since_best(trials, self.tuning.objectives) >= limits.not_improving:
+            return Over(f"{limits.not_improving} trials in a row were not better than the best", at_once=True)
+        failed = [trial for trial in trials if trial.state == FAILED]
+        if len(failed) >= limits.max_failed and best is None:
+            last = max(failed, key=lambda trial: trial.ended)
+            reason = f"{len(failed)} trials have failed and none has succeeded; the last one: {last.reason}"
+            return Over(reason, at_once=True, failed=True)
+        if limits.max_jobs and len(trials) >= limits.max_jobs:
+            return Over(f"there have been {len(trials)} trials")
+        if self.exhausted and self.tuning.strategy.kind == POPULATION:
+            return Over("no trial of the last generation has an objective", failed=True)
+        return Over("every combination has been tried") if self.exhausted else None
+
+    def billable(self, now: float) -> float:
+        """Seconds of all trials, times hosts: what they took, or have taken so far."""
+        hosts = self.tuning.job.instances
+        return sum(one.seconds if one.over else max(0.0, now - one.created) * hosts for one in self.trials.values())
+
+    def fill(self) -> Over | None:
+        """Proposes trials for free slots; why there are no more, if so."""
+        limits = self.tuning.limits
+        while len(self.active) < limits.max_parallel:
+            if (over := self.over()) is not None:
+                return over
+            number = next(number for number in range(1, len(self.trials) + 2) if number not in self.trials)
+            if self.tuning.strategy.kind == POPULATION and is_waiting(self.tuning, list(self.trials.values()), number):
+                return None
+            found = self.proposed(number)
+            if found is None:
+                self.exhausted = True
+                continue
+            self.folder.require_room()
+            slot = min(set(range(limits.max_parallel)) - {trial.slot for trial in self.active})
+            self.keep(Trial(number, found.values, created=time.time(), slot=slot, parent=found.parent))
+        return None
+
+    def proposed(self, number: int) -> Member | None:
+        """What a new trial is, None where there can be none."""
+        trials = list(self.trials.values())
+        if self.tuning.strategy.kind == POPULATION:
+            forget_before(self.folder, self.tuning.strategy, number)
+            return member(self.tuning, trials, number)
+        values = propose(self.tuning, trials, number, self.known)
+        return None if values is None else Member(values)
+
+    # --- what is done with each ---------------------------------------------------------------------------------------
+
+    def advance(self, over: Over | None) -> None:
+        """Notes which trials have ended, and which are to be stopped."""
+        for number, (task, after) in list(self.tasks.items()):
+            if task.done():
+                del self.tasks[number]
+                task.result()
+                if after is not None:
+                    self.keep(after)
+        judge = self.tuning.early.kind != OFF and time.monotonic() - self.looked >= CURVE_SECONDS
+        for trial in self.active:
+            if trial.number in self.tasks:
+                continue
+            standing = look(self.folder, trial.number)
+            if standing.run.ended and not standing.runner:
+                if trial.halt or not self.goes_on(trial, standing):
+                    self.note_end(trial, standing)
+            elif trial.halt and not standing.begun and not standing.runner:
+                self.note(replace(trial, state=STOPPED, ended=time.time(), reason=trial.halt))
+            elif over is not None and over.at_once and not trial.halt:
+                self.keep(replace(trial, halt=over.reason))
+            elif judge and standing.runner and not trial.halt and (why := self.judged(trial)):
+                self.keep(replace(trial, halt=why))
+        if judge:
+            self.looked = time.monotonic()
+
+    def goes_on(self, trial: Trial, standing: Standing) -> bool:
+        """Whether a trial whose run has ended is started again: it was stopped with the tuner, or its runner was killed."""
+        if trial.paused:
+            return standing.run.said[0] != "Completed" or not self.curves.values(trial.number, self.tuning.objectives)[0]
+        return standing.lost and may_start_again(trial, standing, self.tuning.job.retries)
+
+    def start_tasks(self, pool: ThreadPoolExecutor, over: Over | None) -> None:
+        """Begins what takes a while, each in a thread: starts, stops, the ends of what killed runners have left."""
+        for trial in self.active:
+            if trial.number in self.tasks:
+                continue
+            standing = look(self.folder, trial.number)
+            if (found := self.next_act(trial, standing)) is not None:
+                act, after = found
+                self.tasks[trial.number] = pool.submit(act), after
+
+    def next_act(self, trial: Trial, standing: Standing) -> tuple[Callable[[], None], Trial | None] | None:
+        """(what is to be done with a trial now, the trial as it is to be kept when that has been done); None for nothing."""
+        run, number = standing.run, trial.number
+        if standing.adrift and not (trial.halt or self.stop_signal):
+            self.say(f"trial {number}: its runner was killed; {run.submitted} goes on and is watched again")
+            return lambda: follow_again(trial, self.folder, self.environ, run), None
+        if standing.runner or standing.adrift:
+            if not (trial.halt or self.stop_signal) or not (run.runner or standing.adrift):
+                return None
+            if not trial.halt and not trial.paused:
+                self.keep(replace(trial, paused=True))
+            hurried = self.hurried
+            return lambda: self.end(number, kill=hurried), None
+        lost = standing.lost and not run.ended
+        if self.stop_signal or trial.halt:
+            return (lambda: give_up(run, self.environ), None) if lost and trial.halt else None
+        if not standing.begun:
+            self.keep(fresh := replace(trial, created=time.time(), paused=False))
+            origin = f", from the checkpoint of trial {trial.parent}" if trial.parent else ""
+            self.say(f"trial {number}{self.of_all()} starts: {self.said(trial)}{origin}")
+            return lambda: begin(self.tuning, fresh, self.folder, self.environ), None
+        if not self.goes_on(trial, standing):
+            return (lambda: give_up(run, self.environ), None) if lost else None
+        if standing.lost and not trial.paused:
+            self.say(f"trial {number}: its runner was killed: it is started again")
+        else:
+            self.say(f"trial {number} goes on where it ended")
+        counts = standing.lost and not standing.of_another_boot and not trial.paused
+        after = replace(trial, paused=False, retries=trial.retries + counts)
+        self.curves.drop(number)
+        self.seen.pop(number, None)
+        if run.said[0] == "Completed":  # nothing is left to be measured from its last checkpoint on
+            return lambda: begin_anew(self.tuning, trial, self.folder, self.environ), after
+        return lambda: begin_again(self.tuning, trial, self.folder, self.environ, run), after
+
+    def end(self, number: int, *, kill: bool) -> None:
+        """Asks a trial to end and waits until it has."""
+        standing = look(self.folder, number)
+        if (standing.runner and standing.run.runner) or standing.adrift:
+            stop(standing.run, self.environ, lambda _: None, kill=kill)
+
+    def note_end(self, trial: Trial, standing: Standing) -> None:
+        """A run is over: its objective counts."""
+        found = ended(trial, standing.run, *self.curves.values(trial.number, self.tuning.objectives))
+        if found.state == FAILED:
+            self.folder.require_room()
+        self.note(found)
+
+    def pause_if_full(self) -> None:
+        """Where the disk is full, all that runs is tried again later, unless it succeeds nevertheless."""
+        try:
+            self.folder.require_room()
+        except TrainshedError:
+            self.room.free()  # kept for this
+            for trial in self.active:
+                self.keep(replace(trial, paused=True))
+
+    def note(self, trial: Trial) -> None:
+        """Keeps a trial that is over, and says so."""
+        objectives = self.tuning.objectives
+        self.keep(trial)
+        took = duration(max(0.0, trial.ended - trial.created))
+        said = {COMPLETED: "completed", STOPPED: "stopped", FAILED: "failed"}[trial.state]
+        told = zip(objectives, (trial.value, *trial.further), strict=False) if trial.value is not None else ()
+        value = ", ".join(f"{one.metric} {value:.6g}" for one, value in told)
+        value = f": {value}" if value else ""
+        several = len(objectives) > 1
+        best = ""
+        if several and trial in front_of(self.trials.values(), objectives):
+            best = ", on the front"
+        elif not several and trial == best_of(self.trials.values(), objectives):
+            best = ", the best so far"
+        why = f" ({trial.reason})" if trial.reason else ""
+        self.say(f"trial {trial.number} {said}{value} in {took}{best}{why}")
+
+    def judged(self, trial: Trial) -> str:
+        """Why the rule of early stopping ends a running trial; "" where it goes on."""
+        early, objective, number = self.tuning.early, self.tuning.objective, trial.number
+        curve = self.curves.of(number)
+        seen = self.seen.get(number, 0)
+        self.seen[number] = len(curve)
+        if len(curve) <= seen:
+            return ""
+        if early.kind == MEDIAN:
+            over = [one for one in self.trials.values() if one.over and one.state != FAILED]
+            earlier = [self.curves.whole(one.number) for one in over]
+            reasons = (rules.median_stops(point, earlier, objective) for point in curve[seen:])
+            return next(filter(None, reasons), "")
+        if early.kind != ASHA:
+            return ""
+        bracket = rules.bracket_of(number, early)
+        beside = [one for one in self.trials if rules.bracket_of(one, early) == bracket]
+        curves = {one: self.curves.whole(one) if self.trials[one].over else self.curves.of(one) for one in beside}
+        for rung in rules.rungs(early, bracket):
+            if rules.reached(curve, rung) is None:
+                break
+            if rules.reached(curve[:seen], rung) is None and (
+                why := rules.asha_stops(number, rung, curves, early, objective)
+            ):
+                return why
+        return ""
+
+    # --- the best, the end --------------------------------------------------------------------------------------------
+
+    def keep_best(self) -> None:
+        """`best` leads to the best trial's run, and `best.yaml` makes it again."""
+        self.keep_front()
+        best = best_of(self.trials.values(), self.tuning.objectives)
+        if best is None or best.number == self.best:
+            return
+        told = zip(self.tuning.objectives, (best.value, *best.further), strict=True)
+        comment = f"Trial {best.number} of {self.tuning.name}: {', '.join(f'{one.metric} {value}' for one, value in told)}."
+        job = job_with(self.tuning, best.values)
+        # Secrets that were given as plain text are left out of it, and it says so.
+        kept = job_of(json.loads(json.dumps(masked(job, secrets_of(job, {})))))
+        self.folder.write(f"{self.folder.path}/best.yaml", job_file(kept, comment))
+        self.folder.link("best", f"trials/{best.number:04d}")
+        self.best = best.number
+
+    def keep_front(self) -> None:
+        """With several objectives, `front` leads to the runs that no other one beats."""
+        if not self.tuning.further:
+            return
+        front = {f"{trial.number:04d}" for trial in front_of(self.trials.values(), self.tuning.objectives)}
+        if front != self.front:
+            self.folder.keep_links("front", {name: f"../trials/{name}" for name in front})
+            self.front = front
+
+    def finish(self, over: Over | None) -> int:
+        """Writes how it ended; returns the exit status."""
+        best = best_of(self.trials.values(), self.tuning.objectives)
+        if self.stop_signal:
+            name = signal.Signals(self.stop_signal).name
+            waiting = len(self.active)
+            reason = f"stopped by {name}" + (f"; {waiting} trials wait to go on" if waiting else "")
+            self.folder.end("Stopped", reason)
+            self.say(f"{reason}: `trainshed tune --resume {self.folder.shown}` goes on")
+            return EXIT_SIGNAL_BASE + self.stop_signal
+        reason = over.reason if over is not None else ""
+        if best is None:
+            if over is None or not over.failed:
+                reason = f"{reason}; no trial has an objective"
+            self.folder.end("Failed", reason)
+            self.say(reason)
+            return EXIT_USER
+        self.folder.end("Completed", reason)
+        self.say(f"over: {reason}")
+        return EXIT_SUCCESS
+
+    def view(self) -> View:
+        """How it stands now."""
+        latest = {}
+        for trial in self.active:
+            if curve := self.curves.of(trial.number):
+                latest[trial.number] = curve[-1]
+        return View(self.tuning, tuple(self.trials[number] for number in sorted(self.trials)), latest)
+
+    def said(self, trial: Trial) -> str:
+        """A trial's values in a line."""
+        return " ".join(f"{name}={short(text)}" for name, text in trial.values.items())
+
+    def of_all(self) -> str:
+        """` of 30`, where that is known."""
+        return f" of {self.tuning.limits.max_jobs}" if self.tuning.limits.max_jobs else ""
+
+    def wait(self, signals: SignalPipe) -> None:
+        """Sleeps until something happens, and takes signals."""
+        select.select([signals.fd], [], [], PAUSE)
+        for number in signals.take():
+            if number not in STOP_SIGNALS:
+                continue
+            running = sum(1 for trial in self.active if look(self.folder, trial.number).runner)
+            if self.stop_signal and not self.hurried:
+                self.hurried = True
+                self.say("killing what runs")
+                for trial in self.active:
+                    self.tasks.pop(trial.number, None)  # asked once more, and harder
+            elif not self.stop_signal:
+                self.stop_signal = number
+                grace = duration(self.tuning.job.grace_seconds)
+                self.say(f"stopping {running} trials, which have {grace} to end; once more kills them")
+
+
+def short(text: str) -> str:
+    """A value for a line: numbers with five digits that count."""
+    try:
+        return f"{float(text):.5g}" if "." in text or "e" in text.lower() else text
+    except ValueError:
+        return text
