@@ -16,8 +16,11 @@ sys.path[:0] = [str(ROOT / "toolkit"), str(ROOT / "tests")]
 
 from support.peer_differences import DIFFERENCES  # noqa: E402 (after the path is set)
 from trainshed.base.errors import EXIT_TABLE  # noqa: E402 (after the path is set)
+from trainshed.catalog.tables import FACTS  # noqa: E402
 from trainshed.contract.settings import CHOICES, RANGES, Settings  # noqa: E402
 from trainshed.contract.wire import variables  # noqa: E402
+from trainshed.contract.wire.rules import ON_MACHINE, ON_METRICS, ON_TENSORS  # noqa: E402
+from trainshed.rules.catalogue import OURS  # noqa: E402
 
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
 
@@ -52,6 +55,16 @@ def settings_table() -> str:
     return table(("name", "values", "default", "meaning"), rows)
 
 
+def rules_table() -> str:
+    """The rules: what each looks at, its parameters, and when it fires, as its docstring says it."""
+    rows = []
+    for looks_at, rules in (("metrics", ON_METRICS), ("the machine", ON_MACHINE), ("tensors", ON_TENSORS)):
+        for name, parameters in rules.items():
+            text = " ".join((OURS[name].__doc__ or "").split()).removesuffix(".")
+            rows.append((f"`{name}`", looks_at, text, ", ".join(f"`{key}` {value:g}" for key, value in parameters.items())))
+    return table(("rule", "looks at", "fires when", "parameters"), rows)
+
+
 def field_texts(docstring: str) -> dict[str, str]:
     """The `name: text` paragraphs of a docstring, on one line each."""
     texts: dict[str, str] = {}
@@ -75,10 +88,17 @@ def peer_differences_table() -> str:
     return table(("difference", "sagemaker-training", "trainshed", "why", "test, below `tests/`"), rows)
 
 
+def facts_table() -> str:
+    """What every run may be asked for in the catalogue."""
+    return table(("fact", "kind", "what it is"), ((f"`{name}`", fact.kind, fact.meaning) for name, fact in FACTS.items()))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "exit_status": exit_status_table,
+    "facts": facts_table,
     "peer_differences": peer_differences_table,
     "settings": settings_table,
+    "rules": rules_table,
     "variables": variables_table,
 }
 

@@ -63,7 +63,12 @@ class Project:
         process = subprocess.Popen(
             [sys.executable, "-m", "trainshed.cli", *arguments],
             cwd=self.folder,
-            env={**inherited, "PYTHONPATH": TOOLKIT, **environment},
+            env={
+                **inherited,
+                "PYTHONPATH": TOOLKIT,
+                "TRAINSHED_CHANNEL_CACHE": f"{self.folder.parent}/cache",
+                **environment,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -134,9 +134,20 @@ def test_no_canary_leaves_a_run_by_any_way(canaries: Project, tmp_path: Path) ->
         names = tar.getnames()
     assert len([name for name in names if "logs/" in name]) >= 2, names
     assert any("hang-" in name for name in names), "a hang report was made and looked at"
-    for command in (["status"], ["status", "--json"], ["ps", "--all"], ["logs"], ["clone"], ["compare", canaries.run.name]):
+    for command in (
+        ["status"],
+        ["status", "--json"],
+        ["ps", "--all"],
+        ["logs"],
+        ["clone"],
+        ["compare", canaries.run.name],
+        ["watch", "--once"],
+        ["report"],
+    ):
         shown = canaries.trainshed(*command, **mine)
         assert "trainshed itself failed" not in shown.output and not leaks(shown.output), (command, leaks(shown.output))
+    page = (canaries.run / "report.html").read_text()
+    assert "cannot log in with" in page and not leaks(page), leaks(page)
 
 
 @pytest.mark.parametrize("place", [["kubernetes"], ["sagemaker"], ["slurm"]])

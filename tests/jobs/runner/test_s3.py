@@ -52,7 +52,7 @@ def s3() -> Iterator[dict[str, str]]:
         "code/train.py": "import helper; print('helped by', helper.NAME)",
         "code/helper.py": "NAME = 'an object'",
     }
-    objects["manifest"] = json.dumps([{"prefix": f"s3://{BUCKET}/data/"}, "part-1", "deep/x"])
+    objects["manifest"] = json.dumps([{"prefix": f"s3://{BUCKET}/data/"}, "part-1", "deep/x", "part-1"])
     objects["no-manifest"] = "{"
     with own_s3() as environment:
         put(environment, {key: body.encode() for key, body in objects.items()})

@@ -35,12 +35,14 @@ class Followed:
         self.cluster, self.folder = cluster, folder
         (folder / "train.py").write_text(script)
         self.out = folder / "out"
-        environment = {**cluster.environment, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", **env}
-        command = [sys.executable, "-m", "trainshed.cli", "run", "--on", "slurm", "train.py", "--output", "run", *options]
-        with open(self.out, "wb") as out:
-            self.process = subprocess.Popen(
-                [*cluster.enter, *command], cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT
-            )
+        self.environment = {**cluster.environment, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", **env}
+        self.process = self.start("run", "--on", "slurm", "train.py", "--output", "run", *options)
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """A command on the first node; what it says is added to `output`."""
+        command = [*self.cluster.enter, sys.executable, "-m", "trainshed.cli", *words]
+        with open(self.out, "ab") as out:
+            return subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=out, stderr=subprocess.STDOUT)
 
     @property
     def output(self) -> str:
@@ -55,14 +57,26 @@ class Followed:
         return json.loads((self.folder / "run/status.json").read_text())
 
     def until(self, *texts: str) -> None:
-        """Until each of the texts has been printed."""
+        """Until each of the texts has been printed, while the job is followed."""
+        self.until_said(*texts, living=self.process)
+
+    def until_said(self, *texts: str, living: subprocess.Popen[bytes] | None = None) -> None:
+        """Until each of the texts has been printed, by any command."""
         end = time.monotonic() + LIMIT
         while not all(text in self.output for text in texts):
-            assert self.process.poll() is None and time.monotonic() < end, self.told()
+            assert living is None or living.poll() is None, self.told()
+            assert time.monotonic() < end, self.told()
             time.sleep(0.05)
 
     def end(self) -> int:
         return self.process.wait(LIMIT)
+
+    def logged(self, text: str) -> None:
+        """Until a rank has printed a text, whoever follows."""
+        end = time.monotonic() + LIMIT
+        while not any(text in path.read_text() for path in (self.folder / "run/logs").glob("node-*.log")):
+            assert time.monotonic() < end, self.told()
+            time.sleep(0.05)
 
     def told(self) -> str:
         log = self.folder / "run/logs/slurm.log"
@@ -194,6 +208,98 @@ def test_a_job_may_be_submitted_and_left_alone(submit: Callable[..., Followed], 
         assert time.monotonic() < end, job.told()
         time.sleep(0.1)
     assert "ran\n" in (job.folder / "run/logs/node-1.log").read_text()
+
+
+ONE_THEN_GOES_ON = (
+    "import os, pathlib, time\nprint('ready', os.environ['RANK'], flush=True)\n"
+    "while not pathlib.Path(os.environ['GO']).exists():\n    time.sleep(0.05)\n"
+    "open(os.environ['SM_MODEL_DIR'] + '/' + os.environ['RANK'], 'w').close()\n"
+)
+
+
+def test_a_job_whose_follower_was_killed_is_followed_to_its_end_by_the_next_one(
+    submit: Callable[..., Followed], tmp_path: Path
+) -> None:
+    job = submit(ONE_THEN_GOES_ON, "--env", f"GO={tmp_path}/go")
+    job.until("ready 0", "ready 1")
+    job.process.kill()
+    job.process.wait()
+    first = job.number
+
+    job.process = job.start("attach", "./run")
+    (tmp_path / "go").touch()
+
+    assert job.end() == 0, job.told()
+    assert job.status["TrainingJobStatus"] == "Completed" and job.number == first
+    assert (job.folder / "run/model/0").exists() and (job.folder / "run/output/model.tar.gz").stat().st_size
+
+
+def test_a_job_that_nobody_follows_is_stopped_and_its_end_is_told(submit: Callable[..., Followed]) -> None:
+    job = submit(WAITS, "--detach")
+    assert job.end() == 0, job.told()
+    job.logged("ready 1")
+
+    assert job.start("stop", "./run").wait(LIMIT) == 0, job.told()
+    assert job.status["TrainingJobStatus"] == "Stopped"
+    assert "PENDING" not in job.cluster.run("squeue", "--noheader", "--format=%T")
+
+
+@pytest.mark.torch
+def test_a_job_that_was_stopped_resumes_from_its_checkpoint_as_a_new_job(submit: Callable[..., Followed]) -> None:
+    pytest.importorskip("torch")
+    job = submit(RESUMES)
+    job.until("loss rank=0 step=10", "loss rank=1 step=10")
+    job.process.send_signal(signal.SIGINT)
+    assert job.end() == 130, job.told()
+    first = job.number
+
+    job.process = job.start("resume", "./run")
+
+    assert job.end() == 0, job.told()
+    assert job.status["TrainingJobStatus"] == "Completed" and job.number != first
+    assert "end rank=0 step=" in (job.folder / "run/logs/node-0.log").read_text().rpartition("start rank=0")[2]
+
+
+TRIAL = """\
+import os, pathlib, sys, time
+notes = pathlib.Path(os.environ["NOTES"])
+with open(notes / "started", "a") as file:
+    file.write(os.environ["SM_HP_LR"] + "\\n")
+print(f"metric loss={abs(float(os.environ['SM_HP_LR']) - 0.2)} step=1", flush=True)
+while not (notes / "go").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_trials_are_jobs_of_slurm_and_outlive_their_followers_and_the_tuner(
+    submit: Callable[..., Followed], cluster: Cluster, tmp_path: Path
+) -> None:
+    job = submit("print('ran')\n", "--detach")  # for its environment
+    assert job.end() == 0, job.told()
+    cluster.clear()
+    (tmp_path / "trial.py").write_text(TRIAL)
+    (tmp_path / "tune.yaml").write_text(
+        f"job: {{program: trial.py, environment: {{NOTES: '{tmp_path}'}}}}\non: slurm\nsearch: {{lr: [0.1, 0.2, 0.3]}}\n"
+        "objective: minimize loss\nstrategy: grid\nmax_parallel_jobs: 2\n"
+    )
+    started = tmp_path / "started"
+    tuner = job.start("tune", "tune.yaml", "--sbatch", "comment=tuned")
+    end = time.monotonic() + LIMIT
+    while not started.exists() or len(started.read_text().split()) < 2:
+        assert time.monotonic() < end and tuner.poll() is None, job.told()
+        time.sleep(0.05)
+    tuner.kill()
+    tuner.wait()
+    status = json.loads((tmp_path / "tunes/tune/trials/0001/status.json").read_text())
+    os.kill(status["Trainshed"]["Runner"]["Pid"], signal.SIGKILL)
+
+    tuner = job.start("tune", "tune.yaml", "--sbatch", "comment=tuned")
+    job.until_said("goes on and is watched again")
+    (tmp_path / "go").touch()
+
+    assert tuner.wait(LIMIT) == 0, job.told()
+    assert sorted(started.read_text().split()) == ["0.1", "0.2", "0.3"]
+    assert os.readlink(tmp_path / "tunes/tune/best") == "trials/0002"
 
 
 def test_nothing_of_the_machine_is_asked_where_there_is_no_slurm(tmp_path: Path) -> None:

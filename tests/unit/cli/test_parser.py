@@ -35,11 +35,18 @@ def test_every_command_says_what_it_does_and_what_each_word_means(command: str) 
 @pytest.mark.parametrize("command", PARSED)
 def test_an_unknown_flag_is_refused_in_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     needed = {
+        "cache": ["ls"],
         "check-image": ["image"],
         "checkpoints": ["list", "folder"],
         "compare": ["a", "b"],
         "export": ["sagemaker"],
         "metrics": ["show"],
+        "models": ["ls"],
+        "diff": ["a", "b"],
+        "note": ["run"],
+        "tag": ["run"],
+        "steps": ["status"],
+        "data": ["show", "here"],
         "rm": ["run"],
     }
     words = ["--colour"] if command == "plan" else [*needed.get(command, []), "--colour"]
@@ -70,7 +77,11 @@ def test_two_hyphens_are_checked_as_any_value(capsys: pytest.CaptureFixture[str]
         ("run", ["--instanses", "2"], "(did you mean '--instances'?)"),
         ("run", ["--on", "slrum"], "argument --on: 'slrum' must be one of here, slurm (did you mean 'slurm'?)"),
         ("doctor", ["--jsn"], "(did you mean '--json'?)"),
-        ("export", ["kubernets"], "must be one of kubernetes, sagemaker (did you mean 'kubernetes'?)"),
+        (
+            "export",
+            ["kubernets"],
+            "must be one of kubernetes, sagemaker, csv, tensorboard, mlflow (did you mean 'kubernetes'?)",
+        ),
         ("export", ["kubernetes", "--jobst"], "(did you mean '--jobset'?)"),
         ("checkpoints", ["lst", "folder"], "must be one of list, verify, prune, convert (did you mean 'list'?)"),
         ("logs", ["--ho", "a"], "(did you mean '--host'?)"),

@@ -21,11 +21,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Shows the run; returns its exit status."""
+    from trainshed.runner.control.operations import with_follower
     from trainshed.runner.display.follow import attach
     from trainshed.runner.display.screen import Screen
     from trainshed.runner.state.stored import find
 
-    stored = find(options.run, os.environ)
+    stored = with_follower(find(options.run, os.environ), os.environ)
     screen = Screen()
     try:
         stored = attach(stored, screen)

@@ -1,4 +1,4 @@
-"""`trainshed compare`: two runs of a job side by side."""
+"""`trainshed compare`: runs of a job side by side."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .parser import Parser
 
 def add_arguments(parser: Parser) -> None:
     """The command line."""
-    parser.description = "Compares throughput, loss, training time and billable seconds of two runs; the first is the base."
+    parser.description = "Compares throughput, loss, training time and billable seconds of runs; the first is the base."
     parser.epilog = (
         "A run is a folder of `trainshed run`, a job folder (/opt/ml), or a run record (output/data/run/HOST.json)."
     )
     add = parser.add_argument
-    add("first", metavar="RUN_A", help="the base, for example without the compiler")
-    add("second", metavar="RUN_B", help="the run that is compared with it")
+    add("first", metavar="RUN", help="the base, for example without the compiler")
+    add("others", metavar="RUN", nargs="+", help="the runs that are compared with it")
     add("--html", metavar="FILE", help="write a page with the table and the curves, in one file")
     add("--json", action="store_true", help="print the numbers as one line of JSON")
 
@@ -27,17 +27,17 @@ def run(options: Namespace) -> int:
     from trainshed.runner.tools.compare.facts import read_run
     from trainshed.runner.tools.compare.table import rows, text_of
 
-    pair = (read_run(options.first), read_run(options.second))
-    compared = rows(*pair)
+    runs = [read_run(path) for path in (options.first, *options.others)]
+    compared = rows(*runs)
     if options.json:
         import json
 
-        runs = [facts.plain() for facts in pair]
-        print(json.dumps({"runs": runs, "rows": [row.plain() for row in compared]}))
+        told = {"runs": [facts.plain() for facts in runs], "rows": [row.plain() for row in compared]}
+        print(json.dumps(told))
     else:
-        print(visible(text_of(pair, compared)), end="")
+        print(visible(text_of(runs, compared)), end="")
     if options.html:
         from trainshed.runner.tools.compare.page import write_page
 
-        write_page(options.html, pair, compared)
+        write_page(options.html, runs, compared)
     return EXIT_SUCCESS

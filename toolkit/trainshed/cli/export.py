@@ -1,4 +1,4 @@
-"""`trainshed export`: a job file as Kubernetes manifests or as a request to SageMaker, on standard output."""
+"""`trainshed export`: a job file for Kubernetes or SageMaker; runs for spreadsheets, TensorBoard or MLflow."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from .parser import Parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainshed.runner.job.job import Job
 
 
@@ -21,8 +23,8 @@ def add_arguments(parser: Parser) -> None:
     from trainshed.runner.job.flags import add_flags, add_groups
 
     parser.description = (
-        "Prints what another system needs to run the job. Nothing is sent. What the job says "
-        "about the place is in its mappings `kubernetes` and `sagemaker` (docs/exports.md)."
+        "kubernetes, sagemaker: prints what another system needs to run a job; nothing is sent (docs/exports.md). "
+        "csv, tensorboard, mlflow: hands on what runs have measured (docs/tracking.md)."
     )
     places = parser.add_subparsers(dest="place", metavar="PLACE", required=True)
     kubernetes = places.add_parser(
@@ -41,13 +43,42 @@ def add_arguments(parser: Parser) -> None:
     )
     add_flags(add_groups(sagemaker))
     sagemaker.add_argument("--code", default="", metavar="FILE.tar.gz", help="also pack the job's code, for S3")
+    _add_runs(places)
+
+
+def _add_runs(places: Any) -> None:
+    """Places that take runs."""
+    table = places.add_parser("csv", help="metrics of runs as a table", usage="trainshed export csv RUN ... [options]")
+    table.add_argument("--wide", action="store_true", help="one row a step, one column a metric (default: one row a value)")
+    table.add_argument("-o", "--output", default="", metavar="FILE", help="where to (default: standard output)")
+    events = places.add_parser(
+        "tensorboard", help="metrics of runs as event files",
+        usage="trainshed export tensorboard RUN ... -o FOLDER",
+    )  # fmt: skip
+    events.add_argument("-o", "--output", required=True, metavar="FOLDER", help="gets a folder for each run")
+    mlflow = places.add_parser(
+        "mlflow", help="runs as runs in MLflow; again, for what is missing there",
+        usage="trainshed export mlflow RUN ... [options]",
+    )  # fmt: skip
+    mlflow.add_argument("--to", default="", metavar="URI", help="MLflow's tracking URI (default: MLFLOW_TRACKING_URI)")
+    mlflow.add_argument(
+        "--experiment", default="", metavar="NAME", help="default: MLFLOW_EXPERIMENT_NAME, else the job's name"
+    )
+    mlflow.add_argument("--model", action="store_true", help="also the files of the model, as the artifact `model`")
+    for each in (table, events, mlflow):
+        each.add_argument("runs", nargs="+", metavar="RUN", help="names of runs, beginnings of names, or folders")
 
 
 def run(options: Namespace) -> int:
-    """Prints the job for the place; returns the exit status. Raises TrainshedError."""
+    """Prints the job for the place, or hands on runs; returns the exit status. Raises TrainshedError."""
+    if options.place in ("csv", "tensorboard", "mlflow"):
+        from .export_runs import run as hand_on
+
+        return hand_on(options)
+    from trainshed.runner.control.parent import with_parent
     from trainshed.runner.job.flags import job_of
 
-    job = job_of(options, os.environ)
+    job = with_parent(job_of(options, os.environ), os.environ)
     if options.place == "kubernetes":
         from trainshed.runner.places.kubernetes import manifests
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 from argparse import Namespace
@@ -28,6 +27,9 @@ def add_arguments(parser: Parser) -> None:
     show = commands.add_parser("show", help="the metrics of a run", usage="trainshed metrics show [RUN] [options]")
     show.add_argument("run", nargs="?", default="", help=RUN_HELP)
     show.add_argument("--csv", action="store_true", help="every value: name,rank,step,epoch,time,value")
+    show.add_argument(
+        "--tensorboard", default="", metavar="FOLDER", help="write them as an event file for TensorBoard into FOLDER"
+    )
     test = commands.add_parser(
         "test", help="what a job finds in a log; status 1 where a definition does not fit",
         usage="trainshed metrics test LOG [options]",
@@ -49,13 +51,19 @@ def run(options: Namespace) -> int:
 
 
 def _show(options: Namespace) -> int:
-    from trainshed.metrics.series import read_series
+    from trainshed.metrics.series import read_outputs
+    from trainshed.runner.state.outputs import attempts_of
     from trainshed.runner.state.stored import find
 
     stored = find(options.run, os.environ)
-    folder = glob.escape(stored.folder)
-    places = [*glob.glob(f"{folder}/output/metrics/*"), *glob.glob(f"{folder}/*/output/metrics/*")]
-    series = read_series(*sorted(places))
+    hosts = [host for attempt in attempts_of(stored.folder) for host in attempt]
+    series = read_outputs(f"{stored.folder}/output", *(output for output, _ in hosts))
+    if options.tensorboard:
+        from trainshed.metrics.tensorboard import write
+
+        count = write(options.tensorboard, series.values())
+        print(visible(f"{count} values of {len(series)} metrics: tensorboard --logdir {options.tensorboard}"))
+        return EXIT_SUCCESS
     if not options.csv:
         if not series:
             print(f"{stored.name} has no metrics (yet); docs/metrics.md says where they come from")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -34,6 +35,13 @@ class Parser(argparse.ArgumentParser):
     def add_run(self) -> None:
         """Adds the optional positional RUN: which run a command is about."""
         self.add_argument("run", nargs="?", default="", metavar="RUN", help=RUN_HELP)
+
+    def take_dashed_words(self) -> None:
+        """Takes words with one dash and several letters as values: `--sort -loss`, `tag RUN -draft`.
+
+        argparse does the same with negative numbers, and has a pattern for what looks like one.
+        """
+        self._negative_number_matcher = re.compile(r"-[^-].*", re.DOTALL)
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with one line and status 2."""

@@ -12,7 +12,10 @@ from .parser import Parser
 
 def add_arguments(parser: Parser) -> None:
     """The command line."""
-    parser.description = "Lists the runs of this machine that have not ended: those in ./runs and in the index."
+    parser.description = (
+        "Lists the runs of this machine that have not ended: those in ./runs and in the index. `trainshed ls` searches all "
+        "runs, past ones too, by metrics, hyperparameters and tags."
+    )
     parser.epilog = (
         "A run whose runner was killed is Lost: `trainshed stop` ends it and collects its results, "
         "`trainshed rm` removes it."

@@ -33,13 +33,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Continues the run; returns the job's exit status. Raises UsageError, TrainshedError."""
-    from trainshed.runner.control.operations import to_resume
+    from trainshed.runner.control.operations import place_of, to_resume
     from trainshed.runner.job.flags import hyperparameter_of
+    from trainshed.runner.job.job import SLURM
     from trainshed.runner.state.stored import find
 
-    texts = _pairs("--hyperparameter", options.hyperparameter)
+    texts = pairs("--hyperparameter", options.hyperparameter)
     hyperparameters = {name: hyperparameter_of(text) for name, text in texts.items()}
-    variables = _pairs("--env", options.env, os.environ)
+    variables = pairs("--env", options.env, os.environ)
 
     def change(job: Job) -> Job:
         from dataclasses import replace
@@ -52,18 +53,23 @@ def run(options: Namespace) -> int:
             references=kept,
         )
 
-    again = to_resume(find(options.run, os.environ), os.environ, say, change)
+    stored = find(options.run, os.environ)
+    again = to_resume(stored, os.environ, say, change)
     if options.detach:
         from trainshed.runner.control.detached import start
 
-        print(start(again.job, os.environ, again=again).name)
+        print(start(again.job, os.environ, again=again, on=place_of(stored)).name)
         return EXIT_SUCCESS
+    if place_of(stored) == SLURM:
+        from trainshed.runner.places.slurm.submit import run_on_slurm
+
+        return run_on_slurm(again.job, os.environ, again=again)
     from trainshed.runner.control.execution import run_job
 
     return run_job(again.job, os.environ, again=again)
 
 
-def _pairs(flag: str, pairs: list[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def pairs(flag: str, pairs: list[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """NAME=VALUE as a mapping. A NAME alone takes the value of `environ`. Raises UsageError."""
     values = {}
     for pair in pairs:

@@ -54,13 +54,15 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Runs the job; returns its exit status. Raises JobError, TrainshedError, UsageError."""
     check(options)
+    from trainshed.runner.control.parent import with_parent
+    from trainshed.runner.control.pinned import with_pinned_models
     from trainshed.runner.job.flags import job_of
 
-    job = job_of(options, os.environ)
+    job = with_pinned_models(with_parent(job_of(options, os.environ), os.environ), os.environ)
     if options.on == "slurm":
-        from trainshed.runner.places.slurm.submit import run_on_slurm
+        from trainshed.runner.places.slurm.submit import run_on_slurm, with_options
 
-        return run_on_slurm(job, options.sbatch, dry_run=options.dry_run, detach=options.detach)
+        return run_on_slurm(with_options(job, options.sbatch), os.environ, dry_run=options.dry_run, detach=options.detach)
     if options.find_batch_size and not options.dry_run:
         from trainshed.runner.tools.batch_size import run_fitted
 

@@ -19,7 +19,8 @@ from trainshed.base.voice import tell
 from trainshed.contract.hyperparameters import SpelledFloat
 
 from .control.detached import start
-from .control.operations import clone, public_status, remove, state_of, stop, to_resume
+from .control.operations import clone, place_of, public_status, remove, state_of, stop, to_resume
+from .control.parent import with_parent
 from .display.follow import follow, logs_of, tagged
 from .job import read
 from .job.job import Job
@@ -118,8 +119,9 @@ class Training:
 
     def resume(self, *, wait: bool = True, echo: bool = True, check: bool = True) -> Training:
         """Takes it up again in its own folder, with its checkpoints. Raises TrainshedError, JobError, JobFailed."""
-        again = to_resume(self._load(), os.environ, _say)
-        start(again.job, os.environ, again=again)
+        run = self._load()
+        again = to_resume(run, os.environ, _say)
+        start(again.job, os.environ, again=again, on=place_of(run))
         return self.wait(echo=echo, check=check) if wait else self
 
     def clone(self) -> str:
@@ -189,7 +191,7 @@ def run(
         JobFailed: it failed.
     """
     made = replace(file, **fields) if isinstance(file, Job) else make_job(file, **fields)
-    training = Training(start(made, os.environ, quiet=not echo))
+    training = Training(start(with_parent(made, os.environ), os.environ, quiet=not echo))
     return training.wait(echo=echo, check=check) if wait else training
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,34 @@ def test_a_failure_is_told_in_three_lines_and_the_file_that_holds_all_of_it_is_n
     assert "Traceback" not in text
 
 
+def test_what_rules_have_found_is_told_once_each(run: Run) -> None:
+    folder = Path(run.hosts[0].output) / "rules"
+    folder.mkdir(parents=True)
+    found = {"rule": "LossSpike", "action": "warn", "text": "loss was 9", "time": 1.0}
+    lines = [found, found, *({**found, "rule": f"Own{number}"} for number in range(6))]
+    (folder / "algo-1.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = summary(run, Verdict("Completed", "Completed", 0, "", ""))
+
+    assert "  rules      LossSpike: loss was 9\n             Own0: loss was 9\n" in text
+    assert "             Own3: loss was 9\n             and 2 more\n" in text and "Own4" not in text
+
+
 def test_a_reason_without_a_failure_file_is_told_and_names_none(run: Run) -> None:
     text = summary(run, Verdict("Failed", "Failed", 3, "algo-1", "algo-1 exited with 3; it printed nothing"))
 
     assert text.endswith("\n\n  algo-1 exited with 3; it printed nothing\n")
     assert "  failure  " not in text
+
+
+def test_a_run_with_metrics_ends_with_its_reports_path(run: Run) -> None:
+    data = Path(run.hosts[0].output) / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "report.html").touch()
+    good = Verdict("Completed", "Completed", 0, "", "")
+    assert summary(run, good).endswith(f"\n  report     runs/{run.name}/algo-1/output/data/report.html\n")
+
+    (data / "trainshed-report.html").touch()  # the other one is the script's own
+    assert summary(run, good).endswith(f"\n  report     runs/{run.name}/algo-1/output/data/trainshed-report.html\n")
 
 
 def test_a_reason_of_the_scripts_own_ends_before_its_traceback() -> None:

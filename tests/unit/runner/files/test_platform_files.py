@@ -86,13 +86,18 @@ def test_what_the_job_says_of_reserved_names_wins() -> None:
             {"sagemaker_mpi_enabled": "true", "sagemaker_mpi_custom_mpi_options": '"-v"',
              "mp_parameters": '{"partitions": 2}'},
         ),
+        (Distribution("torchrun", for_amazons_library=True), {"sagemaker_distributed_dataparallel_enabled": "true"}),
     ],
 )  # fmt: skip
 def test_a_pipelines_parameters_reach_train_as_the_job_asked_for_them(
     distribution: Distribution, expected: dict[str, str]
 ) -> None:
     made = config_files(Job(name="x", distribution=distribution), "x-1", "algo-1", "/opt/ml", "eth0")["hyperparameters.json"]
-    assert {name: value for name, value in made.items() if not name.startswith("sagemaker_") or "mpi" in name} == expected
+    assert {
+        name: value
+        for name, value in made.items()
+        if not name.startswith("sagemaker_") or "mpi" in name or "distributed" in name
+    } == expected
 
 
 SCALARS = st.one_of(

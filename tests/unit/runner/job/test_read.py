@@ -143,6 +143,15 @@ distribution:
     assert job(folder, text.replace("enabled: true, parameters", "enabled: false, parameters")).distribution.kind == "script"
 
 
+def test_sagemakers_form_of_a_data_parallel_distribution_is_understood(folder: Path) -> None:
+    text = "program: src/train.py\ndistribution: {smdistributed: {dataparallel: {enabled: true, custom_mpi_options: -v}}}\n"
+    assert job(folder, text).distribution == Distribution("torchrun", for_amazons_library=True)
+    assert job(folder, text.replace("true", "false")).distribution.kind == "script"
+    both = "{dataparallel: {enabled: true}, modelparallel: {enabled: true}}"
+    with pytest.raises(JobError, match="cannot be used beside modelparallel"):
+        job(folder, f"program: src/train.py\ndistribution: {{smdistributed: {both}}}\n")
+
+
 def test_an_empty_field_is_an_absent_one(folder: Path) -> None:
     made = job(folder, "program: src/train.py\nhyperparameters:\nchannels:\ninstances: ~\n")
     assert (made.hyperparameters, made.channels, made.instances) == ({}, (), 1)
@@ -184,7 +193,7 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("channels: {train: {path: data, s3_type: ManifestFile}}", "a manifest of objects must be on s3://"),
         ("channels: {train: data/*.csv}", "channels.train = data/*.csv: matches no files"),
         ("channels: {train: s3://}", "is not an S3 URI"),
-        ("channels: {train: gs://bucket/data}", "must be a file or folder on this machine; fetch it first"),
+        ("channels: {train: ftp://host/data}", "channels.train = ftp://host/data: cannot be fetched (known are s3://"),
         ("spot: {interrupt_after: soon}", "must be at most 100 durations like 20s,1.5m"),
         ("spot: {price: 2}", "spot.price = 2: must be a number from 0.01 to 1"),
         ("spot: maybe", "must be true or false"),

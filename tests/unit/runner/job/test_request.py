@@ -109,9 +109,9 @@ def test_a_request_becomes_a_job(folder: Path) -> None:
         "registry.example.com/team/image:1.2",
     )
     assert {name: str(value) for name, value in job.hyperparameters.items()} == request(folder)["HyperParameters"]
-    assert [(one.name, one.path, one.content_type) for one in job.channels] == [
-        ("code", f"{folder}/src", ""),
-        ("train", f"{folder}/data", "text/csv"),
+    assert [(one.name, one.path, one.content_type, one.access) for one in job.channels] == [
+        ("code", f"{folder}/src", "", "ro"),
+        ("train", f"{folder}/data", "text/csv", ""),
     ]
     assert (job.instances, job.instance_type, job.max_runtime_seconds) == (2, "ml.c5.xlarge", 3600)
     assert job.spot is not None and job.spot.max_wait_seconds == 7200
@@ -128,6 +128,22 @@ def test_flags_win_over_a_request(folder: Path) -> None:
     assert (job.image, job.instances, job.name, job.full_name) == ("", 1, "mine", "")
     assert (job.hyperparameters["epochs"], str(job.hyperparameters["lr"])) == (9, "1.10")
     assert job.output == f"{folder}/elsewhere"
+
+
+def test_mlflow_of_a_request_becomes_the_variables_that_mlflow_reads(folder: Path, model: Any) -> None:
+    config = {"MlflowResourceArn": "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/ours"}
+    asked = request(folder, MlflowConfig={**config, "MlflowExperimentName": "digits", "MlflowRunName": "first"})
+    asked["Environment"] = {"MLFLOW_TRACKING_URI": "http://localhost:5000", "A": "1"}
+
+    job = job_of([written(folder, asked)], {})
+
+    assert problems_with(asked, model.shape_for("CreateTrainingJobRequest")) == ""
+    assert job.environment == {
+        "MLFLOW_TRACKING_URI": "http://localhost:5000", "A": "1",
+        "MLFLOW_EXPERIMENT_NAME": "digits", "MLFLOW_RUN_NAME": "first",
+    }  # fmt: skip
+    without = job_of([written(folder, request(folder, MlflowConfig=config))], {})
+    assert without.environment["MLFLOW_TRACKING_URI"] == config["MlflowResourceArn"]
 
 
 def at(value: dict[str, Any], path: str, new: Any) -> dict[str, Any]:
@@ -155,13 +171,13 @@ def at(value: dict[str, Any], path: str, new: Any) -> dict[str, Any]:
         ("HyperParameters.epochs", 3, "must be a string"),
         (
             "InputDataConfig.0.DataSource.S3DataSource.S3DataType",
-            "AugmentedManifestFile",
-            "only S3Prefix and ManifestFile can",
+            "AugmentedManifests",
+            "only S3Prefix, ManifestFile, AugmentedManifestFile can",
         ),
         ("InputDataConfig.0.DataSource.S3DataSource.S3Uri", "file:///nowhere/at/all", "there is no /nowhere/at/all"),
         ("InputDataConfig.0.ChannelName", "../up", "is not a valid channel name"),
         ("InputDataConfig.1.ChannelName", "train", "channel 'train' is given twice"),
-        ("ResourceConfig.InstanceGroups", [], "heterogeneous clusters cannot be run here"),
+        ("ResourceConfig.InstanceGroups", [], "must be a list of groups"),
         ("ResourceConfig.InstanceCount", 0, "must be a whole number from 1 to 512"),
         ("StoppingCondition.MaxWaitTimeInSeconds", 60, "must not be less than max_runtime_seconds, 3600"),
         ("EnableManagedSpotTraining", False, "is for spot jobs (set EnableManagedSpotTraining to true)"),

@@ -80,6 +80,11 @@ def test_data_is_mounted_read_only_and_the_rest_writable() -> None:
     assert "type=bind,source=/data/train,target=/opt/ml/input/data/train,readonly" in create(run, 0, MACHINE)[0]
 
 
+def test_a_channel_is_writable_where_the_job_says_so() -> None:
+    given = arguments(channels=(Channel("train", "/data/train", access="rw"),))
+    assert "type=bind,source=/data/train,target=/opt/ml/input/data/train" in given
+
+
 def test_without_code_of_the_jobs_own_the_images_is_not_hidden() -> None:
     run = plan(source_dir="")
     assert not [target for _, target, _ in mounts(run, run.hosts[0]) if target.endswith("/code")]

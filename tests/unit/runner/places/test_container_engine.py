@@ -10,7 +10,7 @@ from support.runner_project import Project
 from trainshed.runner.files import layout
 from trainshed.runner.job.job import Job
 from trainshed.runner.places.container_command import Machine, create
-from trainshed.runner.places.container_engine import EngineError, find_engine, hint_for, reason
+from trainshed.runner.places.container_engine import EngineError, find_engine, hint_for, identity_of, reason
 from trainshed.runner.places.names import host_addresses
 
 HEALTHY = '{"ServerVersion": "27.0", "Runtimes": {"runc": {}, "nvidia": {}}, "SecurityOptions": ["name=seccomp"]}'
@@ -180,3 +180,11 @@ esac"""
     assert done.status == 69
     assert "the image trainshd:cpu is not on this machine and cannot be pulled: pull access denied" in done.stderr
     assert "did you mean 'trainshed:cpu'?" in done.stderr
+
+
+def test_an_image_is_known_by_its_digest_where_it_came_from_a_registry() -> None:
+    pulled = {"Id": "sha256:12", "RepoDigests": ["example.org/a@sha256:34", "example.org/b@sha256:34"]}
+
+    assert identity_of("a:1", pulled) == {"name": "a:1", "id": "sha256:12", "digest": "example.org/a@sha256:34"}
+    assert identity_of("a:1", {"Id": "sha256:12", "RepoDigests": []}) == {"name": "a:1", "id": "sha256:12"}
+    assert identity_of("a:1", {"Id": 7, "RepoDigests": None}) == {"name": "a:1"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainshed.runner.job.job import ALL_GPUS
-from trainshed.runner.places.gpus import share
+from trainshed.runner.places.gpus import shares
 
 EIGHT = tuple("01234567")
 
@@ -25,4 +25,21 @@ EIGHT = tuple("01234567")
     ],
 )
 def test_shares(devices: tuple[str, ...], wanted: int | None, hosts: int, expected: list[str]) -> None:
-    assert ["".join(share(devices, wanted, hosts, index)) for index in range(hosts)] == expected
+    assert ["".join(one) for one in shares(devices, [wanted] * hosts)] == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted", "expected"),
+    [
+        (EIGHT, [0, 4, 4], ["", "0123", "4567"]),
+        (EIGHT, [1, None, None], ["0", "123", "456"]),
+        (EIGHT, [0, ALL_GPUS], ["", "01234567"]),
+        (EIGHT, [6, 6], ["012345", "670123"]),
+        (("0",), [None, 1], ["0", "0"]),
+        ((), [0, 4], ["", ""]),
+    ],
+)
+def test_hosts_of_several_kinds_get_what_they_ask_for(
+    devices: tuple[str, ...], wanted: list[int | None], expected: list[str]
+) -> None:
+    assert ["".join(one) for one in shares(devices, wanted)] == expected

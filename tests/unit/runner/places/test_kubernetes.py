@@ -16,7 +16,7 @@ from support.paths import TOOLKIT
 from trainshed.base.errors import JobError
 from trainshed.container.cluster import resolve
 from trainshed.contract.reading import read_job
-from trainshed.runner.job.job import Channel, Job, Reference, Resources
+from trainshed.runner.job.job import Channel, InstanceGroup, Job, Reference, Resources
 from trainshed.runner.places.kubernetes import manifests, merged
 
 VERSION = "1.34"
@@ -182,12 +182,24 @@ def test_a_secret_that_would_stand_in_a_manifest_is_refused(source: Path, change
 def test_what_pods_cannot_have_is_told_all_at_once(source: Path) -> None:
     (source / "weights").write_bytes(b"x" * 1_000_000)
     place = {"volume": {}, "volumes": {"test": "data"}, "retries": "many"}
+    groups = (InstanceGroup("a", 1), InstanceGroup("b", 1))
     with pytest.raises(JobError) as caught:
-        manifests(job(source, name="9-Digits", image="", resources=Resources(gpus=-1), places={"kubernetes": place}))
+        manifests(
+            job(
+                source,
+                name="9-Digits",
+                image="",
+                instances=2,
+                instance_groups=groups,
+                resources=Resources(gpus=-1),
+                places={"kubernetes": place},
+            )
+        )
     told = str(caught.value) + caught.value.details
     for text in (
         "name: must be a DNS label",
         "image: is missing",
+        "instance_groups: cannot be exported: pods of a Job are all alike",
         "kubernetes.volume: is not a known field",
         "kubernetes.volumes.test: is not a channel",
         "kubernetes.retries: must be a whole number",

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from support.paths import TOOLKIT
 from trainshed.base.errors import JobError
-from trainshed.runner.job.job import Channel, Job, Reference
+from trainshed.runner.job.job import Channel, InstanceGroup, Job, Reference
 from trainshed.runner.places.sagemaker import request
 
 PLACE = {
@@ -105,6 +106,32 @@ def test_all_that_can_be_asked_for_is_valid(tmp_path: Path) -> None:
     assert made["StoppingCondition"] == {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200}
     assert made["CheckpointConfig"] == {"S3Uri": "s3://bucket/checkpoints", "LocalPath": "/opt/ml/checkpoints"}
     assert made["EnableManagedSpotTraining"] and made["VpcConfig"]["Subnets"] == ["subnet-1"]
+
+
+def test_groups_of_hosts_are_the_platforms(tmp_path: Path) -> None:
+    groups = (InstanceGroup("cpus", 1, "ml.c5.xlarge"), InstanceGroup("gpus", 2, "ml.g5.2xlarge"))
+    made = job(tmp_path, {"instance_type": ""}, instances=3, instance_groups=groups)
+    made = replace(made, channels=tuple(replace(one, instance_groups=("gpus",)) for one in made.channels))
+
+    sent, _ = request(made)
+
+    check(sent)
+    assert sent["ResourceConfig"]["InstanceGroups"] == [
+        {"InstanceType": "ml.c5.xlarge", "InstanceCount": 1, "InstanceGroupName": "cpus"},
+        {"InstanceType": "ml.g5.2xlarge", "InstanceCount": 2, "InstanceGroupName": "gpus"},
+    ]
+    assert sent["ResourceConfig"].keys().isdisjoint({"InstanceType", "InstanceCount"})
+    assert sent["InputDataConfig"][0]["DataSource"]["S3DataSource"]["InstanceGroupNames"] == ["gpus"]
+
+    unfit = replace(made, instance_groups=(InstanceGroup("cpus"),), places={"sagemaker": {
+        **made.places["sagemaker"], "instance_type": "ml.g5.2xlarge", "keep_alive_seconds": 60,
+    }})  # fmt: skip
+    with pytest.raises(JobError) as caught:
+        request(unfit)
+    told = str(caught.value) + caught.value.details
+    for text in ("sagemaker.instance_type: is for hosts of one kind", "keep_alive_seconds: is for hosts of one kind",
+                 "instance_groups.cpus.instance_type: must be a type of the platform"):  # fmt: skip
+        assert text in told, told
 
 
 def test_what_the_platform_needs_is_told_all_at_once(tmp_path: Path) -> None:

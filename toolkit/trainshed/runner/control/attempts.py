@@ -6,6 +6,7 @@ ranks in place (`max_restarts`); a run that is over is started again with `train
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 
@@ -15,7 +16,9 @@ from ..display.screen import Screen
 from ..display.usage import Gauge
 from ..files import layout
 from ..files.ending import Ending, Verdict
+from ..files.fingerprints import hand_over
 from ..files.metrics import Metrics
+from ..files.mounts import Mounts
 from ..files.pipes import Feeders, survey
 from ..files.run import Run
 from ..places import Backend
@@ -30,6 +33,7 @@ class Attempts:
     """Starts the hosts of a placed run until an attempt's ending is the run's.
 
     Args:
+        mounts: of its channels.
         number: attempts of earlier runners that have been put aside.
     """
 
@@ -41,6 +45,8 @@ class Attempts:
         status: StatusFile,
         metrics: Metrics,
         signals: SignalPipe,
+        *,
+        mounts: Mounts | None,
         number: int,
     ) -> None:
         self.run = run
@@ -49,6 +55,7 @@ class Attempts:
         self.status = status
         self.metrics = metrics
         self.signals = signals
+        self.mounts = mounts
         self.number = number
         self.retries = run.job.retries
         self.interruptions = list(run.job.spot.interrupt_after) if run.job.spot else []
@@ -90,7 +97,8 @@ class Attempts:
         try:
             with stop_raises("before the job was started"):
                 files = survey(self.run, self.screen.say)
-            feeders = Feeders(self.run, files)
+                hand_over(self.run, self.mounts.shown if self.mounts else {}, self.screen.say)
+            feeders = Feeders(self.run, files, os.environ)
             hosts = self.backend.start(self.run)
             self.status.to("Training")
             watch = Watch(
@@ -101,11 +109,11 @@ class Attempts:
                 self.signals,
                 limits=self._limits(time.time()),
                 stopping=self._note_stop,
-                trouble=feeders.trouble,
+                trouble=lambda: feeders.trouble() or (self.mounts.trouble() if self.mounts else ""),
                 gauge=Gauge(self.run, self.backend.roots),
                 secrets=self.screen.secrets,
             )
-            ending = watch.to_the_end()
+            ending = self._with_mounts(watch.to_the_end())
             lost = self.backend.fetch(self.run)
             for problem in lost:
                 self.screen.say(f"warning: {problem}")
@@ -114,6 +122,12 @@ class Attempts:
             self.backend.clear()
             if feeders is not None:
                 feeders.close()
+
+    def _with_mounts(self, ending: Ending) -> Ending:
+        """What is known of the channels' file systems: a script may meet what is wrong with one before we look."""
+        if self.mounts is None or not any(end.code for end in ending.hosts):
+            return ending
+        return replace(ending, trouble=ending.trouble or self.mounts.trouble(), unread=self.mounts.errors())
 
     def _limits(self, now: float) -> Limits:
         """What is left of the job's limits for an attempt that starts at `now` (seconds since the epoch)."""

@@ -13,13 +13,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import trainshed
 from trainshed.base.errors import EXIT_INTERNAL, TrainshedError
 
 from ..files.run import Run
-from ..job.job import Job
+from ..job.job import HERE, SLURM, Job
 from ..state.stored import Stored, load
 
 
@@ -31,16 +32,55 @@ class NotStarted(TrainshedError):
         self.exit_code = exit_code
 
 
-def start(job: Job, environ: Mapping[str, str], again: Run | None = None, *, quiet: bool = False) -> Stored:
+@dataclass(frozen=True)
+class _Order:
+    """What the background process is to do.
+
+    job, again: see `start`. hold: see there. on: HERE or SLURM. follow: the folder of a run that Slurm has, "" for a start.
+    """
+
+    job: Job | None
+    again: Run | None
+    hold: int | None
+    on: str
+    follow: str = ""
+
+
+def start(
+    job: Job,
+    environ: Mapping[str, str],
+    again: Run | None = None,
+    *,
+    quiet: bool = False,
+    hold: int | None = None,
+    on: str = HERE,
+) -> Stored:
     """Starts a runner in the background; the run, once it has a folder.
 
     Args:
         again: the run that is taken up again.
         quiet: what the runner says before the run has its folder (that it pulls an image, for example) is not shown.
+        hold: a descriptor that the runner keeps open for as long as it lives, a lock for example; no host gets it.
+        on: HERE, or SLURM: it is submitted and followed.
 
     Raises:
         NotStarted: it could not be started.
     """
+    return load(_told(_Order(job, again, hold, on), environ, quiet=quiet)["folder"])
+
+
+def follow(run: Stored, environ: Mapping[str, str], *, hold: int | None = None) -> Stored | None:
+    """Has a process in the background follow a run that Slurm has; None where another one does, or it has ended.
+
+    Raises:
+        NotStarted: it cannot be followed from here.
+    """
+    told = _told(_Order(None, None, hold, SLURM, run.folder), environ, quiet=True)
+    return load(told["folder"]) if told["folder"] else None
+
+
+def _told(order: _Order, environ: Mapping[str, str], *, quiet: bool) -> dict[str, str]:
+    """What the process says that has got an order: its `folder`, "" where there was nothing to do."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(trainshed.__file__)))
     # Not `-m`: that would put the working directory before everything else.
     code = f"import sys; sys.path.insert(0, {root!r}); from trainshed.runner.control.detached import main; main()"
@@ -50,12 +90,13 @@ def start(job: Job, environ: Mapping[str, str], again: Run | None = None, *, qui
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else None,
+        pass_fds=() if order.hold is None else (order.hold,),
         start_new_session=True,  # the terminal's signals are not for it
     )
     assert process.stdin is not None and process.stdout is not None
     try:
         with process.stdin, process.stdout:
-            process.stdin.write(pickle.dumps((job, again)))
+            process.stdin.write(pickle.dumps(order))
             process.stdin.close()
             answer = process.stdout.read()
     except BaseException:  # Ctrl-C, most likely
@@ -63,22 +104,22 @@ def start(job: Job, environ: Mapping[str, str], again: Run | None = None, *, qui
         process.wait()
         raise
     try:
-        told = json.loads(answer)
+        told: dict[str, str] = json.loads(answer)
     except ValueError:
         raise NotStarted(f"the runner exited with {process.wait()} without a message", "", "", EXIT_INTERNAL) from None
     if "folder" not in told:
         process.wait()
-        raise NotStarted(told["message"], told["hint"], told["details"], told["exit_code"])
+        raise NotStarted(told["message"], told["hint"], told["details"], int(told["exit_code"]))
     # The runner is a child of this process: without a wait it would stay a zombie until this process ends.
     threading.Thread(target=process.wait, daemon=True, name=f"wait-{process.pid}").start()
-    return load(told["folder"])
+    return told
 
 
 def main() -> None:
     """The runner in the background: the job comes on standard input, one line about the start goes to standard output."""
-    from .execution import run_job
-
-    job, again = pickle.load(sys.stdin.buffer)  # from the process that started this one, through a pipe of theirs
+    order: _Order = pickle.load(sys.stdin.buffer)  # from the process that started this one, through a pipe of theirs
+    if order.hold is not None:
+        os.set_inheritable(order.hold, False)
     answer = os.dup(1)
     os.set_inheritable(answer, False)
     null = os.open(os.devnull, os.O_RDWR)
@@ -89,7 +130,10 @@ def main() -> None:
     def tell(**what: object) -> None:
         nonlocal told
         told = True
-        os.write(answer, json.dumps(what).encode())
+        try:
+            os.write(answer, json.dumps(what).encode())
+        except BrokenPipeError:  # whoever asked has ended meanwhile; the run goes on
+            pass
         os.close(answer)
 
     def started(run: Run) -> None:
@@ -97,8 +141,10 @@ def main() -> None:
         tell(folder=run.folder)
 
     try:
-        code = run_job(job, os.environ, again=again, started=started)
-        if not told:
+        code = _done(order, started)
+        if not told and order.follow:
+            tell(folder="")
+        elif not told:
             tell(message="stopped before the job was started", hint="", details="", exit_code=code)
     except TrainshedError as error:
         code = error.exit_code
@@ -110,3 +156,24 @@ def main() -> None:
             said = f"trainshed itself failed: {type(error).__name__}: {error}"
             tell(message=said, hint="please report it", details="", exit_code=code)
     os._exit(code)
+
+
+def _done(order: _Order, started: Callable[[Run], None]) -> int:
+    """Does what was ordered; the exit status."""
+    if order.follow:
+        from ..display.screen import Screen
+        from ..places.slurm.following import take_up
+
+        screen = Screen()
+        try:
+            return take_up(load(order.follow), os.environ, screen, started=started) or 0
+        finally:
+            screen.close()
+    assert order.job is not None
+    if order.on == SLURM:
+        from ..places.slurm.submit import run_on_slurm
+
+        return run_on_slurm(order.job, os.environ, again=order.again, started=started)
+    from .execution import run_job
+
+    return run_job(order.job, os.environ, again=order.again, started=started)

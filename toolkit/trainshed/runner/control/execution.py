@@ -18,8 +18,11 @@ from ..display.summary import render, shown
 from ..files import layout
 from ..files.collect import Archive, collect, settled
 from ..files.ending import Ending, Verdict
+from ..files.expected_data import check_data
 from ..files.metrics import Metrics
+from ..files.mounts import Mounts, clear_stale
 from ..files.owner import hand_over
+from ..files.provenance import note_image
 from ..files.run import Run
 from ..files.staging import stage
 from ..job.job import Job
@@ -27,11 +30,14 @@ from ..job.references import secrets_of
 from ..places import Backend, choose
 from ..state import index
 from ..state.job_json import described
-from ..state.records import phases_of
+from ..state.records import fingerprints_of, phases_of
 from ..state.status import StatusFile
 from ..state.stored import load
 from ..state.verdict import judge
 from .attempts import Attempts
+from .live_mlflow import LiveMlflow
+from .parent import with_parent
+from .pinned import with_pinned_models
 
 
 @dataclass(frozen=True)
@@ -50,19 +56,20 @@ def run_job(
     *,
     dry_run: bool = False,
     again: Run | None = None,
-    started: Callable[[Run], None] = lambda _: None,
+    started: Callable[[Run], None] | None = None,
 ) -> int:
     """Runs a job to its end and returns its exit status; everything is reported on standard error and in the run's folder.
 
     Args:
         again: a run that is over and is taken up again, in its own folder, with its checkpoints.
-        started: called when the run has its folder.
+        started: called when the run has its folder; that stays then, also where the job cannot be started.
 
     Raises:
         TrainshedError: the job could not be started at all.
     """
     screen = Screen()
     try:
+        job = with_pinned_models(with_parent(job, environ), environ)
         for note in job.notes:
             screen.say(f"note: {note}")
         backend = choose(job, environ, screen.say)
@@ -95,7 +102,7 @@ class Execution:
         screen: Screen,
         environ: Mapping[str, str],
         again: Run | None = None,
-        started: Callable[[Run], None] = lambda _: None,
+        started: Callable[[Run], None] | None = None,
     ) -> None:
         self.job = job
         self.backend = backend
@@ -105,6 +112,8 @@ class Execution:
         self.started = started
         self.metrics = Metrics.of(job.metric_definitions, str(job.hyperparameters.get("trainshed_metrics") or "auto"))
         self.attempts_before = 0  # by earlier runners
+        self.mounts: Mounts | None = None  # channels that are file systems
+        self.mlflow: LiveMlflow | None = None
 
     def run_to_the_end(self) -> Finished:
         """Runs the job with all its attempts to its end and reports it."""
@@ -128,6 +137,9 @@ class Execution:
                 self.status.ended(_could_not_run(error), None, self.metrics, "")
                 raise
             finally:
+                self._unmount()
+                if self.mlflow is not None:
+                    self.mlflow.finish()
                 hand_over(self.run, self.environ)
         finally:
             self.signals.close()
@@ -152,7 +164,8 @@ class Execution:
                 self._discard()
             raise layout.unusable(error, self.run.folder) from error
         index.note(self.run, self.environ)
-        self.started(self.run)
+        if self.started is not None:
+            self.started(self.run)
 
     def _place(self) -> None:
         try:
@@ -161,26 +174,34 @@ class Execution:
                 layout.put_aside(self.run, self.attempts_before)
             self.screen.keep(self.run.words)
             layout.place(self.run, interface=self.backend.interface, say=self.screen.say, environ=self.environ)
+            note_image(self.run, self.backend.image, self.screen.say)
             self.screen.say(f"{self.run.name}: {_where(self.job)}, in {shown(self.run.folder)}")
             if any(channel.remote for channel in self.job.channels):
                 self.status.to("Downloading")
             self._stage()
         except BaseException:
-            if self.again is None:
+            if self.again is None and self.started is None:  # else somebody knows the run, and looks there for the reason
                 self._discard()
             raise
+        self.mlflow = LiveMlflow(self.job, self.backend.secrets, self.environ, self.screen.say)
+        self.mlflow.start(self.run)
+        self.run = self.mlflow.joined(self.run)
 
     def _stage(self) -> None:
-        if not any(channel.staged for channel in self.job.channels):
-            return
-        folder = f"{self.run.folder}/staged"
-        if not os.path.exists(f"{folder}/.whole"):  # an earlier runner may have been killed while it was at this
-            shutil.rmtree(folder, ignore_errors=True)
-            stage(self.run, self.environ, self.screen.say)
-            write_atomic(f"{folder}/.whole", "")
+        clear_stale()
+        blind = self.backend.mount_obstacle()
+        self.mounts = Mounts(self.run, self.environ, others=self.backend.in_containers)
+        say, status = self.screen.say, self.screen.status
+        stage(self.run, self.environ, say, status=status, mounts=self.mounts, blind=blind)
+        check_data(self.run, say)
+
+    def _unmount(self) -> None:
+        if self.mounts is not None:
+            self.mounts.close()
 
     def _discard(self) -> None:
         """Removes a run that never started: its folder was empty or absent before."""
+        self._unmount()
         self.status.ended = lambda *_: None  # type: ignore[method-assign]
         for name in os.listdir(self.run.folder):
             path = f"{self.run.folder}/{name}"
@@ -193,7 +214,16 @@ class Execution:
         index.forget(self.run.id, self.environ)
 
     def _attempts(self) -> Attempts:
-        return Attempts(self.run, self.backend, self.screen, self.status, self.metrics, self.signals, self.attempts_before)
+        return Attempts(
+            self.run,
+            self.backend,
+            self.screen,
+            self.status,
+            self.metrics,
+            self.signals,
+            mounts=self.mounts,
+            number=self.attempts_before,
+        )
 
     def _finish(self, ending: Ending, placed: float) -> Finished:
         """Collects, writes the last status, shows the summary."""
@@ -206,6 +236,9 @@ class Execution:
         model = ""
         try:
             with stop_raises("while the results were collected"):
+                if self.mounts is not None and verdict.status == "Completed":
+                    for note in self.mounts.changes():
+                        screen.say(f"warning: {note}")
                 archives = collect(run, verdict, screen.status)
                 verdict = settled(verdict, archives)
                 model = archives[0].path
@@ -222,6 +255,8 @@ class Execution:
                 verdict = _could_not_run(error)
         seconds = {"placing": placed, **phases_of(run.hosts), "collecting": time.monotonic() - began}
         metrics.finish()
+        if data := fingerprints_of(run.hosts):
+            self.status.data["Trainshed"]["Data"] = data
         self.status.ended(verdict, ending, metrics, model, archives or ())
         if self.status.problem:
             screen.say(f"warning: {self.status.problem}")

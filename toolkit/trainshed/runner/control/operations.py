@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainshed.base.errors import TrainshedError
+from trainshed.base.errors import TrainshedError, visible
 
-from ..files.run import RUNNER_LOG, RUNS, Run
-from ..job.job import Job
+from ..files.mounts import ours_below
+from ..files.own_places import RUNS
+from ..files.run import CODE, MLFLOW, PROVENANCE, REPORT, RUNNER_LOG, Run
+from ..job.job import HERE, SLURM, Job
 from ..job.write import job_file
 from ..places.container_engine import EngineError
 from ..state import index
@@ -30,20 +32,11 @@ Say = Callable[[str], None]
 
 def state_of(run: Stored, environ: Mapping[str, str]) -> tuple[str, str]:
     """(status, what more there is to say): how a run stands, the truth where its files are behind it."""
-    status, phase = (
-        str(run.status.get("TrainingJobStatus", "InProgress")),
-        str(run.status.get("SecondaryStatus", "Starting")),
-    )
+    status, phase = run.said
     if run.copied:
         return status, f"{phase}; a copy of {run.copied}"
-    if run.ended:
-        return status, phase if phase != status else ""
-    if run.elsewhere:
-        return status, f"{phase}, on {run.elsewhere}"
-    if run.runner:
-        return status, phase
-    if run.submitted:
-        return status, f"{phase}, {run.submitted}"
+    if (told := run.standing()) is not None:
+        return told
     try:
         left = still_running(run, environ)
     except EngineError as error:
@@ -73,11 +66,16 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
     _refuse_copy(run, f"trainshed stop {shlex.quote(run.copied)}")
     if run.elsewhere:
         raise TrainshedError(f"{run.name} runs on {run.elsewhere}", hint="stop it there")
-    if run.submitted and not run.ended and not run.runner:
-        raise TrainshedError(f"{run.name} is {run.submitted}", hint=f"scancel {run.ours['SlurmJobId']}")
     if run.ended:
         say(f"{run.name} has ended: {state_of(run, environ)[0]}")
         return run
+    while run.submitted and not run.ended and not run.runner:
+        run = with_follower(run, environ)
+        if not run.ended and not run.runner:
+            from ..places.slurm.following import stop_from_elsewhere
+
+            stop_from_elsewhere(run, environ, kill=kill)
+            run = load(run.folder)
     if run.runner:
         _signal(run, signal.SIGTERM, environ)
         hurried = False
@@ -96,6 +94,19 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
             settle(run, environ, say, grace=0 if kill else None)
         run = load(run.folder)
     return run
+
+
+def with_follower(run: Stored, environ: Mapping[str, str]) -> Stored:
+    """The run; a job of Slurm that nobody follows has a process in the background that does, and writes how it ends.
+
+    Raises:
+        TrainshedError: it cannot be followed from here.
+    """
+    if not run.submitted or run.ended or run.runner:
+        return run
+    from .detached import follow
+
+    return follow(run, environ) or load(run.folder)
 
 
 def _signal(run: Stored, number: int, environ: Mapping[str, str]) -> None:
@@ -129,16 +140,16 @@ def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = F
     _refuse_foreign(run, environ)
     if run.elsewhere:
         raise TrainshedError(f"{run.name} runs on {run.elsewhere}", hint="remove it there")
-    if run.submitted and not run.ended and not force:
-        raise TrainshedError(f"{run.name} is {run.submitted}", hint="scancel it first, or rm --force")
-    if run.runner:
+    if run.runner or (run.submitted and not run.ended):
         if not force:
             raise TrainshedError(f"{run.name} is running", hint=f"trainshed stop {run.name}, or rm --force")
         run = stop(run, environ, say, kill=True)
     while run.finishing:  # the run has ended; its runner prints the summary
         time.sleep(PAUSE)
     remove_leftovers(run, environ)
-    own = {RUNNER_LOG, "slurm", "job.json", "status.json", "output", "logs", "model", "checkpoints", "staged", "attempts"}
+    own = {RUNNER_LOG, REPORT, PROVENANCE, CODE, MLFLOW, "slurm", "job.json", "status.json"}
+    own |= {"labels.json", ".labels.lock"}  # catalog/labels.py
+    own |= {"output", "logs", "model", "checkpoints", "staged", "attempts"}
     job = run.about.get("job") or {}
     hosts = {f"algo-{number}" for number in range(1, 513)}
     try:
@@ -175,7 +186,9 @@ def _refuse_foreign(run: Stored, environ: Mapping[str, str]) -> None:
         )
     try:
         device = os.stat(run.folder).st_dev
+        ours = ours_below(run.folder)  # end with the run, and are taken away before anything is removed
         for place, folders, _ in os.walk(run.folder):
+            folders[:] = [name for name in folders if f"{os.path.realpath(place)}/{name}" not in ours]
             for name in folders:
                 if os.lstat(f"{place}/{name}").st_dev != device:
                     raise TrainshedError(
@@ -195,11 +208,9 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
         TrainshedError: it runs, or its code or data are gone.
         JobError: a secret was not kept, and is not given again.
     """
-    if run.runner or run.elsewhere or run.submitted:
-        if run.submitted:
-            raise TrainshedError(
-                f"{run.name} is {run.submitted}", hint="Slurm requeues it by itself; otherwise start a new run"
-            )
+    if run.submitted and not run.ended:
+        raise TrainshedError(f"{run.name} is {run.submitted}", hint=f"trainshed attach {run.name} follows it")
+    if run.runner or run.elsewhere:
         raise TrainshedError(f"{run.name} is running", hint=f"trainshed attach {run.name} shows it")
     if not run.about:
         raise TrainshedError(f"{run.folder} has no job.json: there is nothing to resume", hint="trainshed rm removes it")
@@ -207,7 +218,7 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
     if run.copied:
         from ..job.request import JOB_NAME
 
-        say(f"{run.folder} is a copy of the run in {run.copied}: it is continued as a run of its own")
+        say(f"{run.folder} is a copy of the run in {visible(run.copied)}: it is continued as a run of its own")
         name = os.path.basename(run.folder)
         made = replace(made, id=uuid.uuid4().hex, name=name if JOB_NAME.fullmatch(name) else made.name)
     job = change(made.job)
@@ -221,6 +232,11 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
             raise TrainshedError(f"the data of the channel {channel.name} is missing: {channel.path} does not exist")
     spot = replace(job.spot, interrupt_after=()) if job.spot else None
     return replace(made, job=replace(job, spot=spot))
+
+
+def place_of(run: Stored) -> str:
+    """Where a run is taken up again: HERE, or SLURM."""
+    return SLURM if run.submitted else HERE
 
 
 def clone(run: Stored) -> str:

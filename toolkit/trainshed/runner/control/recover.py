@@ -13,6 +13,7 @@ from ..files.collect import Archive, collect, settled
 from ..files.ending import Ending, HostEnd, Verdict
 from ..files.grace import KILL_SECONDS, REPORT_SECONDS
 from ..files.metrics import Metrics
+from ..files.mounts import clear
 from ..files.owner import hand_over
 from ..files.run import Run
 from ..places.base import Exit
@@ -26,6 +27,7 @@ from ..state.stored import Stored
 from ..state.verdict import judge
 
 PAUSE = 0.1  # seconds between two looks
+_LOST = "its runner was killed while the job was "
 EXIT_LOST = EXIT_SIGNAL_BASE + signal.SIGKILL  # what a killed runner would have exited with
 
 
@@ -73,6 +75,7 @@ def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], 
         await_clients(run.id)
     hosts = len(made.hosts)
     ends = _end_containers(engine, run.id, grace, hosts) if engine is not None else _end_processes(run.id, grace)
+    clear(made.folder)
     lost = _bring_home(engine, made, say) if engine is not None else ()
     status = StatusFile(made, before=run.status, first="Uploading")
     ending = Ending(tuple(ends), lost=lost)
@@ -95,7 +98,7 @@ def settle(run: Stored, environ: Mapping[str, str], say: Callable[[str], None], 
 
 
 def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdict:
-    lost = f"its runner was killed while the job was {str(run.status.get('SecondaryStatus') or 'Starting').lower()}"
+    lost = f"{_LOST}{str(run.status.get('SecondaryStatus') or 'Starting').lower()}"
     if judged is None:
         states = {str(record_of(host).get("state")) for host in run.run().hosts}
         if states == {"Completed"}:
@@ -104,6 +107,12 @@ def _verdict(run: Stored, ends: list[HostEnd], judged: Verdict | None) -> Verdic
     if judged.status == "Completed" and any(end.asked for end in ends):
         return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason=f"stopped; {lost}")
     return judged
+
+
+def was_lost(run: Stored) -> bool:
+    """Whether a run that has ended did so because its runner was killed: `settle` has written that."""
+    last = (run.status.get("SecondaryStatusTransitions") or [{}])[-1]
+    return run.ended and run.said[0] != "Completed" and _LOST in str(last.get("StatusMessage"))
 
 
 def _bring_home(engine: Engine, run: Run, say: Callable[[str], None]) -> tuple[str, ...]:
@@ -146,6 +155,7 @@ def _end_processes(run_id: str, grace: float) -> list[HostEnd]:
 
 def remove_leftovers(run: Stored, environ: Mapping[str, str]) -> None:
     """Kills and removes whatever there is of a run beside its folder. Raises TrainshedError where that fails."""
+    clear(run.folder)
     if not run.id:
         return
     try:

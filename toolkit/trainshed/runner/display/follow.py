@@ -20,7 +20,7 @@ PAUSE = 0.1  # seconds between two looks
 BLOCK = 1 << 20
 LONGEST_LINE = 1 << 20  # bytes; a longer one is passed on in pieces
 RUNNER = "runner"  # who says what is in runner.log
-_RANK = re.compile(rb"\[(?:[^\]\n:]*:)?(\d+)\] ")
+_RANK = re.compile(rb"\[(?:[^\]\n:]*:)?([0-9]{1,9})\] ")
 
 
 @dataclass

@@ -10,11 +10,13 @@ from typing import Any
 
 from trainshed.base.errors import one_line, visible
 from trainshed.base.units import duration
+from trainshed.contract.wire.fingerprints import described, in_shape
 
 from ..state.status import savings
 from ..state.stored import Stored
 from .summary import shown
 
+MOST_HOSTS = 4  # with data of their own that are shown
 Standing = tuple[str, str]  # a run's status, and what more there is to say
 
 
@@ -48,12 +50,18 @@ def _seconds(stamp: Any) -> float:
         return 0.0
 
 
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def describe(run: Stored, standing: Standing) -> str:
     """`trainshed status`: how a run stands, for a person."""
     status, more = standing
     data = run.status
     rows = [(status.lower(), run.name + (f": {more}" if more else ""))]
     rows.append(("started", f"{data.get('CreationTime', '?')}, {ago(data.get('CreationTime'))}"))
+    if parent := _mapping(run.ours.get("FromRun")):
+        rows.append(("from", f"the model of {parent.get('Run')}"))
     tags = run.ours.get("Tags")
     if isinstance(tags, dict):
         rows.append(("tags", ", ".join(f"{name}={text}" for name, text in tags.items())))
@@ -69,6 +77,10 @@ def describe(run: Stored, standing: Standing) -> str:
         rows.append(("seconds", text + (f", savings {saved:.1f} %" if saved is not None else "")))
     if "ExitCode" in run.ours:
         rows.append(("exit", str(run.ours["ExitCode"])))
+    for channel, hosts in _mapping(run.ours.get("Data")).items():
+        shown_hosts = {described(one): name for name, one in reversed(list(in_shape(hosts).items()))}
+        for text, name in list(reversed(shown_hosts.items()))[:MOST_HOSTS]:  # those of hosts that have the same are one
+            rows.append(("data", f"{channel}: {text}" + (f" on {name}" if len(shown_hosts) > 1 else "")))
     for number, one in enumerate(data.get("FinalMetricDataList") or []):
         value = one.get("Value")
         text = f"{value:.6g}" if isinstance(value, float) else str(value)[:40]

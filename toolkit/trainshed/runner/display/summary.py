@@ -9,6 +9,7 @@ from typing import Any
 from trainshed.base.errors import one_line
 from trainshed.base.secrets import mask_text
 from trainshed.base.units import duration, size
+from trainshed.contract.wire.findings import findings_in
 
 from ..files.collect import Archive
 from ..files.ending import Verdict
@@ -18,6 +19,8 @@ from ..state.records import record_of
 from ..state.status import savings
 
 MOST_METRICS = 12
+MOST_FINDINGS = 5
+REPORTS = ("report.html", "trainshed-report.html")  # the second where the script has a report of its own
 
 
 def render(
@@ -45,6 +48,7 @@ def render(
         rows.append(("exit", f"{verdict.exit_code}{where}{why}"))
     rows += _attempts(about or {})
     rows += _metrics(metrics)
+    rows += _findings(run)
     if archives:
         model, output = archives
         rows.append(("model", _archive(model, "the script wrote nothing to SM_MODEL_DIR")))
@@ -60,6 +64,8 @@ def render(
     failures = [host.failure for host in run.hosts if host.name == verdict.failed_host and os.path.isfile(host.failure)]
     rows += [("failure", f"{shown(path)}  (traceback and last output)") for path in failures]
     rows.append(("folder", shown(run.folder)))
+    reports = [path for name in REPORTS if os.path.isfile(path := f"{run.hosts[0].output}/data/{name}")]
+    rows += [("report", shown(path)) for path in reports[-1:]]
     rows = [(name, one_line(text)) for name, text in rows]
     lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
     if verdict.status == "Failed" and verdict.reason:
@@ -87,6 +93,14 @@ def _attempts(about: Mapping[str, Any]) -> list[tuple[str, str]]:
         training, billable = about["TrainingTimeInSeconds"], about["BillableTimeInSeconds"]
         rows.append(("spot", f"training seconds {training}, billable seconds {billable}, savings {saved:.1f} %"))
     return rows
+
+
+def _findings(run: Run) -> list[tuple[str, str]]:
+    """What rules have found, each rule once."""
+    found = {one.rule: one for host in run.hosts for one in findings_in(host.output)}
+    shown = [f"{one.rule}: {one.text}" for one in list(found.values())[:MOST_FINDINGS]]
+    more = [f"and {len(found) - MOST_FINDINGS} more"] if len(found) > MOST_FINDINGS else []
+    return [("" if number else "rules", text) for number, text in enumerate([*shown, *more])]
 
 
 def _metrics(metrics: Metrics) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from trainshed.base.units import size
 from trainshed.machine.packing import Entry, changes, listed, pack
 
 from .ending import Verdict
+from .provenance import note_model
 from .run import Run
 
 _OUTCOME = ("success", "failure")  # at the archive's root these speak for the job, not for a host
@@ -53,6 +54,8 @@ def collect(run: Run, verdict: Verdict, progress: Progress = lambda _: None) -> 
     verdict = settled(verdict, (model,))
     outputs = run.hosts[0].output if len(run.hosts) == 1 else run.folder
     output = _packed(f"{run.artifacts}/output.tar.gz", outputs, lambda: merge(run, verdict), progress)
+    progress("hashing the model")
+    note_model(run, model.path, model.sha256)
     return model, output
 
 

@@ -23,6 +23,7 @@ class Ending:
     stop_signal: the first stop signal that the runner received, 0 without one.
     seconds: from the start of the hosts to the end of the last one.
     trouble: what failed on the runner's side, like a Pipe channel.
+    unread: what could not be read of channels that are file systems; scripts that met it have failed with an error of I/O.
     lost: what could not be brought home from hosts elsewhere.
     timed_out: the job's time was over; waited: its time with all interruptions was.
     interrupted: spot capacity was taken away.
@@ -37,6 +38,7 @@ class Ending:
     waited: bool = False
     interrupted: bool = False
     trouble: str = ""
+    unread: str = ""
     lost: tuple[str, ...] = ()
 
 

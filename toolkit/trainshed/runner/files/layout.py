@@ -8,17 +8,19 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from trainshed.base.archive import unpack
 from trainshed.base.errors import TrainshedError
 from trainshed.base.files import write_atomic
 from trainshed.base.numerals import whole
 from trainshed.base.secrets import is_secret_name
 from trainshed.contract.paths import DEFAULT_BASE
-from trainshed.machine.archive import unpack
 
 from ..job.job import Channel, Job
 from . import code
+from .own_places import RUNS, state_folder
 from .platform_files import config_files, to_json
-from .run import RUNS, Host, Run, hosts_of, state_folder
+from .provenance import note_start
+from .run import Host, Run, hosts_of
 
 
 def plan(job: Job, *, in_containers: bool, now: float) -> Run:
@@ -95,6 +97,7 @@ def place(
         raise unusable(error, run.folder) from error
     if gone:
         say(f"warning: {code.vanished(job.source_dir, gone)}")
+    note_start(run, environ, say)
 
 
 def put_aside(run: Run, attempt: int) -> None:
@@ -154,7 +157,7 @@ def _place_host(run: Run, host: Host, interface: str) -> None:
         write_atomic(f"{host.folder}/input/config/{name}", to_json(value), mode=0o600 if private else 0o644)
     if host.base != host.folder:
         # Mount points: were Docker to make them, they would belong to root.
-        for channel in _shown(run):
+        for channel in _shown(run, host):
             point = f"{host.folder}/input/data/{channel.name}"
             os.makedirs(point, exist_ok=True)
             if not channel.staged and os.path.isfile(channel.path):
@@ -167,7 +170,7 @@ def _place_host(run: Run, host: Host, interface: str) -> None:
     link = f"{host.folder}/{run.job.checkpoint_path}"
     os.makedirs(os.path.dirname(link), exist_ok=True)
     os.symlink(run.checkpoints if "/" in run.job.checkpoint_path else checkpoints, link)
-    for channel in _shown(run):
+    for channel in _shown(run, host):
         link = f"{host.folder}/input/data/{channel.name}"
         if not channel.staged and os.path.isfile(channel.path):  # a channel is a folder, if only of one file
             os.makedirs(link)
@@ -175,6 +178,6 @@ def _place_host(run: Run, host: Host, interface: str) -> None:
         os.symlink(run.data(host, channel), link)
 
 
-def _shown(run: Run) -> list[Channel]:
-    """The channels that are folders: those of Pipe mode are FIFOs, made when the hosts start."""
-    return [channel for channel in run.job.channels if channel.input_mode != "Pipe"]
+def _shown(run: Run, host: Host) -> list[Channel]:
+    """The host's channels that are folders: those of Pipe mode are FIFOs, made when the hosts start."""
+    return [channel for channel in run.job.channels_of(host.name) if channel.input_mode != "Pipe"]

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from trainshed.base.numerals import whole
 
-from .run import RUNS, Run
+from .own_places import RUNS
+from .run import Run
 
 
 def caller(environ: Mapping[str, str]) -> tuple[int, int]:

@@ -17,12 +17,13 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from trainshed.base.errors import TrainshedError
 
 from ..job.job import Channel
+from .augmented import records
 from .channel_files import files_of
 from .run import Run
 
@@ -42,7 +43,8 @@ Files = dict[str, list[str]]  # of each Pipe channel, by its path
 class Feeders:
     """The feeders of a run's Pipe channels, from construction to `close`."""
 
-    def __init__(self, run: Run, files: Files) -> None:
+    def __init__(self, run: Run, files: Files, environ: Mapping[str, str]) -> None:
+        self.environ = environ
         self.over = threading.Event()
         self.problem = ""
         self.threads = [
@@ -50,11 +52,11 @@ class Feeders:
                              args=(f"{host.folder}/input/data/{channel.name}", channel,
                                    files[run.data(host, channel)], self.over))
             for host in run.hosts
-            for channel in run.job.channels
+            for channel in run.job.channels_of(host.name)
             if channel.input_mode == "Pipe"
         ]  # fmt: skip
         for host in run.hosts:
-            for channel in run.job.channels:
+            for channel in run.job.channels_of(host.name):
                 if channel.input_mode == "Pipe":
                     _make(f"{host.folder}/input/data/{channel.name}_0")
         for thread in self.threads:
@@ -62,9 +64,12 @@ class Feeders:
 
     def _run(self, stem: str, channel: Channel, files: list[str], over: threading.Event) -> None:
         try:
-            _feed(stem, channel, files, over)
+            _feed(stem, channel, files, self.environ, over, self._note)
         except Exception as error:  # whatever it is: a reader that waits for the next epoch must not wait for ever
-            self.problem = f"cannot feed the channel {channel.name}: {_reason(error)}"
+            self._note(channel, error)
+
+    def _note(self, channel: Channel, error: Exception) -> None:
+        self.problem = f"cannot feed the channel {channel.name}: {_reason(error)}"
 
     def trouble(self) -> str:
         """Why a channel cannot be fed, "" while all is well."""
@@ -80,7 +85,9 @@ class Feeders:
 
 def survey(run: Run, say: Callable[[str], None]) -> Files:
     """The files of all Pipe channels, by the channel's path, sorted. Raises TrainshedError: a folder cannot be listed."""
-    places = {run.data(host, one): one for host in run.hosts for one in run.job.channels if one.input_mode == "Pipe"}
+    places = {
+        run.data(host, one): one for host in run.hosts for one in run.job.channels_of(host.name) if one.input_mode == "Pipe"
+    }
     return {place: sorted(path for _, path in files_of(channel, place, say)) for place, channel in places.items()}
 
 
@@ -103,7 +110,14 @@ def _make(path: str) -> None:
         raise TrainshedError(f"cannot make the pipe {path}: {error.strerror}", hint=hint) from error
 
 
-def _feed(stem: str, channel: Channel, files: list[str], over: threading.Event) -> None:
+def _feed(
+    stem: str,
+    channel: Channel,
+    files: list[str],
+    environ: Mapping[str, str],
+    over: threading.Event,
+    note: Callable[[Channel, Exception], None],
+) -> None:
     epoch = 0
     while True:
         path = f"{stem}_{epoch}"
@@ -113,10 +127,14 @@ def _feed(stem: str, channel: Channel, files: list[str], over: threading.Event) 
             return
         _make(f"{stem}_{epoch + 1}")
         try:
-            for block in content(files, channel, epoch):
+            for block in content(files, channel, epoch, environ):
                 _write(fd, block, over)
         except BrokenPipeError:  # the reader has enough of this epoch
             pass
+        except Exception as error:
+            note(channel, error)
+            over.wait()  # until the hosts are stopped: a pipe that closes is the end of an epoch for its reader
+            return
         finally:
             os.close(fd)
             os.unlink(path)
@@ -155,8 +173,12 @@ def _write(fd: int, block: bytes, over: threading.Event) -> None:
                 time.sleep(PAUSE)
 
 
-def content(files: list[str], channel: Channel, epoch: int) -> Iterator[bytes]:
+def content(files: list[str], channel: Channel, epoch: int, environ: Mapping[str, str]) -> Iterator[bytes]:
     """What goes through one epoch's FIFO, in blocks: whole files, unpacked and framed as the channel says."""
+    if channel.augmented:
+        for record in records(files[0], channel, epoch, environ):
+            yield from frames(record)
+        return
     order = list(files)
     if channel.shuffle_seed is not None:
         random.Random(f"{channel.shuffle_seed}-{epoch}").shuffle(order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +12,7 @@ from trainshed.contract.config import DEFAULT_GROUP
 
 from ..job.encode import encode
 from ..job.fields import every
-from ..job.job import S3, Distribution, Job
+from ..job.job import S3, Channel, Distribution, InstanceGroup, Job
 
 
 def shown_hyperparameters(job: Job, secrets: tuple[str, ...] = ()) -> dict[str, str]:
@@ -33,7 +34,7 @@ def config_files(job: Job, run_name: str, host: str, base: str, interface: str) 
     """
     files: dict[str, Any] = {
         "hyperparameters.json": hyperparameters(job, run_name, base),
-        "inputdataconfig.json": input_data_config(job),
+        "inputdataconfig.json": input_data_config(job.channels_of(host)),
         "resourceconfig.json": resource_config(job, host, interface),
     }
     if job.checkpoints or job.checkpoint_path != "checkpoints":
@@ -68,9 +69,13 @@ def _distribution(distribution: Distribution) -> dict[str, Any]:
             "mp_parameters": distribution.parameters,
         }
     if distribution.kind == "pytorchxla":
-        return {"sagemaker_pytorch_xla_multi_worker_enabled": True}
+        groups = list(distribution.instance_groups) or ""
+        return {"sagemaker_pytorch_xla_multi_worker_enabled": True, "sagemaker_distribution_instance_groups": groups}
+    if distribution.for_amazons_library and distribution.kind == "torchrun":
+        return {"sagemaker_distributed_dataparallel_enabled": True}
     name = "mp_parameters" if distribution.for_amazons_library else "trainshed_pipeline"
     return {
+        "sagemaker_distribution_instance_groups": list(distribution.instance_groups) or "",
         "trainshed_distribution": distribution.kind if distribution.kind != "script" else "",
         name: distribution.parameters or "",
     }
@@ -93,7 +98,7 @@ def _settings(job: Job) -> dict[str, Any]:
     return given
 
 
-def input_data_config(job: Job) -> dict[str, dict[str, str]]:
+def input_data_config(channels: Iterable[Channel]) -> dict[str, dict[str, Any]]:
     """One object a channel."""
     return {
         channel.name: {
@@ -102,21 +107,31 @@ def input_data_config(job: Job) -> dict[str, dict[str, str]]:
             "S3DistributionType": channel.distribution,
             "RecordWrapperType": channel.record_wrapper,
             **({"CompressionType": channel.compression} if channel.compression != "None" else {}),
+            # The platform does not say them; trainshed.data groups records by them.
+            **({"AttributeNames": list(channel.attributes)} if channel.attributes else {}),
         }
-        for channel in job.channels
+        for channel in channels
     }
 
 
 def resource_config(job: Job, host: str, interface: str) -> dict[str, Any]:
     """resourceconfig.json of one host."""
     hosts = list(job.hosts)
-    group = {"instance_group_name": DEFAULT_GROUP, "instance_type": job.instance_type, "hosts": hosts}
+    groups = job.instance_groups or (InstanceGroup(DEFAULT_GROUP, job.instances, job.instance_type),)
+    own = job.group_of(host) or groups[0]
     return {
         "current_host": host,
-        "current_instance_type": job.instance_type,
-        "current_group_name": DEFAULT_GROUP,
+        "current_instance_type": own.instance_type,
+        "current_group_name": own.name,
         "hosts": hosts,
-        "instance_groups": [group],
+        "instance_groups": [
+            {
+                "instance_group_name": one.name,
+                "instance_type": one.instance_type,
+                "hosts": list(job.group_hosts(one.name)) or hosts,
+            }
+            for one in groups
+        ],
         "network_interface_name": interface,
     }
 

@@ -2,27 +2,34 @@
 
 runs/digits-2026-11-21-10-15-30-123/
     job.json status.json          what was asked for, how it went
+    provenance.json code.json     where it comes from: code, git, image, parents; hashes of its code and its model
     algo-1/ algo-2/               /opt/ml of each host: input/, code/, output/
     model/ checkpoints/           one for all hosts
     logs/algo-1.log               everything the host printed
     runner.log                    the runner's messages
+    mlflow.json                   of a run that was sent to MLflow while it ran: its run there
+    report.html                   of the whole run, where `trainshed report` was asked for it
     staged/                       channels that were fetched or put together for the run
     attempts/1/                   what an attempt left that was followed by another one: hosts' trees, model
     output/                       model.tar.gz, output.tar.gz when it is over
+    slurm/                        on Slurm: the batch script, the job's number
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainshed.base.numerals import whole
 from trainshed.contract.paths import DEFAULT_BASE
 
 from ..job.job import Channel, Job
 
-RUNS = "runs"
 RUNNER_LOG = "runner.log"
+REPORT = "report.html"  # where `trainshed report` writes
+# Of a job on Slurm: the batch script, sbatch's answer, whether the job is not to be queued again, its follower's lock.
+BATCH_SCRIPT, SLURM_NUMBER, CANCELLED, FOLLOWER = "slurm/job.sh", "slurm/number", "slurm/cancelled", "slurm/follower.lock"
+PROVENANCE, CODE = "provenance.json", "code.json"
+MLFLOW = "mlflow.json"  # which run it is in MLflow, and which metrics there are the script's own
 
 
 @dataclass(frozen=True)
@@ -88,18 +95,23 @@ class Run:
         """The file or folder that a channel is for a host."""
         return self.staged(host, channel) if channel.staged else channel.path
 
+    def hosts_with(self, channel: Channel) -> tuple[Host, ...]:
+        """The hosts that get a channel."""
+        return tuple(host for host in self.hosts if channel in self.job.channels_of(host.name))
+
     def staged(self, host: Host, channel: Channel) -> str:
         """The folder that stands for a staged channel on a host: one for all hosts, or one a host where it is sharded."""
         part = host.name if channel.distribution == "ShardedByS3Key" else "all"
         return f"{self.folder}/staged/{channel.name}/{part}"
 
 
-def state_folder(environ: Mapping[str, str]) -> str:
-    """What this user's commands keep between runs: `$XDG_STATE_HOME/trainshed`, else below `~/.local/state`."""
-    state = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):
-        state = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/state")
-    return f"{state}/trainshed"
+def slurm_number(folder: str) -> int | None:
+    """The number of a run's job on Slurm as `sbatch --parsable` has written it, `7` or `7;cluster`; None for none (yet)."""
+    try:
+        with open(f"{folder}/{SLURM_NUMBER}", encoding="ascii", errors="replace") as file:
+            return whole(file.read(64).strip().partition(";")[0])
+    except OSError:
+        return None
 
 
 def hosts_of(job: Job, folder: str, *, in_containers: bool) -> tuple[Host, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainshed.base import s3
 from trainshed.base.errors import TrainshedError
 
 from .collect import Archive
+from .fetching.items import Item
 
 LARGEST_MANIFEST = 64 << 20  # bytes
 
@@ -28,8 +29,26 @@ class Bucket:
         with _Errors(uri):
             self.client: Any = s3.make_client(environ)
 
-    def objects(self, kind: str) -> list[tuple[str, tuple[str, str]]]:
-        """(file name, (bucket, key)) of what the URI means, sorted by name.
+    def at(self, uri: str) -> Bucket:
+        """Another URI, through the same connections."""
+        other = object.__new__(Bucket)
+        other.uri, other.client = uri, self.client
+        other.bucket, other.key = s3.split_uri(uri)
+        return other
+
+    def read(self) -> bytes:
+        """The object itself. Raises TrainshedError: S3 refuses, or there is none."""
+        with _Errors(self.uri):
+            body: bytes = self.client.get_object(Bucket=self.bucket, Key=self.key)["Body"].read()
+        return body
+
+    @property
+    def parent(self) -> str:
+        """The key's part up to its last slash, which names of files do not have."""
+        return self.key[: self.key.rfind("/") + 1]
+
+    def objects(self, kind: str) -> list[Item]:
+        """What the URI means, sorted by name.
 
         `S3Prefix`: every object whose key starts with it; names start behind the prefix's last slash, as the platform's do.
         `ManifestFile`: `[{"prefix": "s3://..."}, "key", ...]`; names are the keys as listed.
@@ -40,16 +59,14 @@ class Bucket:
         found = self._manifest() if kind == "ManifestFile" else self._below()
         if not found:
             raise TrainshedError(f"{self.uri}: no object has this prefix")
-        return sorted(found)
+        return sorted(found, key=lambda item: item.name)
 
-    def fetching(self, place: tuple[str, str]) -> Callable[[str], None]:
-        """A function that downloads an object to a path."""
-
-        def fetch(target: str) -> None:
-            with _Errors(f"s3://{place[0]}/{place[1]}"):
-                self.client.download_file(*place, target)
-
-        return fetch
+    def is_kms(self, item: Item) -> bool:
+        """Whether keys of KMS encrypt an object. Raises TrainshedError: S3 does not say."""
+        bucket, key = s3.split_uri(item.url)
+        with _Errors(item.url):
+            found = self.client.head_object(Bucket=bucket, Key=key)
+        return str(found.get("ServerSideEncryption", "")).startswith("aws:kms")
 
     def upload(self, path: str, name: str, sha256: str) -> str:
         """Copies a file below the URI and compares what has arrived; returns the object's URI.
@@ -69,13 +86,17 @@ class Bucket:
             raise TrainshedError(f"{uri}: {problem}", hint=f"{path} is whole: upload it again")
         return uri
 
-    def _below(self) -> list[tuple[str, tuple[str, str]]]:
-        start = self.key.rfind("/") + 1
+    def _below(self) -> list[Item]:
+        start = len(self.parent)
         with _Errors(self.uri):
-            keys = s3.list_keys(self.client, self.bucket, self.key)
-        return [(key[start:], (self.bucket, key)) for key in keys if not key.endswith("/")]
+            found = s3.list_objects(self.client, self.bucket, self.key)
+        return [
+            Item(key[start:], f"{s3.SCHEME}{self.bucket}/{key}", size, etag)
+            for key, size, etag in found
+            if not key.endswith("/")
+        ]
 
-    def _manifest(self) -> list[tuple[str, tuple[str, str]]]:
+    def _manifest(self) -> list[Item]:
         with _Errors(self.uri):
             body = self.client.get_object(Bucket=self.bucket, Key=self.key)["Body"].read(LARGEST_MANIFEST + 1)
         try:
@@ -88,7 +109,7 @@ class Bucket:
             raise TrainshedError(
                 f"{self.uri} is not a manifest", hint='it must be JSON like [{"prefix": "s3://bucket/folder/"}, "a", "b"]'
             ) from None
-        return [(name, (bucket, f"{start}{name}")) for name in names]
+        return [Item(name, f"{s3.SCHEME}{bucket}/{start}{name}") for name in dict.fromkeys(names)]
 
 
 class _Errors:

@@ -9,13 +9,14 @@ from trainshed.base.errors import TrainshedError
 from trainshed.contract.config import CHANNEL_NAME
 from trainshed.machine.folders import match
 
+from .addresses import is_elsewhere, without_secrets, wrong_with
 from .checker import Checker, near_path, resolve
 from .fields import CHANNEL, Field
 from .job import S3, Channel
 from .nodes import Node
 
 MOST_FILES = 100_000  # that a glob may match
-_S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", re.DOTALL)
+_WITH_MANIFESTS = (S3, "https://", "http://")
 _WILD = re.compile(r"[*?[]")
 
 
@@ -54,20 +55,43 @@ def _channel(outer: Checker, name: str, node: Node) -> Channel:
         given = inner.node(field) is not None and inner.text(field) != "None"
         if given and channel.input_mode != "Pipe":
             inner.problem(field, "is only for Pipe mode", "set input_mode to Pipe")
-    if channel.s3_type == "ManifestFile" and not channel.remote:
-        inner.problem("s3_type", "a manifest of objects must be on s3://")
+    if channel.s3_type == "ManifestFile" and not channel.path.startswith(_WITH_MANIFESTS):
+        inner.problem("s3_type", "a manifest of objects must be on s3://, https:// or http://")
+    if channel.access == "rw" and (channel.staged or channel.input_mode != "File" or not os.path.isdir(path or ".")):
+        inner.problem("access", "rw is for a folder of this machine, in File mode")
+    _check_augmented(inner, channel)
     return channel
+
+
+def _check_augmented(fields: Checker, channel: Channel) -> None:
+    if not channel.augmented:
+        if channel.attributes:
+            fields.problem("attributes", "are for augmented manifests", "set s3_type to AugmentedManifestFile", value="")
+        return
+    if not channel.attributes:
+        fields.problem("s3_type", "an augmented manifest needs `attributes`, the names of those that are sent")
+    if channel.input_mode != "Pipe":
+        fields.problem("s3_type", "an augmented manifest is only for Pipe mode", "set input_mode to Pipe")
+    elif channel.record_wrapper != "RecordIO":
+        fields.problem(
+            "s3_type", "nobody can tell the attributes of an augmented manifest apart", "set record_wrapper to RecordIO"
+        )
+    if channel.files or (not channel.remote and os.path.isdir(channel.path)):
+        fields.problem("path", "an augmented manifest is one file")
+    if channel.remote and not channel.path.startswith(S3):
+        fields.problem("path", "an augmented manifest must be on this machine or on s3://")
 
 
 def _path(fields: Checker, name: str) -> tuple[str, tuple[str, ...]]:
     """(path or URI, files of a glob)."""
     text = fields.text(name)
-    if text.startswith(S3):
-        if not _S3_URI.fullmatch(text):
-            fields.problem(name, "is not an S3 URI", "it must look like s3://bucket/prefix")
+    if is_elsewhere(text):
+        problem, hint = wrong_with(text)
+        if problem:
+            fields.problem(name, problem, hint, value=without_secrets(text))
         return text, ()
     path = resolve(text, fields.values[name].folder) if text else ""
-    if not text or os.path.exists(path) or "://" in text.removeprefix("file://") or not _WILD.search(path):
+    if not text or os.path.exists(path) or not _WILD.search(path):
         return fields.path(name, "file or folder"), ()
     files = []
     try:

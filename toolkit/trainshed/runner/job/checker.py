@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trainshed.base.errors import Problem, did_you_mean
 from trainshed.base.reader import ascii_safe, printable
 from trainshed.base.secrets import MASK, is_secret_name
+from trainshed.base.units import bytes_of
 
 from .fields import Field
 from .nodes import Node
@@ -17,12 +18,10 @@ from .nodes import Node
 if TYPE_CHECKING:
     from typing import Any
 
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _DURATION = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)(s|m|min|h|)", re.ASCII)
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 MOST_DURATIONS = 100
 MOST_BYTES = 1 << 60
-_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 class Checker:
@@ -115,12 +114,11 @@ class Checker:
         return node.value
 
     def size(self, name: str) -> int | None:
-        """Bytes: `2g`, `512m`, `1.5 GiB` or a plain number; units are powers of 1024, as Docker reads them."""
+        """Bytes, as `units.bytes_of` reads them."""
         node = self.node(name)
         if node is None:
             return None
-        match = _SIZE.fullmatch(node.text.strip())
-        size = int(float(match[1]) * (1 << _UNITS[match[2].lower()])) if match else 0
+        size = bytes_of(node.text) or 0
         if not 0 < size < MOST_BYTES:
             self.problem(name, "must be a size like 2g or 512m")
             return None

@@ -14,7 +14,7 @@ _SDK_FORM = ("smdistributed", "mpi")  # what SageMaker's estimators take instead
 def read_distribution(fields: Checker, row: Field) -> Distribution:
     """The distribution; problems are noted in `fields`."""
     if "smdistributed" in fields.mapping(row.name):
-        return _model_parallel(fields, row)
+        return _by_amazons_libraries(fields, row)
     inner = fields.inner(row, [inner.name for inner in row.rows if inner.name not in _SDK_FORM])
     given = {r.name: inner.read(r) for r in DISTRIBUTION if r.kind != "mapping"}
     given["parameters"] = _parameters(inner, "parameters")
@@ -46,10 +46,19 @@ def _parameters(fields: Checker, name: str) -> dict[str, object]:
     return values
 
 
-def _model_parallel(fields: Checker, row: Field) -> Distribution:
-    """SageMaker's form for Amazon's model parallel library, with MPI's options beside."""
+def _by_amazons_libraries(fields: Checker, row: Field) -> Distribution:
+    """SageMaker's form for Amazon's libraries, with MPI's options beside that for model parallelism."""
     outer = fields.inner(row, _SDK_FORM)
-    library = _nested(outer, "smdistributed", "modelparallel")
+    library = _nested(outer, "smdistributed", "modelparallel", "dataparallel")
+    data = _nested(
+        library, "dataparallel", "enabled", "custom_mpi_options"
+    )  # the options: of EFA and NCCL, for its own server
+    if data.flag("enabled"):
+        if library.node("modelparallel") is not None:
+            library.problem(
+                "dataparallel", "cannot be used beside modelparallel: with ddp: true that has replicas", value=""
+            )
+        return Distribution(kind="torchrun", for_amazons_library=True)
     inner = _nested(library, "modelparallel", "enabled", "parameters")
     options = _nested(outer, "mpi", "enabled", "processes_per_host", "custom_mpi_options")
     if not inner.flag("enabled"):

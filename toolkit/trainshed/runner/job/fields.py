@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from trainshed.base.record import Record
 from trainshed.contract.hyperparameters import ARGV_STYLES
-from trainshed.contract.settings import DISTRIBUTIONS, ENGINES
+from trainshed.contract.settings import DISTRIBUTIONS, ENGINES, FINGERPRINTS
 from trainshed.contract.wire import compile_plan
 
 from .job import DEFAULT_GRACE
@@ -38,6 +38,7 @@ DAY = 86_400  # seconds
 LONGEST_RUNTIME = 28 * DAY  # the platform's limit
 _SWITCH = (*compile_plan.SWITCHES, "true", "false")
 LONGEST_NAME = 39  # the platform takes 63; the time needs 24
+MOST_GROUPS = 5  # the platform's limit
 MOST_RANKS = 4096  # on one host
 LOCATED = ("program", "source_dir")  # fields that program.py reads together
 
@@ -100,7 +101,7 @@ def _kept(prefix: str, *rows: Field) -> tuple[Field, ...]:
 
 CHANNEL = (
     Field(
-        "path", "path", "a folder, a file, a glob, or s3://bucket/prefix", default="", required=True
+        "path", "path", "a folder, a file, a glob, or an address: s3, gs, rclone, http, https, hf", default="", required=True
     ),
     Field(
         "input_mode", "choice", "how the data reaches the script", default="File",
@@ -110,14 +111,23 @@ CHANNEL = (
         "content_type", "text", "MIME type, like text/csv", default="", request="ContentType"
     ),
     Field(
-        "s3_type", "choice", "ManifestFile where the path is a manifest of objects",
-        default="S3Prefix", choices=("S3Prefix", "ManifestFile"),
+        "s3_type", "choice", "ManifestFile where the path is a manifest of objects, "
+        "AugmentedManifestFile where it is JSON Lines with attributes of samples",
+        default="S3Prefix", choices=("S3Prefix", "ManifestFile", "AugmentedManifestFile"),
         request="DataSource.S3DataSource.S3DataType",
+    ),
+    Field(
+        "attributes", "words", "of an augmented manifest: those that are sent, in this order", default=(), most=16,
+        request="DataSource.S3DataSource.AttributeNames",
     ),
     Field(
         "distribution", "choice", "ShardedByS3Key gives each host about 1/n of the files",
         default="FullyReplicated", choices=("FullyReplicated", "ShardedByS3Key"),
         request="DataSource.S3DataSource.S3DataDistributionType",
+    ),
+    Field(
+        "access", "choice", "rw: the folder itself may be written to; ro: containers cannot (the default)",
+        choices=("ro", "rw"), default="", request="DataSource.FileSystemDataSource.FileSystemAccessMode",
     ),
     Field(
         "compression", "choice", "Gzip: decompress in Pipe mode", default="None",
@@ -130,6 +140,10 @@ CHANNEL = (
     Field(
         "shuffle_seed", "whole", "shuffle the files of each epoch in Pipe mode",
         low=0, high=2**63 - 1, request="ShuffleConfig.Seed",
+    ),
+    Field(
+        "instance_groups", "words", "groups whose hosts get it (default: all)", default=(), most=MOST_GROUPS,
+        request="DataSource.S3DataSource.InstanceGroupNames",
     ),
 )  # fmt: skip
 
@@ -163,9 +177,13 @@ DISTRIBUTION = _kept(
         setting="trainshed_max_restarts",
     ),
     Field("parameters", "mapping", "settings of a pipeline", default={}),
+    Field(
+        "instance_groups", "words", "groups that take part; hosts of others run the program once (default: all)",
+        default=(), most=MOST_GROUPS,
+    ),
 )  # fmt: skip
 DISTRIBUTION += (
-    Field("smdistributed", "mapping", "model parallelism as SageMaker's estimators take it"),
+    Field("smdistributed", "mapping", "Amazon's libraries as SageMaker's estimators take them"),
     Field("mpi", "mapping", "MPI's options, beside `smdistributed`"),
 )
 
@@ -187,6 +205,13 @@ RESOURCES = _kept(
         "shm_size", "size", "/dev/shm of each container (default: 2g, or half of the memory)",
         flags=("--shm-size",), metavar="SIZE", group="place",
     ),
+)  # fmt: skip
+
+GROUP = (
+    Field("instances", "whole", "number of hosts", default=1, low=1, high=512),
+    Field("instance_type", "text", "what its hosts are told they are", default="local", most=64),
+    *(row.replace(flags=(), help=f"{row.help.partition(' (')[0]} of the group; default: as in `resources`")
+      for row in RESOURCES),
 )  # fmt: skip
 
 CHECKPOINTS = (
@@ -284,8 +309,18 @@ FIELDS = _kept(
         request="InputDataConfig",
     ),
     Field(
+        "from_run", "text", "an earlier run, by name or folder, whose model is the channel `model`", default="",
+        flags=("--from-run",), metavar="RUN", setting="trainshed_from_run",
+    ),
+    Field(
         "instances", "whole", "number of hosts (default: 1)", default=1, low=1, high=512,
         flags=("--instances",), metavar="N", group="place", request="ResourceConfig.InstanceCount",
+    ),
+    Field(
+        "instance_groups", "mapping", "hosts of several kinds, instead of `instances`: how many by group, or a mapping",
+        default=(), of="record", rows=GROUP, short="instances", most=MOST_GROUPS,
+        flags=("--instance-group",), metavar="NAME=N", flag_help="a group of hosts of one kind, instead of --instances",
+        group="place", request="ResourceConfig.InstanceGroups",
     ),
     Field(
         "distribution", "record", "how ranks are started on the hosts", rows=DISTRIBUTION,
@@ -317,6 +352,14 @@ FIELDS = _kept(
         flags=("--metric",), metavar="NAME=REGEX", flag_help="a metric to read from the log",
         request="AlgorithmSpecification.MetricDefinitions",
     ),
+    Field(
+        "profile", "choice", "measure where the time of each step goes (docs/profiler.md)", default="off",
+        choices=("auto", "off"), flags=("--profile",), metavar="MODE", group="course", setting="trainshed_profile",
+    ),
+    Field(
+        "fingerprint", "choice", "what of each channel's data the run record keeps (docs/data.md)", default="sampled",
+        choices=FINGERPRINTS, flags=("--fingerprint",), metavar="HOW", group="course", setting="trainshed_fingerprint",
+    ),
     Field("resources", "record", "what each host may use", rows=RESOURCES),
     Field(
         "checkpoints", "record", "the checkpoint folder, kept from run to run", rows=CHECKPOINTS,
@@ -326,6 +369,10 @@ FIELDS = _kept(
         "argv", "choice", "how hyperparameters reach the script: sagemaker, json or flags",
         default="", choices=ARGV_STYLES, flags=("--argv",), metavar="STYLE",
         setting="trainshed_argv",
+    ),
+    Field(
+        "rules", "text", "what watches the training: metrics, all, or names of rules (docs/rules.md)",
+        default="", flags=("--rules",), metavar="RULES", group="course", setting="trainshed_rules",
     ),
     Field("spot", "record", "spot capacity, simulated", rows=SPOT, short="true",
           request="EnableManagedSpotTraining"),

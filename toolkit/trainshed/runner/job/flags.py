@@ -35,10 +35,14 @@ def add_groups(parser: argparse.ArgumentParser) -> Groups:
     return {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
 
 
-def add_flags(groups: Groups) -> None:
-    """Adds a flag for each field that has one, and `--no-image`."""
+def add_flags(groups: Groups, without: tuple[str, ...] = ()) -> None:
+    """Adds a flag for each field that has one, and `--no-image`.
+
+    Args:
+        without: fields that get none.
+    """
     for field, row in every():
-        if not row.flags:
+        if not row.flags or field in without:
             continue
         several: dict[str, Any] = {"action": "append", "default": []}
         groups[row.group].add_argument(
@@ -61,7 +65,7 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Job:
     Raises:
         JobError: something is wrong in the job file or the flags; holds every problem.
     """
-    from .read import expanded, read  # after `--help`
+    from .read import read  # after `--help`
     from .request import read_file
 
     problems: list[Problem] = []
@@ -74,14 +78,24 @@ def job_of(options: argparse.Namespace, environ: Mapping[str, str]) -> Job:
         values, extra = read_file(options.what, problems)
     elif options.what:
         values["program"] = _node(options.what, "the command line")
+    if options.name:
+        extra.pop("full_name", None)
+    values = overlaid(values, options, environ, problems)
+    return replace(read(values, environ, origin, name, problems), **extra)
+
+
+def overlaid(
+    values: dict[str, Node], options: argparse.Namespace, environ: Mapping[str, str], problems: list[Problem]
+) -> dict[str, Node]:
+    """The fields of a job file with what the options of `add_flags` say over them."""
+    from .read import expanded
+
     if options.no_image:
         of_images = ("image", "entrypoint", "arguments")
         values = {field: node for field, node in values.items() if field not in of_images}
-    if options.name:
-        extra.pop("full_name", None)
     values = expanded(values)
     _add_flags(values, vars(options), environ, problems)
-    return replace(read(values, environ, origin, name, problems), **extra)
+    return values
 
 
 def _add_flags(
@@ -95,9 +109,9 @@ def _add_flags(
         if not row.flags:
             continue
         if row.kind == "mapping":
-            for pair in options[field]:
+            for pair in options.get(field) or ():
                 _add_pair(values, row, pair, environ, problems)
-        elif options[field] is not None:
+        elif options.get(field) is not None:
             _put(values, field, _node(str(options[field]), row.flags[0]))
 
 

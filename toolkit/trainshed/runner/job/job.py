@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from .addresses import is_elsewhere
 
 DEFAULT_GRACE = 110.0  # seconds: SageMaker's 120 without the ten that `train` keeps for its report
 ALL_GPUS = -1
+HERE, SLURM = "here", "slurm"  # where a job runs
+PARENTS_CHANNEL = "model"  # the platform's name for what incremental training goes on from
 
 
 S3 = "s3://"
@@ -16,12 +20,15 @@ S3 = "s3://"
 class Channel:
     """One input channel.
 
-    path: a folder or a file on this machine, a glob, or an `s3://` URI.
+    path: a folder or a file on this machine, a glob, or an address (`addresses.py`).
     files: what a glob found, absolute paths; none for other channels.
-    s3_type: `S3Prefix`, or `ManifestFile` where `path` is a manifest of objects.
+    s3_type: `S3Prefix`; `ManifestFile` where `path` is a manifest of objects; `AugmentedManifestFile` for one of samples.
+    attributes: of an augmented manifest, in the order in which they are sent.
     distribution: `FullyReplicated`, or `ShardedByS3Key`, where each host gets about 1/n of the files.
+    access: `rw` where hosts may write to the folder itself, `ro` where they must not, "" where the job does not say.
     compression, record_wrapper: `Gzip` and `RecordIO` change what goes through the FIFOs of Pipe mode.
     shuffle_seed: shuffles the order of the files in Pipe mode, anew for each epoch.
+    instance_groups: whose hosts get it; () for all.
     """
 
     name: str
@@ -30,20 +37,28 @@ class Channel:
     content_type: str = ""
     files: tuple[str, ...] = ()
     s3_type: str = "S3Prefix"
+    attributes: tuple[str, ...] = ()
     distribution: str = "FullyReplicated"
+    access: str = ""
     compression: str = "None"
     record_wrapper: str = "None"
     shuffle_seed: int | None = None
+    instance_groups: tuple[str, ...] = ()
 
     @property
     def remote(self) -> bool:
         """Whether it must be fetched first."""
-        return self.path.startswith(S3)
+        return is_elsewhere(self.path)
 
     @property
     def staged(self) -> bool:
         """Whether the hosts see a folder made for the run instead of the path itself."""
-        return self.remote or bool(self.files) or self.distribution != "FullyReplicated"
+        return self.remote or self.augmented or bool(self.files) or self.distribution != "FullyReplicated"
+
+    @property
+    def augmented(self) -> bool:
+        """Whether `path` is an augmented manifest."""
+        return self.s3_type == "AugmentedManifestFile"
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,7 @@ class Distribution:
     """How ranks are started on the hosts; zeros and empty strings leave it to `train`.
 
     parameters: what a pipeline is told, by name.
+    instance_groups: those whose hosts take part; () for all.
     for_amazons_library: the parameters go to the script as `mp_parameters`; mpi, mpi_options: as its estimators send them.
     """
 
@@ -59,6 +75,7 @@ class Distribution:
     engine: str = ""
     max_restarts: int = 0
     parameters: dict[str, Any] = field(default_factory=dict)
+    instance_groups: tuple[str, ...] = ()
     for_amazons_library: bool = False
     mpi: bool = False
     mpi_options: str = ""
@@ -75,6 +92,16 @@ class Resources:
     memory: int | None = None
     gpus: int | None = None
     shm_size: int | None = None
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """Hosts of one kind in a job with several. resources: those that differ from the job's."""
+
+    name: str
+    instances: int = 1
+    instance_type: str = "local"
+    resources: Resources = Resources()
 
 
 @dataclass(frozen=True)
@@ -100,6 +127,16 @@ class Spot:
 
 
 @dataclass(frozen=True)
+class Parent:
+    """A run that a job goes on from, or makes again. sha256: of its model.tar.gz, "" where nobody knows it."""
+
+    run: str
+    id: str
+    folder: str
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
 class Job:
     """One training job.
 
@@ -107,6 +144,7 @@ class Job:
     program: as `train` is to find it: relative to `source_dir`, `-m module`, or a program that the image has.
     source_dir: folder with the code, "" where the image has it.
     image: container image, "" to run the hosts as processes of this machine.
+    instances: hosts, of all groups together; instance_groups: hosts of several kinds, () where all are alike.
     hyperparameters: JSON values; floats are `SpelledFloat` and keep the spelling of whoever wrote them.
     environment: variables with their values; references: variables whose values are looked up when hosts are started,
         and shown and recorded nowhere.
@@ -117,6 +155,9 @@ class Job:
     checkpoints: folder that outlives the run, "" for one inside the run; checkpoint_path: what the hosts call it, below
         /opt/ml; checkpoint_auto: whether Trainers are made to use it; checkpoint_copy_to: URL of a storage that gets
         copies, "" for none.
+    from_run: the run whose model is the channel `model`, "" for none; parent: which run that is, once it has been found.
+    rerun_of: the run that this one makes again; expect_data: digests of which each channel must show one, by channel.
+    python: interpreter of hosts that are processes, "" for the runner's own.
     retries: how often a failed job is started again.
     spot: None for capacity that nobody takes away.
     entrypoint, arguments: run instead of `train`, in containers.
@@ -134,6 +175,7 @@ class Job:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     channels: tuple[Channel, ...] = ()
     instances: int = 1
+    instance_groups: tuple[InstanceGroup, ...] = ()
     distribution: Distribution = Distribution()
     environment: dict[str, str] = field(default_factory=dict)
     output: str = ""
@@ -143,6 +185,9 @@ class Job:
     resources: Resources = Resources()
     checkpoints: str = ""
     argv: str = ""
+    rules: str = ""
+    profile: str = "off"
+    fingerprint: str = "sampled"
     compiler: dict[str, str] = field(default_factory=dict)
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     references: dict[str, Reference] = field(default_factory=dict)
@@ -150,6 +195,11 @@ class Job:
     checkpoint_path: str = "checkpoints"
     checkpoint_auto: bool = False
     checkpoint_copy_to: str = ""
+    from_run: str = ""
+    parent: Parent | None = None
+    rerun_of: Parent | None = None
+    expect_data: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    python: str = ""
     retries: int = 0
     spot: Spot | None = None
     entrypoint: tuple[str, ...] = ()
@@ -165,3 +215,28 @@ class Job:
     def hosts(self) -> tuple[str, ...]:
         """algo-1 ... algo-N in the order in which the platform lists them, which is that of letters."""
         return tuple(sorted(f"algo-{number}" for number in range(1, self.instances + 1)))
+
+    def group_hosts(self, group: str) -> tuple[str, ...]:
+        """The hosts of a group: the first group has algo-1 and those that follow, the next one goes on from there."""
+        first = 1
+        for one in self.instance_groups:
+            if one.name == group:
+                return tuple(f"algo-{number}" for number in range(first, first + one.instances))
+            first += one.instances
+        return ()
+
+    def group_of(self, host: str) -> InstanceGroup | None:
+        """A host's group; None where all hosts are alike."""
+        return next((one for one in self.instance_groups if host in self.group_hosts(one.name)), None)
+
+    def resources_of(self, group: InstanceGroup | None) -> Resources:
+        """What a host of a group may use: what the group says, else what the job says."""
+        if group is None:
+            return self.resources
+        own = {name: value for name, value in vars(group.resources).items() if value is not None}
+        return replace(self.resources, **own)
+
+    def channels_of(self, host: str) -> tuple[Channel, ...]:
+        """The channels that a host gets."""
+        group = self.group_of(host)
+        return tuple(one for one in self.channels if group is None or group.name in (one.instance_groups or (group.name,)))

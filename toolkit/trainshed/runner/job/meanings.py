@@ -18,6 +18,7 @@ from .checker import Checker, scalar_texts
 from .distribution import read_distribution
 from .encode import encode
 from .fields import LONGEST_NAME, Field
+from .groups import read_groups
 from .job import ALL_GPUS, S3, Reference, Resources, Spot
 from .nodes import Node
 from .references import read_reference
@@ -68,6 +69,10 @@ def _hyperparameters(fields: Checker, row: Field) -> Attributes:
 
 def _channels(fields: Checker, row: Field) -> Attributes:
     return {"channels": read_channels(fields, row)}
+
+
+def _instance_groups(fields: Checker, row: Field) -> Attributes:
+    return {"instance_groups": read_groups(fields, row)}
 
 
 def _distribution(fields: Checker, row: Field) -> Attributes:
@@ -182,6 +187,7 @@ MEANINGS: dict[str, Callable[[Checker, Field], Attributes]] = {
     "image": _image,
     "hyperparameters": _hyperparameters,
     "channels": _channels,
+    "instance_groups": _instance_groups,
     "distribution": _distribution,
     "environment": _environment,
     "output": _output,

@@ -15,6 +15,7 @@ from trainshed.base.errors import JobError, Problem
 from .checker import Checker
 from .client_names import is_read_by_client
 from .fields import BY_NAME, FIELDS, LOCATED, PLACES
+from .groups import with_groups
 from .job import Job
 from .meanings import MEANINGS, usable_name
 from .nodes import Node
@@ -67,7 +68,7 @@ def check(
         for place in PLACES
         if fields.node(place) is not None
     }
-    job = Job(**given)
+    job = with_groups(fields, Job(**given))
     _check_image_fields(fields, job)
     _check_spot(fields, job)
     if job.name:

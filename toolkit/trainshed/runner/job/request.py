@@ -32,7 +32,7 @@ REQUEST_FIELDS = (
 _ASIDE = (
     "RoleArn", "VpcConfig", "EnableInterContainerTrafficEncryption", "DebugRuleConfigurations",
     "ExperimentConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig", "InfraCheckConfig",
-    "SessionChainingConfig", "MlflowConfig", "ModelPackageConfig",
+    "SessionChainingConfig", "ModelPackageConfig",
 )  # fmt: skip
 _CONFIG = {
     "DebugHookConfig": "debughookconfig.json",
@@ -55,13 +55,22 @@ _SECTIONS = {
     "OutputDataConfig": ("S3OutputPath", "KmsKeyId", "CompressionType"),
     "CheckpointConfig": ("S3Uri", "LocalPath"),
     "RetryStrategy": ("MaximumRetryAttempts",),
+    "MlflowConfig": ("MlflowResourceArn", "MlflowExperimentName", "MlflowRunName"),
 }  # fmt: skip
+# Fields of `MlflowConfig`, and the variables by which MLflow knows them. An address in `Environment` stands for the ARN,
+# which only Amazon's plugin (sagemaker-mlflow) can reach.
+_MLFLOW = {
+    "MlflowResourceArn": "MLFLOW_TRACKING_URI",
+    "MlflowExperimentName": "MLFLOW_EXPERIMENT_NAME",
+    "MlflowRunName": "MLFLOW_RUN_NAME",
+}
 _S3_TYPES = {row.name: row for row in CHANNEL}["s3_type"].choices
 _CHANNEL = (
     "ChannelName", "DataSource", "ContentType", "CompressionType", "RecordWrapperType", "InputMode", "ShuffleConfig",
 )  # fmt: skip
+_GROUP = {"InstanceGroupName": "", "InstanceType": "instance_type", "InstanceCount": "instances"}
 # Fields that a request writes in another form: their methods translate them.
-_OTHER_MEANING = ("hyperparameters", "channels", "spot", "spot.max_wait_seconds", "checkpoints.folder")
+_OTHER_MEANING = ("hyperparameters", "channels", "instance_groups", "spot", "spot.max_wait_seconds", "checkpoints.folder")
 
 
 def read_file(path: str, problems: list[Problem]) -> tuple[dict[str, Node], dict[str, Any]]:
@@ -124,6 +133,7 @@ class _Translation:
         self.spot()
         self.checkpoints()
         self.configs()
+        self.mlflow()
         self.extra["notes"] = tuple(self.notes)
         return self.job, self.extra
 
@@ -229,7 +239,7 @@ class _Translation:
         s3, files = given.mapping("S3DataSource"), given.mapping("FileSystemDataSource")
         inner = Checker(s3, self.problems, "InputDataConfig.DataSource.S3DataSource.")
         if inner.text("S3DataType", "S3Prefix") not in _S3_TYPES:
-            inner.problem("S3DataType", "cannot be run here: only S3Prefix and ManifestFile can")
+            inner.problem("S3DataType", f"cannot be run here: only {', '.join(_S3_TYPES)} can")
         path = s3.get("S3Uri") or files.get("DirectoryPath")
         if path is None:
             message = "has neither an S3Uri nor a DirectoryPath"
@@ -240,12 +250,30 @@ class _Translation:
         return {name: node for name, node in {"path": path, **fields}.items() if node is not None}
 
     def resources(self) -> None:
-        """Hosts of one kind; their type is for the record."""
+        """Hosts of one kind or, in groups, of several; their types are for the record."""
         section = self.section("ResourceConfig")
-        if section.node("InstanceGroups") is not None:
-            message = "heterogeneous clusters cannot be run here; give InstanceType and InstanceCount"
-            section.problem("InstanceGroups", message, value="")
         self.extra["instance_type"] = section.text("InstanceType", "local")
+        node = section.node("InstanceGroups")
+        if node is None:
+            return
+        for name in ("InstanceType", "InstanceCount"):
+            if section.node(name) is not None:
+                section.problem(name, "is for hosts of one kind", "leave it out: InstanceGroups has one for each group")
+        groups: dict[str, Node] = {}
+        if not isinstance(node.value, list) or not node.value:
+            section.problem("InstanceGroups", "must be a list of groups", value="")
+        for item in entries(node):
+            inner = Checker(item.value if isinstance(item.value, dict) else {}, self.problems, "InstanceGroups.")
+            inner.unknown(_GROUP)
+            name = inner.text("InstanceGroupName")
+            if not name or name in groups:
+                message = f"group {name!r} is given twice" if name else "has no InstanceGroupName"
+                self.problems.append(Problem(item.where, message, "ResourceConfig.InstanceGroups"))
+                continue
+            fields = {field: inner.node(given) for given, field in _GROUP.items() if field}
+            groups[name] = Node({field: one for field, one in fields.items() if one is not None}, item.where, item.folder)
+        if groups:
+            self.job["instance_groups"] = Node(groups, node.where, node.folder)
 
     def spot(self) -> None:
         """Spot capacity, with the bound on the whole job."""
@@ -283,6 +311,19 @@ class _Translation:
                 plain = {"ProfilingParameters": plain.get("ProfilingParameters") or {}}
             files[file] = plain
         self.extra["config"] = files
+
+    def mlflow(self) -> None:
+        """Where the run is to be sent, as variables; those that the request has itself win."""
+        section = self.section("MlflowConfig")
+        if not section.values:
+            return
+        if not section.text("MlflowResourceArn"):
+            section.problem("MlflowResourceArn", "is missing", value="")
+            return
+        given = self.job.get("environment")
+        held = given.value if given is not None and isinstance(given.value, dict) else {}
+        found = {variable: section.values[name] for name, variable in _MLFLOW.items() if name in section.values}
+        self.job["environment"] = Node({**found, **held}, self.values["MlflowConfig"].where)
 
 
 def _at(values: dict[str, Node], path: str) -> Node | None:

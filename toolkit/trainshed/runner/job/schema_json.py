@@ -81,7 +81,8 @@ def _mapping(row: Field) -> dict[str, Any]:
     if row.name == "metric_definitions":
         values = {"type": "string", "maxLength": LONGEST_REGEX}
     elif row.of == "record":
-        values = {"anyOf": [_PATH, _record(row.rows)]}
+        short = row.row(row.short)
+        values = {"anyOf": [_KINDS[short.kind](short), _record(row.rows)]}
     elif row.rows:
         reference = {**_record(row.rows), "minProperties": 1, "maxProperties": 1}
         values = {"anyOf": [_TEXT, {"type": "null"}, reference]}

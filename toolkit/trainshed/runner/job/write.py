@@ -13,7 +13,7 @@ from trainshed.contract.hyperparameters import SpelledFloat
 from trainshed.contract.paths import DEFAULT_BASE
 
 from .fields import FIELDS, PLACES, Field
-from .job import ALL_GPUS, Job
+from .job import ALL_GPUS, PARENTS_CHANNEL, Job
 from .nodes import RawText
 
 
@@ -102,13 +102,34 @@ def _hyperparameters(row: Field, job: Job) -> dict[str, Any]:
 
 
 def _channels(row: Field, job: Job) -> dict[str, Any]:
-    return {one.name: _without_defaults(row.rows, vars(one)) for one in job.channels}
+    given = [one for one in job.channels if job.parent is None or one.name != PARENTS_CHANNEL]
+    return {one.name: _without_defaults(row.rows, vars(one)) for one in given}
+
+
+def _from_run(row: Field, job: Job) -> str:
+    """By its folder, which is found from everywhere."""
+    return job.parent.folder if job.parent is not None else job.from_run
+
+
+def _instances(row: Field, job: Job) -> Any:
+    return row.default if job.instance_groups else job.instances
+
+
+def _instance_groups(row: Field, job: Job) -> dict[str, Any]:
+    groups = {}
+    for one in job.instance_groups:
+        gpus = "all" if one.resources.gpus == ALL_GPUS else one.resources.gpus
+        said = _without_defaults(row.rows, {**vars(one), **vars(one.resources), "gpus": gpus})
+        groups[one.name] = {"instances": one.instances, **said}
+    return groups
 
 
 def _distribution(row: Field, job: Job) -> Any:
     distribution = job.distribution
     if not distribution.for_amazons_library:
         return _value(row, job)
+    if distribution.kind == "torchrun":
+        return {"smdistributed": {"dataparallel": {"enabled": True}}}
     library = {"modelparallel": {"enabled": True, "parameters": distribution.parameters}}
     mpi = {
         "enabled": distribution.mpi,
@@ -154,6 +175,9 @@ def _place(row: Field, job: Job) -> dict[str, Any]:
 _SPECIAL: dict[str, Callable[[Field, Job], Any]] = {
     "hyperparameters": _hyperparameters,
     "channels": _channels,
+    "from_run": _from_run,
+    "instances": _instances,
+    "instance_groups": _instance_groups,
     "distribution": _distribution,
     "environment": _environment,
     "metric_definitions": _metric_definitions,

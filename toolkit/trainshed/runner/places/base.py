@@ -44,11 +44,13 @@ class Backend(Protocol):
     in_containers: whether the hosts see their tree as /opt/ml.
     interface: network interface that hosts reach each other by.
     secrets: variables that were looked up by `prepare`, with their values.
+    image: of containers, once `prepare` has found it: `name`, `id` and, of an image that came from a registry, `digest`.
     """
 
     in_containers: bool
     interface: str
     secrets: dict[str, str]
+    image: dict[str, str]
 
     @property
     def place(self) -> str:
@@ -56,6 +58,9 @@ class Backend(Protocol):
 
     def prepare(self) -> None:
         """Finds out whether hosts can be started at all. Raises TrainshedError."""
+
+    def mount_obstacle(self) -> str:
+        """Why hosts cannot be shown a file system that this process mounts, "" if they can; after `prepare`."""
 
     def start(self, run: Run) -> list[RunningHost]:
         """Starts all hosts, or none; again after `clear`, for another attempt. Raises TrainshedError."""

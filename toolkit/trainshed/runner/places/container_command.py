@@ -75,6 +75,7 @@ def create(
         addresses: those of all hosts, where the engine's networks know no names.
     """
     job, host, engine = run.job, run.hosts[index], machine.engine
+    limits = job.resources_of(job.group_of(host.name))
     arguments = ["create", "--name", container_name(run, host), "--hostname", host.name]
     arguments += [*labels(run), "--label", f"{LABEL}.host={host.name}"]
     if network := network_name(run):
@@ -90,12 +91,12 @@ def create(
     elif engine.kind == "podman" and machine.uid != 0:
         arguments += ["--userns", "keep-id", "--user", f"{machine.uid}:{machine.gid}"]
     arguments += ["--security-opt", "label=disable"]  # else SELinux hides the mounted folders
-    arguments += ["--shm-size", str(job.resources.shm_size or min(DEFAULT_SHM, machine.memory // 2))]
+    arguments += ["--shm-size", str(limits.shm_size or min(DEFAULT_SHM, machine.memory // 2))]
     arguments += ["--stop-signal", "SIGTERM"]
-    if job.resources.memory:
-        arguments += ["--memory", str(job.resources.memory)]
-    if job.resources.cpus:
-        arguments += ["--cpus", f"{job.resources.cpus:g}"]
+    if limits.memory:
+        arguments += ["--memory", str(limits.memory)]
+    if limits.cpus:
+        arguments += ["--cpus", f"{limits.cpus:g}"]
     arguments += _gpus(run, index, machine)
     for source, target, read_only in () if machine.copies else mounts(run, host):
         arguments += ["--mount", _mount(source, target, read_only)]
@@ -114,13 +115,13 @@ def mounts(run: Run, host: Host) -> list[tuple[str, str, bool]]:
     pairs += [(run.model, "model", False), (run.checkpoints, run.job.checkpoint_path, False)]
     if run.job.source_dir and not run.job.source_dir.startswith(S3):
         pairs.append((f"{host.folder}/code", "code", False))
-    for channel in run.job.channels:
+    for channel in run.job.channels_of(host.name):
         if channel.input_mode == "Pipe":
             continue
         target = f"input/data/{channel.name}"
         if not channel.staged and os.path.isfile(channel.path):
             target += f"/{os.path.basename(channel.path)}"
-        pairs.append((run.data(host, channel), target, True))
+        pairs.append((run.data(host, channel), target, channel.access != "rw"))
     return [(source, f"{host.base}/{target}", read_only) for source, target, read_only in pairs]
 
 
@@ -132,10 +133,10 @@ def _mount(source: str, target: str, read_only: bool) -> str:
 
 
 def _gpus(run: Run, index: int, machine: Machine) -> list[str]:
-    wanted = run.job.resources.gpus
+    wanted = gpus.wanted(run)[index]
     if wanted == 0 or (wanted is None and not machine.devices):
         return []
-    devices = gpus.share(machine.devices, wanted, len(run.hosts), index)
+    devices = gpus.shares(machine.devices, gpus.wanted(run))[index]
     if machine.engine.kind == "podman":
         return [part for device in devices or ("all",) for part in ("--device", f"nvidia.com/gpu={device}")]
     if not devices:  # asked for, and none seen: the engine's own error says why

@@ -226,6 +226,13 @@ def sees_nothing(text: str) -> bool:
     return any(sign in text.lower() for sign in _UNSEEN)
 
 
+def identity_of(image: str, known: Mapping[str, Any]) -> dict[str, str]:
+    """`name`, `id` and, of an image from a registry, `digest` (`REPOSITORY@sha256:...`), as the engine says them."""
+    digests = known.get("RepoDigests")
+    found = {"name": image, "id": known.get("Id"), "digest": next(iter(digests), "") if isinstance(digests, list) else ""}
+    return {name: value for name, value in found.items() if isinstance(value, str) and value}
+
+
 def near_image(image: str, engine: Engine) -> str:
     """`did you mean ...?` for an image that is not here."""
     return did_you_mean(image, engine.images())

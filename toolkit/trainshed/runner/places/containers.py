@@ -26,7 +26,16 @@ from . import gpus
 from .base import Exit, RunningHost
 from .cleanup import remove_all
 from .container_command import Machine, container_name, create, create_network, mounts, network_name
-from .container_engine import ANSWER_SECONDS, EngineError, find_engine, hint_for, near_image, reason, sees_nothing
+from .container_engine import (
+    ANSWER_SECONDS,
+    EngineError,
+    find_engine,
+    hint_for,
+    identity_of,
+    near_image,
+    reason,
+    sees_nothing,
+)
 from .copying import copy_in, fetch_all
 from .names import host_addresses
 
@@ -96,6 +105,7 @@ class Containers:
         self.job, self.environ, self.say = job, environ, say
         self.hosts: list[ContainerHost] = []
         self.secrets: dict[str, str] = {}
+        self.image: dict[str, str] = {}
         self.pids: list[int] | None = None
         self.created: list[str] = []
         self.kept = False  # whether ended containers stay, for the results in them
@@ -125,7 +135,8 @@ class Containers:
         engine, image = self.machine.engine, self.job.image
         if self.machine.copies:
             self._copy(f"the container engine is on another machine ({engine.place})")
-        if engine.inspect_image(image) is not None:
+        if (known := engine.inspect_image(image)) is not None:
+            self.image = identity_of(image, known)
             return
         self.say(f"pulling the image {image}, which is not on this machine")
         # Its progress goes to the terminal, its errors to us.
@@ -143,11 +154,20 @@ class Containers:
             raise EngineError(
                 f"the image {image} is not on this machine and cannot be pulled: {reason(done.stderr)}", hint=hint
             )
+        self.image = identity_of(image, engine.inspect_image(image) or {})
 
     def _copy(self, why: str) -> None:
         self.say(f"{why}: files are copied to it and back")
         if any(channel.input_mode == "Pipe" for channel in self.job.channels):
             raise EngineError(f"Pipe mode does not work here: {why}", hint="use File mode")
+        if written := [channel.name for channel in self.job.channels if channel.access == "rw"]:
+            raise EngineError(f"the channel {written[0]} has access rw, and cannot be written to here: {why}")
+
+    def mount_obstacle(self) -> str:
+        """What keeps the engine from a file system that this process mounts."""
+        if self.machine.copies:
+            return "files are copied to the container engine"
+        return "the container engine is rootless" if self.machine.engine.rootless else ""
 
     def start(self, run: Run) -> list[RunningHost]:
         """Creates all containers, then starts them, so that an error of one leaves none running."""

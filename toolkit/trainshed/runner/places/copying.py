@@ -11,8 +11,8 @@ import tarfile
 import tempfile
 from collections.abc import Iterable
 
+from trainshed.base.archive import unpack
 from trainshed.base.errors import TrainshedError, some
-from trainshed.machine.archive import unpack
 from trainshed.machine.packing import listed
 
 from ..files.run import Host, Run
@@ -34,7 +34,7 @@ def copy_in(engine: Engine, run: Run, host: Host) -> None:
     _copy(engine, f"{run.checkpoints}/.", f"{container}:/opt/ml/{run.job.checkpoint_path}/")
     if run.job.source_dir and not run.job.source_dir.startswith(S3):
         _copy(engine, f"{host.folder}/code/.", f"{container}:/opt/ml/code/")
-    for channel in run.job.channels:
+    for channel in run.job.channels_of(host.name):
         path = run.data(host, channel)
         source = path if os.path.isfile(path) else f"{path}/."
         _copy(engine, source, f"{container}:/opt/ml/input/data/{channel.name}/", follow=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainshed.machine.hardware import probe
 
+from ..files.run import Run
 from ..job.job import ALL_GPUS
 
 
@@ -16,16 +17,23 @@ def present(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(named[:count]) if named else tuple(str(number) for number in range(count))
 
 
-def share(devices: tuple[str, ...], wanted: int | None, hosts: int, index: int) -> tuple[str, ...]:
-    """The GPUs of the host with this index among `hosts`.
+def wanted(run: Run) -> list[int | None]:
+    """GPUs of each host, as the job says; None or `ALL_GPUS` for an equal part of what the others leave."""
+    return [run.job.resources_of(run.job.group_of(host.name)).gpus for host in run.hosts]
+
+
+def shares(devices: tuple[str, ...], wanted: Sequence[int | None]) -> list[tuple[str, ...]]:
+    """The GPUs of each host. Where there are too few for everyone, hosts get the same ones in turn.
 
     Args:
-        wanted: GPUs a host, None or `ALL_GPUS` for an equal part of all. Where there are too few for everyone, hosts
-            get the same ones in turn.
+        wanted: GPUs of each host, None or `ALL_GPUS` for an equal part of what the others leave.
     """
-    if not devices or wanted == 0:
-        return ()
-    each = max(1, len(devices) // hosts) if wanted in (None, ALL_GPUS) else min(wanted or 0, len(devices))
-    if each * hosts <= len(devices):
-        return devices[index * each : (index + 1) * each]
-    return tuple(devices[(index * each + number) % len(devices)] for number in range(each))
+    open_ones = sum(one in (None, ALL_GPUS) for one in wanted)
+    fixed = sum(min(one, len(devices)) for one in wanted if one is not None and one != ALL_GPUS)
+    part = max(1, (len(devices) - fixed) // open_ones) if open_ones else 0
+    counts = [part if one in (None, ALL_GPUS) else min(one or 0, len(devices)) for one in wanted]
+    given, start = [], 0
+    for count in counts if devices else [0] * len(wanted):
+        given.append(tuple(devices[(start + number) % len(devices)] for number in range(count)))
+        start += count
+    return given

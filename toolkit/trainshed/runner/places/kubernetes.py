@@ -68,6 +68,10 @@ class _Export:
         self.name = job.name.lower()
         if not _NAME.fullmatch(self.name) or len(self.name) > LONGEST_NAME:
             place.problem("job.name", f"must be a DNS label of at most {LONGEST_NAME} characters, first a letter")
+        if job.instance_groups:
+            place.problem(
+                "job.instance_groups", "cannot be exported: pods of a Job are all alike", "export a job for each group"
+            )
         if not job.image:
             place.problem("job.image", "is missing: pods need an image")
         self.labels = {
@@ -272,6 +276,7 @@ class _Export:
         found = []
         given = self.place.get("volumes", dict, {})
         channels = [channel.name for channel in self.job.channels]
+        written = [channel.name for channel in self.job.channels if channel.access == "rw"]
         for name, where in given.items():
             claim, path = (where.get("claim"), where.get("path", "")) if isinstance(where, dict) else (where, "")
             if name not in (*channels, "code"):
@@ -279,7 +284,9 @@ class _Export:
             elif not isinstance(claim, str) or not isinstance(path, str):
                 self.place.problem(f"volumes.{name}", "must name a claim, or {claim: NAME, path: FOLDER}")
             else:
-                found.append((claim, path.strip("/"), "code" if name == "code" else f"input/data/{name}", True))
+                found.append(
+                    (claim, path.strip("/"), "code" if name == "code" else f"input/data/{name}", name not in written)
+                )
         for name in channels:
             if name not in given:
                 hint = f"kubernetes.volumes.{name} names a PersistentVolumeClaim that holds it"

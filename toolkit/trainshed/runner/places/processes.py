@@ -75,15 +75,26 @@ class Processes:
         self.job, self.environ, self.say = job, environ, say
         self.run_id = ""
         self.secrets: dict[str, str] = {}
+        self.image: dict[str, str] = {}
         self.hosts: list[ProcessHost] = []
 
     def prepare(self) -> None:
         """Nothing is needed; limits that only containers can hold are named."""
         self.secrets = look_up(self.job, self.environ)
-        limits = self.job.resources
-        given = [name for name in ("cpus", "memory", "shm_size") if getattr(limits, name) is not None]
+        limits = [self.job.resources, *(group.resources for group in self.job.instance_groups)]
+        given = [name for name in ("cpus", "memory", "shm_size") if any(getattr(one, name) is not None for one in limits)]
         if given:
             self.say(f"warning: resources.{', resources.'.join(given)}: only containers can be limited; set an image")
+        for channel in self.job.channels:
+            if channel.access == "ro" and not channel.staged:
+                self.say(
+                    f"warning: channels.{channel.name}.access: ro: only containers are kept from writing; "
+                    f"what the script writes to the channel changes {channel.path}"
+                )
+
+    def mount_obstacle(self) -> str:
+        """None: what this process mounts, they see."""
+        return ""
 
     def start(self, run: Run) -> list[RunningHost]:
         """One child a host; a child whose runner dies is asked to end by the kernel."""
@@ -95,7 +106,7 @@ class Processes:
             environment = {**inherited(self.environ), **_own(run, index, host, self.environ, ports, token), **self.secrets}
             try:
                 process = subprocess.Popen(
-                    _command(),
+                    _command(self.job.python),
                     env=environment,
                     cwd="/",
                     stdin=subprocess.DEVNULL,
@@ -145,8 +156,8 @@ def _two_free_ports() -> tuple[str, str]:
     return str(first), str(second)
 
 
-def _command() -> list[str]:
-    return isolated("trainshed.container.main")
+def _command(python: str) -> list[str]:
+    return isolated("trainshed.container.main", python=python)
 
 
 def _end_with_runner(runner: int) -> None:
@@ -186,10 +197,10 @@ def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tu
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         if "OMP_NUM_THREADS" not in environ:
             own["OMP_NUM_THREADS"] = str(max(1, cpus() // ranks))
-    wanted, devices = job.resources.gpus, gpus.present(environ)
+    wanted, devices = gpus.wanted(run), gpus.present(environ)
     if len(run.hosts) > 1 and not devices and not job.distribution.processes_per_host:
         # Otherwise each host would take all CPUs.
         own[of_setting("processes_per_host")] = str(max(1, cpus() // len(run.hosts)))
-    if wanted == 0 or (devices and (wanted is not None or len(run.hosts) > 1)):
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.share(devices, wanted, len(run.hosts), index))
+    if wanted[index] == 0 or (devices and (wanted[index] is not None or len(run.hosts) > 1)):
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.shares(devices, wanted)[index])
     return {**own, **job.environment}

@@ -56,11 +56,7 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
         "RoleArn": role,
         "HyperParameters": _hyperparameters(job, place, code),
         "OutputDataConfig": {"S3OutputPath": output},
-        "ResourceConfig": {
-            "InstanceType": place.get("instance_type", str, "") or _missing(place, "instance_type", "e.g. ml.g5.2xlarge"),
-            "InstanceCount": job.instances,
-            "VolumeSizeInGB": place.get("volume_gb", int, DEFAULT_VOLUME),
-        },
+        "ResourceConfig": {**_hosts(job, place), "VolumeSizeInGB": place.get("volume_gb", int, DEFAULT_VOLUME)},
         "StoppingCondition": {"MaxRuntimeInSeconds": runtime},
     }
     if job.metric_definitions:
@@ -84,6 +80,8 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
         if not checkpoints:
             notes.append("sagemaker.checkpoints is not set: after an interruption the job starts from the beginning")
     if place.get("keep_alive_seconds", int, 0):
+        if job.instance_groups:  # the API refuses it
+            place.problem("keep_alive_seconds", "is for hosts of one kind; the job has instance_groups")
         made["ResourceConfig"]["KeepAlivePeriodInSeconds"] = place.get("keep_alive_seconds", int, 0)
     subnets, groups = place.get("subnets", list, []), place.get("security_groups", list, [])
     if bool(subnets) != bool(groups):
@@ -160,6 +158,24 @@ def _environment(job: Job, place: Place, notes: list[str]) -> dict[str, str]:
     return kept
 
 
+def _hosts(job: Job, place: Place) -> dict[str, Any]:
+    """Hosts of one kind, or of several in groups, each with its type."""
+    kind = place.get("instance_type", str, "")
+    if not job.instance_groups:
+        kind = kind or _missing(place, "instance_type", "e.g. ml.g5.2xlarge")
+        return {"InstanceType": kind, "InstanceCount": job.instances}
+    if kind:
+        place.problem("instance_type", "is for hosts of one kind; each of the job's instance_groups has its own")
+    groups = []
+    for one in job.instance_groups:
+        if not one.instance_type.startswith("ml."):
+            place.problem(
+                f"job.instance_groups.{one.name}.instance_type", "must be a type of the platform, like ml.g5.2xlarge"
+            )
+        groups.append({"InstanceType": one.instance_type, "InstanceCount": one.instances, "InstanceGroupName": one.name})
+    return {"InstanceGroups": groups}
+
+
 def _channels(job: Job, place: Place) -> list[dict[str, Any]]:
     given = place.get("channels", dict, {})
     for name in given:
@@ -171,7 +187,9 @@ def _channels(job: Job, place: Place) -> list[dict[str, Any]]:
         if not isinstance(address, str) or not address.startswith("s3://"):
             place.problem(f"channels.{channel.name}", "must be the s3:// address of the channel's data")
             continue
-        source = {"S3DataType": "S3Prefix", "S3Uri": address, "S3DataDistributionType": "FullyReplicated"}
+        source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": address, "S3DataDistributionType": "FullyReplicated"}
+        if channel.instance_groups:
+            source["InstanceGroupNames"] = list(channel.instance_groups)
         entry: dict[str, Any] = {
             "ChannelName": channel.name,
             "DataSource": {"S3DataSource": source},

@@ -13,7 +13,11 @@ from collections.abc import Mapping
 
 from trainshed.base.files import read_bytes, remove, write_atomic
 
-from ..files.run import Run, state_folder
+from ..files.own_places import state_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..files.run import Run
 
 _ID = re.compile(r"[0-9a-f]{32}")
 LARGEST = 64 << 10  # bytes of one entry
@@ -26,10 +30,7 @@ def folder(environ: Mapping[str, str]) -> str:
 
 def note(run: Run, environ: Mapping[str, str]) -> None:
     """Notes a run; where that is not possible, it is found from its own folder only."""
-    try:
-        write_atomic(f"{folder(environ)}/{run.id}.json", json.dumps({"run": run.name, "folder": run.folder}) + "\n")
-    except OSError:
-        pass
+    _write(run.id, run.name, run.folder, environ)
 
 
 def forget(run_id: str, environ: Mapping[str, str]) -> None:
@@ -40,29 +41,40 @@ def forget(run_id: str, environ: Mapping[str, str]) -> None:
 
 def knows(run_id: str, place: str, environ: Mapping[str, str]) -> bool:
     """Whether a runner of this user has noted that the run of this id is in this folder."""
-    return bool(_ID.fullmatch(run_id)) and os.path.realpath(_folder_of(f"{folder(environ)}/{run_id}.json")) == (
-        os.path.realpath(place)
-    )
+    return bool(_ID.fullmatch(run_id)) and os.path.realpath(folder_of(run_id, environ)) == os.path.realpath(place)
+
+
+def move(run_id: str, name: str, folder: str, environ: Mapping[str, str]) -> None:
+    """Notes that a run is in another folder now; where that is not possible, it is found from its own folder only."""
+    if _ID.fullmatch(run_id):
+        _write(run_id, name, folder, environ)
+
+
+def listed(environ: Mapping[str, str]) -> list[str]:
+    """Ids of the runs noted, whether or not they are where they were."""
+    try:
+        names = sorted(os.listdir(folder(environ)))
+    except OSError:
+        return []
+    return [run_id for name in names if _ID.fullmatch(run_id := name.removesuffix(".json"))]
+
+
+def folder_of(run_id: str, environ: Mapping[str, str]) -> str:
+    """The folder that was noted for a run, "" if none was."""
+    return _folder_of(f"{folder(environ)}/{run_id}.json")
 
 
 def folders(environ: Mapping[str, str]) -> list[str]:
     """Folders of the runs noted, those that are gone left out (and forgotten)."""
-    place = folder(environ)
     found = []
-    try:
-        names = sorted(os.listdir(place))
-    except OSError:
-        return []
-    for name in names:
-        if not _ID.fullmatch(name.removesuffix(".json")):
-            continue
-        path = _folder_of(f"{place}/{name}")
+    for run_id in listed(environ):
+        path = folder_of(run_id, environ)
         if not path:
             continue
         if os.path.isdir(path):
             found.append(path)
         else:
-            remove(f"{place}/{name}")
+            forget(run_id, environ)
     return found
 
 
@@ -73,3 +85,10 @@ def _folder_of(path: str) -> str:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
     return found if isinstance(found, str) and os.path.isabs(found) and "\0" not in found else ""
+
+
+def _write(run_id: str, name: str, place: str, environ: Mapping[str, str]) -> None:
+    try:
+        write_atomic(f"{folder(environ)}/{run_id}.json", json.dumps({"run": name, "folder": place}) + "\n")
+    except OSError:
+        pass

@@ -34,15 +34,6 @@ def described(run: Run, engine: str = "", secrets: tuple[str, ...] = ()) -> dict
         engine: where the container engine is that has the hosts.
         secrets: values that are masked wherever they stand.
     """
-    job = asdict(run.job)
-    job["hyperparameters"] = shown_hyperparameters(run.job, secrets)
-    for name in ("environment", "tags", "config"):
-        job[name] = mask_mapping(job[name], secrets)
-    job["distribution"]["parameters"] = mask_mapping(run.job.distribution.parameters, secrets)
-    job["places"] = {name: _masked_place(given, secrets) for name, given in run.job.places.items()}
-    for name in ("entrypoint", "program", "notes", "channels"):
-        job[name] = mask_leaves(job[name], secrets)
-    job["arguments"] = mask_arguments(list(run.job.arguments), secrets)
     host = run.hosts[0]
     return {
         "format": FORMAT,
@@ -54,8 +45,26 @@ def described(run: Run, engine: str = "", secrets: tuple[str, ...] = ()) -> dict
         "containers": host.base != host.folder,
         "engine": engine,
         "directory": os.getcwd(),
-        "job": job,
+        "job": masked(run.job, secrets),
     }
+
+
+def masked(job: Job, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A job as JSON values that `job_of` reads, secrets masked.
+
+    Args:
+        secrets: values that are masked wherever they stand.
+    """
+    found = asdict(job)
+    found["hyperparameters"] = shown_hyperparameters(job, secrets)
+    for name in ("environment", "tags", "config"):
+        found[name] = mask_mapping(found[name], secrets)
+    found["distribution"]["parameters"] = mask_mapping(job.distribution.parameters, secrets)
+    found["places"] = {name: _masked_place(given, secrets) for name, given in job.places.items()}
+    for name in ("entrypoint", "program", "notes", "channels"):
+        found[name] = mask_leaves(found[name], secrets)
+    found["arguments"] = mask_arguments(list(job.arguments), secrets)
+    return found
 
 
 def _masked_place(given: dict[str, Any], secrets: tuple[str, ...]) -> dict[str, Any]:
@@ -69,13 +78,18 @@ def job_of(data: dict[str, Any]) -> Job:
     Raises:
         KeyError, TypeError, ValueError, AttributeError, OverflowError, re.error: the data does not describe one.
     """
-    job: Job = _record(Job, data)
+    job: Job = typed(Job, data)
     raw = {name: RawText(str(text)) for name, text in job.hyperparameters.items()}
     job = replace(job, hyperparameters=raw)
     if not 1 <= job.instances <= 512 or not _PATH_BELOW.fullmatch(job.checkpoint_path):
         raise ValueError("instances")
     if ".." in job.checkpoint_path.split("/"):
         raise ValueError("checkpoint_path")
+    groups = job.instance_groups
+    if groups and (job.instances != sum(one.instances for one in groups) or min(one.instances for one in groups) < 1):
+        raise ValueError("instance_groups")
+    if len({one.name for one in groups}) < len(groups):
+        raise ValueError("instance_groups")
     names = [channel.name for channel in job.channels]
     if not all(re.fullmatch(CHANNEL_NAME, name) and name not in (".", "..") for name in names):
         raise ValueError("channels")
@@ -98,8 +112,8 @@ def _check_bounds(job: Job) -> None:
             raise ValueError(name)
 
 
-def _record(kind: Any, data: Any) -> Any:
-    """A dataclass from what `asdict` and JSON have made of it. Raises TypeError, ValueError."""
+def typed(kind: Any, data: Any) -> Any:
+    """A dataclass from what `asdict` and JSON have made of it, each value of its kind. Raises TypeError, ValueError."""
     if not isinstance(data, dict):
         raise TypeError(kind.__name__)
     hints = get_type_hints(kind)
@@ -114,7 +128,7 @@ def _value(hint: Any, value: Any) -> Any:
     if hint is Any:
         return value
     if is_dataclass(hint):
-        return _record(hint, value)
+        return typed(hint, value)
     if get_origin(hint) in (Union, UnionType):  # with None
         return None if value is None else _value(inner[0], value)
     if get_origin(hint) is tuple and isinstance(value, list):

@@ -8,6 +8,8 @@ from typing import Any
 
 from trainshed.base.files import read_bytes
 from trainshed.contract.outcome import REASON_BYTES, clip
+from trainshed.contract.wire.fingerprints import RECORD_KEY
+from trainshed.contract.wire.fingerprints import in_shape as in_shape_of_fingerprints
 
 from ..files.run import Host
 
@@ -41,6 +43,8 @@ def in_shape(record: Any) -> dict[str, Any]:
         ranks = good["compiler"].get("ranks")
         reports = ranks.items() if isinstance(ranks, dict) else ()
         good["compiler"] = {**good["compiler"], "ranks": {rank: one for rank, one in reports if _is_report(one)}}
+    if RECORD_KEY in good:
+        good[RECORD_KEY] = in_shape_of_fingerprints(good[RECORD_KEY])
     if "failure" in good:
         texts = ("kind", "summary", "host", "place", "hint")
         good["failure"] = {
@@ -51,6 +55,7 @@ def in_shape(record: Any) -> dict[str, Any]:
 
 _SHAPE: dict[str, type] = {
     "phases": list, "cluster": dict, "compiler": dict, "failure": dict, "checkpoints": dict, "job": dict, "state": str,
+    RECORD_KEY: dict,
 }  # fmt: skip
 _LONGEST = 1e11  # seconds; more is no time that a job has run
 
@@ -70,6 +75,15 @@ def failure_of(host: Host) -> str:
     except (OSError, ValueError):
         return ""
     return clip((data or b"").decode("utf-8", "replace").strip("\0 \n"), REASON_BYTES)
+
+
+def fingerprints_of(hosts: Iterable[Host]) -> dict[str, dict[str, Any]]:
+    """The fingerprints of the channels, by channel and host."""
+    found: dict[str, dict[str, Any]] = {}
+    for host in hosts:
+        for channel, one in record_of(host).get(RECORD_KEY, {}).items():
+            found.setdefault(channel, {})[host.name] = one
+    return found
 
 
 def phases_of(hosts: Iterable[Host]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
 from ..files.platform_files import input_data_config, shown_hyperparameters
 from ..files.run import Run
-from ..job.job import S3
+from ..job.job import S3, Job
 from . import identity
 
 MESSAGES = {
@@ -73,6 +73,10 @@ class StatusFile:
             if name in before:
                 self.data[name] = before[name]
         self.data["Trainshed"] = {"RunId": run.id, "Runner": identity.mine(), **identity.of_folder(run.folder)}
+        if run.job.parent is not None:
+            self.data["Trainshed"]["FromRun"] = {
+                "Run": run.job.parent.run, "RunId": run.job.parent.id, "ModelSha256": run.job.parent.sha256,
+            }  # fmt: skip
         if run.job.tags:
             self.data["Trainshed"]["Tags"] = mask_mapping(run.job.tags, secrets)
         self.attempts: list[dict[str, Any]] = list((before.get("Trainshed") or {}).get("Attempts") or [])
@@ -192,7 +196,7 @@ def savings(data: dict[str, Any]) -> float | None:
 def described(run: Run, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields that do not change, secrets masked."""
     job = run.job
-    channels = input_data_config(job)
+    channels = input_data_config(job.channels)
     return {
         "TrainingJobName": run.name,
         "TrainingJobArn": f"arn:aws:sagemaker:local:000000000000:training-job/{run.name}",
@@ -214,6 +218,8 @@ def described(run: Run, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
                         "S3DataType": channel.s3_type,
                         "S3Uri": channel.path if channel.remote else f"file://{channel.path}",
                         "S3DataDistributionType": channel.distribution,
+                        **({"AttributeNames": list(channel.attributes)} if channel.attributes else {}),
+                        **({"InstanceGroupNames": list(channel.instance_groups)} if channel.instance_groups else {}),
                     }
                 },
                 "InputMode": channel.input_mode,
@@ -225,7 +231,7 @@ def described(run: Run, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
         ],
         "ModelArtifacts": {"S3ModelArtifacts": f"file://{run.artifacts}/model.tar.gz"},
         "OutputDataConfig": {"S3OutputPath": job.upload or f"file://{run.artifacts}"},
-        "ResourceConfig": {"InstanceType": job.instance_type, "InstanceCount": job.instances},
+        "ResourceConfig": _resources(job),
         "StoppingCondition": {
             **({"MaxRuntimeInSeconds": math.ceil(job.max_runtime_seconds)} if job.max_runtime_seconds else {}),
             **(
@@ -240,6 +246,17 @@ def described(run: Run, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
         **({"RetryStrategy": {"MaximumRetryAttempts": job.retries}} if job.retries else {}),
         "Environment": {**mask_mapping(job.environment, secrets), **dict.fromkeys(job.references, MASK)},
     }
+
+
+def _resources(job: Job) -> dict[str, Any]:
+    """Of hosts in groups their number altogether, too, for what shows it."""
+    if not job.instance_groups:
+        return {"InstanceType": job.instance_type, "InstanceCount": job.instances}
+    groups = [
+        {"InstanceType": one.instance_type, "InstanceCount": one.instances, "InstanceGroupName": one.name}
+        for one in job.instance_groups
+    ]
+    return {"InstanceGroups": groups, "InstanceCount": job.instances}
 
 
 def _number(value: float) -> float | str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean, one_line
-from trainshed.base.files import read_bytes
+from trainshed.base.files import read_object
 from trainshed.base.secrets import MASK
 
-from ..files.run import RUNS, Run, hosts_of
+from ..files.own_places import RUNS
+from ..files.run import Run, hosts_of, slurm_number
 from ..job.job import Job
 from . import identity, index
 from .job_json import job_of
@@ -97,6 +97,8 @@ class Stored:
     def elsewhere(self) -> str:
         """Name of the other machine that the runner is on, as far as can be known; "" if it is this one."""
         runner = self.ours.get("Runner")
+        if self.submitted:  # the scheduler has it, and can be asked from any machine of the cluster
+            return ""
         if self.ended or self.copied or not isinstance(runner, dict) or identity.is_alive(runner) is not None:
             return ""
         return str(runner.get("Machine"))
@@ -111,6 +113,22 @@ class Stored:
     def lost(self) -> bool:
         """Whether the runner died before the run was over."""
         return not self.ended and not self.runner and not self.elsewhere and not self.submitted
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """(status, phase) as `status.json` has them."""
+        return str(self.status.get("TrainingJobStatus", "InProgress")), str(self.status.get("SecondaryStatus", "Starting"))
+
+    def standing(self) -> tuple[str, str] | None:
+        """(status, what more there is to say), as the files and the runner's process tell; None where the runner is lost."""
+        status, phase = self.said
+        if self.ended:
+            return status, phase if phase != status else ""
+        if self.elsewhere:
+            return status, f"{phase}, on {self.elsewhere}"
+        if self.runner:
+            return status, phase
+        return (status, f"{phase}, {self.submitted}") if self.submitted else None
 
     @property
     def in_containers(self) -> bool:
@@ -136,19 +154,15 @@ class Stored:
             raise TrainshedError(f"{self.folder}/job.json was not written by trainshed") from error
 
 
-def read_json(path: str) -> dict[str, Any]:
-    """A JSON object; {} if the file is missing or damaged."""
-    try:
-        value = json.loads(read_bytes(path, LARGEST) or b"{}")
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def load(folder: str) -> Stored:
     """A run by its folder."""
     folder = os.path.abspath(folder)
-    return Stored(folder, _in_shape(read_json(f"{folder}/status.json")), read_json(f"{folder}/job.json"))
+    status = _in_shape(read_object(f"{folder}/status.json", LARGEST))
+    ours = status.get("Trainshed")
+    if isinstance(ours, dict) and "SlurmJobId" not in ours and status.get("TrainingJobStatus") not in ENDED:
+        number = slurm_number(folder)  # who submitted it may have been killed before it could say so
+        status["Trainshed"] = ours if number is None else {**ours, "SlurmJobId": number}
+    return Stored(folder, status, read_object(f"{folder}/job.json", LARGEST))
 
 
 _SHAPE: dict[str, type] = {
@@ -200,18 +214,40 @@ def every(environ: Mapping[str, str]) -> list[Stored]:
     return sorted(runs, key=lambda run: str(run.status.get("CreationTime", "")))
 
 
+class Named(Protocol):
+    """What a run is known by."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def id(self) -> str: ...
+
+
+Run_ = TypeVar("Run_", bound=Named)
+
+
+def is_folder(text: str) -> bool:
+    """Whether a person who names a run so means a folder."""
+    return "/" in text or text in (".", "..")
+
+
 def find(text: str, environ: Mapping[str, str]) -> Stored:
     """A run by its folder, its name or the beginning of that; the newest one for "".
 
     Raises:
         NoRunError: there is none, or several begin so.
     """
-    if "/" in text or text in (".", ".."):
+    if is_folder(text):
         run = load(text)
         if run.status or run.about:
             return run
         raise NoRunError(f"{text} is not a run's folder: it has no status.json")
-    runs = every(environ)
+    return chosen(text, every(environ))
+
+
+def chosen(text: str, runs: Sequence[Run_]) -> Run_:
+    """A run by its name, the beginning of that or of its id; the last one for "". Raises NoRunError."""
     if not text and runs:
         return runs[-1]
     if not runs:
@@ -222,7 +258,7 @@ def find(text: str, environ: Mapping[str, str]) -> Stored:
         return begins[0]
     if not begins:
         near = did_you_mean(text, [run.name for run in runs])
-        raise NoRunError(f"there is no run {text!r}" + (f": {near}" if near else ""), hint="trainshed ps --all lists them")
+        raise NoRunError(f"there is no run {text!r}" + (f": {near}" if near else ""), hint="trainshed ls lists them")
     names = ", ".join(run.name for run in begins[-3:])
     if exact:
         raise NoRunError(f"several runs are named {text!r}", hint="name the folder instead")

@@ -19,6 +19,9 @@ _LOST_PEER = re.compile(
     r"Socket closed|recvBytes|failed to recv|Connection refused|no such host name"
 )
 
+# What a script is told by a file system that cannot read (EIO), or whose program has ended (ENOTCONN, ECONNABORTED).
+_IO_ERROR = re.compile(r"Input/output error|Transport endpoint is not connected|Software caused connection abort")
+
 
 def judge(run: Run, ending: Ending) -> Verdict:
     """How the job ended, from its hosts' exit statuses, records and failure files."""
@@ -27,6 +30,8 @@ def judge(run: Run, ending: Ending) -> Verdict:
         note = f" ({failed.note})" if failed.note else ""
         reason = failure_of(_host(run, failed.name))
         reason = reason or f"{failed.name} exited with {failed.code}{note}; {_last_line(run.log(failed.name))}"
+        if cause := ending.trouble or (ending.unread if _IO_ERROR.search(reason) else ""):
+            reason = f"{cause}\n{reason}"
         return Verdict("Failed", "Failed", failed.code, failed.name, reason)
     if ending.lost:
         return Verdict("Failed", "Failed", EXIT_USER, reason="; ".join(ending.lost))

@@ -11,10 +11,11 @@ import pytest
 
 from trainshed.base.errors import JobError
 from trainshed.runner.files import layout
-from trainshed.runner.job.job import Job, Resources
+from trainshed.runner.files.staging import stage
+from trainshed.runner.job.job import Channel, InstanceGroup, Job, Resources
 from trainshed.runner.places.slurm.client import State, parse_state
 from trainshed.runner.places.slurm.script import Options, batch_script, directives
-from trainshed.runner.places.slurm.submit import read_options
+from trainshed.runner.places.slurm.submit import BLIND, place, read_options, with_options
 
 SHOWS = """\
 #!/bin/sh
@@ -106,12 +107,37 @@ def test_what_the_job_asks_for_becomes_options_and_the_users_come_last(tmp_path:
 
 def test_options_are_read_from_the_job_and_flags_win() -> None:
     job = Job(name="a", places={"slurm": {"partition": "cpu", "gpus_per_task": 2, "runtime": "none", "exclusive": True}})
-    assert read_options(job, ["partition=gpu"]) == Options(
+    assert read_options(with_options(job, ["partition=gpu"])) == Options(
         {"partition": "gpu", "gpus-per-task": "2", "exclusive": ""}, "none"
     )
     for wrong in ("nodes=3", "runtime=docker", "a b=1"):
         with pytest.raises(JobError):
-            read_options(job, [wrong])
+            read_options(with_options(job, [wrong]))
+
+
+def test_a_pipe_that_nobody_would_feed_is_refused() -> None:
+    with pytest.raises(JobError, match="Pipe mode needs hosts on this machine"):
+        read_options(Job(name="x", channels=(Channel("train", "/data", "Pipe"),)))
+
+
+def test_hosts_of_several_kinds_are_refused() -> None:
+    with pytest.raises(JobError, match="Slurm gives a job nodes of one kind here"):
+        read_options(Job(name="x", instances=2, instance_groups=(InstanceGroup("a"), InstanceGroup("b"))))
+
+
+def test_channels_that_are_put_together_are_there_for_the_nodes(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.csv").write_text("1")
+    some = Channel("some", f"{tmp_path}/data/*.csv", files=(f"{tmp_path}/data/a.csv",))
+    channels = (some, Channel("far", "s3://bucket/prefix"))
+    run = layout.claim(layout.plan(Job(name="x", channels=channels, output=f"{tmp_path}/run"), in_containers=False, now=0))
+    place(run, "")
+    stage(replace(run, job=replace(run.job, channels=(some,))), {}, print, blind=BLIND)
+    assert Path(f"{run.hosts[0].folder}/input/data/some/a.csv").read_text() == "1"
+    folders = executed(
+        tmp_path, batch_script(replace(run, job=replace(run.job, image="i")), Options({}, "pyxis"), "t"), "srun"
+    )
+    assert f"{tmp_path}/data:" in str(folders) and "s3:" not in str(folders)
 
 
 def test_a_state_is_read_from_scontrols_line() -> None:

@@ -6,6 +6,7 @@ default) after the end; `sacct` is asked only about a job that scontrol has forg
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 
 from trainshed.base.errors import EXIT_NOT_FOUND, EXIT_UNAVAILABLE, TrainshedError
 from trainshed.base.numerals import whole
+
+from ...files.run import SLURM_NUMBER, slurm_number
 
 ANSWER_SECONDS = 60.0
 PENDING, RUNNING = "PENDING", "RUNNING"
@@ -65,15 +68,23 @@ class Client:
                 hint="run trainshed on a login node, or omit --on slurm",
             )
 
-    def submit(self, script: str, environment: Mapping[str, str]) -> int:
-        """Submits the script in a file; returns the job's number. Raises SlurmError."""
-        done = self._run("sbatch", "--parsable", script, environment=environment)
-        number = done.stdout.strip().partition(";")[0]
-        if done.returncode != 0 or whole(number) is None:
+    def submit(self, script: str, environment: Mapping[str, str], folder: str) -> int:
+        """Submits the script in a file; returns the job's number. Raises SlurmError.
+
+        Args:
+            folder: of the run. sbatch itself writes the number there: where this process is killed meanwhile, it is there
+                nevertheless, and nobody submits the job a second time.
+        """
+        answer = f"{folder}/{SLURM_NUMBER}"
+        with open(answer, "wb") as file:
+            done = self._run("sbatch", "--parsable", script, environment=environment, output=file.fileno())
+        number = slurm_number(folder)
+        if done.returncode != 0 or number is None:
+            os.unlink(answer)
             raise SlurmError(
                 f"sbatch refuses the job: {_reason(done)}", hint="pass further options with --sbatch NAME=VALUE"
             )
-        return int(number)
+        return number
 
     def state(self, job: int) -> State | None:
         """How the job stands; None where nobody remembers it. Raises SlurmError where Slurm does not answer."""
@@ -99,13 +110,16 @@ class Client:
         """Ends the job: SIGTERM, and SIGKILL after the cluster's KillWait."""
         self._run("scancel", str(job))
 
-    def _run(self, *command: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, *command: str, environment: Mapping[str, str] | None = None, output: int = subprocess.PIPE
+    ) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 command,
                 env=dict(environment if environment is not None else self.environ),
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=output,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
                 timeout=ANSWER_SECONDS,
@@ -138,5 +152,5 @@ def _number(text: str) -> int:
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    lines = [line.strip() for line in (done.stderr or done.stdout or "").splitlines() if line.strip()]
     return lines[-1] if lines else f"exit status {done.returncode}"

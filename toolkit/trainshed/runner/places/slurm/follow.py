@@ -15,7 +15,7 @@ from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 from ...display.screen import Screen
 from ...files.grace import KILL_SECONDS
 from ...files.metrics import Metrics
-from ...files.run import Run
+from ...files.run import CANCELLED, Run
 from .client import PENDING, Client, SlurmError, State
 
 LOOK_SECONDS = 0.5  # between two looks at the logs
@@ -173,7 +173,7 @@ class Follower:
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         again, self.stop_signal = bool(self.stop_signal), self.stop_signal or number
         # The batch script must not queue again what is being stopped.
-        with open(f"{self.run.folder}/slurm/cancelled", "w"):
+        with open(f"{self.run.folder}/{CANCELLED}", "w"):
             pass
         if self.state.state == PENDING or again:
             if not again or number == signal.SIGINT:

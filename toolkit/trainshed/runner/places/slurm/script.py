@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from trainshed.base.errors import EXIT_INTERRUPTED
 
 from ...files.grace import CLUSTER_REPORT_SECONDS
-from ...files.run import Run
+from ...files.run import CANCELLED, Run
+from ...job.channels import glob_root
 from ...job.job import ALL_GPUS
 
 FIRST_PORT = 12_000  # of the ranks, by job: nodes may be shared, and two jobs must not meet
@@ -69,7 +70,7 @@ def batch_script(run: Run, options: Options, train: str, variables: tuple[str, .
         "",
         'echo "trainshed: the step ended with $status"',
         'preempted=$(scontrol show job -o "$SLURM_JOB_ID" | grep -c " JobState=RUNNING .*PreemptTime=[0-9]")',
-        f'if [ -z "$cancelled" ] && [ ! -e "$run/slurm/cancelled" ] && {{ [ "$status" = {EXIT_INTERRUPTED} ] ||',
+        f'if [ -z "$cancelled" ] && [ ! -e "$run/{CANCELLED}" ] && {{ [ "$status" = {EXIT_INTERRUPTED} ] ||',
         '    { [ "$status" != 0 ] && [ "$preempted" != 0 ]; }; }; then',
         '    echo "trainshed: interrupted: asking Slurm to queue the job again"',
         '    scontrol requeue "$SLURM_JOB_ID" && sleep 600',
@@ -159,7 +160,9 @@ def _start(run: Run, options: Options, train: str, variables: tuple[str, ...]) -
 
 def _folders(run: Run) -> list[str]:
     """What the containers need of the shared file system. The trees lie where they are: links in them stay good."""
-    wanted = [run.folder, run.checkpoints, *(channel.path for channel in run.job.channels)]
+    here = [one for one in run.job.channels if not one.remote]  # what is not here was fetched into the run's folder
+    data = [glob_root(one.path) if one.files else one.path for one in here]
+    wanted = [run.folder, run.checkpoints, *data]
     return [path for path in dict.fromkeys(wanted) if path == run.folder or not path.startswith(f"{run.folder}/")]
 
 

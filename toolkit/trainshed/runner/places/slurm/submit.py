@@ -5,57 +5,70 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
-from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, EXIT_TIMEOUT, JobError, Problem, did_you_mean
-from trainshed.base.files import write_atomic
+from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, JobError, Problem, TrainshedError, did_you_mean
+from trainshed.base.files import remove, write_atomic
 from trainshed.base.secrets import mask_text, new_token
-from trainshed.base.units import duration
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
 from trainshed.machine.isolation import isolated
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ...display.screen import Screen
-from ...display.summary import render, shown
+from ...display.summary import shown
 from ...files import layout
-from ...files.collect import collect, settled
-from ...files.ending import Ending, HostEnd, Verdict
+from ...files.ending import Verdict
 from ...files.metrics import Metrics
-from ...files.run import Run
+from ...files.run import BATCH_SCRIPT, CANCELLED, SLURM_NUMBER, Run
+from ...files.staging import stage
 from ...job.job import Job
 from ...job.references import look_up, secrets_of
 from ...state import index
 from ...state.job_json import described
-from ...state.records import failure_of, phases_of, record_of
-from ...state.status import StatusFile, iso
+from ...state.status import StatusFile
+from ...state.stored import load
 from ..processes import inherited
-from .client import RUNNING, Client, State
-from .follow import End, Follower, nodes_of
+from .client import Client
+from .following import claim, to_the_end
 from .script import RUNTIMES, Options, batch_script
 
 _OURS = ("nodes", "ntasks-per-node", "ntasks", "output", "error", "open-mode", "array", "wrap")  # the script relies on them
 
+BLIND = "the nodes do not see a file system that is mounted here"
 
-def run_on_slurm(job: Job, pairs: list[str], *, dry_run: bool = False, detach: bool = False) -> int:
+
+def run_on_slurm(
+    job: Job,
+    environ: Mapping[str, str],
+    *,
+    dry_run: bool = False,
+    detach: bool = False,
+    again: Run | None = None,
+    started: Callable[[Run], None] | None = None,
+) -> int:
     """Submits the job, follows it to its end; its exit status.
 
     Args:
-        pairs: options of sbatch as NAME=VALUE.
         dry_run: print the batch script, submit nothing.
         detach: return as soon as Slurm has the job.
+        again: a run that is over and is submitted again, in its own folder, with its checkpoints.
+        started: called when the run has its folder; that stays then, also where the job cannot be submitted.
 
     Raises:
         JobError: an option is wrong.
         TrainshedError: the job could not be submitted.
     """
-    options = read_options(job, pairs)
+    options = read_options(job)
     screen = Screen()
     try:
-        return submit_and_follow(job, options, screen, os.environ, dry_run=dry_run, detach=detach)
+        if dry_run:
+            run = layout.plan(job, in_containers=False, now=time.time())
+            print(mask_text(script_of(run, options, environ), secrets_of(job, {})), end="")
+            return 0
+        return Submission(job, options, screen, environ, again, started).run_to_the_end(detach=detach)
     except Interrupted as error:
         screen.say(str(error))
         return EXIT_SIGNAL_BASE + error.number
@@ -63,18 +76,31 @@ def run_on_slurm(job: Job, pairs: list[str], *, dry_run: bool = False, detach: b
         screen.close()
 
 
-def read_options(job: Job, pairs: list[str]) -> Options:
-    """The job's `slurm` mapping, and flags over it. Raises JobError."""
-    problems: list[Problem] = []
+def with_options(job: Job, pairs: list[str]) -> Job:
+    """The job with options of sbatch, NAME=VALUE each, over those that it names."""
+    given = {name.replace("_", "-"): value for name, value in job.places.get("slurm", {}).items()}
+    for pair in pairs:
+        name, _, value = pair.removeprefix("--").partition("=")
+        given[name.replace("_", "-")] = value
+    return replace(job, places={**job.places, "slurm": given}) if pairs else job
+
+
+def read_options(job: Job) -> Options:
+    """The job's `slurm` mapping. Raises JobError."""
+    problems = [
+        Problem("channels", "Pipe mode needs hosts on this machine", f"{one.name}.input_mode", one.input_mode, "use File")
+        for one in job.channels
+        if one.input_mode == "Pipe"
+    ]
+    if job.instance_groups:
+        hint = "submit one job for each kind, or run it with containers"
+        problems.append(Problem("instance_groups", "Slurm gives a job nodes of one kind here", suggestion=hint))
     given: dict[str, str] = {}
     for name, value in job.places.get("slurm", {}).items():
         if isinstance(value, (dict, list)):
             problems.append(Problem("slurm", "must be one value", name))
             continue
         given[name] = "" if value in (True, None) else str(value)
-    for pair in pairs:
-        name, _, value = pair.removeprefix("--").partition("=")
-        given[name] = value
     sbatch = {name.replace("_", "-"): value for name, value in given.items()}
     runtime = sbatch.pop("runtime", "auto")
     if runtime not in RUNTIMES:
@@ -91,41 +117,111 @@ def read_options(job: Job, pairs: list[str]) -> Options:
     return Options(sbatch, runtime)
 
 
-def submit_and_follow(
-    job: Job, options: Options, screen: Screen, environ: Mapping[str, str], *, dry_run: bool = False, detach: bool = False
-) -> int:
-    """The exit status of the job. Raises TrainshedError where it could not be submitted, Interrupted before it was."""
-    run = layout.plan(job, in_containers=False, now=time.time())
+def script_of(run: Run, options: Options, environ: Mapping[str, str]) -> str:
+    """The run's batch script."""
+    job = run.job
     variables = (*job.environment, *job.references, *([SECRET_NAMES] if job.references else []))
-    text = batch_script(run, options, train_command(environ), variables)
-    if dry_run:
-        print(mask_text(text, secrets_of(job, {})), end="")
-        return 0
-    signals = SignalPipe()
-    try:
-        client = Client(environ)
-        with stop_raises("before the job was submitted"):
-            client.check()
-            secrets = look_up(job, environ)
-            screen.secrets = secrets_of(job, secrets)
-            claimed = layout.claim(run)
-            if claimed is not run:  # another run of this name was first
-                run, text = claimed, batch_script(claimed, options, train_command(environ), variables)
-            place(run, text, screen.say, screen.secrets)
-            index.note(run, environ)
-        status = StatusFile(run, secrets=screen.secrets)
-        number = client.submit(f"{run.folder}/slurm/job.sh", {**environment_of(run, environ), **secrets})
-        screen.say(f"{run.name}: job {number} of Slurm, {job.instances} node(s), in {shown(run.folder)}")
-        status.data["Trainshed"] |= {"SlurmJobId": number}
-        status.to("Pending", f"Slurm has the job as number {number}")
-        if detach:
-            return 0
-        metrics = Metrics.of(job.metric_definitions)
-        follower = Follower(run, number, client, screen, metrics, signals, lambda state: note_state(status, state))
-        end = follower.to_the_end()
-        return finish(run, end, status, metrics, screen)
-    finally:
-        signals.close()
+    return batch_script(run, options, train_command(environ), variables)
+
+
+class Submission:
+    """One job on its way to Slurm, and to its end. Raises TrainshedError and Interrupted where it was not submitted."""
+
+    def __init__(
+        self,
+        job: Job,
+        options: Options,
+        screen: Screen,
+        environ: Mapping[str, str],
+        again: Run | None = None,
+        started: Callable[[Run], None] | None = None,
+    ) -> None:
+        self.job, self.options, self.screen, self.environ = job, options, screen, environ
+        self.again, self.started = again, started
+        self.client = Client(environ)
+
+    def run_to_the_end(self, *, detach: bool = False) -> int:
+        """Submits the job and follows it; its exit status.
+
+        Args:
+            detach: return as soon as Slurm has it.
+        """
+        signals = SignalPipe()
+        lock = None
+        try:
+            with stop_raises("before the job was submitted"):
+                self.client.check()
+                secrets = look_up(self.job, self.environ)
+                self.screen.secrets = secrets_of(self.job, secrets)
+                self._claim()
+            try:
+                with stop_raises("before the job was submitted"):
+                    self._place()
+                lock = claim(self.run.folder)
+                number = self._submit(secrets)
+            except Interrupted as error:
+                self._given_up(Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error)))
+                raise
+            except TrainshedError as error:
+                reason = f"{error.message}\nhint: {error.hint}" if error.hint else error.message
+                self._given_up(Verdict("Failed", "Failed", error.exit_code, reason=reason))
+                raise
+            if detach:
+                self.status.data["Trainshed"].pop("Runner", None)  # nobody follows it from here on
+            self.status.to("Pending", f"Slurm has the job as number {number}")
+            if detach:
+                return 0
+            return to_the_end(self.run, number, self.client, self.screen, signals, self.status)
+        finally:
+            signals.close()
+            if lock is not None:
+                os.close(lock)
+
+    def _claim(self) -> None:
+        """Makes the folder and its index entry: from here on other commands find the run, whatever happens to this one."""
+        if self.again is not None:
+            self.run = self.again
+            before = load(self.run.folder).status
+            self.status = StatusFile(self.run, before=before, secrets=self.screen.secrets)
+        else:
+            self.run = layout.claim(layout.plan(self.job, in_containers=False, now=time.time()))
+            self.status = StatusFile(self.run, secrets=self.screen.secrets)
+        about = described(self.run, secrets=self.screen.secrets)
+        try:
+            write_atomic(f"{self.run.folder}/job.json", json.dumps(about, indent=2) + "\n")
+        except OSError as error:
+            raise layout.unusable(error, self.run.folder) from error
+        index.note(self.run, self.environ)
+        if self.started is not None:
+            self.started(self.run)
+
+    def _place(self) -> None:
+        run, screen = self.run, self.screen
+        try:
+            if self.again is not None:
+                layout.put_aside(run, layout.attempts(run.folder) + 1)
+                for name in (SLURM_NUMBER, CANCELLED):
+                    remove(f"{run.folder}/{name}")
+            screen.keep(run.words)
+            place(run, script_of(run, self.options, self.environ), screen.say)
+            stage(run, self.environ, screen.say, status=screen.status, blind=BLIND)
+        except BaseException:
+            if self.again is None and self.started is None:  # else somebody knows the run, and looks there for the reason
+                index.forget(run.id, self.environ)
+                shutil.rmtree(run.folder, ignore_errors=True)  # it was made, or empty, before
+            raise
+
+    def _submit(self, secrets: Mapping[str, str]) -> int:
+        run, job = self.run, self.job
+        environment = {**environment_of(run, self.environ), **secrets}
+        number = self.client.submit(f"{run.folder}/{BATCH_SCRIPT}", environment, run.folder)
+        self.screen.say(f"{run.name}: job {number} of Slurm, {job.instances} node(s), in {shown(run.folder)}")
+        self.status.data["Trainshed"] |= {"SlurmJobId": number}
+        return number
+
+    def _given_up(self, verdict: Verdict) -> None:
+        if os.path.isdir(self.run.folder):
+            self.status.ended(verdict, None, Metrics.of(()), "")
 
 
 def train_command(environ: Mapping[str, str]) -> str:
@@ -133,14 +229,13 @@ def train_command(environ: Mapping[str, str]) -> str:
     return shlex.join(isolated("trainshed.container.main"))
 
 
-def place(run: Run, script: str, say: Callable[[str], None] = lambda _: None, secrets: tuple[str, ...] = ()) -> None:
-    """Makes the run's folder. The nodes' names are Slurm's to say, so no file lists the hosts. Raises TrainshedError."""
+def place(run: Run, script: str, say: Callable[[str], None] = lambda _: None) -> None:
+    """Fills the run's folder. The nodes' names are Slurm's to say, so no file lists the hosts. Raises TrainshedError."""
     layout.place(run, interface="", say=say)
     for host in run.hosts:
         os.unlink(f"{host.folder}/input/config/resourceconfig.json")
     os.makedirs(f"{run.folder}/slurm", exist_ok=True)
-    write_atomic(f"{run.folder}/slurm/job.sh", script)
-    write_atomic(f"{run.folder}/job.json", json.dumps(described(run, secrets=secrets), indent=2) + "\n")
+    write_atomic(f"{run.folder}/{BATCH_SCRIPT}", script)
 
 
 def environment_of(run: Run, environ: Mapping[str, str]) -> dict[str, str]:
@@ -153,53 +248,3 @@ def environment_of(run: Run, environ: Mapping[str, str]) -> dict[str, str]:
     }
     kept = {name: value for name, value in environ.items() if name.startswith(("SLURM_CONF", "SBATCH_"))}
     return {**inherited(environ), **kept, **own, **run.job.environment}
-
-
-def note_state(status: StatusFile, state: State) -> None:
-    """A transition of `status.json`."""
-    known: dict[str, Any] = {"SlurmState": state.state, "Restarts": state.restarts, "Nodes": state.nodes}
-    status.data["Trainshed"] |= known
-    if state.state == RUNNING:
-        status.to("Training", f"Running on {state.nodes}", TrainingStartTime=iso(time.time()))
-    elif not state.over:
-        status.to("Pending", state.reason or state.state)
-
-
-def finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
-    """Collects, writes the last status, shows the summary; the job's exit status."""
-    names = nodes_of(end.state, len(run.hosts))
-    if names:  # `train` calls the hosts by the nodes' names
-        run = replace(run, hosts=tuple(replace(host, name=name) for host, name in zip(run.hosts, names, strict=True)))
-    verdict = judge(run, end)
-    status.to("Uploading")
-    archives = collect(run, verdict, screen.status)
-    verdict = settled(verdict, archives)
-    ends = tuple(HostEnd(host.name, int(record_of(host).get("exit_code") or 0)) for host in run.hosts)
-    ending = Ending(ends, end.stop_signal, seconds=end.seconds)
-    status.ended(verdict, ending, metrics, archives[0].path, archives)
-    screen.block(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
-    return verdict.exit_code
-
-
-def judge(run: Run, end: End) -> Verdict:
-    """How the job ended, from Slurm's state and the nodes' records."""
-    state = end.state
-    if end.stop_signal:
-        name = signal.Signals(end.stop_signal).name
-        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + end.stop_signal, reason=f"stopped by {name}")
-    if state is None:
-        return Verdict("Failed", "Failed", 1, reason="Slurm no longer knows how the job ended (neither scontrol nor sacct)")
-    if state.state == "COMPLETED":
-        return Verdict("Completed", "Completed", 0)
-    if state.state == "TIMEOUT":
-        limit = duration(run.job.max_runtime_seconds) if run.job.max_runtime_seconds else "the partition's"
-        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit, {limit}")
-    if state.state == "CANCELLED":
-        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason="cancelled by scancel")
-    failed = next((host for host in run.hosts if failure_of(host)), None)
-    code = state.code or (EXIT_SIGNAL_BASE + state.signal if state.signal else 1)
-    named = (record_of(failed).get("failure") or {}).get("host") if failed else None
-    reason = failure_of(failed) if failed else f"Slurm: {state.state} {state.reason}".rstrip() + "; look at logs/slurm.log"
-    if state.state not in ("FAILED", "COMPLETING"):
-        reason = f"Slurm: {state.state}; {reason}" if failed else reason
-    return Verdict("Failed", "Failed", code, named or (failed.name if failed else ""), reason)

@@ -1,1 +1,1 @@
-"""`trainshed compare RUN_A RUN_B`: two runs of a job side by side, usually without and with the compiler."""
+"""`trainshed compare RUN RUN ...`: runs of a job side by side, for example without and with the compiler."""

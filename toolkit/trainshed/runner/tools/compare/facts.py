@@ -11,9 +11,10 @@ from typing import Any
 from trainshed.base.errors import TrainshedError, shorten
 from trainshed.base.numerals import whole
 from trainshed.base.record import Record
+from trainshed.contract.wire.fingerprints import RECORD_KEY
 from trainshed.metrics.points import Point
 from trainshed.metrics.scraper import Scraper, scan_file
-from trainshed.metrics.series import Series, read_series, series_of
+from trainshed.metrics.series import Series, read_outputs, series_of
 from trainshed.runner.state.records import in_shape
 
 LARGEST = 64 << 20  # bytes of a record or of a log's end that are read
@@ -33,6 +34,7 @@ class Facts(Record):
     compiled: what the compiler reported of the first rank, {} without a report.
     losses: (step, loss), in their order.
     rate: the name of the throughput that the script printed, and its last value; None where it printed none.
+    data: the digests of each channel's data by its name, one for each that hosts have (docs/data.md); "" for an unknown one.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Facts(Record):
     compiled: dict[str, Any]
     losses: tuple[tuple[float, float], ...]
     rate: tuple[str, float] | None
+    data: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
 
 
 def read_run(path: str) -> Facts:
@@ -81,7 +84,16 @@ def read_run(path: str) -> Facts:
         compiled=ranks[min(ranks, key=_as_number)] if ranks else {},
         losses=tuple(losses),
         rate=rate,
+        data=_data(everything),
     )
+
+
+def _data(records: list[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = {}
+    for record in records:
+        for channel, one in record.get(RECORD_KEY, {}).items():
+            found.setdefault(channel, set()).add(one["digest"])
+    return {channel: tuple(sorted(digests)) for channel, digests in sorted(found.items())}
 
 
 def _as_number(text: str) -> float:
@@ -119,7 +131,7 @@ def _log_beside(record: str) -> str:
 def _metrics(record: str) -> tuple[list[tuple[float, float]], tuple[str, float] | None]:
     """(step, loss) pairs and the throughput: from the run's files of metrics, else from the log beside the record."""
     output = os.path.dirname(os.path.dirname(os.path.dirname(record)))
-    series = read_series(*(f"{output}/metrics/{name}" for name in ("trainshed", "sagemaker")))
+    series = read_outputs(output)
     if not series:
         series = series_of([_logged(_log_beside(record))])
     named = [series[name] for name in LOSSES if name in series and len(series[name].points) > 1]

@@ -1,6 +1,8 @@
-"""The comparison as rows: each with both values and what the second gains."""
+"""The comparison as rows: each with the value of every run, and what the others gain over the first."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 from trainshed.base.record import Record
 
@@ -8,39 +10,52 @@ from .facts import Facts
 
 
 class Row(Record):
-    """One line. gain: of the second over the first, in words; "" where there is nothing to compare."""
+    """One line.
+
+    values: one for each run.
+    gains: of each run after the first over the first, in words; "" where there is nothing to compare.
+    """
 
     name: str
-    first: str
-    second: str
-    gain: str = ""
+    values: tuple[str, ...]
+    gains: tuple[str, ...] = ()
 
 
-def rows(first: Facts, second: Facts) -> list[Row]:
-    """The four comparisons (throughput, loss, training time, billable seconds), and what the compiler did."""
+def rows(*runs: Facts) -> list[Row]:
+    """The four comparisons (throughput, loss, training time, billable seconds), the data, and what the compiler did."""
     made = [
-        Row("state", first.state, second.state),
-        Row("compiler", first.compiler or "none", second.compiler or "none"),
-        _throughput(first, second),
-        *_loss(first, second),
-        _seconds("training time, s", first.training, second.training),
-        _seconds("billable, s", first.billable, second.billable),
+        _row("state", [run.state for run in runs]),
+        _row("compiler", [run.compiler or "none" for run in runs]),
+        _throughput(runs),
+        *_loss(runs),
+        _seconds("training time, s", [run.training for run in runs]),
+        _seconds("billable, s", [run.billable for run in runs]),
     ]
-    if first.compiled or second.compiled:
-        made += [
-            Row("graphs, breaks", _graphs(first), _graphs(second)),
-            Row("cache hits, misses", _cache(first), _cache(second)),
-        ]
+    made += [_data(name, runs) for name in sorted(set().union(*(run.data for run in runs)))]
+    if any(run.compiled for run in runs):
+        made += [_row("graphs, breaks", map(_graphs, runs)), _row("cache hits, misses", map(_cache, runs))]
     return made
 
 
-def _throughput(first: Facts, second: Facts) -> Row:
-    """What both scripts print; else steps a second of the whole training time, compilation included."""
-    name, a, b = "steps per second", _steps_per_second(first), _steps_per_second(second)
-    if first.rate and second.rate and first.rate[0] == second.rate[0]:
-        name, a, b = first.rate[0].replace("_", " "), first.rate[1], second.rate[1]
-    gain = f"{b / a:.2f}x" if a and b else ""
-    return Row(f"throughput, {name}", _number(a), _number(b), gain)
+def _row(name: str, values: Iterable[str], gains: Iterable[str] = ()) -> Row:
+    values = tuple(values)
+    return Row(name, values, tuple(gains) or ("",) * (len(values) - 1))
+
+
+def _throughput(runs: Sequence[Facts]) -> Row:
+    """What all scripts print; else steps a second of the whole training time, compilation included."""
+    named = {run.rate[0] for run in runs if run.rate}
+    printed = [run.rate[1] for run in runs if run.rate]
+    if len(named) == 1 and len(printed) == len(runs):
+        name, values = named.pop().replace("_", " "), [*printed]
+        return _gained(f"throughput, {name}", values)
+    return _gained("throughput, steps per second", [_steps_per_second(run) for run in runs])
+
+
+def _gained(name: str, values: Sequence[float | None]) -> Row:
+    first = values[0]
+    gains = [f"{value / first:.2f}x" if first and value else "" for value in values[1:]]
+    return _row(name, map(_number, values), gains)
 
 
 def _steps_per_second(facts: Facts) -> float | None:
@@ -48,29 +63,52 @@ def _steps_per_second(facts: Facts) -> float | None:
     return steps / facts.training if steps and facts.training else None
 
 
-def _loss(first: Facts, second: Facts) -> list[Row]:
-    if not first.losses or not second.losses:
-        return [Row("loss", "not printed" if not first.losses else "", "not printed" if not second.losses else "")]
-    a, b = dict(first.losses), dict(second.losses)
-    common = sorted(a.keys() & b.keys())
-    made = [Row("loss, last", f"{first.losses[-1][1]:.6g}", f"{second.losses[-1][1]:.6g}")]
+def _loss(runs: Sequence[Facts]) -> list[Row]:
+    if not all(run.losses for run in runs):
+        return [_row("loss", ["" if run.losses else "not printed" for run in runs])]
+    made = [_row("loss, last", [f"{run.losses[-1][1]:.6g}" for run in runs])]
+    a = dict(runs[0].losses)
+    common = sorted(a.keys() & set.intersection(*(set(dict(run.losses)) for run in runs[1:])))
     if common:
-        step = max(common, key=lambda step: abs(a[step] - b[step]))
-        apart = f"{abs(a[step] - b[step]):.3g} at most, at step {step:g}"
-        made.append(Row(f"loss, difference over {len(common)} steps", "", "", apart))
+        apart = []
+        for run in runs[1:]:
+            b = dict(run.losses)
+            distance, step = max((abs(a[step] - b[step]), -step) for step in common)
+            apart.append(f"{distance:.3g} at most, at step {-step:g}")
+        made.append(_row(f"loss, difference over {len(common)} steps", [""] * len(runs), apart))
     return made
 
 
-def _seconds(name: str, first: float | None, second: float | None) -> Row:
-    gain = ""
-    if first and second:
-        saved = (first - second) / first  # the formula of the closed compiler's example
-        gain = f"{abs(saved):.1%} {'less' if saved >= 0 else 'more'}"
-    return Row(name, _number(first), _number(second), gain)
+def _seconds(name: str, values: Sequence[float | None]) -> Row:
+    return _row(name, map(_number, values), [_saved(values[0], value) for value in values[1:]])
+
+
+def _saved(first: float | None, second: float | None) -> str:
+    if not (first and second):
+        return ""
+    saved = (first - second) / first  # the formula of the closed compiler's example
+    return f"{abs(saved):.1%} {'less' if saved >= 0 else 'more'}"
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def _data(channel: str, runs: Sequence[Facts]) -> Row:
+    """The digests of a channel's data; of several hosts with parts of their own the first, and how many more."""
+    held = [run.data.get(channel, ()) for run in runs]
+    values = [f"{one[0] or 'unknown'}{f' and {len(one) - 1} more' if one[1:] else ''}" if one else "" for one in held]
+    return _row(f"data, {channel}", values, [_same_data(held[0], other) for other in held[1:]])
+
+
+def _same_data(first: tuple[str, ...], second: tuple[str, ...]) -> str:
+    """What two runs' digests say: those of one method alone can be compared (machine/fingerprint.py)."""
+    if not first or not second:
+        return ""
+    methods = {one.partition(":")[0] for one in (*first, *second)}
+    if methods & {"", "incomplete"} or len(methods) > 1:
+        return "not comparable"
+    return "the same" if first == second else "other data"
 
 
 def _graphs(facts: Facts) -> str:
@@ -83,9 +121,21 @@ def _cache(facts: Facts) -> str:
     return f"{held.get('hit', 0)}, {held.get('miss', 0)}" if held else ""
 
 
-def text_of(pair: tuple[Facts, Facts], made: list[Row]) -> str:
-    """The table for a terminal."""
-    cells = [["", pair[0].name, pair[1].name, ""], *([row.name, row.first, row.second, row.gain] for row in made)]
-    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+def text_of(runs: Sequence[Facts], made: list[Row]) -> str:
+    """The table for a terminal: of two runs with the gain in a column of its own, else behind the values."""
+    pair = len(runs) == 2
+    cells = [["", *(run.name for run in runs), *([""] if pair else [])]]
+    for row in made:
+        cells.append([row.name, *(row.values if pair else with_gains(row)), *(row.gains if pair else ())])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     return "\n".join(lines) + "\n"
+
+
+def with_gains(row: Row) -> list[str]:
+    """The values, each with what it gains over the first: `75 (25.0% less)`."""
+    said = [
+        f"{value} ({gain})" if value and gain else value or gain
+        for value, gain in zip(row.values[1:], row.gains, strict=True)
+    ]
+    return [row.values[0], *said]

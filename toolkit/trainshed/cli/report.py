@@ -1,0 +1,42 @@
+"""`trainshed report`: a run's page."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+from trainshed.base.errors import EXIT_SUCCESS
+
+from .parser import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """The command line."""
+    parser.description = (
+        "Writes the report of a run, also of one that still goes on: curves, phases, settings and failure of all its hosts "
+        "and attempts, in one HTML file without scripts."
+    )
+    parser.epilog = "RUN may also be a job folder (/opt/ml) in which `train` ran."
+    parser.add_run()
+    parser.add_argument(
+        "-o", "--output", default="", metavar="FILE", help="where to (default: report.html in the run's folder)"
+    )
+
+
+def run(options: Namespace) -> int:
+    """Writes the page and prints its path; returns the exit status. Raises TrainshedError."""
+    from trainshed.runner.tools.run_report import facts_of, facts_of_job_folder, write
+
+    if options.run and os.path.isdir(f"{options.run}/output/data") and not os.path.exists(f"{options.run}/status.json"):
+        folder = os.path.abspath(options.run)
+        facts, path = facts_of_job_folder(folder), f"{folder}/output/data/report.html"
+    else:
+        from trainshed.runner.files.run import REPORT
+        from trainshed.runner.state.stored import find
+
+        stored = find(options.run, os.environ)
+        facts, path = facts_of(stored), f"{stored.folder}/{REPORT}"
+    path = options.output or path
+    write(facts, path)
+    print(path)
+    return EXIT_SUCCESS

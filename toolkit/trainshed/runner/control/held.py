@@ -1,0 +1,96 @@
+"""Runs whose runners hold a lock for as long as they live: whoever has started them can be killed, and finds them again.
+
+Trials of a tuning job and steps of a pipeline are such runs.
+
+    no run                       it is to be started
+    lock held                    its runner lives, or is just starting: it is watched
+    run ended                    what it has made counts
+    run not ended, lock free     its runner was killed: it is started again as the job's `retries` say, or has failed
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from trainshed.base.errors import TrainshedError
+from trainshed.base.locks import hold, is_held
+
+from ..state import identity
+from ..state.stored import Stored, load
+from .recover import was_lost
+
+UNTRAINED_STARTS = 3  # of a run whose runner dies before any host has started
+READY_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands that was started by a program which may be killed and started again.
+
+    run: its files. runner: whether its runner lives, or is just starting.
+    """
+
+    run: Stored
+    runner: bool
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has a run at all."""
+        return bool(self.run.about)
+
+    @property
+    def trained(self) -> bool:
+        """Whether its hosts have ever been started."""
+        return "TrainingStartTime" in self.run.status
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether it ended because somebody stopped it: not by a limit of its own."""
+        return self.run.said == ("Stopped", "Stopped")
+
+    @property
+    def adrift(self) -> bool:
+        """Whether Slurm has its job, and nobody follows that."""
+        return bool(self.run.submitted) and not self.run.ended and not self.runner
+
+    @property
+    def lost(self) -> bool:
+        """Whether its runner was killed, and the run with it; also where what it left has been ended since."""
+        gone = not self.run.ended or was_lost(self.run)
+        return self.begun and not self.runner and not self.adrift and gone
+
+    @property
+    def of_another_boot(self) -> bool:
+        """Whether the machine has been started again since its runner was: that is not the run's fault."""
+        runner = self.run.ours.get("Runner")
+        return isinstance(runner, dict) and runner.get("Boot") != identity.mine()["Boot"]
+
+
+def look_at(folder: str, lock: str) -> Standing:
+    """How a run stands now, by its folder and its runner's lock."""
+    runner = is_held(lock)  # looked at first: a runner that ends in between has written its files
+    return Standing(load(folder), runner)
+
+
+def take(lock: str) -> int:
+    """The lock of a run whose runner is over, or about to be: it writes its summary after its last word.
+
+    Raises:
+        OSError: it cannot be made. TrainshedError: the runner does not end.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    while (fd := hold(lock)) is None:
+        if time.monotonic() > deadline:
+            raise TrainshedError(f"the runner of an earlier start of {lock.removesuffix('.lock')} does not end")
+        time.sleep(0.05)
+    return fd
+
+
+def gets_another_start(standing: Standing, starts: int, retries: int) -> bool:
+    """Whether a run whose runner was killed is started again, after so many times.
+
+    One that had not trained yet has lost nothing, and gets a few more.
+    """
+    allowed = retries if standing.trained else max(retries, UNTRAINED_STARTS)
+    return standing.of_another_boot or starts < allowed

@@ -1,0 +1,192 @@
+"""A job that Slurm has, from its submission to the end that `status.json` tells: for who submitted it and who comes later.
+
+One process at a time follows a job: it holds `slurm/follower.lock` in the run's folder. A job outlives its follower; the
+next one takes it up again, by the number that sbatch itself has written into `slurm/number`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_TIMEOUT, TrainshedError
+from trainshed.base.locks import hold, is_held
+from trainshed.base.units import duration
+from trainshed.machine.signals import SignalPipe
+
+from ...display.screen import Screen
+from ...display.summary import render
+from ...files.collect import collect, settled
+from ...files.ending import Ending, HostEnd, Verdict
+from ...files.grace import KILL_SECONDS
+from ...files.metrics import Metrics
+from ...files.run import CANCELLED, FOLLOWER, Run
+from ...job.job import Job
+from ...job.references import look_up, secrets_of
+from ...state.records import failure_of, phases_of, record_of
+from ...state.status import StatusFile
+from ...state.stored import Stored, load
+from .client import RUNNING, Client, State
+from .follow import End, Follower, nodes_of
+
+PAUSE = 0.5  # seconds between two looks at a run that somebody else follows
+
+
+def claim(folder: str) -> int | None:
+    """The lock of a run's follower; None while there is one. Raises TrainshedError where the folder cannot be used."""
+    try:
+        return hold(f"{folder}/{FOLLOWER}")
+    except OSError as error:
+        raise TrainshedError(f"cannot follow the job: {error.filename or folder}: {error.strerror}") from error
+
+
+def to_the_end(run: Run, number: int, client: Client, screen: Screen, signals: SignalPipe, status: StatusFile) -> int:
+    """Follows a job until it is over, collects, writes how it ended; its exit status.
+
+    Raises:
+        TrainshedError: Slurm does not answer any more.
+    """
+    metrics = Metrics.of(run.job.metric_definitions)
+    changed = partial(note_state, status)
+    end = Follower(run, number, client, screen, metrics, signals, changed).to_the_end()
+    return _finish(run, end, status, metrics, screen)
+
+
+def take_up(
+    stored: Stored,
+    environ: Mapping[str, str],
+    screen: Screen,
+    started: Callable[[Run], None] = lambda _: None,
+) -> int | None:
+    """Follows a job that nobody follows any more, as `to_the_end`; its exit status, None where somebody does follow it.
+
+    Args:
+        started: called when `status.json` names this process.
+
+    Raises:
+        TrainshedError: the run's files are none, or Slurm does not answer.
+    """
+    lock = claim(stored.folder)
+    if lock is None:
+        return None
+    signals = SignalPipe()
+    try:
+        stored = load(stored.folder)
+        if stored.ended:
+            return exit_status_of(stored)
+        client = Client(environ)
+        client.check()
+        run, number = stored.run(), int(stored.ours["SlurmJobId"])
+        screen.secrets = _secrets(run.job, environ)
+        screen.keep(run.words)
+        status = StatusFile(run, before=stored.status, first=stored.said[1], secrets=screen.secrets)
+        kept = ("SlurmJobId", "SlurmState", "Restarts", "Nodes")
+        status.data["Trainshed"] |= {name: stored.ours[name] for name in kept if name in stored.ours}
+        if (began := _seconds(stored.status.get("TrainingStartTime"))) is not None:  # it has gone on meanwhile
+            status.seconds_before = status.billed_before = 0.0
+            status.training_since = began
+        status.to(stored.said[1])
+        started(run)
+        return to_the_end(run, number, client, screen, signals, status)
+    finally:
+        signals.close()
+        os.close(lock)
+
+
+def stop_from_elsewhere(stored: Stored, environ: Mapping[str, str], *, kill: bool = False) -> None:
+    """Has a job end that another process follows, maybe on another machine, with its grace; that process says how it ended.
+
+    Raises:
+        TrainshedError: Slurm does not answer.
+    """
+    client, number = Client(environ), int(stored.ours["SlurmJobId"])
+    client.check()
+    with open(f"{stored.folder}/{CANCELLED}", "w"):  # so that the batch script does not queue it again
+        pass
+    end = time.monotonic() + stored.run().job.grace_seconds + KILL_SECONDS
+    asked = False
+    while is_held(f"{stored.folder}/{FOLLOWER}") and not load(stored.folder).ended:
+        state = client.state(number) if not asked or time.monotonic() > end else None
+        if state is not None and state.state == RUNNING and not kill and not asked:
+            client.ask_to_stop(number)
+        elif state is not None and not state.over:
+            client.cancel(number)
+        asked = True
+        time.sleep(PAUSE)
+
+
+def exit_status_of(stored: Stored) -> int:
+    """What a run that has ended exited with."""
+    code = stored.ours.get("ExitCode")
+    return code if isinstance(code, int) else 1
+
+
+def note_state(status: StatusFile, state: State) -> None:
+    """A transition of `status.json`."""
+    known: dict[str, Any] = {"SlurmState": state.state, "Restarts": state.restarts, "Nodes": state.nodes}
+    status.data["Trainshed"] |= known
+    if state.state == RUNNING:
+        status.to("Training", f"Running on {state.nodes}")
+    elif not state.over:
+        status.to("Pending", state.reason or state.state)
+
+
+def _secrets(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What is to be masked; a reference that leads nowhere any more has nothing to hide."""
+    try:
+        return secrets_of(job, look_up(job, environ))
+    except TrainshedError:
+        return secrets_of(job, {})
+
+
+def _seconds(text: object) -> float | None:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Screen) -> int:
+    """Collects, writes the last status, shows the summary; the job's exit status."""
+    names = nodes_of(end.state, len(run.hosts))
+    if names:  # `train` calls the hosts by the nodes' names
+        run = replace(run, hosts=tuple(replace(host, name=name) for host, name in zip(run.hosts, names, strict=True)))
+    verdict = _judge(run, end)
+    status.to("Uploading")
+    archives = collect(run, verdict, screen.status)
+    verdict = settled(verdict, archives)
+    ends = tuple(HostEnd(host.name, int(record_of(host).get("exit_code") or 0)) for host in run.hosts)
+    ending = Ending(ends, end.stop_signal, seconds=end.seconds)
+    status.ended(verdict, ending, metrics, archives[0].path, archives)
+    screen.block(render(run, verdict, phases_of(run.hosts), metrics, archives, time.time() - run.started))
+    return verdict.exit_code
+
+
+def _judge(run: Run, end: End) -> Verdict:
+    """How the job ended, from Slurm's state and the nodes' records."""
+    state = end.state
+    if end.stop_signal:
+        name = signal.Signals(end.stop_signal).name
+        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + end.stop_signal, reason=f"stopped by {name}")
+    if state is None:
+        return Verdict("Failed", "Failed", 1, reason="Slurm no longer knows how the job ended (neither scontrol nor sacct)")
+    if state.state == "COMPLETED":
+        return Verdict("Completed", "Completed", 0)
+    if state.state == "TIMEOUT":
+        limit = duration(run.job.max_runtime_seconds) if run.job.max_runtime_seconds else "the partition's"
+        return Verdict("Stopped", "MaxRuntimeExceeded", EXIT_TIMEOUT, reason=f"it reached its time limit, {limit}")
+    if state.state == "CANCELLED":
+        return Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + signal.SIGTERM, reason="cancelled by scancel")
+    failed = next((host for host in run.hosts if failure_of(host)), None)
+    code = state.code or (EXIT_SIGNAL_BASE + state.signal if state.signal else 1)
+    named = (record_of(failed).get("failure") or {}).get("host") if failed else None
+    reason = failure_of(failed) if failed else f"Slurm: {state.state} {state.reason}".rstrip() + "; look at logs/slurm.log"
+    if state.state not in ("FAILED", "COMPLETING"):
+        reason = f"Slurm: {state.state}; {reason}" if failed else reason
+    return Verdict("Failed", "Failed", code, named or (failed.name if failed else ""), reason)
