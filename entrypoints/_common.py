@@ -17,7 +17,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from trainshed.data.channels import ChannelFacts
 
 LARGEST_SEED = 2**32 - 1
 TRUE = ("true", "1", "yes", "on")
@@ -154,6 +157,17 @@ def channel(*names: str) -> str | None:
     return next((path for name in names if (path := os.environ.get(f"SM_CHANNEL_{name.upper()}"))), None)
 
 
+def piped(path: str, *names: str) -> ChannelFacts | None:
+    """What the job says of the channel with one of these names and this path, if it comes through a pipe; else None."""
+    if not in_job():
+        return None
+    from trainshed.data.channels import facts_of
+
+    given = json.loads(os.environ.get("SM_CHANNELS") or "[]")
+    every = [facts_of(name, os.environ) for name in names if name in given]
+    return next((facts for facts in every if facts.path == path and facts.input_mode == "Pipe"), None)
+
+
 def folder(path: str, what: str) -> Path:
     """`path`, which must be a folder with something in it; `what` names it in errors."""
     if not os.path.isdir(path):
@@ -161,6 +175,21 @@ def folder(path: str, what: str) -> Path:
     if not any(not entry.name.startswith(".") for entry in os.scandir(path)):
         raise Problem(f"{what} {path} is empty")
     return Path(path)
+
+
+def previous_model(asked: str | None) -> Path | None:
+    """Folder of the model to go on from: as asked, else what the job's channel `model` has; raises Problem."""
+    from trainshed.data import DataError, has_previous_model
+    from trainshed.data import previous_model as of_channel
+
+    if asked:
+        return folder(asked, "the previous model")
+    if not has_previous_model():
+        return None
+    try:
+        return Path(of_channel())
+    except DataError as error:
+        raise Problem(": ".join(filter(None, (error.message, error.hint)))) from error
 
 
 def checkpoint_folder(asked: str | None) -> Path | None:
@@ -288,6 +317,26 @@ class World:
         values = [value]
         torch.distributed.broadcast_object_list(values, src=0)
         return values[0]
+
+    def array_from_first(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives on rank 0, a row of int32, on every rank; its Problem, too."""
+        import numpy
+        import torch
+
+        array, problem = numpy.zeros(0, numpy.int32), ""
+        if self.rank == 0:
+            try:
+                array = make()
+            except Problem as error:
+                problem = str(error)
+        size, problem = self.from_first((len(array), problem))
+        if problem:
+            raise Problem(problem)
+        if self.size > 1:
+            values = torch.from_numpy(array) if self.rank == 0 else torch.empty(size, dtype=torch.int32)
+            torch.distributed.broadcast(values, src=0)
+            array = values.numpy()
+        return array
 
     def require_same(self, what: str, value: object) -> None:
         """Raises Problem on every rank if `value` is not the same on all; `what` begins the message."""

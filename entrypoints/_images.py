@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy
 import torch
@@ -74,14 +74,18 @@ class FileImages(Images):
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """A Pillow image of 8 bits a channel; raises Problem, also for what goes wrong while it is decoded."""
+def opened(file: Path | IO[bytes], name: str = "") -> Iterator[Any]:
+    """A Pillow image of 8 bits a channel; raises Problem, also for what goes wrong while it is decoded.
+
+    name: for messages, where `file` is not a path.
+    """
+    path = name or file
     try:
         from PIL import Image
     except ImportError as error:
         raise Problem("image files need Pillow: pip install pillow") from error
     try:
-        with Image.open(path) as image:
+        with Image.open(file) as image:
             if image.mode.startswith(UNSUPPORTED_PREFIXES):
                 raise Problem(f"{path} has more than 8 bits a pixel (mode {image.mode}): write such images as npz")
             yield image
@@ -237,12 +241,18 @@ def split(labels: Tensor, fraction: float, seed: int) -> tuple[list[int], list[i
     return sorted(kept), sorted(held_out)
 
 
-def statistics(data: Dataset, seed: int) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel, of a sample of the data; a constant channel has deviation 1."""
+def some(data: Dataset, seed: int) -> Iterator[Tensor]:
+    """Images of a sample of the data, as batches (N, C, H, W)."""
     sample = numpy.random.default_rng(seed).permutation(len(data))[:STATISTICS_SAMPLE].tolist()  # type: ignore[arg-type]
-    count, total, squares = 0, torch.tensor(0.0), torch.tensor(0.0)
     for start in range(0, len(sample), STATISTICS_BATCH):
-        pixels = data[sample[start : start + STATISTICS_BATCH]][0].double()
+        yield data[sample[start : start + STATISTICS_BATCH]][0]
+
+
+def statistics(batches: Iterable[Tensor]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel of some images (N, C, H, W); a constant channel has deviation 1."""
+    count, total, squares = 0, torch.tensor(0.0), torch.tensor(0.0)
+    for batch in batches:
+        pixels = batch.double()
         count += pixels.numel() // pixels.shape[1]
         total = total + pixels.sum(dim=(0, 2, 3))
         squares = squares + pixels.square().sum(dim=(0, 2, 3))

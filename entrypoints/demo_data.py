@@ -2,6 +2,7 @@
 
     python demo_data.py digits DIR              DIR/train/digits.npz, DIR/test/digits.npz  (image_classification.py)
     python demo_data.py digits DIR --format png DIR/train/0/0001.png ..., a folder of images a class
+    python demo_data.py digits DIR --format tar DIR/train/digits-000.tar ..., tar shards in webdataset's layout
     python demo_data.py text DIR                DIR/train/*.txt, DIR/validation/*.txt      (language_model.py)
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
@@ -11,8 +12,10 @@ text: the reference topics of Python's own `help()`, 460 kB of English and code;
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import sys
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     import numpy
 
 TEXT_HELD_OUT = 10
+SHARD = 300  # images
 
 
 def digits() -> dict[str, tuple[numpy.ndarray, numpy.ndarray]]:
@@ -65,11 +69,32 @@ def write_digits(root: Path, form: str) -> None:
             with _common.whole_file(target / "digits.npz") as path, path.open("wb") as file:
                 numpy.savez_compressed(file, x=images, y=labels)
             continue
+        if form == "tar":
+            write_shards(target, images, labels)
+            continue
         from PIL import Image
 
         for index, (image, label) in enumerate(zip(images, labels, strict=True)):
             (target / str(label)).mkdir(exist_ok=True)
             Image.fromarray(image).save(target / str(label) / f"{index:04d}.png")
+
+
+def write_shards(target: Path, images: numpy.ndarray, labels: numpy.ndarray) -> None:
+    """The digits as tar archives of SHARD images each: 0001.png and 0001.cls, the number of its class."""
+    from PIL import Image
+
+    for first in range(0, len(images), SHARD):
+        with (
+            _common.whole_file(target / f"digits-{first // SHARD:03d}.tar") as path,
+            tarfile.open(path, "w") as archive,
+        ):
+            for index in range(first, min(first + SHARD, len(images))):
+                picture = io.BytesIO()
+                Image.fromarray(images[index]).save(picture, "png")
+                for ending, data in (("png", picture.getvalue()), ("cls", str(labels[index]).encode())):
+                    info = tarfile.TarInfo(f"{index:04d}.{ending}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
 
 
 def write_text(root: Path) -> None:
@@ -85,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("digits", "text"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--format", choices=("npz", "png"), default="npz", help="of the digits")
+    parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
     arguments = parser.parse_args(sys.argv[1:])
     if arguments.what == "digits":
         write_digits(arguments.folder, arguments.format)

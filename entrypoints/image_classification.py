@@ -27,6 +27,8 @@ from _common import (
     in_job,
     integer,
     number,
+    piped,
+    previous_model,
     run,
     whole_file,
     write_json,
@@ -40,9 +42,7 @@ if __name__ == "__main__":
 import json
 import math
 import os
-import signal
 import sys
-import threading
 import time
 import zlib
 from argparse import Namespace
@@ -54,9 +54,12 @@ from typing import Any
 import _images
 import numpy
 import torch
+from _shards import Shards, are_shards, read_shards
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+
+from trainshed.data import DataError
 
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
@@ -76,6 +79,7 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     add("--augment", choices=("none", "shift", "flip"), default="none", help="shift: by up to 1/8; flip: also mirror")
     add("--image_size", type=integer(_images.SMALLEST), help="resize image files to N x N (default: all have one size)")
     add("--channels", type=int, choices=(1, 3), help="1 grey, 3 colour (default: as the image files are)")
+    add("--num_classes", type=integer(2), help="of tar shards: classes are 0 to N-1 (default: all shards are read for them)")
     add("--validation_fraction", type=number(0, 0.9), default=0.1, help="held out of train if no validation channel")
     add("--target_accuracy", type=number(0, 1), help="stop after the first epoch that validates at least as well")
     add("--seed", type=integer(0, LARGEST_SEED), default=0)
@@ -88,6 +92,7 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     add("--train", default=channel("train", "training"), help="folder of the training data")
     add("--validation", default=channel("validation"), help="folder of the validation data")
     add("--test", default=channel("test"), help="folder of the test data, looked at once, at the end")
+    add("--previous_model", help="folder of a model of this program to go on from (default: that of the channel model)")
     add("--model_dir", default=os.environ.get("SM_MODEL_DIR") or "model", help="where the model goes")
     add("--output_data_dir", default=os.environ.get("SM_OUTPUT_DATA_DIR") or "output", help="where metrics.json goes")
     add("--checkpoint_dir", help="default: SM_CHECKPOINT_DIR or /opt/ml/checkpoints, if it exists")
@@ -100,12 +105,12 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
 
 @dataclass(frozen=True)
 class Data:
-    """What a run trains on; `validation` and `test` may be None. labels: all those of the channel train."""
+    """What a run trains on; `validation` and `test` may be None. labels: all those of the channel train, or its digest."""
 
-    train: Dataset
-    validation: Dataset | None
-    test: Dataset | None
-    labels: Tensor
+    train: Dataset | Shards
+    validation: Dataset | Shards | None
+    test: Dataset | Shards | None
+    labels: str
     classes: list[str]
     shape: tuple[int, int, int]
 
@@ -113,15 +118,14 @@ class Data:
         """A few facts that differ if the data do."""
         parts = (self.train, self.validation, self.test)
         counts = "+".join(str(len(part)) if part is not None else "0" for part in parts)  # type: ignore[arg-type]
-        labels = f"{zlib.crc32(self.labels.numpy().tobytes()):08x}"
-        return {"images": counts, "shape": self.shape, "classes": len(self.classes), "labels": labels}
+        return {"images": counts, "shape": self.shape, "classes": len(self.classes), "labels": self.labels}
 
 
-def load_data(hp: Namespace) -> Data:
+def load_data(hp: Namespace, world: World) -> Data:
     """All the channels, the validation data held out of train if they have no channel; raises Problem."""
-    train: _images.Images
-    validation: Dataset | None
-    test: Dataset | None
+    train: _images.Images | Shards
+    validation: Dataset | Shards | None
+    test: Dataset | Shards | None
     if hp.demo_data or not (hp.train or in_job()):
         if hp.train:
             raise Problem(f"demo_data is {hp.demo_data}, but there is a training folder too ({hp.train}): leave out one")
@@ -139,19 +143,39 @@ def load_data(hp: Namespace) -> Data:
     elif not hp.train:
         raise Problem("the job has no channel train; add it, or set the hyperparameter demo_data to digits")
     else:
-        train, classes = _images.read_channel(
-            folder(hp.train, "the channel train"), "the channel train", hp.image_size, hp.channels
-        )
+        train, classes = read_channel(hp, world, hp.train, "train", "training")
         like = (classes, train.shape)
         validation, test = (
-            _images.read_channel(folder(path, name), name, hp.image_size, like=like)[0] if path else None
-            for name, path in (("the channel validation", hp.validation), ("the channel test", hp.test))
+            read_channel(hp, world, path, name, like=like)[0] if path else None
+            for name, path in (("validation", hp.validation), ("test", hp.test))
         )
+    if isinstance(train, Shards):
+        part = train
+        if validation is None:
+            part, validation = train.without_end(hp.validation_fraction)
+            if validation is None and hp.validation_fraction:
+                world.say("nothing is held out of a single shard: give a channel validation to validate")
+        return Data(part, validation, test, train.summary(), classes, train.shape)
+    labels = f"{zlib.crc32(train.labels.numpy().tobytes()):08x}"
     if validation is not None:
-        return Data(train, validation, test, train.labels, classes, train.shape)
+        return Data(train, validation, test, labels, classes, train.shape)
     kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
     validation = Subset(train, held_out) if held_out else None
-    return Data(Subset(train, kept), validation, test, train.labels, classes, train.shape)
+    return Data(Subset(train, kept), validation, test, labels, classes, train.shape)
+
+
+def read_channel(
+    hp: Namespace, world: World, path: str, *names: str, like: tuple[list[str], tuple[int, int, int]] | None = None
+) -> tuple[_images.Images | Shards, list[str]]:
+    """The images of a channel and their classes; `like`: those of the training data. Raises Problem."""
+    what = f"the channel {names[0]}"
+    if piped(path, *names):
+        raise Problem(f"{what} is in Pipe mode, and images are read in another order each epoch: use FastFile or File")
+    root = folder(path, what)
+    if are_shards(root):
+        shards = read_shards(root, what, world, hp.image_size, hp.channels, hp.num_classes, like)
+        return shards, shards.classes
+    return _images.read_channel(root, what, hp.image_size, hp.channels, like)
 
 
 def batches_of(data: Dataset, batches: list[list[int]], hp: Namespace, device: torch.device) -> DataLoader:
@@ -162,24 +186,57 @@ def batches_of(data: Dataset, batches: list[list[int]], hp: Namespace, device: t
         batch_size=None,
         num_workers=hp.num_workers,
         pin_memory=device.type == "cuda",
-        worker_init_fn=leave_stopping_to_the_rank,
     )
 
 
-def leave_stopping_to_the_rank(worker: int) -> None:
-    """Lets a reader end when its rank says so, and not at a SIGTERM that reaches all processes of a job.
+class Positions:
+    """Batches of images that are read by their positions: the same global batches on any number of ranks."""
 
-    The rank still needs its readers then, to come to the end of its step. Python's signal handlers do not know the
-    sender, so a thread waits for the signal instead.
-    """
+    def __init__(self, data: Dataset, share: int, hp: Namespace, world: World) -> None:
+        self.data, self.share, self.hp, self.world = data, share, hp, world
 
-    def wait() -> None:
-        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-            pass
-        os._exit(0)
+    def epoch(self, epoch: int, first: int) -> DataLoader:
+        """This rank's batches of an epoch, from number `first` on."""
+        count = len(self.data)  # type: ignore[arg-type]
+        batches = train_batches(count, self.share, self.world, self.hp.seed, epoch)
+        return batches_of(self.data, batches[first:], self.hp, self.world.device)
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=wait, daemon=True).start()
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: an epoch and the number of a batch say all."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The same nothing."""
+
+
+class Streamed:
+    """Batches of shards, read one archive after the other, and shuffled in windows."""
+
+    def __init__(self, shards: Shards, share: int, hp: Namespace, world: World) -> None:
+        self.loader = shards.loader(share, world, shuffle=True, seed=hp.seed, workers=hp.num_workers)
+
+    def epoch(self, epoch: int, first: int) -> Any:
+        """This rank's batches of an epoch; the loader knows itself where it is."""
+        return self.loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on there, with any number of ranks; ValueError for other data."""
+        try:
+            self.loader.load_state_dict(state)
+        except DataError as error:
+            raise ValueError(str(error)) from error
+
+
+def everything(data: Dataset | Shards, share: int, hp: Namespace, world: World) -> Any:
+    """This rank's batches of all the data, each image once."""
+    if isinstance(data, Shards):
+        return data.loader(share, world, workers=hp.num_workers)
+    mine = list(range(world.rank, len(data), world.size))  # type: ignore[arg-type]
+    return batches_of(data, [mine[start : start + share] for start in range(0, len(mine), share)], hp, world.device)
 
 
 def train_batches(count: int, share: int, world: World, seed: int, epoch: int) -> list[list[int]]:
@@ -213,7 +270,8 @@ class Architecture:
     @staticmethod
     def of(data: Data, hp: Namespace) -> Architecture:
         """The network for this data: halves the image, stage after stage, down to about 4 x 4."""
-        mean, std = _images.statistics(data.train, hp.seed)
+        train = data.train
+        mean, std = _images.statistics(train.some(hp.seed) if isinstance(train, Shards) else _images.some(train, hp.seed))
         smallest = min(data.shape[1:])
         stem_stride = 2 if smallest >= 64 else 1
         stages = min(max(round(math.log2(smallest / stem_stride / _images.SMALLEST)) + 1, 1), 5)
@@ -357,18 +415,19 @@ class Progress:
     facts: all of them but the batch size must be the same when training goes on.
     """
 
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self.facts, self.at = facts, Position()
+    def __init__(self, facts: dict[str, Any], feed: Positions | Streamed) -> None:
+        self.facts, self.feed, self.at = facts, feed, Position()
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"at": asdict(self.at), "facts": self.facts}
+        return {"at": asdict(self.at), "facts": self.facts, "feed": self.feed.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on there, at the same place in the data if the batch size has changed; ValueError if it is another's."""
         for name, value in self.facts.items():
             if name != "batch size" and state["facts"].get(name) != value:
                 raise ValueError(f"it is of another training (its {name} differs)")
+        self.feed.load_state_dict(state.get("feed", {}))
         at = Position(**state["at"])
         self.at = replace(at, batch=at.batch * state["facts"]["batch size"] // self.facts["batch size"])
 
@@ -378,16 +437,25 @@ class Training:
 
     def __init__(self, hp: Namespace, world: World) -> None:
         self.hp, self.world = hp, world
-        self.data = load_data(hp)
+        self.data = load_data(hp, world)
         if hp.target_accuracy is not None and self.data.validation is None:
             raise Problem("target_accuracy needs validation data: a channel validation, or validation_fraction above 0")
         world.require_same("the ranks see different data", self.data.summary())
         self.count = len(self.data.train)  # type: ignore[arg-type]
         self.share = world.share_of_batch(hp.batch_size)
-        self.architecture = world.from_first(Architecture.of(self.data, hp))
-
+        train = self.data.train
+        feed = Streamed if isinstance(train, Shards) else Positions
+        self.feed: Streamed | Positions = feed(train, self.share, hp, world)  # type: ignore[arg-type]
+        previous = previous_model(hp.previous_model)
         torch.manual_seed(hp.seed)
-        self.network = Network(self.architecture).to(world.device)
+        if previous is None:
+            self.architecture = world.from_first(Architecture.of(self.data, hp))
+            self.network = Network(self.architecture).to(world.device)
+        else:
+            self.network, self.architecture = load_for(self.data, previous)
+            self.network.to(world.device)
+            size = f"width {self.architecture.width}, depth {self.architecture.depth}"
+            world.say(f"going on from the model in {previous}: {size}")
         self.optimizer = optimizer_for(self.network, hp)
         self.model: nn.Module = self.network
         if world.size > 1:
@@ -399,8 +467,8 @@ class Training:
             "number of images": self.count,
             "batch size": self.share * world.size,
         }
-        self.progress = Progress(facts)
-        self.per_epoch = len(train_batches(self.count, self.share, world, hp.seed, 0))
+        self.progress = Progress(facts, self.feed)
+        self.per_epoch = self.batches = len(self.feed.epoch(0, 0))
         self.checkpoints = Checkpointer(
             checkpoint_folder(hp.checkpoint_dir),
             model=self.model,
@@ -468,10 +536,11 @@ class Training:
     def epoch(self) -> bool:
         """Trains to the end of the epoch, or until the job is asked to stop (then gives True)."""
         world, first = self.world, self.at.batch
-        batches = train_batches(self.count, self.share, world, self.hp.seed, self.at.epoch)
+        batches = self.feed.epoch(self.at.epoch, first)
+        self.batches = first + len(batches)
         began, seen, stopped = time.perf_counter(), 0, False
         self.model.train()
-        for images, labels in batches_of(self.data.train, batches[first:], self.hp, world.device):
+        for images, labels in batches:
             self.step(images.to(world.device, non_blocking=True), labels.to(world.device, non_blocking=True))
             seen += len(labels) * world.size
             if self.hp.log_interval and self.at.step % self.hp.log_interval == 0:
@@ -494,7 +563,7 @@ class Training:
         loss.backward()
         self.optimizer.step()
         self.losses.add(len(labels), loss.detach() * len(labels))
-        done = at.batch + 1 == per_epoch
+        done = at.batch + 1 == self.batches
         self.progress.at = Position(at.epoch + done, 0 if done else at.batch + 1, at.step + 1)
 
     def report(self, name: str, value: float) -> None:
@@ -511,7 +580,7 @@ class Training:
             rate = f"learning_rate ({self.hp.learning_rate:g})"
             raise Problem(f"train_loss is not a finite number at step {self.at.step}: lower {rate}")
 
-    def evaluate(self, name: str, data: Dataset | None) -> float:
+    def evaluate(self, name: str, data: Dataset | Shards | None) -> float:
         """Reports loss and accuracy on `data`; gives the accuracy, 0 without data."""
         if data is None:
             return 0.0
@@ -522,13 +591,13 @@ class Training:
 
 
 @torch.no_grad()
-def measured(network: nn.Module, data: Dataset, share: int, hp: Namespace, world: World, amp: bool) -> tuple[float, float]:
+def measured(
+    network: nn.Module, data: Dataset | Shards, share: int, hp: Namespace, world: World, amp: bool
+) -> tuple[float, float]:
     """Mean loss and accuracy over all of `data`, each example counted once however many ranks share the work."""
     network.eval()
-    mine = list(range(world.rank, len(data), world.size))  # type: ignore[arg-type]
-    batches = [mine[start : start + share] for start in range(0, len(mine), share)]
     means = Mean(world, 2)
-    for images, labels in batches_of(data, batches, hp, world.device):
+    for images, labels in everything(data, share, hp, world):
         labels = labels.to(world.device)
         with torch.autocast(world.device.type, torch.bfloat16, enabled=amp):
             logits = network(images.to(world.device))
@@ -560,6 +629,18 @@ def load(model_dir: str | Path) -> tuple[Network, Architecture]:
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise Problem(f"{root} holds no model of image_classification: {str(error).splitlines()[0]}") from error
     return network.eval(), architecture
+
+
+def load_for(data: Data, model_dir: Path) -> tuple[Network, Architecture]:
+    """A trained network to train on, with its architecture; raises Problem where it is not one for this data."""
+    network, architecture = load(model_dir)
+    if architecture.shape != list(data.shape):
+        theirs = _images.shown(tuple(architecture.shape))  # type: ignore[arg-type]
+        raise Problem(f"the previous model takes images of {theirs}, the data has {_images.shown(data.shape)}")
+    if architecture.classes != data.classes:
+        differing = sorted(set(architecture.classes) ^ set(data.classes)) or ["their order"]
+        raise Problem(f"the previous model has other classes than the data: {', '.join(differing[:5])} differ")
+    return network.train(), architecture
 
 
 @torch.no_grad()
@@ -599,7 +680,10 @@ def main() -> None:
         predict(hp)
         return
     world = World.join(hp.device)
-    Training(hp, world).run()
+    try:
+        Training(hp, world).run()
+    except DataError as error:
+        raise Problem(str(error)) from error
     world.leave()
 
 

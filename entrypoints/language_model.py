@@ -25,6 +25,8 @@ from _common import (
     in_job,
     integer,
     number,
+    piped,
+    previous_model,
     run,
     whole_file,
     write_json,
@@ -109,6 +111,7 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     add("--tokenizer", default=channel("tokenizer"), help="folder of a tokenizer (default: a token is a byte)")
     add("--train", default=channel("train", "training"), help="folder of the training texts")
     add("--validation", default=channel("validation"), help="folder of the validation texts")
+    add("--previous_model", help="folder of a model of this program to go on from (default: that of the channel model)")
     add("--model_dir", default=os.environ.get("SM_MODEL_DIR") or "model", help="where the model goes")
     add("--output_data_dir", default=os.environ.get("SM_OUTPUT_DATA_DIR") or "output", help="where metrics.json goes")
     add("--checkpoint_dir", help="default: SM_CHECKPOINT_DIR or /opt/ml/checkpoints, if it exists")
@@ -165,21 +168,25 @@ class Blocks(Dataset):
         return {"input_ids": block, "attention_mask": torch.ones_like(block), "labels": block}
 
 
-Encode = Callable[[str], Iterator[Any]]
+Text = Iterable[str]
+"""A text, in pieces that end with a line's end where there is one."""
+
+Encode = Callable[[Text], Iterator[Any]]
 """Gives the tokens of a text, as some arrays one after the other."""
 
 
-def encode_bytes(text: str) -> Iterator[Any]:
+def encode_bytes(text: Text) -> Iterator[Any]:
     """What `byte_tokenizer` makes of a text, a thousand times as fast."""
-    yield numpy.frombuffer(text.encode("utf-8"), numpy.uint8)
+    for piece in text:
+        yield numpy.frombuffer(piece.encode("utf-8"), numpy.uint8)
     yield [256]
 
 
 def encode_with(tokenizer: PreTrainedTokenizerBase) -> Encode:
     """The tokens that a tokenizer makes of a text, given to it in pieces, and its end-of-text token if it has one."""
 
-    def encode(text: str) -> Iterator[Any]:
-        for piece in pieces(text):
+    def encode(text: Text) -> Iterator[Any]:
+        for piece in text:
             yield tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
         yield [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
 
@@ -196,27 +203,72 @@ def pieces(text: str) -> Iterator[str]:
         start = end
 
 
-def tokens_of(texts: Iterable[str], encode: Encode) -> numpy.ndarray:
+def tokens_of(texts: Iterable[Text], encode: Encode) -> numpy.ndarray:
     """All the texts as one row of int32 tokens."""
     return numpy.concatenate([numpy.asarray(part, numpy.int32) for text in texts for part in encode(text)])
 
 
-def texts_below(root: Path, what: str) -> Iterator[str]:
+def tokens_of_channel(path: str, names: Sequence[str], encode: Encode, world: World) -> numpy.ndarray:
+    """The tokens of a channel, which comes as a folder or through a pipe; raises Problem."""
+    pipe = piped(path, *names)
+    if pipe is None:
+        what = f"the channel {names[0]}"
+        return tokens_of(texts_below(folder(path, what), what), encode)
+    if pipe.sharded and world.size > 1:
+        raise Problem(f"the channel {pipe.name} is ShardedByS3Key: every rank needs the whole text (FullyReplicated)")
+
+    def read() -> numpy.ndarray:
+        from trainshed.data import DataError
+
+        try:
+            return tokens_of(texts_of_pipe(pipe.name, pipe.record_wrapper == "RecordIO"), encode)
+        except DataError as error:
+            raise Problem(f"{error}") from error
+
+    return world.array_from_first(read)  # a pipe can be read once
+
+
+def texts_of_pipe(name: str, wrapped: bool) -> Iterator[Text]:
+    """The texts of the next epoch's pipe of a channel: a record is a text, or all the lines are one."""
+    from trainshed.data import channel
+
+    alone = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    samples: Iterator[Any] = iter(channel(name, format="recordio" if wrapped else "lines", environ=alone))
+    if not wrapped:
+        yield joined(samples)
+        return
+    for record in samples:
+        yield pieces(record.decode("utf-8", errors="replace"))
+
+
+def joined(lines: Iterator[str]) -> Iterator[str]:
+    """Lines without their ends as pieces of about PIECE characters."""
+    kept: list[str] = []
+    size = 0
+    for line in lines:
+        kept.append(f"{line}\n")
+        size += len(line) + 1
+        if size >= PIECE:
+            yield "".join(kept)
+            kept, size = [], 0
+    yield "".join(kept)
+
+
+def texts_below(root: Path, what: str) -> Iterator[Text]:
     """The texts of all *.txt files below `root`, in order of their names; raises Problem if there is none."""
     paths = sorted(path for path in root.rglob("*.txt") if path.is_file() and not path.name.startswith("."))
     if not paths:
         raise Problem(f"{what} {root} holds no *.txt files")
     for path in paths:
         try:
-            yield path.read_text(encoding="utf-8", errors="replace")
+            yield pieces(path.read_text(encoding="utf-8", errors="replace"))
         except OSError as error:
             raise Problem(f"{path} cannot be read: {error.strerror}") from error
 
 
-def load_data(hp: Namespace, encode: Encode) -> tuple[Blocks, Blocks | None]:
+def load_data(hp: Namespace, encode: Encode, world: World) -> tuple[Blocks, Blocks | None]:
     """Training and validation sequences; without a channel, validation is the end of the training text."""
-    train: Iterable[str]
-    validation: Iterable[str] | None
+    held_out: numpy.ndarray | None
     if hp.demo_data or not (hp.train or in_job()):
         if hp.train:
             raise Problem(f"demo_data is {hp.demo_data}, but there is a training folder too ({hp.train}): leave out one")
@@ -225,24 +277,22 @@ def load_data(hp: Namespace, encode: Encode) -> tuple[Blocks, Blocks | None]:
         if not hp.demo_data:
             print("no job and no --train: using the demo data, the topics of Python's help()", flush=True)
         topics = demo_data.text()
-        train, validation = topics["train"].values(), topics["validation"].values()
+        tokens, held_out = (tokens_of(map(pieces, topics[part].values()), encode) for part in ("train", "validation"))
     elif not hp.train:
         raise Problem("the job has no channel train; add it, or set the hyperparameter demo_data to topics")
     else:
-        train = texts_below(folder(hp.train, "the channel train"), "the channel train")
-        name = "the channel validation"
-        validation = texts_below(folder(hp.validation, name), name) if hp.validation else None
-    tokens = tokens_of(train, encode)
-    if validation is not None:
-        held_out = tokens_of(validation, encode)
-    else:
-        kept = len(tokens) - round(len(tokens) * hp.validation_fraction)
-        tokens, held_out = tokens[:kept], tokens[kept:]
-    wanted = validation is not None or hp.validation_fraction > 0
-    for what, row in (("training", tokens), ("validation", held_out))[: 1 + wanted]:
-        if len(row) < hp.block_size:
+        tokens = tokens_of_channel(hp.train, ("train", "training"), encode, world)
+        if hp.validation:
+            held_out = tokens_of_channel(hp.validation, ("validation",), encode, world)
+        elif not hp.validation_fraction:
+            held_out = None
+        else:
+            kept = len(tokens) - round(len(tokens) * hp.validation_fraction)
+            tokens, held_out = tokens[:kept], tokens[kept:]
+    for what, row in (("training", tokens), ("validation", held_out)):
+        if row is not None and len(row) < hp.block_size:
             raise Problem(f"the {what} text has {len(row)} tokens, less than one sequence of {hp.block_size} (block_size)")
-    return Blocks(tokens, hp.block_size), Blocks(held_out, hp.block_size) if wanted else None
+    return Blocks(tokens, hp.block_size), None if held_out is None else Blocks(held_out, hp.block_size)
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -324,8 +374,10 @@ def train(hp: Namespace, world: World) -> None:
     """The whole job: data, training, evaluation, model."""
     if not hp.progress_bars:
         logging.disable_progress_bar()
-    tokenizer = load_tokenizer(hp.tokenizer)
-    data, held_out = load_data(hp, encode_with(tokenizer) if hp.tokenizer else encode_bytes)
+    previous = previous_model(hp.previous_model)
+    tokenizer = load_tokenizer(hp.tokenizer or (previous and str(previous)))
+    bytewise = tokenizer.get_vocab() == byte_tokenizer().get_vocab()
+    data, held_out = load_data(hp, encode_bytes if bytewise else encode_with(tokenizer), world)
     fingerprint = f"{zlib.crc32(data.tokens.tobytes()):08x}"
     world.require_same("the ranks see different data", {"sequences": len(data), "tokens": fingerprint})
     share = world.share_of_batch(hp.batch_size, hp.gradient_accumulation_steps)
@@ -333,21 +385,10 @@ def train(hp: Namespace, world: World) -> None:
     steps = hp.max_steps or math.ceil(hp.epochs * math.ceil(len(data) / batch))
 
     set_seed(hp.seed)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=hp.block_size,
-        n_layer=hp.n_layer,
-        n_head=hp.n_head,
-        n_embd=hp.n_embd,
-        activation_function="gelu_pytorch_tanh",  # GPT-2's own, gelu_new, by another name and a quarter faster a step
-        resid_pdrop=hp.dropout,
-        embd_pdrop=hp.dropout,
-        attn_pdrop=hp.dropout,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = GPT2LMHeadModel(config)
+    model = new_model(hp, tokenizer) if previous is None else load_model(hp, tokenizer, previous)
+    if previous is not None:
+        size = ", ".join(f"{name} {getattr(model.config, name)}" for name in ARCHITECTURE)
+        world.say(f"going on from the model in {previous}: {size}")
     model.loss_type = "ForCausalLM"  # what Transformers falls back to, but with a warning
     checkpoints = checkpoint_folder(hp.checkpoint_dir)
     reporter = Reporter(world, batch, hp.block_size)
@@ -366,7 +407,7 @@ def train(hp: Namespace, world: World) -> None:
     guard = attach(trainer, checkpoints)  # saves and stops on notice
     resume = guard.newest()
     if resume:
-        require_same_model(resume, config)
+        require_same_model(resume, model.config)
     world.say(
         f"training on {len(data)} sequences of {hp.block_size} tokens for {steps} steps; {model.num_parameters()} "
         f"parameters; {world.size} rank{'s' * (world.size > 1)} on {settings.device.type}, {batch} sequences a step"
@@ -381,6 +422,42 @@ def train(hp: Namespace, world: World) -> None:
         facts = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
         write_json(Path(hp.output_data_dir) / "metrics.json", {**facts, **reporter.results})
     world.say(f"model: {hp.model_dir}")
+
+
+def new_model(hp: Namespace, tokenizer: PreTrainedTokenizerBase) -> GPT2LMHeadModel:
+    """A model with random weights."""
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=hp.block_size,
+        n_layer=hp.n_layer,
+        n_head=hp.n_head,
+        n_embd=hp.n_embd,
+        activation_function="gelu_pytorch_tanh",  # GPT-2's own, gelu_new, by another name and a quarter faster a step
+        **dropout(hp),
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def load_model(hp: Namespace, tokenizer: PreTrainedTokenizerBase, folder: Path) -> GPT2LMHeadModel:
+    """A trained model to train on; raises Problem where it is not one for these texts."""
+    try:
+        model = GPT2LMHeadModel.from_pretrained(folder, local_files_only=True, **dropout(hp)).float()
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise Problem(f"{folder} holds no model of language_model: {str(error).splitlines()[0]}") from error
+    if model.config.vocab_size != len(tokenizer):
+        tokens = f"{model.config.vocab_size} tokens, the tokenizer {len(tokenizer)}"
+        raise Problem(f"the previous model has {tokens}: leave out the channel tokenizer")
+    if model.config.n_positions < hp.block_size:
+        raise Problem(f"block_size is {hp.block_size}, but the previous model takes {model.config.n_positions} tokens")
+    return model
+
+
+def dropout(hp: Namespace) -> dict[str, float]:
+    """The three dropouts of GPT-2's configuration, all alike."""
+    return dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), hp.dropout)
 
 
 def require_same_model(checkpoint: str, config: GPT2Config) -> None:

@@ -19,13 +19,18 @@ def module() -> Iterator[Callable[[str], ModuleType]]:
     """Imports a program of entrypoints/ by its name; leaves the import path, modules and environment as they were."""
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_HUB_OFFLINE", "1")  # language_model sets these two where they are not set
-        patch.setenv("TOKENIZERS_PARALLELISM", "false")
         patch.syspath_prepend(str(programs.ENTRYPOINTS))
-        yield importlib.import_module
+        yield _import
     for name in set(sys.modules) - before:
         if str(programs.ENTRYPOINTS) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
+
+
+def _import(name: str) -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")  # language_model sets these two where they are not set, for the whole process
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        return importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 from support.free_ports import free_ports
 from support.paths import ENTRYPOINTS
@@ -115,6 +119,17 @@ def run(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: str) 
 def metrics(output: str, name: str) -> list[tuple[float, int]]:
     """(value, step) of each line about the metric `name`."""
     return [(float(value), int(step)) for found, value, _, step in METRIC.findall(output) if found == name]
+
+
+def as_previous_model(folder: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """Makes a model's folder the channel `model` of this process, packed as the platform packs it, below `place`."""
+    channel = place / "input" / "data" / "model"
+    channel.mkdir(parents=True)
+    with tarfile.open(channel / "model.tar.gz", "w:gz") as tar:
+        tar.add(folder, ".")
+    monkeypatch.setenv("SM_CHANNEL_MODEL", str(channel))
+    monkeypatch.setenv("SM_CHANNELS", '["model"]')
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
 
 
 def job_folder(root: Path, data: Path, *channels: str) -> dict[str, str]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-import subprocess
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -162,37 +158,6 @@ def test_an_error_in_a_process_that_reads_data_is_one_line_too(module: Module, t
         assert run.finish() == [1]
     [line] = run.errors[0].splitlines()
     assert line.startswith(f"image_classification: error: {broken} cannot be read as an image: ")
-
-
-def waits_for_it(pid: int, number: int) -> bool:
-    """Whether a signal has been sent to a process, and not been taken (proc(5), ShdPnd)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) >> (number - 1) & 1)
-
-
-def test_a_process_that_reads_data_ends_at_a_sigterm_of_its_rank_alone(program: ModuleType) -> None:
-    ready, tell = os.pipe()
-    reader = os.fork()
-    if reader == 0:
-        program.leave_stopping_to_the_rank(0)
-        os.write(tell, b".")
-        time.sleep(600)
-        os._exit(1)
-    try:
-        os.read(ready, 1)
-        subprocess.run(["kill", "-TERM", str(reader)], check=True)
-        while waits_for_it(reader, signal.SIGTERM):  # two that wait would be one
-            time.sleep(0.01)
-        time.sleep(0.3)
-        assert os.waitpid(reader, os.WNOHANG) == (0, 0)
-        os.kill(reader, signal.SIGTERM)
-        assert os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]) == 0
-    finally:
-        os.close(ready)
-        os.close(tell)
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(reader, signal.SIGKILL)
-            os.waitpid(reader, 0)
 
 
 # --- within this process ----------------------------------------------------------------------------------------------
@@ -351,6 +316,36 @@ def test_what_cannot_be_done_is_said(
         hp = options(**changed)
         program.predict(hp) if hp.predict else trained_here(program, hp)
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_it_goes_on_from_the_model_of_the_channel_model(
+    program: ModuleType,
+    options: Callable[..., Namespace],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = trained_here(program, options(model_dir=tmp_path / "first"))
+    programs.as_previous_model(tmp_path / "first", monkeypatch, tmp_path)
+    capsys.readouterr()
+
+    still = trained_here(program, options(epochs=1, learning_rate=1e-12, width=16))
+
+    assert still.results["validation_loss"] == pytest.approx(first.results["validation_loss"])
+    assert "going on from the model in " in (said := capsys.readouterr().out) and ": width 8, depth 1\n" in said
+    for changed, message in (
+        (
+            {"demo_data": "digits", "train": ""},
+            "the previous model takes images of 6 x 6 with 1 channel, the data has 8 x 8",
+        ),
+        ({"previous_model": tmp_path / "train"}, "holds no model of image_classification: "),
+    ):
+        with pytest.raises(program.Problem, match=message):
+            trained_here(program, options(**changed))
+    labels = numpy.arange(60) % 3
+    numpy.savez(tmp_path / "train" / "data.npz", x=numpy.zeros((60, 6, 6), numpy.float32), y=labels)
+    with pytest.raises(program.Problem, match="the previous model has other classes than the data: 2 differ"):
+        trained_here(program, options())
 
 
 def test_augmentation_does_not_depend_on_the_number_of_ranks(program: ModuleType, options: Callable[..., Namespace]) -> None:

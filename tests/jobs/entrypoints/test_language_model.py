@@ -7,8 +7,9 @@ import math
 import os
 import shutil
 import signal
+import threading
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 import pytest
 
 from jobs.entrypoints import programs
+from support.data_files import frame
 from support.extras import needs
 from support.lazy import Lazy
+from support.runner_project import Project, project  # noqa: F401 (a fixture)
 from trainshed.checkpoint import guard
 
 needs("transformers", "accelerate")
@@ -55,6 +58,33 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, job: Path) -> tuple[Path, 
         run.processes[1].send_signal(signal.SIGTERM)
         run.succeed()
         return root, variables, run.errors[0]
+
+
+def alone(program: ModuleType) -> Any:
+    """The world of one rank."""
+    return program.World(0, 1, 0, torch.device("cpu"))
+
+
+@pytest.fixture
+def piped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, bytes], str]]:
+    """Makes this process a job whose channel train is a pipe of that content; a call gives the channel's path."""
+    path = tmp_path / "input/data/train"
+    path.parent.mkdir(parents=True)
+    os.mkfifo(f"{path}_0")
+    feeders = []
+
+    def feed(wrapper: str, content: bytes) -> str:
+        config = {"train": {"TrainingInputMode": "Pipe", "RecordWrapperType": wrapper, "ContentType": "text/plain"}}
+        monkeypatch.setenv("SM_INPUT_DATA_CONFIG", json.dumps(config))
+        monkeypatch.setenv("SM_CHANNELS", '["train"]')
+        monkeypatch.setenv("SM_CHANNEL_TRAIN", str(path))
+        feeders.append(threading.Thread(target=Path(f"{path}_0").write_bytes, args=(content,)))
+        feeders[0].start()
+        return str(path)
+
+    yield feed
+    for feeder in feeders:
+        feeder.join()
 
 
 def test_one_sigterm_stops_all_ranks_at_a_step_with_a_checkpoint(stopped: tuple[Path, dict[str, str], str]) -> None:
@@ -157,8 +187,8 @@ def test_a_byte_is_a_token_and_every_text_comes_back(program: ModuleType, tmp_pa
 
 def test_the_fast_way_to_bytes_gives_what_the_tokenizer_gives(program: ModuleType) -> None:
     texts = [AWKWARD.replace("<|endoftext|>", ""), "", "x" * 70_000 + "\n" + "line\n" * 30_000]
-    fast = program.tokens_of(texts, program.encode_bytes)
-    slow = program.tokens_of(texts, program.encode_with(program.byte_tokenizer()))
+    fast = program.tokens_of(map(program.pieces, texts), program.encode_bytes)
+    slow = program.tokens_of(map(program.pieces, texts), program.encode_with(program.byte_tokenizer()))
     assert fast.dtype == slow.dtype and fast.tolist() == slow.tolist()
     assert fast[-1] == 256 and (fast == 256).sum() == 3
 
@@ -172,19 +202,56 @@ def test_a_long_text_is_cut_where_lines_end(program: ModuleType) -> None:
 
 def test_bytes_that_are_no_utf_8_do_not_stop_a_job(program: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    assert list(program.texts_below(tmp_path, "train")) == ["caf\N{REPLACEMENT CHARACTER}"]
+    assert list(map("".join, program.texts_below(tmp_path, "train"))) == ["caf\N{REPLACEMENT CHARACTER}"]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "content", "texts"),
+    [
+        ("None", "".join(f"line {number}\n" for number in range(20_000)).encode(), None),
+        ("None", b"no end of the last line", ["no end of the last line\n"]),
+        ("RecordIO", frame(b"one text\n") + frame("größer\n".encode()), ["one text\n", "größer\n"]),
+    ],
+)
+def test_a_pipe_gives_the_tokens_of_its_texts(
+    wrapper: str, content: bytes, texts: list[str] | None, program: ModuleType, piped: Callable[[str, bytes], str]
+) -> None:
+    found = program.tokens_of_channel(piped(wrapper, content), ("train",), program.encode_bytes, alone(program))
+    wanted = program.tokens_of(map(program.pieces, texts or [content.decode()]), program.encode_bytes)
+
+    assert found.tolist() == wanted.tolist()
+
+
+def test_a_pipe_of_what_is_no_text_is_a_problem_in_one_line(program: ModuleType, piped: Callable[[str, bytes], str]) -> None:
+    with pytest.raises(program.Problem, match="train_0: record 1"):
+        program.tokens_of_channel(piped("None", b"text\n\xff\n"), ("train",), program.encode_bytes, alone(program))
+
+
+def test_two_ranks_train_on_a_pipe_of_text(project: Project, job: Path) -> None:  # noqa: F811
+    (project.folder / "job.yaml").write_text(
+        f"program: {programs.ENTRYPOINTS / PROGRAM}\n"
+        "hyperparameters: {max_steps: 2, n_embd: 32, n_layer: 1, block_size: 32}\n"
+        "distribution: {kind: torchrun, processes_per_host: 2}\n"
+        f"channels: {{train: {{path: {job / 'text' / 'train'}, input_mode: Pipe, content_type: text/plain}}}}\n"
+    )
+    done = project.trainshed("run", "job.yaml")
+    count = sum(len(path.read_bytes()) for path in (job / "text" / "train").rglob("*.txt"))
+
+    assert done.status == 0, done.output
+    assert f"training on {int((count + 1) * 0.9) // 32} sequences" in done.output
+    assert json.loads((project.run / "algo-1/output/data/metrics.json").read_text())["steps"] == 2
 
 
 def test_without_a_validation_channel_the_end_of_the_text_is_held_out(
     program: ModuleType, options: Callable[..., Namespace]
 ) -> None:
     every = program.tokens_of(program.texts_below(Path(options().train), "train"), program.encode_bytes)
-    data, held_out = program.load_data(options(validation_fraction=0.25), program.encode_bytes)
+    data, held_out = program.load_data(options(validation_fraction=0.25), program.encode_bytes, alone(program))
     kept = len(every) - round(len(every) / 4)
     assert data.tokens.tolist() + held_out.tokens.tolist() == every.tolist()
     assert (len(data), len(held_out)) == (kept // 16, (len(every) - kept) // 16)
     assert data[1]["labels"].tolist() == every[16:32].tolist()
-    assert program.load_data(options(validation_fraction=0), program.encode_bytes)[1] is None
+    assert program.load_data(options(validation_fraction=0), program.encode_bytes, alone(program))[1] is None
 
 
 def test_a_tokenizer_of_ones_own_is_used_and_saved_with_the_model(
@@ -223,7 +290,7 @@ def test_every_way_to_train_comes_to_its_end(
 def test_epochs_count_whole_passes_over_the_text(
     program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str]
 ) -> None:
-    data, _ = program.load_data(options(), program.encode_bytes)
+    data, _ = program.load_data(options(), program.encode_bytes, alone(program))
     output = train(options(max_steps="", epochs=2, batch_size=64))
     assert f"for {2 * math.ceil(len(data) / 64)} steps" in output
     assert [step for _, step in programs.metrics(output, "validation_loss")] == [6, 12]
@@ -298,6 +365,29 @@ def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
     said.clear()
     train(Namespace(**{**vars(hp), "checkpoint_dir": tmp_path / "optimizer.pt-0"}))
     assert "checkpoint-1 passed over: optimizer.pt has " in "\n".join(said)
+
+
+def test_it_goes_on_from_the_model_of_the_channel_model(
+    program: ModuleType,
+    options: Callable[..., Namespace],
+    train: Callable[[Namespace], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = train(options(model_dir=tmp_path / "first", learning_rate=0.05))
+    programs.as_previous_model(tmp_path / "first", monkeypatch, tmp_path)
+
+    still = train(options(max_steps=1, learning_rate=1e-12, n_embd=32, n_layer=2))
+
+    losses = [programs.metrics(output, "validation_loss")[-1][0] for output in (first, still)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert ": n_layer 1, n_head 2, n_embd 16, n_positions 16, vocab_size 257\n" in still
+    for changed, message in (
+        ({"block_size": 32}, "block_size is 32, but the previous model takes 16 tokens"),
+        ({"previous_model": tmp_path / "train"}, "holds no tokenizer that Transformers loads: "),
+    ):
+        with pytest.raises(program.Problem, match=message):
+            train(options(**changed))
 
 
 def test_a_learning_rate_that_is_too_high_is_named(

@@ -69,9 +69,13 @@ ONE_RANK = ("--processes-per-host", "1")
         pytest.param("lightning", (), marks=pytest.mark.heavy),
     ],
 )
-def test_an_example_trains_and_leaves_a_model(name: str, options: tuple[str, ...], project: Project) -> None:
+def test_an_example_trains_leaves_a_model_and_fires_no_rule(name: str, options: tuple[str, ...], project: Project) -> None:
     needs(*JOBS[name][0])
+    options += ("--rules", "all", "--hp", "trainshed_tensor_steps=5")
     trained(project.trainshed("run", f"examples/{name}/job.yaml", *options, OMP_NUM_THREADS="1"), project, name)
+    output = project.run / "algo-1/output"
+    assert list((output / "tensors").iterdir()), "the rules have seen tensors"
+    assert [path.read_text() for path in output.glob("rules/*")] == []
 
 
 def test_the_ddp_example_resumes_where_it_was_interrupted_trains_and_leaves_a_model(project: Project) -> None:
