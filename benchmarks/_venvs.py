@@ -62,6 +62,11 @@ class Venvs:
         venv = self._borrow_torch(self._trainshed("-torch"), torch_python)
         return Launcher("trainshed", (str(venv / "bin" / "train"),), TWO_RANKS)
 
+    def with_torch(self, name: str, requirements: tuple[str, ...]) -> str:
+        """The interpreter of an environment with some packages and the torch of this one. Raises BenchError."""
+        venv = self._make(f"{name}-torch-py{self.version}", list(requirements))
+        return str(self._borrow_torch(venv, self.python) / "bin" / "python")
+
     def _borrow_torch(self, venv: Path, torch_python: str) -> Path:
         """Lets `venv` see the torch `torch_python` has, which is too large to install again and again.
 

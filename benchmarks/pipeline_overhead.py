@@ -282,7 +282,7 @@ def plan_worker(layers: int) -> None:
 
 
 def start(ranks: int, *words: str) -> list[Any]:
-    """Starts this file on the ranks; what they printed as results."""
+    """Starts the script that runs now on the ranks; what they printed as results."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
@@ -300,7 +300,7 @@ def start(ranks: int, *words: str) -> list[Any]:
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",
         }
-        command = [sys.executable, __file__, *words]
+        command = [sys.executable, os.path.abspath(sys.argv[0]), *words]
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
     outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
