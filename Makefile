@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 # Two workers a core: whole jobs wait more than they compute. WORKERS=0 runs the tests one by one.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --durations 15
 MINUTES ?= 5
 SEED ?=
 # Words of which the names of cases of `make test-zoo` have one.
@@ -69,7 +69,7 @@ setup: .venv/ready  ## the virtual environment that all of these use
 	touch $@
 
 .venv/ready: .venv/demo images/cpu/constraints.txt
-	$(PIP) --no-compile -e '.[dev,demo,transformers]'
+	$(PIP) --no-compile -e '.[dev,demo,transformers,ui]'
 	touch $@
 
 clean:  ## remove what the other targets have made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -60,12 +61,13 @@ def heed_permissions() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The index of runs is this session's own, and not the user's."""
+    """The index of runs and what is kept of channels are this session's own, and not the user's."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    os.environ["TRAINSHED_CHANNEL_CACHE"] = str(tmp_path_factory.mktemp("channels"))
 
 
-# Folders and files, below tests/, that stay with one worker when tests run in parallel, and what they share: those that
-# share the same, in the same words, stay together.
+# Folders, files and tests, below tests/, that stay with one worker when tests run in parallel, and what they share: those
+# that share the same, in the same words, stay together.
 ONE_WORKER = {
     "clients/": "host names of SDK v3, which are fixed, and moto's server",
     "jobs/slurm/": "a cluster",
@@ -76,7 +78,12 @@ ONE_WORKER = {
     "jobs/compiler/test_compiled_jobs.py": "a compile cache",
     "jobs/entrypoints/": "trained models",
     "jobs/program/test_requirements.py": "a virtual environment",
-    "jobs/parallel/trust/": "ranks, which run all cases",
+    "jobs/parallel/trust/test_trust.py::test_training": "ranks, which run all cases of training",
+    "jobs/parallel/trust/test_trust.py::test_models": "ranks, which run all cases of models",
+    "jobs/parallel/trust/test_trust.py::test_defects": "ranks, which run all cases of defects",
+    "jobs/parallel/trust/test_trust.py::test_on_four": "four ranks, which run all cases",
+    "jobs/runner/test_fast_file.py": "a server",
+    "jobs/runner/test_fetching.py": "a server",
     "jobs/runner/test_s3.py": "a server",
     "jobs/checkpoint/test_copies.py": "a process that forks ranks",
     "jobs/checkpoint/test_parts.py": "a process that forks ranks",
@@ -104,6 +111,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, first in enumerate(FIRST) if name.startswith(first)), len(FIRST))
 
     items.sort(key=order)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: collections of garbage need not look at it again and again."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -24,6 +24,7 @@ from clients.sdks import BUCKET, Client, environment
 from support.docker_cli import docker as docker_cli
 from support.free_ports import free_ports
 from support.image_fixtures import base_image, container, cpu_image, docker, network  # noqa: F401 (fixtures)
+from support.runner_project import project  # noqa: F401 (fixture)
 
 COMPOSED = '{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}'
 

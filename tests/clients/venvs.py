@@ -23,6 +23,12 @@ PACKAGES = {
     "sdk2": ["sagemaker==2.257.7", "docker"],
     "sdk3": ["sagemaker==3.27.0"],
     "peer": ["sagemaker-training==5.1.4"],
+    # What `mlflow server` imports with a database, without the rest of mlflow.
+    "mlflow": [
+        *("mlflow-skinny==3.17.2", "flask", "flask-cors", "sqlalchemy", "alembic", "graphene", "aiohttp", "numpy", "pandas"),
+    ],
+    # Its own requirements forget the last four.
+    "smdebug": ["smdebug==1.0.34", "pandas", "psutil", "requests", "setuptools"],
 }
 PINNED_FOR = (3, 11)
 

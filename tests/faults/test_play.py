@@ -168,6 +168,24 @@ GOOD = {
         case(ended(1, 129, f"{STOPPED} before"), ended(2, 69, UNMET), fault=STILL, done={0: DONE, 1: HEARD}),
         faults=(replace(STILL, moment="birth"), Fault("HUP", "joining", 0.1, 0)),
     ),
+    "the first host stands still until the others have given it up, and then knows of a stop": drawn(
+        case(
+            ended(1, 143, "Interrupted: the script on algo-2 was stopped by SIGTERM"),
+            ended(2, 69, "ClusterError: algo-1 (the first host) vanished: no sign of life for 24 s"),
+            fault=replace(STILL, moment="training"),
+            done={0: DONE, 1: HEARD},
+        ),
+        faults=(replace(STILL, moment="training"), replace(TERM, host=1)),
+    ),
+    "the first host is killed before the meeting, and another one cannot install": drawn(
+        case(ended(1, -9, killed=True), ended(2, 69, UNMET), ended(3, 1, PIP), fault=Fault("kill train", "joining", 0.1, 0)),
+        faults=(Fault("kill train", "joining", 0.1, 0), Fault("kill host", "installing", 0.1, 2)),
+    ),
+    "interrupted while Python starts": case(
+        ended(1, 1, "Interrupted: SIGINT", printed="Fatal Python error: init_import_site: x"),
+        fault=Fault("INT", "launching", 0.1, 0),
+        how=HEARD,
+    ),
     "success": case(ended(1), ended(2)),
     "stopped well": case(ended(1, success=False), ended(2, success=False), fault=TERM, how=HEARD),
     "stopped": case(ended(1, 143, STOPPED), ended(2, 143, STOPPED), fault=TERM, how=HEARD),
@@ -194,8 +212,13 @@ BAD = {
         case(ended(1, 129, STOPPED), ended(2, 69, LOST), fault=STILL, done={0: DONE, 1: HEARD}),
         faults=(replace(STILL, moment="birth"), Fault("HUP", "joining", 0.1, 0)),
     ),
+    "several verdicts: algo-2 69, algo-3 1": drawn(
+        case(ended(1, -9, killed=True), ended(2, 69, LOST), ended(3, 1, PIP), fault=Fault("kill train", "training", 0.1, 0)),
+        faults=(Fault("kill train", "training", 0.1, 0), Fault("kill host", "installing", 0.1, 2)),
+    ),
     "several first causes": case(ended(1, 143, STOPPED), ended(2, 143, "Stopped: rank 0"), fault=TERM, how=HEARD),
     "ended with success, not": case(ended(1), fault=TERM, how=HEARD),
+    "ended with 1, not 130": case(ended(1, 1, "Interrupted: SIGINT"), fault=replace(TERM, kind="INT"), how=HEARD),
     "ended with 143, not 69": case(
         ended(1, -9, killed=True), ended(2, 143, STOPPED), fault=Fault("kill host", "start", 0.0, 0)
     ),

@@ -30,8 +30,14 @@ from trainshed.container import main as train_main
 from trainshed.container.cluster.hosts import natural_order
 from trainshed.contract.wire import checkpoint_trouble, notice
 from trainshed.contract.wire.pipeline import read_settings
+from trainshed.lineage.ancestry import ancestry
+from trainshed.lineage.drawing import drawing
+from trainshed.lineage.family import family_of
+from trainshed.lineage.outline import outline
 from trainshed.machine.hostlist import expand
+from trainshed.pages.report import report
 from trainshed.runner.control import operations, recover
+from trainshed.runner.display.dashboard import Watched, render
 from trainshed.runner.display.dry_run import describe as describe_run
 from trainshed.runner.display.follow import follow, tagged
 from trainshed.runner.display.runs import describe, table
@@ -47,6 +53,9 @@ from trainshed.runner.state.status import StatusFile
 from trainshed.runner.state.stored import load
 from trainshed.runner.tools.compare.facts import read_run
 from trainshed.runner.tools.compare.table import rows, text_of
+from trainshed.runner.tools.run_report import facts_of
+from trainshed.ui.catalog import row_of
+from trainshed.ui.details import details
 from unit.contract.mutations import ODD_VALUES, Damage
 
 JOB_FILES = (
@@ -87,7 +96,16 @@ RECORD = {
     "cluster": {"hosts": ["algo-1"], "world_size": 1}, "failure": {"kind": "UserError", "host": "algo-1", "summary": "x"},
     "compiler": {"backend": "inductor", "ranks": {"0": {"graphs": 2, "graph_breaks": 1, "fx_cache": {"hit": 1, "miss": 1}}}},
     "checkpoints": {"problem": "the disk is full"}, "versions": {"torch": "2"},
+    "environment": {"python": "3.11.2", "packages": {"torch": "2"}, "sources": {"a": {"kind": "vcs", "url": "x"}}},
+    "fingerprints": {"train": {"digest": "whole:12", "files": 1, "bytes": 2}},
 }  # fmt: skip
+PROVENANCE = {
+    "code": {"digest": "whole:12", "files": 1, "bytes": 2, "kept": "algo-1/code", "earlier": ["whole:34"]},
+    "git": {"commit": "abc", "dirty": True, "changes": 1, "changed": ["a"]},
+    "image": {"name": "a", "id": "b"},
+    "parents": [{"kind": "model", "run": "b", "id": "12", "folder": "b"}, {"kind": "tuning", "run": "t", "folder": "t"}],
+    "model": {"digest": "whole:12", "files": {"w": {"size": 1, "sha256": "12"}}, "bytes": 1, "digests": ["whole:12"]},
+}
 MANIFEST = {
     "format": 1, "step": 5, "save": "abcd1", "part": 0, "parts": 1, "complete": True, "world_size": 1, "ranks": [0],
     "host": "algo-1", "created": 1.0, "files": [{"name": "algo-1.rank0.objects", "size": 3, "block": 1048576, "crc32": [1]}],
@@ -183,6 +201,7 @@ def stored_run(chance: random.Random, place: Path) -> Said:
     os.makedirs(f"{run.folder}/logs")
     status = StatusFile(run)
     files = {"status.json": status.data, "job.json": described(run), "algo-1/output/data/run/algo-1.json": RECORD}
+    files["provenance.json"] = PROVENANCE
     for name, value in files.items():
         plain = json.loads(json.dumps(value))
         plain.get("Trainshed", {}).get("Runner", {})["Started"] = 1  # no runner of ours is alive
@@ -207,6 +226,10 @@ def stored_run(chance: random.Random, place: Path) -> Said:
             tagged(*entry, True)
     for act in (lambda: operations.clone(stored), lambda: _compared(run.folder)):
         said.append(_answer(act))
+    said += [visible(report(facts_of(stored))), *render(Watched().look(stored, standing[0]), 100, 40)]
+    json.dumps([details(stored), row_of("key", stored)], allow_nan=False)
+    told = ancestry(stored, family_of([stored]), down=True)
+    said += [json.dumps(told), visible(outline(told)), drawing(told)]
     said.append(_answer(lambda: str(operations.to_resume(stored, {}, said.append, _enough))))
     return said
 

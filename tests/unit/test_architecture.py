@@ -24,25 +24,38 @@ SOURCE = ROOT / "toolkit"
 PACKAGE = SOURCE / "trainshed"
 
 # Inside the user's process: each wing knows itself and the ground floor.
-WINGS = ("checkpoint", "parallel", "compiler", "autopatch", "compat", "metrics")
+WINGS = ("checkpoint", "parallel", "compiler", "autopatch", "compat", "metrics", "observe", "rules", "data")
 GROUND = {"base", "contract"}
+_OWN_PARTS = ("ui", "data", "tune", "steps", "models", "lineage", "catalog", "tracking")  # known to their own commands
 MAY_KNOW: dict[str, set[str]] = {
     "base": set(),
     "contract": {"base"},
     "machine": GROUND,
-    "container": {*GROUND, "machine", "metrics"},
-    "runner": {*GROUND, "machine", "metrics"},  # the container by its command alone
+    "container": {*GROUND, "machine", "metrics", "observe"},
+    "models": {*GROUND, "machine"},  # what a run says of its model comes from the runner, above
+    "runner": {*GROUND, "machine", "metrics", "observe", "pages", "models"},  # the container by its command alone
     # Each command loads its own part.
-    "cli": {*GROUND, "machine", "runner", "container", "checkpoint", "parallel", "metrics"},
+    "cli": {*GROUND, "machine", "runner", "container", "checkpoint", "parallel", "metrics", "observe", *_OWN_PARTS},
+    "ui": {*GROUND, "machine", "runner", "metrics", "observe", "pages"},  # above the runner, and known to its command alone
+    "catalog": {*GROUND, "machine", "runner", "metrics", "pages"},  # above the runner, and known to its commands alone
+    "tune": {*GROUND, "machine", "runner", "metrics", "pages"},  # above the runner, and known to its command alone
+    "tracking": {*GROUND, "machine", "runner", "metrics"},  # likewise
+    "lineage": {*GROUND, "machine", "runner"},  # above the runner, and known to its commands alone
+    "steps": {*GROUND, "machine", "runner", "models"},  # above the runner, and known to its command alone
+    "pages": {*GROUND, "metrics", "observe", "parallel"},  # of parallel the order of a schedule's work alone
     "__main__": {"cli"},
     **{wing: GROUND for wing in WINGS},
+    "rules": {*GROUND, "metrics", "observe"},
     "parallel": {*GROUND, "checkpoint"},  # its checkpoints go through the same engine
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
 }
 # The runner's rooms, each of which knows those before it.
 RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
-LIGHT = ("base", "contract", "machine", "metrics", "container", "runner", "cli")
+LIGHT = (
+    *("base", "contract", "machine", "metrics", "observe", "pages", "container", "runner", "cli"),
+    *("tune", "steps", "lineage", "models", "catalog", "tracking"),
+)
 CORE_PACKAGES = {"psutil", "yaml"}  # what installing trainshed brings along
 NEVER_AT_START = {
     *("torch", "numpy", "boto3", "botocore", "transformers", "accelerate", "yaml", "psutil"),

@@ -35,6 +35,12 @@ def test_every_threat_names_tests_that_exist(row: str) -> None:
     assert named and [test for test in named if not exists(*test)] == []
 
 
+def test_every_finding_names_tests_that_exist() -> None:
+    named = TEST.findall((DOCS / "evidence" / "findings.md").read_text())
+
+    assert len(named) > 20 and [test for test in named if not exists(*test)] == []
+
+
 def test_there_are_threats() -> None:
     assert len(threats()) > 10
 

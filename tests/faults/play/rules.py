@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from .schedule import SIGNALS, Fault, Schedule
 
 OURS = re.compile(r"(toolkit|-packages)/trainshed/[^\n]*, line \d+|InternalError")
-UNMET = re.compile(r"did not let the job start|did not come within")  # why a host gave up the meeting
+UNMET = re.compile(r"did not let the job start|did not come|not ready within")  # why a host gave up the meeting
+GIVEN_UP = re.compile(r"ClusterError: algo-\d+ .*vanished: no sign of life")
 SIGNAL_STATUS = {"TERM": "143", "INT": "130", "HUP": "129"}
+STARTING = "Fatal Python error: init_"  # so Python ends, with 1, where SIGINT comes while it is starting
 LOST_AFTER = 20.0  # seconds without a sign of life after which a host may count as lost
 # What became of a fault: it came too late; it came; a stop signal came to a `train` with its handlers, or before it had any.
 MISSED, DONE, HEARD, UNHEARD = "too late", "done", "heard", "before there was a handler"
@@ -138,20 +140,29 @@ def _verdict(played: Played) -> list[str]:
         allowed = (allowed - {"success"}) | {"1"}  # nobody answers pip, and it gives up in the end
     if len(done) == 1 and _leaves_no_success(*done[0], schedule):
         allowed.discard("success")
+    if any(fault.kind == "INT" for fault, _ in done) and any(STARTING in end.printed for end in born):
+        allowed.add("1")
     wanted = " or ".join(sorted(allowed))
     found = [f"{end.name} ended with {end.verdict}, not {wanted}: {end.cause}" for end in born if end.verdict not in allowed]
     verdicts = {end.verdict for end in born}
     # Hosts that no word reaches any more end as each of them sees it, but none of them with success.
     divided = any(fault.kind == "cut" and not fault.seconds for fault, _ in done)
     # A host that stood still for longer than the others wait for it, before the meeting, finds nobody to tell how it ends.
-    divided |= any(fault.seconds > LOST_AFTER for fault, _ in done) and any(UNMET.search(end.cause) for end in born)
+    unmet = any(UNMET.search(end.cause) for end in born)
+    divided |= any(fault.seconds > LOST_AFTER for fault, _ in done) and unmet
+    # Nor do hosts that have given up one which stands still for so long learn what it knows when it goes on.
+    still = {f"algo-{fault.host + 1}" for fault, _ in done if fault.seconds > LOST_AFTER}
+    divided |= any(GIVEN_UP.match(end.cause) is not None and end.cause.split()[1] in still for end in born)
+    # Nor has anybody to tell it where the first host was killed before the meeting.
+    headless = unmet and any(end.killed and end.name == "algo-1" for end in played.ends)
+    divided |= headless
     divided &= not verdicts & {"success", "stopped"}
     if len(verdicts) > 1 and not divided:
         found.append(f"several verdicts: {', '.join(f'{end.name} {end.verdict}' for end in born)}")
     # Where the first host is gone, each of the others has counted the seconds itself.
     causes = {re.sub(r"for \d+ s", "for some s", end.cause) for end in born if end.failure is not None}
     apart = any(fault.kind in ("cut", "loss", "slow") or fault.seconds > LOST_AFTER for fault, _ in done)
-    if len(causes) > 1 and not apart:
+    if len(causes) > 1 and not (apart or headless):
         found.append(f"several first causes: {sorted(causes)}")
     if len(done) == 1 and not found:
         told = [end for end in born if end.failure is not None]

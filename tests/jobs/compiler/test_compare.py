@@ -12,8 +12,8 @@ import pytest
 
 from trainshed import cli
 from trainshed.base.errors import TrainshedError
-from trainshed.runner.tools.compare.facts import read_run
-from trainshed.runner.tools.compare.page import bars, curves
+from trainshed.runner.tools.compare.facts import Facts, read_run
+from trainshed.runner.tools.compare.page import bars, losses
 from trainshed.runner.tools.compare.table import rows
 
 
@@ -54,7 +54,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_the_four_comparisons(pair: tuple[Path, Path]) -> None:
-    made = {row.name: (row.first, row.second, row.gain) for row in rows(*map(read_run, map(str, pair)))}
+    made = {row.name: (*row.values, *row.gains) for row in rows(*map(read_run, map(str, pair)))}
 
     assert made["throughput, tokens per second"] == ("500", "750", "1.50x")
     assert made["training time, s"] == ("100", "75", "25.0% less")
@@ -83,7 +83,7 @@ def test_runs_without_losses_or_rates_are_compared_as_far_as_they_go(tmp_path: P
     second = job(tmp_path / "b", [], 0.0, 0.0, 1.0)
     (first / "output/data/logs/algo-1.rank0.log").write_text("metric train_loss=2 step=1\nmetric train_loss=1 step=20\n")
     (second / "output/data/logs/algo-1.rank0.log").unlink()
-    made = {row.name: (row.first, row.second, row.gain) for row in rows(read_run(str(first)), read_run(str(second)))}
+    made = {row.name: (*row.values, *row.gains) for row in rows(read_run(str(first)), read_run(str(second)))}
 
     assert made["throughput, steps per second"] == ("4", "", "")
     assert made["loss"] == ("", "not printed", "") and made["training time, s"] == ("5", "", "")
@@ -123,14 +123,32 @@ def test_the_command_prints_a_table_and_writes_a_page_that_loads_nothing(
     text = page.read_text()
     parser.feed(text)
 
-    assert parser.tags.count("svg") == 3 and parser.tags.count("polyline") == 2 and parser.addresses == []
-    assert "<b>" not in text and "&lt;b&gt;&amp;compiled" in text and "http" not in text
+    assert parser.tags.count("svg") == 3 and text.count('class="ln ') == 4 and parser.addresses == []  # linear, logarithmic
+    assert "<b>&amp;" not in text and "&lt;b&gt;&amp;compiled" in text and "//" not in text
     assert cli.main(["compare", str(pair[0]), str(renamed), "--json"]) == 0
     held: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert held["runs"][1]["compiled"]["graphs"] == 3 and len(held["rows"]) > 6
 
 
+def test_any_number_of_runs_is_compared_with_the_first(
+    pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    third = job(tmp_path / "third", [3.0, 2.5, 2.0], 55.0, 50.0, 1000.0)
+    page = tmp_path / "three.html"
+    assert cli.main(["compare", *map(str, pair), str(third), "--html", str(page)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = {line.split("  ")[0]: line for line in lines}
+
+    assert lines[0].split() == ["native", "compiled", "third"]
+    assert shown["training time, s"].split("s", 1)[1].split() == ["100", "75", "(25.0%", "less)", "50", "(50.0%", "less)"]
+    assert "1 at most, at step 30" in shown["loss, difference over 3 steps"]
+    assert page.read_text().count("third") >= 4 and "3 runs" in page.read_text()
+
+
 def test_curves_and_bars_of_nothing_are_nothing() -> None:
-    assert curves([[], []]) == "" == bars([1.0, None], ["a", "b"])
-    assert curves([[(1.0, 2.0)], [(1.0, 2.0)]]).count("<polyline") == 2  # one point each: no span
-    assert sys.getsizeof(curves([[(float(x), 1.0) for x in range(100_000)], [(0.0, 1.0)]])) < 20_000
+    nothing = Facts("a", "Completed", "", 1, None, None, {}, (), None)
+    point, long = (nothing.replace(losses=tuple((float(x), 1.0) for x in range(count))) for count in (1, 100_000))
+
+    assert losses([nothing, nothing]) == "" == bars([1.0, None], ["a", "b"])
+    assert losses([point, point]).count("<circle") == 2  # one point each: no span
+    assert sys.getsizeof(losses([long, point])) < 40_000
