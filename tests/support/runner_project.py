@@ -104,8 +104,9 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    """An empty project."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """An empty project, whose commands know the runs of no other one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     made = Project(tmp_path / "project")
     made.folder.mkdir()
     yield made

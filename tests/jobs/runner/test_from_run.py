@@ -67,6 +67,7 @@ def test_a_run_goes_on_from_the_model_of_another(project: Project, first: Path) 
 
 def test_what_cannot_be_gone_on_from_is_said_before_anything_starts(project: Project, first: Path) -> None:
     project.write({"src/second.py": SECOND, "data/model.bin": "x"})
+    shutil.copytree(first, project.folder / "runs/other")
     empty = shutil.copytree(first, project.folder / "empty")
     (empty / "output/model.tar.gz").unlink()
     linked = shutil.copytree(first, project.folder / "linked")
@@ -92,6 +93,6 @@ def test_what_cannot_be_gone_on_from_is_said_before_anything_starts(project: Pro
     ):
         done = project.trainshed("run", "src/second.py", *arguments)
         assert done.status != 0 and words in done.stderr, (arguments, done.output)
-    assert not (project.folder / "runs").exists()
+    assert os.listdir(project.folder / "runs") == ["other"]
     exported = project.trainshed("export", "sagemaker", "src/second.py", "--from-run", str(first))
     assert exported.status != 0 and "channels.model" in exported.stderr
