@@ -93,7 +93,7 @@ class Unsteady(nn.Module):
         self.line = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.line(x) * (1 + os.urandom(1)[0] / 1000)
+        return self.line(x) * (1 + int.from_bytes(os.urandom(4), "big") / 2**32)  # of one byte, one in 256 is the same again
 
 
 @case(ranks=2)
