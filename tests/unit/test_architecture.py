@@ -41,7 +41,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "tune": {*GROUND, "machine", "runner", "metrics", "pages"},  # above the runner, and known to its command alone
     "tracking": {*GROUND, "machine", "runner", "metrics"},  # likewise
     "lineage": {*GROUND, "machine", "runner"},  # above the runner, and known to its commands alone
-    "steps": {*GROUND, "machine", "runner", "models"},  # above the runner, and known to its command alone
+    "steps": {*GROUND, "machine", "runner", "models", "tune"},  # above them, and known to its command alone
     "pages": {*GROUND, "metrics", "observe", "parallel"},  # of parallel the order of a schedule's work alone
     "__main__": {"cli"},
     **{wing: GROUND for wing in WINGS},

@@ -14,6 +14,7 @@ import pytest
 from support.runner_project import LIMIT, Done, Project, project
 from trainshed.runner.places.leftovers import end_leftovers
 from trainshed.runner.state import identity
+from trainshed.tune.tuning_folder import TuningFolder
 
 __all__ = ["project"]
 
@@ -122,6 +123,10 @@ class Pipelines:
             return 0
         return int(told["Runner"]["Pid"]) if identity.is_alive(told["Runner"]) else 0
 
+    def tuner(self, run: str, name: str = "chain") -> int:
+        """PID of the tuner of a step's tuning job, 0 while there is none."""
+        return max(0, TuningFolder(str(self.folder(name) / "runs" / run)).tuner)
+
 
 @pytest.fixture
 def pipelines(project: Project) -> Iterator[Pipelines]:
@@ -129,7 +134,10 @@ def pipelines(project: Project) -> Iterator[Pipelines]:
     made = Pipelines(project)
     yield made
     project.end()
-    for path in project.folder.rglob("pipelines/*/runs/*/status.json"):
+    for path in project.folder.rglob("tuner.lock"):
+        if (pid := TuningFolder(str(path.parent)).tuner) > 0:
+            os.kill(pid, signal.SIGKILL)
+    for path in project.folder.rglob("pipelines/*/runs/**/status.json"):
         told = json.loads(path.read_text())["Trainshed"]
         if identity.is_alive(told["Runner"]):
             os.kill(told["Runner"]["Pid"], signal.SIGKILL)

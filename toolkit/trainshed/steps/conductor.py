@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, EXIT_USER, JobError, TrainshedError
+from trainshed.base.locks import is_held
 from trainshed.base.units import duration
 from trainshed.machine.signals import STOP_SIGNALS, SignalPipe
 from trainshed.models.contents import files_in
@@ -27,13 +28,17 @@ from trainshed.runner.control.operations import stop
 from trainshed.runner.control.recover import settle
 from trainshed.runner.state.stored import load
 from trainshed.runner.tools.model_of_run import facts_of, metrics_of, model_folder, require_whole
+from trainshed.tune.sessions import end as end_tuning
+from trainshed.tune.tuning_folder import TuningFolder
 
+from . import tuning_step
 from .inputs import Codes
-from .step_runs import Prepared, Values, begin, begin_again, is_reusable, outcome, prepare, said_of
+from .step_runs import Prepared, Values, begin, begin_again, outcome, prepare, said_of, wrong_with
 from .steps_folder import COMPLETED, FAILED, IN_PROGRESS, SKIPPED, STOPPED, StepsFolder, StepState
-from .steps_plan import CONDITION, REGISTER, RUN, Pipeline, Registration, Step
+from .steps_plan import CONDITION, REGISTER, TUNE, WORK, Pipeline, Registration, Step
 
 PAUSE = 0.1  # seconds between two looks
+TUNER_STARTS = 5  # of another tuner after one that was killed
 Say = Callable[[str], None]
 
 
@@ -89,13 +94,17 @@ class Conductor:
     def nothing_left(self) -> bool:
         """Whether there is nothing more to wait for."""
         if self.stop_signal:
-            return not any(self.look(name).runner for name in self.jobs if name not in self.over)
+            return not any(self.lives(name) for name in self.jobs if name not in self.over)
         return len(self.over) == len(self.pipeline.steps)
 
     def look(self, name: str) -> Standing:
         """How the run of a step stands."""
         number = self.states[name].number
         return look_at(self.folder.run(name, number), self.folder.lock_of(name, number))
+
+    def lives(self, name: str) -> bool:
+        """Whether the runner or the tuner of a step lives, or is just starting."""
+        return is_held(self.folder.lock_of(name, self.states[name].number))
 
     def keep(self, state: StepState) -> None:
         """Writes a step down. Raises TrainshedError."""
@@ -148,13 +157,18 @@ class Conductor:
             self.task(
                 pool,
                 step,
-                lambda: prepare(self.pipeline, step, self.values, self.codes, self.environ),
+                lambda: self.prepared(step),
                 lambda made: self.decide(step, made, pool),  # type: ignore[arg-type]
             )
 
+    def prepared(self, step: Step) -> Prepared:
+        """What a step is going to run. Raises TrainshedError, JobError."""
+        how = tuning_step.prepare if step.kind == TUNE else prepare
+        return how(self.pipeline, step, self.values, self.codes, self.environ)
+
     def preparing(self) -> int:
         """How many jobs are being prepared."""
-        return sum(self.pipeline.step(name).kind == RUN and name not in self.jobs for name in self.tasks)
+        return sum(self.pipeline.step(name).kind in WORK and name not in self.jobs for name in self.tasks)
 
     def is_forced(self, state: StepState) -> bool:
         """Whether a step has to run again though nothing has changed."""
@@ -168,11 +182,11 @@ class Conductor:
         if state is not None and state.state == IN_PROGRESS and state.number:
             if made.key and state.key == made.key:
                 self.jobs[step.name] = made
-                if self.look(step.name).runner:
+                if self.lives(step.name):
                     self.say(f"{step.name} runs: it is watched again")
                     self.keep(state)
                 return
-            if self.look(step.name).runner:
+            if self.lives(step.name):
                 self.say(f"{step.name} still runs, and its inputs have changed: it is stopped")
                 self.keep(replace(state, key=""))  # whoever comes after a kill knows that it is not wanted any more
                 self.task(pool, step, lambda: self.halt(step.name, kill=False), lambda _: self.start(step, made, pool))
@@ -180,9 +194,15 @@ class Conductor:
         same = state is not None and state.state == COMPLETED and made.key and state.key == made.key
         if state is not None and same and not self.is_forced(state):
             kept = state
-            self.task(pool, step, lambda: is_reusable(kept, self.folder), lambda why: self.reuse(step, made, str(why), pool))
+            self.task(pool, step, lambda: self.unusable(step, kept), lambda why: self.reuse(step, made, str(why), pool))
             return
         self.start(step, made, pool)
+
+    def unusable(self, step: Step, state: StepState) -> str:
+        """Why what a step has made cannot be used again, "" where it can. Raises TrainshedError."""
+        if step.kind == TUNE and (why := tuning_step.wrong_with(self.folder.run(step.name, state.number))):
+            return why
+        return wrong_with(load(self.values.run_of(step.name)))
 
     def reuse(self, step: Step, made: Prepared, why: str, pool: ThreadPoolExecutor) -> None:
         """Takes a step as done, unless something is wrong with what it has made."""
@@ -207,10 +227,20 @@ class Conductor:
         self.keep(state)
         self.jobs[step.name] = made
         self.say(f"{step.name} starts, in {self.folder.shown}/runs/{step.name}-{number}")
-        self.task(pool, step, lambda: begin(self.pipeline, state, made.job, self.folder, self.environ), lambda _: None)
+        self.task(pool, step, lambda: self.begin(step, state, made), lambda _: None)
+
+    def begin(self, step: Step, state: StepState, made: Prepared) -> None:
+        """Starts the runner or the tuner of a step. Raises TrainshedError, JobError."""
+        if step.kind == TUNE:
+            tuning_step.begin(self.pipeline, state, made, self.folder, self.environ)
+        else:
+            begin(self.pipeline, state, made.job, self.folder, self.environ)
 
     def watch(self, step: Step, pool: ThreadPoolExecutor) -> None:
         """Looks at a step that runs."""
+        if step.kind == TUNE:
+            self.watch_tuning(step, pool)
+            return
         name, state, standing = step.name, self.states[step.name], self.look(step.name)
         run = standing.run
         if standing.runner:
@@ -229,7 +259,7 @@ class Conductor:
             return
         elif not standing.begun:
             made = self.jobs[name]
-            self.task(pool, step, lambda: begin(self.pipeline, state, made.job, self.folder, self.environ), lambda _: None)
+            self.task(pool, step, lambda: self.begin(step, state, made), lambda _: None)
         elif state.paused or gets_another_start(standing, state.starts, self.jobs[name].job.retries):
             counts = standing.lost and not standing.of_another_boot and not state.paused
             after = replace(state, paused=False, starts=state.starts + counts)
@@ -242,8 +272,43 @@ class Conductor:
         else:
             self.end(name, FAILED, "its runner was killed")
 
+    def watch_tuning(self, step: Step, pool: ThreadPoolExecutor) -> None:
+        """Looks at a step that tunes: a tuner that was killed is followed by another one, which finds its trials."""
+        name, state = step.name, self.states[step.name]
+        path = self.folder.run(name, state.number)
+        if self.lives(name):
+            if self.stop_signal and TuningFolder(path).tuner > 0:
+                if not state.paused:
+                    self.keep(replace(state, paused=True))
+                hurried = self.hurried
+                self.task(pool, step, lambda: self.halt(name, kill=hurried), lambda _: None)
+            return
+        found = tuning_step.outcome(path)
+        if found is not None and not (state.paused and found[0] == STOPPED):
+            if found[0] == FAILED:
+                self.folder.require_room()
+            self.end(name, *found)
+        elif self.stop_signal:
+            return
+        elif state.paused or not os.path.isdir(path) or state.starts < TUNER_STARTS:
+            counts = os.path.isdir(path) and not state.paused
+            after = replace(state, paused=False, starts=state.starts + counts)
+            if os.path.isdir(path):
+                self.say(
+                    f"{name}: its tuner was killed: another one goes on" if counts else f"{name} goes on where it ended"
+                )
+            made = self.jobs[name]
+            self.task(pool, step, lambda: self.begin(step, state, made), lambda _: self.keep(after))
+        else:
+            self.end(name, FAILED, f"its tuner was killed {state.starts + 1} times; it has said: {path}/tuner.log")
+
     def halt(self, name: str, *, kill: bool) -> None:
-        """Asks a run to end and waits until it has."""
+        """Asks a run or a tuning job to end and waits until it has."""
+        if self.pipeline.step(name).kind == TUNE:
+            end_tuning(
+                TuningFolder(self.folder.run(name, self.states[name].number)), self.environ, lambda _: None, kill=kill
+            )
+            return
         standing = self.look(name)
         if standing.runner and standing.run.runner:
             stop(standing.run, self.environ, lambda _: None, kill=kill)
@@ -267,7 +332,7 @@ class Conductor:
         assert asked is not None
         began, before = time.time(), self.states.get(step.name)
         names = (asked.source, *asked.metrics)
-        runs = [load(self.folder.run(name, self.states[name].number)).id for name in names]
+        runs = [load(self.values.run_of(name)).id for name in names]
         key = hashlib.sha256(repr((asked, runs)).encode("utf-8", "surrogatepass")).hexdigest()
         done = before is not None and (before.state, before.key) == (COMPLETED, key) and not self.is_forced(before)
 
@@ -296,12 +361,12 @@ class Conductor:
                 return str(store.find(reference_of(known)))
             except NoModelError:
                 pass
-        run = load(self.folder.run(asked.source, self.states[asked.source].number))
+        run = load(self.values.run_of(asked.source))
         require_whole(run)
         facts = facts_of(run)
         metrics = dict(facts.metrics)
         for name in asked.metrics:
-            metrics |= metrics_of(load(self.folder.run(name, self.states[name].number)))
+            metrics |= metrics_of(load(self.values.run_of(name)))
         facts = replace(facts, metrics=metrics, licence=asked.licence, note=asked.note)
         with model_folder(run) as folder:
             version = store.add(asked.model, files_in(folder), facts).version

@@ -126,6 +126,18 @@ def model_changed(run: str, digest: str) -> bool:
     return (hashes_of(f"{run}/model").digest if held else "") != digest
 
 
+def best_run(path: str, step: str) -> str:
+    """The folder of the run of a tuning job's best trial. Raises TrainshedError where there is none.
+
+    Args:
+        path: of the tuning job.
+    """
+    found = os.path.realpath(f"{path}/best")
+    if not os.path.islink(f"{path}/best") or not os.path.isdir(found):
+        raise TrainshedError(f"the step {step} has no best trial: {path}/best does not lead to a run")
+    return found
+
+
 def require_model(run: str, step: str) -> str:
     """The folder with the model that a step has left. Raises TrainshedError where there is none."""
     path = f"{run}/model"

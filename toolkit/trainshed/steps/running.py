@@ -13,15 +13,19 @@ from typing import Any
 
 from trainshed.base.errors import EXIT_SUCCESS, TrainshedError, did_you_mean, one_line
 from trainshed.base.files import write_atomic
+from trainshed.base.locks import is_held
 from trainshed.base.secrets import mask_mapping, mask_text
 from trainshed.runner.control.held import look_at
 from trainshed.runner.control.operations import stop as stop_run
 from trainshed.runner.files.run import REPORT
+from trainshed.tune.sessions import end as end_tuning
+from trainshed.tune.tuning_folder import TuningFolder
 
 from .conductor import Conductor
 from .drawing import WAITING, Box, picture, table
 from .steps_folder import FORMAT, IN_PROGRESS, StepsFolder, StepState
-from .steps_plan import Pipeline
+from .steps_plan import TUNE, Pipeline
+from .tuning_step import PAGE, progress
 
 PICTURE = "picture.svg"
 PAUSE = 0.3  # seconds between two looks
@@ -136,9 +140,10 @@ def _box(folder: StepsFolder, state: StepState, kind: str, needs: tuple[str, ...
         detail = "true" if state.value else "false"
     shown = "waits to go on" if state.state == IN_PROGRESS and state.paused else detail
     if state.state == IN_PROGRESS and not state.paused and run:
-        alive = look_at(run, folder.lock_of(state.name, state.number)).runner
+        alive = is_held(folder.lock_of(state.name, state.number))
+        detail = detail or (progress(run) if kind == TUNE else "")
         shown = detail if alive else "its runner is not there: the same command goes on"
-    report = f"runs/{state.name}-{state.number}/{REPORT}"
+    report = f"runs/{state.name}-{state.number}/{PAGE if kind == TUNE else REPORT}"
     has_report = bool(run) and os.path.isfile(f"{folder.path}/{report}")
     seconds = max(0.0, ended - state.began)
     return Box(state.name, kind, needs, state.state, seconds, shown, run, report if has_report else "", state.cached)
@@ -193,7 +198,14 @@ def stop(folder: StepsFolder, environ: Mapping[str, str], say: Say, *, kill: boo
         state = folder.state(box.name)
         if state is None or box.state != IN_PROGRESS or not state.number:
             continue
-        now = look_at(folder.run(state.name, state.number), folder.lock_of(state.name, state.number))
+        path = folder.run(state.name, state.number)
+        if box.kind == TUNE:
+            if is_held(folder.lock_of(state.name, state.number)):
+                folder.save(replace(state, paused=True))
+            if os.path.isdir(path):
+                end_tuning(TuningFolder(path), environ, say, kill=kill)
+            continue
+        now = look_at(path, folder.lock_of(state.name, state.number))
         if now.runner and now.run.runner:
             folder.save(replace(state, paused=True))
             stop_run(now.run, environ, say, kill=kill)

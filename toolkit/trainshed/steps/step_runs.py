@@ -21,20 +21,25 @@ from trainshed.runner.job.nodes import Node, scalar
 from trainshed.runner.state.provenance import provenance_of
 from trainshed.runner.state.stored import Stored, load, refuse_masked
 from trainshed.runner.tools.model_of_run import metrics_of
+from trainshed.tune.tuning import Tuning
 
-from .inputs import Codes, key_of, model_changed, require_model
-from .links import HYPERPARAMETERS, METRICS, MODEL, OUTPUT, PARAMS, RUN, Link, resolved
+from .inputs import Codes, best_run, key_of, model_changed, require_model
+from .links import METRICS, MODEL, OUTPUT, PARAMS, RUN, VERSION, Link, resolved
 from .steps_folder import COMPLETED, FAILED, STOPPED, StepsFolder, StepState
-from .steps_plan import Pipeline, Step
+from .steps_plan import TUNE, Pipeline, Step
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a step is going to run. key: of its inputs; why: it must not be reused, where key is ""."""
+    """What a step is going to run.
+
+    key: of its inputs. why: it must not be reused, where key is "". tuning: of a step that tunes.
+    """
 
     job: Job
     key: str
     why: str
+    tuning: Tuning | None = None
 
 
 class Values:
@@ -47,8 +52,9 @@ class Values:
         """The value of a link. Raises TrainshedError where there is none."""
         if link.what == PARAMS:
             return self.pipeline.params[link.name]
-        state = self.states[link.step]
-        folder = self.folder.run(link.step, state.number)
+        if link.what == VERSION:
+            return _text(self.states[link.step].version)
+        folder = self.run_of(link.step)
         if link.what == MODEL:
             return _text(require_model(folder, link.step))
         if link.what == OUTPUT:
@@ -58,8 +64,6 @@ class Values:
             return _text(path)
         if link.what == RUN:
             return _text(folder)
-        if link.what not in (METRICS, HYPERPARAMETERS):
-            return _text(state.version)
         run = load(folder)
         if link.what == METRICS:
             found = {name: repr(value) for name, value in metrics_of(run).items()}
@@ -76,6 +80,11 @@ class Values:
             return Node(scalar(text), "", "", text)
         value = decode_value(text)
         return Node(value, "", "", value if isinstance(value, str) else encode(value))
+
+    def run_of(self, name: str) -> str:
+        """The folder of a step's run; of one that tunes, of its best trial's. Raises TrainshedError where it has none."""
+        path = self.folder.run(name, self.states[name].number)
+        return best_run(path, name) if self.pipeline.step(name).kind == TUNE else path
 
     def value(self, link: Link) -> float | str | bool:
         """The value of a link for a condition. Raises TrainshedError."""
@@ -138,9 +147,8 @@ def _start(job: Job, state: StepState, folder: StepsFolder, environ: Mapping[str
         os.close(fd)
 
 
-def is_reusable(state: StepState, folder: StepsFolder) -> str:
-    """Why what a step has made cannot be used again, "" where it can."""
-    run = load(folder.run(state.name, state.number))
+def wrong_with(run: Stored) -> str:
+    """Why what a run has made cannot be used again, "" where it can."""
     if run.said[0] != COMPLETED:
         return "its run is gone"
     digest = provenance_of(run).model.get("digest", "")

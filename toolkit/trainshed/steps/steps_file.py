@@ -16,10 +16,12 @@ from trainshed.runner.job.meanings import usable_name
 from trainshed.runner.job.nodes import Node, scalar
 from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes
+from trainshed.tune.tuning_file import parts_of, tuning_of_parts
 
 from .expression import expression_of
 from .links import HYPERPARAMETERS, METRICS, PARAMS, VERSION, Link, links_in, resolved
-from .steps_plan import CONDITION, KINDS, REGISTER, RUN, Pipeline, Registration, Step
+from .steps_plan import CONDITION, KINDS, REGISTER, RUN, TUNE, WORK, Pipeline, Registration, Step
+from .tuning_step import JOB, parts_with
 
 MOST_STEPS = 200
 LONGEST_NAME = 28  # of a pipeline and of a step: together they name a run, in 63 characters
@@ -128,7 +130,7 @@ def _step(name: str, node: Node, problems: list[Problem]) -> Step | None:
     when = fields.text("when")
     unless = when.startswith("not ")
     step = Step(name, kinds[0], node.where, _after(fields), when.removeprefix("not ").strip(), unless)
-    return {RUN: _run, CONDITION: _condition, REGISTER: _register}[kinds[0]](step, fields)
+    return {RUN: _run, TUNE: _tune, CONDITION: _condition, REGISTER: _register}[kinds[0]](step, fields)
 
 
 def _after(fields: Checker) -> tuple[str, ...]:
@@ -163,6 +165,23 @@ def _run(step: Step, fields: Checker) -> Step | None:
     return replace(step, values=values, extra={name: one for name, one in extra.items() if name != "full_name"})
 
 
+def _tune(step: Step, fields: Checker) -> Step | None:
+    node = fields.values[TUNE]
+    if isinstance(node.value, str):
+        path = os.path.relpath(resolve(node.text, node.folder))
+        root = read_nodes(path, fields.problems)
+        if root is None:
+            return None
+        given = dict(root.value)
+    elif isinstance(node.value, dict):
+        path, given = fields.origin, dict(node.value)
+    else:
+        fields.problem(TUNE, "must be a tuning file, or the fields of one", value="")
+        return None
+    parts = parts_of(given, path, fields.problems)
+    return replace(step, tuning=parts, values={**parts.values, JOB: Node(parts.job, node.where, node.folder)})
+
+
 def _condition(step: Step, fields: Checker) -> Step | None:
     try:
         return replace(step, expression=expression_of(fields.text(CONDITION)))
@@ -195,23 +214,24 @@ def _register(step: Step, fields: Checker) -> Step | None:
 def _check_links(pipeline: Pipeline, problems: list[Problem]) -> None:
     kinds = {step.name: step.kind for step in pipeline.steps}
 
-    def known(step: Step, name: str, wanted: str, field: str) -> None:
+    def known(step: Step, name: str, wanted: tuple[str, ...], field: str) -> None:
         where = f"steps.{step.name}{field}"
         if name not in kinds:
             problems.append(Problem(step.where, "is not a step", where, name, did_you_mean(name, kinds)))
         elif name == step.name:
             problems.append(Problem(step.where, "needs itself", where, name))
-        elif wanted and kinds[name] != wanted:
-            problems.append(Problem(step.where, f"is not a step with `{wanted}`", where, name))
+        elif wanted and kinds[name] not in wanted:
+            what = " or ".join(f"`{kind}`" for kind in wanted)
+            problems.append(Problem(step.where, f"is not a step with {what}", where, name))
 
     for step in pipeline.steps:
         for name in step.needs:
-            known(step, name, "", "")
+            known(step, name, (), "")
         if step.registration is not None and step.registration.source in kinds:
             for name in (step.registration.source, *step.registration.metrics):
-                known(step, name, RUN, f".{REGISTER}")
+                known(step, name, WORK, f".{REGISTER}")
         if step.when:
-            known(step, step.when, CONDITION, ".when")
+            known(step, step.when, (CONDITION,), ".when")
         for link, where in _links(step, problems):
             problem = _wrong_with(link, pipeline, kinds)
             if problem:
@@ -238,7 +258,7 @@ def _links(step: Step, problems: list[Problem]) -> list[tuple[Link, str]]:
     """(link, where it stands) of all links of a step."""
     found = []
     for name, node in step.values.items():
-        found += [(link, text.where) for link, text in links_in(node, problems, f"steps.{step.name}.run.{name}")]
+        found += [(link, text.where) for link, text in links_in(node, problems, f"steps.{step.name}.{step.kind}.{name}")]
     if step.expression is not None:
         found += [(link, step.where) for link in step.expression.links()]
     return found
@@ -287,12 +307,16 @@ def _check_jobs(pipeline: Pipeline, environ: Mapping[str, str], problems: list[P
         return Node(folder, "", "", folder) if link.what != VERSION else Node("model:1", "", "", "model:1")
 
     for step in pipeline.steps:
-        if step.kind != RUN:
+        if step.kind not in WORK:
             continue
         values = {name: resolved(node, stand_in) for name, node in step.values.items()}
         found: list[Problem] = []
+        prefix = f"steps.{step.name}.{step.kind}."
+        if step.tuning is not None:
+            tuning_of_parts(parts_with(step.tuning, values), environ, pipeline.path, step.name, found)
+            problems += [one.replace(field=f"{prefix}{one.field}") for one in found if one not in problems]
+            continue
         job_reader.check(values, environ, pipeline.path, step.name, found)
         if "output" in values:
             Checker(values, found).problem("output", "is for single runs: steps have folders in that of the pipeline")
-        prefix = f"steps.{step.name}.run."
         problems += [one.replace(field=f"{prefix}{one.field}") for one in found if one not in problems]

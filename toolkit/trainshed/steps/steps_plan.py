@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainshed.runner.job.nodes import Node
+from trainshed.tune.tuning_file import Parts
 
 from .expression import Expression
 
-RUN, CONDITION, REGISTER = "run", "condition", "register"
-KINDS = (RUN, CONDITION, REGISTER)
+RUN, TUNE, CONDITION, REGISTER = "run", "tune", "condition", "register"
+KINDS = (RUN, TUNE, CONDITION, REGISTER)
+WORK = (RUN, TUNE)  # that run something, and leave a model
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Registration:
 class Step:
     """One step.
 
-    values: of a job, its fields as nodes, with links; extra: further fields of `Job` that a request has.
+    values: of a job or tuning job, its fields as nodes, with links; extra: further fields of `Job` that a request has.
+    tuning: what else belongs to a tuning job.
     needs: steps that must be over before it. when: a condition without which it is skipped, "" for none; unless: whether
         that must be false instead.
     """
@@ -45,6 +48,7 @@ class Step:
     unless: bool = False
     values: dict[str, Node] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    tuning: Parts | None = None
     expression: Expression | None = None
     registration: Registration | None = None
 

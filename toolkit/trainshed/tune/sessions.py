@@ -204,7 +204,15 @@ def status(folder: TuningFolder, *, as_json: bool) -> int:
 
 
 def stop(folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], None], *, kill: bool) -> int:
-    """Asks the tuner to end, and with it its trials; where it was killed, ends the trials. Returns the exit status.
+    """Stops a tuning job and prints how it stands; returns the exit status. Raises TrainshedError."""
+    end(folder, environ, say, kill=kill)
+    view, told, reason = standing(folder)
+    print(page(view, told, reason, folder.shown, time.time()), end="")
+    return EXIT_SUCCESS
+
+
+def end(folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], None], *, kill: bool) -> None:
+    """Asks the tuner to end, and with it its trials; where it was killed, ends the trials.
 
     Raises:
         TrainshedError: it cannot be stopped from here.
@@ -229,6 +237,3 @@ def stop(folder: TuningFolder, environ: Mapping[str, str], say: Callable[[str], 
         if not trial.over and ((now.runner and now.run.runner) or now.adrift):
             folder.save(replace(trial, paused=True))
             stop_run(now.run, environ, say, kill=kill)
-    view, told, reason = standing(folder)
-    print(page(view, told, reason, folder.shown, time.time()), end="")
-    return EXIT_SUCCESS

@@ -415,13 +415,18 @@ class Tuner:
         reason = over.reason if over is not None else ""
         if best is None:
             if over is None or not over.failed:
-                reason = f"{reason}; no trial has an objective"
+                reason = f"{reason}; no trial has an objective{self.last_failure()}"
             self.folder.end("Failed", reason)
             self.say(reason)
             return EXIT_USER
         self.folder.end("Completed", reason)
         self.say(f"over: {reason}")
         return EXIT_SUCCESS
+
+    def last_failure(self) -> str:
+        """`; the last one: REASON`, "" where none has failed."""
+        failed = [trial for trial in self.trials.values() if trial.state == FAILED and trial.reason]
+        return f"; the last one: {max(failed, key=lambda trial: trial.ended).reason}" if failed else ""
 
     def view(self) -> View:
         """How it stands now."""

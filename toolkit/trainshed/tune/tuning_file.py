@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainshed.base.errors import JobError, Problem, did_you_mean
@@ -137,6 +137,21 @@ _BY_NAME = {row.name: row for row in FIELDS}
 _RANGE = ("type", "low", "high", "scale", "step", "values", "when")
 
 
+@dataclass(frozen=True)
+class Parts:
+    """A tuning job's file, taken apart and not checked yet.
+
+    values: its fields; job: those of its job; extra: further fields of `Job` that a request has.
+    raw, notes: see `Tuning`.
+    """
+
+    values: dict[str, Node]
+    job: dict[str, Node] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    raw: bool = False
+    notes: tuple[str, ...] = ()
+
+
 def read_tuning(
     path: str, environ: Mapping[str, str], overlay: Overlay = lambda values, _: values, changes: Mapping[str, Node] = {}
 ) -> Tuning:
@@ -153,20 +168,37 @@ def read_tuning(
     root = read_nodes(path, problems)
     if root is None:
         raise JobError(problems)
-    values, extra, raw, notes = dict(root.value), dict[str, Any](), False, tuple[str, ...]()
+    parts = parts_of(dict(root.value), path, problems)
+    parts = replace(parts, values={**parts.values, **changes}, job=overlay(parts.job, problems))
+    stem = usable_name(os.path.splitext(os.path.basename(path))[0])[:LONGEST_NAME].strip("-")
+    tuning = tuning_of_parts(parts, environ, path, stem, problems)
+    if problems:
+        raise JobError(job_reader.in_order(problems))
+    return tuning
+
+
+def parts_of(values: dict[str, Node], path: str, problems: list[Problem]) -> Parts:
+    """A tuning job taken apart; a job file that it names is read. problems: gets what is wrong so far."""
     if is_tuning_request(values):
-        values, job_values, extra, notes = translated(values, problems)
+        values, job, extra, notes = translated(values, problems)
         raw = True
     else:
         _unknown(values, path, problems)
-        job_values, extra, raw = _job_values(values, path, problems)
-    values.update(changes)
-    extra.pop("full_name", None)
-    fields = Checker(_expanded(values), problems, origin=path)
-    stem = usable_name(os.path.splitext(os.path.basename(path))[0])[:LONGEST_NAME].strip("-")
+        job, extra, raw = _job_values(values, path, problems)
+        notes = ()
+    return Parts(values, job, {name: one for name, one in extra.items() if name != "full_name"}, raw, notes)
+
+
+def tuning_of_parts(parts: Parts, environ: Mapping[str, str], path: str, stem: str, problems: list[Problem]) -> Tuning:
+    """The tuning job that parts describe.
+
+    Args:
+        path: of the file that holds them. stem: its name where it has none of its own.
+        problems: gets what is wrong; with any, the tuning job is not to be used.
+    """
+    fields = Checker(_expanded(parts.values), problems, origin=path)
     name = _name(fields) or stem
-    job = _job(overlay(job_values, problems), environ, path, name, problems)
-    job = replace(job, **extra)
+    job = replace(_job(parts.job, environ, path, name, problems), **parts.extra)
     space = _search(fields, problems)
     objectives = _objectives(fields)
     tuning = Tuning(
@@ -180,13 +212,10 @@ def read_tuning(
         limits=_limits(fields),
         warm=_warm(fields, environ),
         place=_place(fields, job, problems),
-        raw=raw,
-        notes=(*job.notes, *notes),
+        raw=parts.raw,
+        notes=(*job.notes, *parts.notes),
     )
-    tuning = _checked(tuning, fields)
-    if problems:
-        raise JobError(job_reader.in_order(problems))
-    return tuning
+    return _checked(tuning, fields)
 
 
 def _unknown(values: dict[str, Node], path: str, problems: list[Problem]) -> None:
