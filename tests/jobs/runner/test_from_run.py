@@ -93,6 +93,6 @@ def test_what_cannot_be_gone_on_from_is_said_before_anything_starts(project: Pro
     ):
         done = project.trainshed("run", "src/second.py", *arguments)
         assert done.status != 0 and words in done.stderr, (arguments, done.output)
-    assert os.listdir(project.folder / "runs") == ["other"]
+    assert [path.name for path in (project.folder / "runs").iterdir()] == ["other"]
     exported = project.trainshed("export", "sagemaker", "src/second.py", "--from-run", str(first))
     assert exported.status != 0 and "channels.model" in exported.stderr
