@@ -92,7 +92,7 @@ def describe(run: Stored, standing: Standing) -> str:
     ):
         if os.path.exists(path):
             rows.append((name, shown(path)))
-    rows = [(name, one_line(text)) for name, text in rows]
+    rows = [(one_line(name), one_line(text)) for name, text in rows]
     lines = [f"  {name:<10} {text}" if number else f"{name:<12} {text}" for number, (name, text) in enumerate(rows)]
     if data.get("FailureReason"):
         lines += ["", *(f"  {line}" for line in visible(str(data["FailureReason"])).split("\n"))]
