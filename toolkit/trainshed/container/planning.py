@@ -73,7 +73,7 @@ def _launch(
     variables, notes = script_environment(
         job, cluster, code_dir=program.folder, entry_point=program.name, arguments=arguments
     )
-    if job.settings.bind != "none" and (kind != "torchrun" or job.settings.engine != "trainshed"):
+    if job.settings.bind != "none" and (kind not in ("torchrun", "horovod") or job.settings.engine != "trainshed"):
         notes.append(
             f"trainshed_bind = {job.settings.bind} is for ranks that trainshed itself starts, and has no effect here"
         )

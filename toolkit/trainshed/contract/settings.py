@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-DISTRIBUTIONS = ("script", "torchrun", "mpi", "xla", "pipeline")
+DISTRIBUTIONS = ("script", "torchrun", "horovod", "mpi", "xla", "pipeline")
 FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
@@ -37,8 +37,8 @@ class Settings(Record):
         else `script`.
     processes_per_host: ranks on each host; 0 means one for each GPU, else one for each Neuron core, else one for each CPU
         (on CPUs a single one where a platform's flag chooses the distribution).
-    engine: what starts the ranks: trainshed itself, torch's elastic agent (`torchrun`; for torchrun and pipeline jobs), or
-        mpirun (`mpi`; for pipeline jobs).
+    engine: what starts the ranks: trainshed itself, torch's elastic agent (`torchrun`; for torchrun, horovod and pipeline
+        jobs), or mpirun (`mpi`; for pipeline jobs).
     pipeline: settings of the pipeline, a JSON object (docs/pipeline.md); they win over `mp_parameters`.
     max_restarts: how often failed ranks are started again, to resume from their newest checkpoint. On several hosts only
         with the elastic agent.

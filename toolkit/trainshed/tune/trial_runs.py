@@ -93,7 +93,11 @@ def _with_share(tuning: Tuning, job: Job, environ: Mapping[str, str]) -> Job:
         return replace(job, resources=replace(job.resources, cpus=cpus() / slots / job.instances)) if whole else job
     each = max(1, cpus() // slots)
     distribution = job.distribution
-    if distribution.kind in ("torchrun", "mpi") and not distribution.processes_per_host and not gpus.present(environ):
+    if (
+        distribution.kind in ("torchrun", "horovod", "mpi")
+        and not distribution.processes_per_host
+        and not gpus.present(environ)
+    ):
         distribution = replace(distribution, processes_per_host=max(1, each // job.instances))
     ranks = max(1, distribution.processes_per_host) * job.instances
     environment = dict(job.environment)

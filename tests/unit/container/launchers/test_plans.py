@@ -15,6 +15,7 @@ from trainshed.base.errors import LaunchError
 from trainshed.container import planning
 from trainshed.container.cluster import sagemaker, single
 from trainshed.container.launchers import LAUNCHERS
+from trainshed.container.launchers.horovod import NAMES as HOROVODS_NAMES
 from trainshed.container.launchers.rank_environment import PEERS_MODULES, STACKS_HOOK
 from trainshed.container.program.locate import Program, locate
 from trainshed.container.supervisor.launch_plan import LaunchPlan, ProcessSpec
@@ -311,6 +312,38 @@ def test_restarts_on_several_hosts_need_the_elastic_agent(job_tree: Any) -> None
 
     assert "trainshed_engine" in raised.value.hint
     assert planned(job_tree, hyperparameters).launcher == "torchrun"  # one host: our own supervisor restarts
+
+
+# --- horovod ---------------------------------------------------------------------------------------------------------
+
+
+def path_of(plan: LaunchPlan) -> list[str]:
+    spec = plan.rank or plan.processes[0]
+    return spec.env["PYTHONPATH"].split(":")
+
+
+def test_ranks_for_horovod_are_torchruns_with_its_names_at_the_end_of_their_path(job_tree: Any) -> None:
+    asked = {"sagemaker_program": "train.py", "epochs": "3", "trainshed_distribution": "horovod"}
+    plan, torchrun = planned(job_tree, asked, processes=2), planned(job_tree, TORCHRUN, processes=2)
+
+    assert plan.launcher == "horovod" and path_of(plan) == [*path_of(torchrun), HOROVODS_NAMES]
+    assert [spec.env["RANK"] for spec in plan.processes] == ["0", "1"]
+    assert HOROVODS_NAMES not in path_of(planned(job_tree, SCRIPT))
+
+
+def test_mpi_has_horovods_names_unless_the_real_one_is_installed(job_tree: Any, tmp_path: Path) -> None:
+    asked = {"sagemaker_program": "train.py", "epochs": "3", "sagemaker_mpi_enabled": "true"}
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mpirun").touch(0o755)
+    (tmp_path / "site/horovod").mkdir(parents=True)
+    environ = {**GIVEN, "PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+
+    assert path_of(planned(job_tree, asked, environ=environ))[-1] == HOROVODS_NAMES
+    real = planned(job_tree, asked, environ={**environ, "PYTHONPATH": f"{tmp_path}/site"})
+    assert HOROVODS_NAMES not in path_of(real)
+    with pytest.raises(LaunchError, match=r"the real Horovod is installed.*each rank would train alone") as raised:
+        planned(job_tree, {**asked, "trainshed_distribution": "horovod"}, environ={"PYTHONPATH": f"{tmp_path}/site"})
+    assert "trainshed_distribution to mpi" in raised.value.hint
 
 
 # --- distributions that are not there --------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def choose(request: CompilerRequest, device: Device, distribution: str, world_si
     backend, why = _backend(request, device, distribution, torch_xla)
     if backend != "xla":
         return Choice(backend, why, ranks)
-    if distribution in ("mpi", "pipeline"):
+    if distribution in ("mpi", "horovod", "pipeline"):
         raise LaunchError(
             f"torch_xla starts its own processes, but the job also asks for the distribution {distribution!r}",
             hint="leave out the distribution, or set trainshed_compiler to auto",

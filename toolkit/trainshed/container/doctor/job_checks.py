@@ -219,7 +219,7 @@ def _missing_launcher(job: TrainingJob) -> Check | None:
     """The elastic agent needs torch. Our own supervisor does not, but its ranks without torch are probably a mistake."""
     from importlib.util import find_spec
 
-    if job.distribution.kind != "torchrun" or find_spec("torch") is not None:
+    if job.distribution.kind not in ("torchrun", "horovod") or find_spec("torch") is not None:
         return None
     if job.settings.engine == "torchrun":
         return fail("launcher", "the job asks for torch's elastic agent, but torch is not installed", "pip install torch")

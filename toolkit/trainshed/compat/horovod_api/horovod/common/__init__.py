@@ -1,0 +1,1 @@
+"""What Horovod's frameworks share: its exceptions."""
