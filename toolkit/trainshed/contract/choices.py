@@ -33,11 +33,12 @@ DISTRIBUTION_FLAGS = (
     ("sagemaker_torch_distributed_enabled", "torchrun"),
     (DATA_PARALLEL, "torchrun"),
     ("sagemaker_pytorch_xla_multi_worker_enabled", "xla"),
+    ("sagemaker_multi_worker_mirrored_strategy_enabled", "tensorflow"),
 )
 PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 GROUPS = "sagemaker_distribution_instance_groups"
 _REGIONS = ("AWS_DEFAULT_REGION", "SAGEMAKER_REGION", "AWS_REGION")
-FOREIGN_FLAGS = ("sagemaker_parameter_server_enabled", "sagemaker_multi_worker_mirrored_strategy_enabled")
+FOREIGN_FLAGS = ("sagemaker_parameter_server_enabled",)
 KNOWN_RESERVED = frozenset(
     {name for name, _ in DISTRIBUTION_FLAGS}
     | {
@@ -103,7 +104,7 @@ class Choices:
         """Warns of misspelt `sagemaker_*` hyperparameters, and of distributions that trainshed cannot start."""
         for name, value in self._hps.reserved.items():
             if name in FOREIGN_FLAGS and truthy(value):
-                self._warnings.append(f"{name} asks for a TensorFlow distribution, which trainshed does not support")
+                self._warnings.append(f"{name} asks for parameter servers, which trainshed does not start")
             elif name.startswith("sagemaker_") and name not in KNOWN_RESERVED:
                 near = near_name(name, KNOWN_RESERVED)
                 if near:

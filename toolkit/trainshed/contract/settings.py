@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-DISTRIBUTIONS = ("script", "torchrun", "horovod", "mpi", "xla", "pipeline")
+DISTRIBUTIONS = ("script", "torchrun", "horovod", "mpi", "xla", "pipeline", "tensorflow", "jax")
+FRAMEWORKS = ("tensorflow", "jax")  # whose processes use all devices of a host
 FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.

@@ -217,7 +217,7 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("instances: true", "instances = true: must be a whole number"),
         (
             "distribution: torchrn",
-            "mpi, xla, pipeline, pytorchxla (did you mean 'torchrun'?)",
+            "mpi, xla, pipeline, tensorflow, jax, pytorchxla (did you mean 'torchrun'?)",
         ),
         ("distribution: {kind: script, processes_per_host: 2}", "has no effect with the distribution 'script'"),
         ("distribution: {kind: torchrun, engine: trainshed, max_restarts: 2}", "needs torch's elastic agent"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainshed.contract.cluster import Cluster
+from trainshed.contract.settings import FRAMEWORKS
 from trainshed.contract.wire.variables import HOSTS
 from trainshed.machine.hardware import probe
 from trainshed.machine.network import free_port
@@ -51,11 +52,13 @@ def _processes_per_host(job: TrainingJob, hardware: Hardware, participates: bool
 
     On CPUs the platform's flags mean one process a host, as they do in Amazon's images; our own settings mean one for each
     CPU, and so do the flags of a pipeline, which one process cannot form. torch_xla starts its processes itself on a TPU,
-    and works on a CPU with one process only.
+    and works on a CPU with one process only. A process of TensorFlow or JAX uses all devices of its host.
     """
     distribution = job.distribution
     if distribution.kind == "script" or not participates:
         return 1
+    if distribution.kind in FRAMEWORKS:
+        return distribution.processes_per_host or 1
     flagged = distribution.asked_by.startswith("sagemaker_") and distribution.kind != "pipeline"
     on_cpus = 1 if flagged or distribution.kind == "xla" else hardware.cpus
     return distribution.processes_per_host or hardware.gpus or hardware.neurons or on_cpus

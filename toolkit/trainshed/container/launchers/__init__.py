@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _torchrun(launch: Launch) -> LaunchPlan:
-    from . import torchrun  # loaded on demand, as are the next four: every start pays for what is imported above
+    from . import torchrun  # loaded on demand, as are the next ones: every start pays for what is imported above
 
     return torchrun.plan(launch)
 
@@ -44,6 +44,18 @@ def _xla(launch: Launch) -> LaunchPlan:
     return xla.plan(launch)
 
 
+def _tensorflow(launch: Launch) -> LaunchPlan:
+    from . import frameworks
+
+    return frameworks.tensorflow(launch)
+
+
+def _jax(launch: Launch) -> LaunchPlan:
+    from . import frameworks
+
+    return frameworks.jax(launch)
+
+
 LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "script": script.plan,
     "torchrun": _torchrun,
@@ -51,6 +63,8 @@ LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "mpi": _mpi,
     "pipeline": _pipeline,
     "xla": _xla,
+    "tensorflow": _tensorflow,
+    "jax": _jax,
 }
 
 

@@ -160,7 +160,7 @@ DISTRIBUTION = _kept(
         # `pytorchxla` is the platform's own word: its flag, where `xla` is ours.
         choices=(*DISTRIBUTIONS, "pytorchxla"),
         flags=("--distribution",), metavar="KIND", group="place",
-        flag_help="script (default), torchrun, horovod, mpi, pipeline or pytorchxla",
+        flag_help="script (default), torchrun, horovod, mpi, pipeline, pytorchxla, tensorflow or jax",
     ),
     Field(
         "processes_per_host", "whole", "ranks on each host", default=0, low=1, high=MOST_RANKS,

@@ -1,0 +1,93 @@
+"""Trainings with TensorFlow and JAX on three hosts (processes), as on one; `.ci/frameworks` makes their environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = os.environ.get("TRAINSHED_TEST_FRAMEWORKS", "")
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(f"{FOLDER}/bin/python"), reason="TRAINSHED_TEST_FRAMEWORKS names no environment"
+)
+# Each process has a third of twelve samples; the gradient is the mean over all of them.
+JAX = """\
+import os
+import jax, numpy
+import jax.numpy as jnp
+from jax.experimental import multihost_utils
+jax.distributed.initialize(num_processes=int(os.environ["WORLD_SIZE"]), process_id=int(os.environ["RANK"]))
+rank, world = jax.process_index(), jax.process_count()
+x = numpy.random.default_rng(0).normal(size=(12, 3)).astype("float32")
+y = x @ numpy.array([1.0, -2.0, 3.0], "float32")
+mine = slice(rank * 12 // world, (rank + 1) * 12 // world)
+gradient = jax.jit(jax.value_and_grad(lambda w, x, y: jnp.mean((x @ w - y) ** 2)))
+w = jnp.zeros(3)
+for step in range(20):
+    loss, grad = gradient(w, x[mine], y[mine])
+    loss, grad = (multihost_utils.process_allgather(one).mean(axis=0) for one in (loss, grad))
+    w = w - 0.1 * grad
+print(f"RESULT rank={rank} of={world} loss={float(loss):.5f}", flush=True)
+"""
+TENSORFLOW = """\
+import json, os
+import numpy, tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+told = json.loads(os.environ["TF_CONFIG"])
+rank, world = told["task"]["index"], len(told["cluster"]["worker"])
+assert strategy.num_replicas_in_sync == world
+x = numpy.random.default_rng(0).normal(size=(12, 3)).astype("float32")
+y = x @ numpy.array([1.0, -2.0, 3.0], "float32")
+mine = slice(rank * 12 // world, (rank + 1) * 12 // world)
+with strategy.scope():
+    w = tf.Variable(tf.zeros(3))
+
+@tf.function
+def step():
+    def replica():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.linalg.matvec(tf.constant(x[mine]), w) - y[mine]) ** 2)
+        grad = tf.distribute.get_replica_context().all_reduce("MEAN", tape.gradient(loss, w))
+        w.assign_sub(0.1 * grad)
+        return loss
+    return strategy.reduce("MEAN", strategy.run(replica), axis=None)
+
+for _ in range(20):
+    loss = step()
+print(f"RESULT rank={rank} of={world} loss={float(loss):.5f}", flush=True)
+"""
+
+
+def run(folder: Path, kind: str, script: str, hosts: int) -> subprocess.CompletedProcess[str]:
+    """`trainshed run` with the environment's Python."""
+    (folder / "train.py").write_text(script)
+    words = ["run", "train.py", "--distribution", kind, "--instances", str(hosts), "--output", f"{kind}-{hosts}"]
+    environ = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    command = [f"{FOLDER}/bin/python", "-m", "trainshed", *words]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
+
+
+def losses(folder: Path, kind: str, script: str, hosts: int) -> set[str]:
+    """What the ranks print; each of them has to."""
+    done = run(folder, kind, script, hosts)
+    found = re.findall(rf"RESULT rank=(\d) of={hosts} loss=(\S+)", done.stdout + done.stderr)
+    assert sorted(rank for rank, _ in found) == [str(rank) for rank in range(hosts)], done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    return {loss for _, loss in found}
+
+
+@pytest.mark.parametrize(("kind", "script"), [("jax", JAX), ("tensorflow", TENSORFLOW)])
+def test_three_hosts_train_as_one(tmp_path: Path, kind: str, script: str) -> None:
+    alone = losses(tmp_path, kind, script, 1)
+
+    assert losses(tmp_path, kind, script, 3) == alone and len(alone) == 1
+
+
+@pytest.mark.parametrize(("kind", "script"), [("jax", JAX), ("tensorflow", TENSORFLOW)])
+def test_a_process_that_fails_ends_all_hosts_with_its_cause(tmp_path: Path, kind: str, script: str) -> None:
+    done = run(tmp_path, kind, script.replace("print(", "assert rank != 1, 'rank one is unwell'\nprint("), 3)
+
+    assert done.returncode == 1 and "rank 1 on algo-2" in done.stderr and "rank one is unwell" in done.stderr, done.stderr
