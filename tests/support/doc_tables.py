@@ -25,7 +25,7 @@ from trainshed.rules.catalogue import OURS  # noqa: E402
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
 
 
-PAGE = re.compile(r"docs/(\w+)\.md")
+PAGE = re.compile(r"docs/([\w-]+)\.md")
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

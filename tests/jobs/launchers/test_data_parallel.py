@@ -97,3 +97,20 @@ def test_the_names_are_there_only_for_jobs_that_ask_for_the_library(job_tree: An
     job_tree.configure(hyperparameters={"trainshed_distribution": "torchrun", "sagemaker_program": "train.py"})
 
     assert "No module named 'smdistributed'" in job_tree.train().output
+
+
+def test_a_job_may_ask_for_another_exchange_of_gradients(job_tree: Any) -> None:
+    apart = {**TORCH, "start": f"os.environ['GROUP_RANK'] = os.environ['RANK']\n{TORCH['start']}"}  # as if on two hosts
+    job_tree.code("train.py", TRAINING.replace("range(3)", "range(20)").format(**apart))
+    said = []
+    for reduce in ("off", "exact"):
+        asked = {"sagemaker_program": "train.py", "trainshed_distribution": "torchrun", "trainshed_reduce": reduce}
+        job_tree.configure(hyperparameters={**asked, "trainshed_processes_per_host": "2"})
+        done = job_tree.train()
+        assert done.status == 0, done.output
+        said.append(done)
+    ddp, ours = (sorted(line.partition("END ")[2] for line in done.stdout.splitlines() if "END " in line) for done in said)
+
+    assert len(ddp) == 2 and ddp == ours  # the sum of two numbers has one order
+    assert "reduce=" not in said[0].output
+    assert "trainshed: reduce=exact: 2 hosts of 1 rank, " in said[1].output and "steps took" in said[1].output

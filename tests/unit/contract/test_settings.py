@@ -49,6 +49,7 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "fingerprint": ("whole", "whole"),
     "from_run": ("digits-2026", "digits-2026"),
     "pipeline": ('{"partitions": 2}', '{"partitions": 2}'),
+    "reduce": ("bf16", "bf16"),
     "compiler": ("inductor", "inductor"),
     "compiler_mode": ("max-autotune", "max-autotune"),
     "compiler_regional": ("off", "off"),

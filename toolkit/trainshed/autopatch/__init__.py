@@ -1,5 +1,5 @@
 """Hooks into the training loops of other libraries, for jobs that ask for them (`trainshed_checkpoint=auto`,
-`trainshed_metrics=loggers`, `trainshed_profile=auto`, the compiler).
+`trainshed_metrics=loggers`, `trainshed_profile=auto`, `trainshed_reduce`, the compiler).
 
 The launcher puts `startup/` first on the script's PYTHONPATH and names the hooks in a variable; its `sitecustomize` calls
 `install`, which only remembers what to do: a hook runs when, and if, its library is imported. This module imports only
@@ -40,6 +40,7 @@ HOOKS = {
         "lightning.pytorch.trainer.trainer": "trainshed.metrics.loggers",
         "pytorch_lightning.trainer.trainer": "trainshed.metrics.loggers",
     },
+    "reduce": {"torch.nn.parallel.distributed": "trainshed.parallel.data.ddp_hook"},
     "tensors": {"torch.optim.optimizer": "trainshed.rules.collecting"},
     "probe": {"torch.optim.optimizer": "trainshed.compiler.batch_size"},
     "steps": {
@@ -59,7 +60,7 @@ HOOKS = {
     },
 }
 # The line that a hook's messages begin with.
-_SIGNS = {"checkpoint": "checkpoint=auto", "metrics": "metrics=loggers", "steps": "profile=auto"}
+_SIGNS = {"checkpoint": "checkpoint=auto", "metrics": "metrics=loggers", "reduce": "reduce", "steps": "profile=auto"}
 
 
 def install() -> None:

@@ -26,9 +26,11 @@ DISTRIBUTIONS = ("script", "torchrun", "horovod", "mpi", "xla", "pipeline", "ten
 FRAMEWORKS = ("tensorflow", "jax")  # whose processes use all devices of a host
 FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
+REDUCTIONS = ("auto", "exact", "bf16", "off")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
 COPY_TO_VARIABLE = of_setting("checkpoint_copy_to")
 OPTIONS_VARIABLE = of_setting("checkpoint_options")
+REDUCE_VARIABLE = of_setting("reduce")
 
 
 class Settings(Record):
@@ -41,6 +43,9 @@ class Settings(Record):
     engine: what starts the ranks: trainshed itself, torch's elastic agent (`torchrun`; for torchrun, horovod and pipeline
         jobs), or mpirun (`mpi`; for pipeline jobs).
     pipeline: settings of the pipeline, a JSON object (docs/pipeline.md); they win over `mp_parameters`.
+    reduce: how DistributedDataParallel exchanges gradients between hosts (docs/data-parallel.md): `auto` changes that
+        where it gains, with the same sums in another order, `exact` changes it in any case, `bf16` may also round between
+        hosts. Default: `auto` for scripts that import Amazon's data parallel library, else `off`.
     max_restarts: how often failed ranks are started again, to resume from their newest checkpoint. On several hosts only
         with the elastic agent.
     min_nodes: with the elastic agent: how many hosts are enough to start and to go on when others are lost; 0 means all.
@@ -89,6 +94,7 @@ class Settings(Record):
     processes_per_host: int = 0
     engine: str = "trainshed"
     pipeline: str = ""
+    reduce: str = ""
     max_restarts: int = 0
     min_nodes: int = 0
     argv: str = "sagemaker"
@@ -125,6 +131,7 @@ class Settings(Record):
 CHOICES = {
     "distribution": DISTRIBUTIONS,
     "engine": ENGINES,
+    "reduce": ("", *REDUCTIONS),
     "argv": ARGV_STYLES,
     "checkpoint": ("", "auto"),
     "notices": ("auto", "off"),

@@ -22,7 +22,7 @@ channels:
   train: data/train
   test: {path: data/test, input_mode: FastFile, content_type: text/csv}
 instances: 3
-distribution: {kind: torchrun, processes_per_host: 2, engine: torchrun, max_restarts: 4}
+distribution: {kind: torchrun, processes_per_host: 2, engine: torchrun, max_restarts: 4, reduce: bf16}
 environment: {DEBUG: on, COUNT: 1, EMPTY: ""}
 output: results
 max_runtime_seconds: 3600
@@ -68,7 +68,7 @@ def test_every_field_of_a_job_file_arrives(folder: Path) -> None:
             Channel("train", f"{folder}/data/train"),
         ),
         instances=3,
-        distribution=Distribution("torchrun", 2, "torchrun", 4),
+        distribution=Distribution("torchrun", 2, "torchrun", 4, reduce="bf16"),
         environment={"DEBUG": "on", "COUNT": "1", "EMPTY": ""},
         output=f"{folder}/results",
         max_runtime_seconds=3600,
@@ -95,7 +95,7 @@ def test_flags_win_over_the_file_and_their_paths_are_those_of_the_working_direct
     assert made.hyperparameters["name"] == "base"
     assert made.channels[0] == Channel("test", f"{folder.parent}/elsewhere/mine", "FastFile", "text/csv")
     assert (made.instances, made.grace_seconds) == (2, 5)
-    assert made.distribution == Distribution("torchrun", 8, "torchrun", 4)
+    assert made.distribution == Distribution("torchrun", 8, "torchrun", 4, reduce="bf16")
     assert made.environment["DEBUG"] == "off"
     assert made.resources.shm_size == 1 << 30
     assert made.resources.memory == 8 << 30

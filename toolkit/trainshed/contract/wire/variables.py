@@ -66,7 +66,7 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         AUTOPATCH,
         "`train`, for the ranks",
         "the ranks (`trainshed.autopatch`)",
-        "hooks to install, separated by commas: checkpoint, compile, metrics, steps, tensors, xla, probe",
+        "hooks to install, separated by commas: checkpoint, compile, metrics, reduce, steps, tensors, xla, probe",
     ),
     (
         AZURE_METADATA,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from trainshed.base.record import Record
 from trainshed.contract.hyperparameters import ARGV_STYLES
-from trainshed.contract.settings import DISTRIBUTIONS, ENGINES, FINGERPRINTS
+from trainshed.contract.settings import DISTRIBUTIONS, ENGINES, FINGERPRINTS, REDUCTIONS
 from trainshed.contract.wire import compile_plan
 
 from .job import DEFAULT_GRACE
@@ -170,6 +170,10 @@ DISTRIBUTION = _kept(
     Field(
         "engine", "choice", "what starts the ranks: trainshed (default) or torchrun", default="",
         choices=ENGINES, flags=("--engine",), group="place", setting="trainshed_engine",
+    ),
+    Field(
+        "reduce", "choice", "how DistributedDataParallel sends gradients between hosts (docs/data-parallel.md)", default="",
+        choices=REDUCTIONS, group="place", setting="trainshed_reduce",
     ),
     Field(
         "max_restarts", "whole", "how often torchrun's agent restarts the ranks", default=0,

@@ -79,6 +79,7 @@ class Distribution:
     for_amazons_library: bool = False
     mpi: bool = False
     mpi_options: str = ""
+    reduce: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Version 1's DistributedDataParallel: that of torch, with its arguments in the library's order."""
+"""Version 1's DistributedDataParallel: that of torch, with its arguments in the library's order.
+
+Its gradients go between hosts as the job's `trainshed_reduce` says, by default `auto`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,11 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel as _TorchDDP
+from torch.nn.parallel import distributed as _distributed
+
+from trainshed.parallel.data import ddp_hook
+
+ddp_hook.install(_distributed, default="auto")
 
 
 class DistributedDataParallel(_TorchDDP):

@@ -1,0 +1,94 @@
+"""Which buckets are chosen, and how long steps then take: pure sums."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainshed.parallel.data.bucket_plan import (
+    MIB,
+    SIZES,
+    Cost,
+    Gradient,
+    Timeline,
+    best_plan,
+    buckets,
+    calibrated,
+    step_seconds,
+)
+from trainshed.parallel.data.host_layout import layout_of
+
+LINK = Cost(0.0, 1 / (100 * MIB))  # 100 MiB/s
+DEFAULT = (MIB, 25 * MIB)
+
+
+def timeline(layers: int = 12, size: int = 2 * MIB, apart: float = 0.02, rest: float = 0.1) -> Timeline:
+    return Timeline(tuple(Gradient(apart * number, size) for number in range(layers)), rest, 0.2)
+
+
+def test_a_bucket_is_closed_when_it_has_reached_its_size() -> None:
+    made = buckets([Gradient(float(number), 3) for number in range(6)], (2, 5))
+
+    assert made == [Gradient(0.0, 3), Gradient(2.0, 6), Gradient(4.0, 6), Gradient(5.0, 3)]
+
+
+def test_a_step_without_anything_to_exchange_is_its_computation() -> None:
+    assert step_seconds(Timeline((), 0.5, 0.0), [], LINK) == 0.5
+
+
+def test_an_exchange_overlaps_with_what_is_computed_meanwhile() -> None:
+    steps = timeline()
+    one = step_seconds(steps, buckets(steps.gradients, (24 * MIB,)), LINK)
+    many = step_seconds(steps, buckets(steps.gradients, (2 * MIB,)), LINK)
+
+    assert one == pytest.approx(0.1 + 11 * 0.02 + 0.24)
+    assert many == pytest.approx(0.1 + 11 * 0.02 + 0.02)
+
+
+def test_smaller_buckets_are_chosen_where_one_would_begin_late() -> None:
+    plan = best_plan(timeline(), {"flat": LINK}, "flat", DEFAULT)
+
+    assert plan.algorithm == "flat" and plan.bucket == 2 * MIB and plan.predicted > 1.3
+
+
+def test_a_way_that_costs_half_is_chosen_and_direct_only_for_what_is_small() -> None:
+    half = Cost(0.001, LINK.per_byte / 2)
+    quick = Cost(0.0001, LINK.per_byte)
+    plan = best_plan(timeline(size=4 * MIB), {"flat": LINK, "hierarchical": half, "direct": quick}, "flat", DEFAULT)
+
+    assert plan.algorithm == "hierarchical" and plan.small
+
+
+def test_messages_that_cost_much_each_make_large_buckets() -> None:
+    plan = best_plan(timeline(size=MIB // 8, apart=0.001), {"flat": Cost(0.05, LINK.per_byte)}, "flat", DEFAULT)
+
+    assert plan.bucket == max(SIZES)
+
+
+def test_what_was_measured_in_a_moment_is_scaled_to_what_steps_were_seen_to_wait() -> None:
+    gradients = timeline().gradients
+    exchange = step_seconds(Timeline(gradients, 0.0, 0.0), buckets(gradients, DEFAULT), LINK) - gradients[-1].ready
+    seen = Timeline(gradients, 0.1, exchange)
+    thrice = {"flat": Cost(0.0, LINK.per_byte / 3), "hierarchical": Cost(0.001, LINK.per_byte / 6)}
+    costs = calibrated(seen, thrice, "flat", DEFAULT)
+
+    assert costs["flat"].per_byte == pytest.approx(LINK.per_byte, rel=1e-3)
+    assert costs["hierarchical"].per_byte == pytest.approx(LINK.per_byte / 2, rel=1e-3)
+    assert costs["hierarchical"].latency == 0.001
+
+
+def test_nothing_is_promised_where_nothing_can_be_gained() -> None:
+    steps = timeline(apart=5.0)
+    plan = best_plan(steps, {"flat": LINK, "hierarchical": LINK}, "flat", (2 * MIB,))
+
+    assert plan.predicted == pytest.approx(1.0, abs=0.01)
+    assert best_plan(Timeline((), 0.0, 0.0), {"flat": LINK}, "flat", DEFAULT).predicted == 1.0
+
+
+def test_a_layout_knows_who_shares_a_host() -> None:
+    layout = layout_of(["b", "a", "b", "a"])
+
+    assert layout.hosts == ((0, 2), (1, 3)) and layout.even and layout.shared and layout.world == 4
+    assert layout.neighbours(2) == (0, 2) and layout.across(2) == (2, 3) and layout.text() == "2 hosts of 2 ranks"
+    uneven = layout_of([0, 0, 0, 1])
+    assert not uneven.even and uneven.text() == "2 hosts of 1 to 3 ranks"
+    assert not layout_of([3, 1]).shared and layout_of([0]).text() == "1 host of 1 rank"

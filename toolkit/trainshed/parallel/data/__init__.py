@@ -1,0 +1,30 @@
+"""Data parallelism over slow links: exchanges DDP's gradients in less time, the same up to the order of summation.
+
+    from trainshed.parallel import data
+
+    model = data.accelerate(DistributedDataParallel(model))
+
+Each module knows those before it: host_layout (which ranks share a host), bucket_plan (pure: how long steps take with
+buckets of other sizes, and which sizes are best), timeline (watches DDP's steps), stage_threads (messages through stages
+in order), algorithms (ways to sum a message over hosts), links (how long each takes here), ddp_buckets (what is torch's
+own affair), reducing (a model whose gradients go another way), accelerated (decides, changes, compares), ddp_hook (for
+jobs that ask by `trainshed_reduce`).
+
+Importing this package does not import torch; using one of its names does.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .accelerated import accelerate
+
+__all__ = ["accelerate"]
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(".accelerated", __name__), name)

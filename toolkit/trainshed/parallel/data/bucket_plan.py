@@ -1,0 +1,156 @@
+"""How long a step takes when its gradients are exchanged in other buckets, and the buckets that are best.
+
+A step is its computation, in which gradients become ready one after the other, and an exchange that overlaps with it.
+Buckets that are too large begin late, small ones pay for their number. All times in seconds, all sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MIB = 1 << 20
+SIZES = tuple(int(size * MIB) for size in (0.25, 0.5, 1, 2, 4, 8, 16, 25))
+SMALL = 64 << 10  # a message up to which few steps matter more than few bytes
+LEAST_GAIN = 1.03  # a step must become so much faster to be worth a change
+_FURTHEST = 8.0  # what was measured of a link in a moment is not further from what it does for long
+_NEAR = 1.01  # of plans this close the one with larger buckets is taken
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How long a message takes: `latency` and `per_byte` times its size."""
+
+    latency: float
+    per_byte: float
+
+    def seconds(self, size: int) -> float:
+        """For a message of `size` bytes."""
+        return self.latency + self.per_byte * size
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """When a gradient is ready, from when the first of the step is, and its size."""
+
+    ready: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What was seen of steps: medians.
+
+    gradients: in the order in which they become ready.
+    rest: from the end of an exchange to the first gradient of the next step.
+    waited: from the last gradient to the end of the exchange.
+    """
+
+    gradients: tuple[Gradient, ...]
+    rest: float
+    waited: float
+
+    @property
+    def step(self) -> float:
+        """A whole step."""
+        return self.rest + (self.gradients[-1].ready if self.gradients else 0.0) + self.waited
+
+    @property
+    def size(self) -> int:
+        """All gradients."""
+        return sum(gradient.size for gradient in self.gradients)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How gradients are to be exchanged.
+
+    algorithm: a name of `costs`, for messages that are not small.
+    small: whether small messages go directly.
+    bucket: a bucket is closed when it has so many bytes.
+    predicted: the step of DDP's own plan over that of this one.
+    """
+
+    algorithm: str
+    small: bool
+    bucket: int
+    predicted: float
+
+
+def buckets(gradients: Sequence[Gradient], sizes: Sequence[int]) -> list[Gradient]:
+    """The buckets that DDP makes of gradients: one is closed as soon as it has reached its size.
+
+    Args:
+        sizes: of the first buckets; the last one holds for all others.
+    """
+    made: list[Gradient] = []
+    held = 0
+    for gradient in gradients:
+        held += gradient.size
+        if held >= sizes[min(len(made), len(sizes) - 1)]:
+            made.append(Gradient(gradient.ready, held))
+            held = 0
+    if held:
+        made.append(Gradient(gradients[-1].ready, held))
+    return made
+
+
+def step_seconds(timeline: Timeline, made: Sequence[Gradient], cost: Cost, direct: Cost | None = None) -> float:
+    """How long a step takes when one bucket is exchanged after the other.
+
+    Args:
+        direct: of small messages, where they have a way of their own.
+    """
+    free = 0.0
+    for bucket in made:
+        way = direct if direct is not None and bucket.size <= SMALL else cost
+        free = max(free, bucket.ready) + way.seconds(bucket.size)
+    last = timeline.gradients[-1].ready if timeline.gradients else 0.0
+    return timeline.rest + max(free, last)
+
+
+def calibrated(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int]) -> dict[str, Cost]:
+    """Costs whose times for a byte are changed in one proportion, so that DDP's own steps take as long as they were seen to.
+
+    Short measurements tell which way is faster, and by how much, better than how fast a link is that has seconds of work.
+
+    Args:
+        own: the way that DDP goes itself.
+        sizes: of DDP's own buckets, as for `buckets`.
+    """
+    made = buckets(timeline.gradients, sizes)
+
+    def scaled(cost: Cost, by: float) -> Cost:
+        return Cost(cost.latency, cost.per_byte * by)
+
+    low, high = 1 / _FURTHEST, _FURTHEST
+    for _ in range(30):
+        middle = (low * high) ** 0.5
+        if step_seconds(timeline, made, scaled(costs[own], middle)) < timeline.step:
+            low = middle
+        else:
+            high = middle
+    return {name: scaled(cost, high) for name, cost in costs.items()}
+
+
+def best_plan(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int]) -> Plan:
+    """The plan whose steps are shortest.
+
+    Args:
+        costs: of each way to exchange a message; `direct`, if there, is for small ones.
+        own: the way that DDP goes itself.
+        sizes: of DDP's own buckets, as for `buckets`.
+    """
+    direct = costs.get("direct")
+    today = step_seconds(timeline, buckets(timeline.gradients, sizes), costs[own])
+    found: list[tuple[float, Plan]] = []
+    for name, cost in costs.items():
+        if name == "direct":
+            continue
+        small = direct is not None and name != own and direct.seconds(SMALL) < cost.seconds(SMALL)
+        for size in SIZES:
+            seconds = step_seconds(timeline, buckets(timeline.gradients, (size,)), cost, direct if small else None)
+            found.append((seconds, Plan(name, small, size, today / seconds if seconds > 0 else 1.0)))
+    least = min(seconds for seconds, _ in found)
+    near = [plan for seconds, plan in found if seconds <= least * _NEAR]
+    return max(near, key=lambda plan: (plan.bucket, plan.algorithm == own))

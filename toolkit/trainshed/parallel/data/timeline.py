@@ -1,0 +1,112 @@
+"""Watches steps of DDP: when each gradient is ready, and when their exchange is over."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from .bucket_plan import Gradient, Timeline
+
+
+@dataclass
+class _Step:
+    """Clock times of one step."""
+
+    ready: dict[int, float] = field(default_factory=dict)
+    end: float = 0.0
+
+
+class StepWatch:
+    """Looks at the gradients of parameters, from backward passes that exchange them.
+
+    Args:
+        parameters: those that DDP exchanges.
+
+    Attributes:
+        steps: backward passes with an exchange that have begun; the same on all ranks.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.steps = 0
+        self._armed = False
+        self._done: list[_Step] = []
+        self._now: _Step | None = None
+        self._sizes = {number: one.numel() * one.element_size() for number, one in enumerate(parameters)}
+        self._handles = [
+            one.register_post_accumulate_grad_hook(self._noting(number)) for number, one in enumerate(parameters)
+        ]
+
+    def forward_begins(self, exchanges: bool) -> None:
+        """The next backward exchanges gradients, or only collects them."""
+        self._armed = exchanges
+        if not exchanges:
+            self._now = None
+
+    def close(self) -> None:
+        """Takes the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def forget(self) -> None:
+        """Drops what was seen, not the number of steps."""
+        self._done = []
+
+    @property
+    def seen(self) -> int:
+        """Whole steps that `timeline` is made of."""
+        return max(0, len(self._done) - 1)
+
+    def timeline(self) -> Timeline | None:
+        """Medians of the steps seen; None before there are two."""
+        done = [step for step in self._done if step.end]
+        if len(done) < 2:
+            return None
+        firsts = [min(step.ready.values()) for step in done]
+        ready = {
+            number: statistics.median(
+                step.ready[number] - first for step, first in zip(done, firsts, strict=True) if number in step.ready
+            )
+            for number in done[-1].ready
+        }
+        gradients = sorted((Gradient(seconds, self._sizes[number]) for number, seconds in ready.items()), key=_when)
+        periods = [later - earlier for earlier, later in pairwise(firsts)]
+        waited = statistics.median(step.end - max(step.ready.values()) for step in done)
+        rest = max(0.0, statistics.median(periods) - gradients[-1].ready - waited)
+        return Timeline(tuple(gradients), rest, waited)
+
+    def _noting(self, number: int) -> Any:
+        def note(_: torch.Tensor) -> None:
+            if self._armed:
+                self._armed = False
+                self.steps += 1
+                self._now = _Step()
+                self._done.append(self._now)
+                _queue(self._last)
+            if self._now is not None:
+                self._now.ready[number] = time.monotonic()
+
+        return note
+
+    def _last(self) -> None:
+        """Called when all gradients are there. DDP waits for the exchange in a call of its own, so ours comes once more."""
+        _queue(self._over)
+
+    def _over(self) -> None:
+        if self._now is not None:
+            self._now.end = time.monotonic()
+            self._now = None
+
+
+def _when(gradient: Gradient) -> float:
+    return gradient.ready
+
+
+def _queue(call: Any) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(call)  # type: ignore[attr-defined]
