@@ -16,7 +16,7 @@ from support.hosts import Hosts, ended
 pytestmark = pytest.mark.torch
 RANKS = {"trainshed_distribution": "horovod", "sagemaker_program": "train.py"}
 BEGIN = """\
-import os, signal
+import os, signal, time
 import horovod.torch as hvd, torch
 from horovod.common.exceptions import HorovodInternalError
 hvd.init()
@@ -119,8 +119,15 @@ def train(state):
         if first and state.batch == 3:
             state.batch = 100  # never committed
             if rank == 1:
+                if not os.fork():  # as a DataLoader's worker does, it outlives its rank for a while
+                    time.sleep(600)
                 os.kill(os.getpid(), signal.SIGKILL)
-            hvd.barrier()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            try:
+                hvd.barrier()
+            except HorovodInternalError as error:
+                print("TOLD", error, flush=True)
+                raise
         state.commit()
     return "done"
 
@@ -139,6 +146,7 @@ assert torch.equal(model.weight, saved) and state.batch == 6
     done = job_tree.train()
 
     assert done.status == 0, done.output
+    assert "TOLD barrier of 'barrier.noname.1': rank 1 is gone: its process has ended" in done.stdout
     begun = sorted(line.partition("BEGIN ")[2] for line in done.stdout.splitlines() if "BEGIN " in line)
     assert begun == ["0 0 [] 0", "0 2 [1, 2] 4", "1 0 [] 0", "1 2 [1, 2] 4"], done.output
     ends = [line.partition("ENDED ")[2].split(maxsplit=1)[1] for line in done.stdout.splitlines() if "ENDED " in line]

@@ -16,9 +16,11 @@ class _Session:
     def __init__(self) -> None:
         self.worker: Worker | None = None
         self.generation = 0
+        self._process = 0
         self._unnamed: dict[tuple[str, int | None], int] = {}
 
     def start(self) -> Worker:
+        self._process = os.getpid()  # a child that it forks has no part in this
         self.worker = Worker(place_of(os.environ), os.environ, self.generation)
         self.generation += 1
         self._unnamed.clear()
@@ -34,7 +36,7 @@ class _Session:
 
     def end_process(self) -> None:
         """A script that ends well says so; one that fails is heard of when it is over, so that it is the first to fail."""
-        if self.worker is None or getattr(sys, "last_value", None) is not None:
+        if os.getpid() != self._process or self.worker is None or getattr(sys, "last_value", None) is not None:
             return
         self.worker.finish()
         self.worker.wait_for_others()

@@ -11,10 +11,11 @@ import time
 from typing import Any
 
 from .agreement import Agreement
-from .wire import Unpacker, keep_alive, packed
+from .wire import LONGEST, Unpacker, keep_alive, packed
 
 _SEND_SECONDS = 60.0  # a rank that takes no message for so long is lost
 _LOOK_SECONDS = 1.0
+_LONGEST_GREETING = 1000  # bytes that somebody unknown may send
 
 
 class _Peer:
@@ -22,7 +23,7 @@ class _Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.unpacker = Unpacker()
+        self.unpacker = Unpacker(_LONGEST_GREETING)
         self.rank = -1
 
 
@@ -55,6 +56,12 @@ class Coordinator:
         """Returns when all other ranks have left, if some may go on without rank 0."""
         if self._agreement.sets_without_first and self._thread.is_alive():
             self._others_gone.wait()
+
+    def forget(self) -> None:
+        """In a forked child: its copies of the connections would hide that this process has ended."""
+        self._listener.close()
+        for peer in self._peers.values():
+            peer.connection.close()
 
     def _serve(self) -> None:
         try:
@@ -92,7 +99,10 @@ class Coordinator:
         self._gone.update(range(self._size))
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has gone again
+            return
         connection.settimeout(_SEND_SECONDS)
         keep_alive(connection)
         self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
@@ -146,6 +156,7 @@ class Coordinator:
         if not known or not hmac.compare_digest(token.encode(), self._token.encode()):
             _hang_up(peer.connection)
             return
+        peer.unpacker.longest = LONGEST
         peer.rank = rank  # type: ignore[assignment]
         self._peers[peer.rank] = peer
         if len(self._peers) == self._size:

@@ -18,10 +18,15 @@ def packed(message: dict[str, Any]) -> bytes:
 
 
 class Unpacker:
-    """Takes bytes as they come, and gives whole messages."""
+    """Takes bytes as they come, and gives whole messages.
 
-    def __init__(self) -> None:
+    Args:
+        longest: bytes of a message; longer ones are refused.
+    """
+
+    def __init__(self, longest: int = LONGEST) -> None:
         self._bytes = bytearray()
+        self.longest = longest
 
     def feed(self, received: bytes) -> list[dict[str, Any]]:
         """The messages that are whole with these bytes.
@@ -33,7 +38,7 @@ class Unpacker:
         messages = []
         while len(self._bytes) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._bytes)
-            if length > LONGEST:
+            if length > self.longest:
                 raise ValueError(f"a message of {length} bytes")
             end = _LENGTH.size + length
             if len(self._bytes) < end:

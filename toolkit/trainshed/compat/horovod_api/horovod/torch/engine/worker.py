@@ -7,12 +7,13 @@ never busy, so a rank that waits learns at once that another one is gone, even w
 from __future__ import annotations
 
 import json
+import os
 import queue
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -70,6 +71,7 @@ class Worker:
             if isinstance(error, HorovodInternalError):
                 raise
             raise HorovodInternalError(f"hvd.init: the ranks do not find each other: {error}") from error
+        os.register_at_fork(after_in_child=self._forget)
         self._runner = self._thread(self._run_agreed, "run")
         self._thread(self._receive, "receive")
         self._thread(self._send_mail, "send")
@@ -158,8 +160,15 @@ class Worker:
 
     # --- threads ---
 
-    def _thread(self, target: Any, name: str) -> threading.Thread:
-        thread = threading.Thread(target=target, name=f"horovod-{name}", daemon=True)
+    def _thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                target()
+            except Exception as error:  # a thread that ends without a word would have everybody wait
+                self._fail(f"the thread {name!r} of rank {self.place.rank} ended with {type(error).__name__}: {error}")
+                self._hang_up()
+
+        thread = threading.Thread(target=guarded, name=f"horovod-{name}", daemon=True)
         thread.start()
         return thread
 
@@ -260,6 +269,12 @@ class Worker:
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+
+    def _forget(self) -> None:
+        """In a forked child, say a DataLoader's worker: its copies would hide that this process has ended."""
+        self._connection.close()
+        if self._coordinator is not None:
+            self._coordinator.forget()
 
     def _await_start(self) -> None:
         """Waits until all ranks have come."""
