@@ -261,6 +261,8 @@ def _ranks(ranks: Iterable[int]) -> str:
 def _mismatch(requests: dict[int, Request]) -> str:
     """In what the requests of ranks differ that must be equal, "" if they fit together."""
     first = next(iter(requests.values()))
+    if all(request == first for request in requests.values()):
+        return ""
     for name, what in _SAME.items():
         values = {rank: request.get(name) for rank, request in requests.items()}
         if differ := _differ(values, as_lists=name == "labels"):

@@ -157,44 +157,42 @@ def _rows(run: Message, handle: Handle) -> Tensors:
 
 
 def _allreduce(group: Any, count: int, handles: list[Handle]) -> None:
-    """Reduces the tensors of all handles in place, those of one dtype as one."""
+    """Reduces the tensors of all handles in place, those that are treated alike as one."""
     op = handles[0].request["op"]
+    alike: dict[tuple[torch.dtype, bool, float, float], Tensors] = {}
     for handle in handles:
-        before = handle.request["scales"][0]
+        average, (before, after) = handle.request["average"], handle.request["scales"]
         for tensor in handle.tensors:
-            _scale(tensor, before)
-    if group is not None:
-        alike: dict[torch.dtype, Tensors] = {}
-        for handle in handles:
-            for tensor in handle.tensors:
-                alike.setdefault(tensor.dtype, []).append(tensor)
-        for tensors in alike.values():
-            for bucket in _buckets(tensors):
-                _reduce(group, bucket, op)
-    for handle in handles:
-        for tensor in handle.tensors:
-            if handle.request["average"]:
-                _divide(tensor, count)
-            _scale(tensor, handle.request["scales"][1])
+            alike.setdefault((tensor.dtype, average, before, after), []).append(tensor)
+    for (_, average, before, after), tensors in alike.items():
+        for bucket in _buckets(tensors):
+            whole = len(bucket) == 1 and bucket[0].is_contiguous()
+            flat = bucket[0] if whole else torch.cat([tensor.reshape(-1) for tensor in bucket])
+            _scale(flat, before)
+            _reduce(group, flat, op)
+            if average:
+                _divide(flat, count)
+            _scale(flat, after)
+            if not whole:
+                for tensor, piece in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
+                    tensor.copy_(piece.view_as(tensor))
 
 
-def _reduce(group: Any, tensors: Tensors, op: str) -> None:
-    if len(tensors) == 1 and tensors[0].is_contiguous() and tensors[0].dtype not in _CARRIERS:
-        _reduce_flat(group, tensors[0], op)
+def _reduce(group: Any, tensor: torch.Tensor, op: str) -> None:
+    """Reduces a contiguous tensor in place."""
+    carrier = _CARRIERS.get(tensor.dtype)
+    if group is None or not tensor.numel():
         return
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dtype = flat.dtype
-    if dtype == torch.bool and op == "sum":
-        op = "max"  # a sum of truth values is true where one of them is
-    flat = flat.to(_CARRIERS.get(dtype, dtype))
-    _reduce_flat(group, flat, op)
-    for tensor, piece in zip(tensors, flat.to(dtype).split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(piece.view_as(tensor))
+    if carrier is None:
+        _reduce_flat(group, tensor, op)
+        return
+    carried = tensor.to(carrier)
+    # A sum of truth values is true where one of them is.
+    _reduce_flat(group, carried, "max" if tensor.dtype == torch.bool and op == "sum" else op)
+    tensor.copy_(carried)
 
 
 def _reduce_flat(group: Any, tensor: torch.Tensor, op: str) -> None:
-    if not tensor.numel():
-        return
     options = dist.AllreduceOptions()
     options.reduceOp = _OPS[op]
     group.allreduce([torch.view_as_real(tensor) if tensor.is_complex() else tensor], options).wait()
@@ -302,8 +300,7 @@ def _reducescatter(group: Any, mine: int, count: int, handle: Handle, tensor: to
     work = tensor.clone(memory_format=torch.contiguous_format)
     before, after = handle.request["scales"]
     _scale(work, before)
-    if group is not None:
-        _reduce(group, [work], handle.request["op"])
+    _reduce(group, work, handle.request["op"])
     share = work.narrow(0, start, length).clone()
     if handle.request["average"]:
         _divide(share, count)

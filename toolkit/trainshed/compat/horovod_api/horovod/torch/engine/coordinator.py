@@ -49,6 +49,10 @@ class Coordinator:
         self._start_seconds = start_seconds
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
+        self._handed, self._ran = 0, 0  # batches that rank 0 was told, and has run
+        self._wakes, self._woken = socket.socketpair()
+        self._wakes.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="horovod-coordinator", daemon=True)
         self._thread.start()
 
@@ -56,6 +60,14 @@ class Coordinator:
         """Returns when all other ranks have left, if some may go on without rank 0."""
         if self._agreement.sets_without_first and self._thread.is_alive():
             self._others_gone.wait()
+
+    def ran(self) -> None:
+        """Rank 0, in whose process this is, has run a batch."""
+        self._ran += 1
+        try:
+            self._wakes.send(b"r")
+        except OSError:  # it is awake, or has ended
+            pass
 
     def forget(self) -> None:
         """In a forked child: its copies of the connections would hide that this process has ended."""
@@ -70,6 +82,8 @@ class Coordinator:
                 for key, _ in self._selector.select(_LOOK_SECONDS):
                     if key.fileobj is self._listener:
                         self._accept()
+                    elif key.fileobj is self._woken:
+                        self._woken.recv(1 << 12)
                     else:
                         self._hear(key.data)
                 self._publish()
@@ -80,9 +94,8 @@ class Coordinator:
         finally:
             self._others_gone.set()
             self._selector.close()
-            self._listener.close()
-            for peer in self._peers.values():
-                peer.connection.close()
+            for one in (self._listener, self._wakes, self._woken, *(peer.connection for peer in self._peers.values())):
+                one.close()
 
     def _look(self, now: float) -> None:
         for warning in self._agreement.look(now):
@@ -165,9 +178,13 @@ class Coordinator:
                 self._send(other, packed({"start": True}))
 
     def _publish(self) -> None:
+        """Tells what is agreed on. While rank 0 runs a batch it waits, so that what becomes ready meanwhile runs as one."""
+        if self._handed > self._ran and 0 not in self._gone | self._leaving:
+            return
         while news := self._agreement.take():  # one who cannot be told is lost, which makes more news
             for ranks, message in news:
                 made = packed(message)
+                self._handed += "batch" in message and 0 in ranks
                 for rank in ranks:
                     self._send(rank, made)
 

@@ -197,6 +197,8 @@ class Worker:
         while (message := self._agreed.get()) is not None:
             if "batch" in message:
                 self._run(message["batch"])
+                if self._coordinator is not None:
+                    self._coordinator.ran()
             elif "fail" in message:
                 number, name, why = message["fail"]
                 if handle := self._taken((number, name)):
