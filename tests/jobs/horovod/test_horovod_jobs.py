@@ -15,8 +15,10 @@ from support.hosts import Hosts, ended
 
 pytestmark = pytest.mark.torch
 RANKS = {"trainshed_distribution": "horovod", "sagemaker_program": "train.py"}
+# When a rank fails `train` stops the others, and what they have to say is looked at here.
 BEGIN = """\
 import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 import horovod.torch as hvd, torch
 from horovod.common.exceptions import HorovodInternalError
 hvd.init()
@@ -55,7 +57,6 @@ assert (hvd.size(), hvd.local_size(), hvd.local_rank(), hvd.cross_size(), hvd.cr
 assert hvd.allgather(torch.tensor([rank])).tolist() == [0, 1]
 if rank == 1:
     raise ValueError("bad batch")
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `train` stops the others: what they have to say is looked at here
 try:
     hvd.allreduce(torch.ones(3), name="waits")
 except HorovodInternalError as error:
@@ -120,9 +121,9 @@ def train(state):
             state.batch = 100  # never committed
             if rank == 1:
                 if not os.fork():  # as a DataLoader's worker does, it outlives its rank for a while
+                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
                     time.sleep(600)
                 os.kill(os.getpid(), signal.SIGKILL)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             try:
                 hvd.barrier()
             except HorovodInternalError as error:
