@@ -100,7 +100,7 @@ GPT = {
     "max_context_width": LENGTH, "vocab_size": WORDS, "hidden_width": 32, "num_layers": 4, "num_heads": 2, "lr": 0.01,
     "pipeline_parallel_degree": 2, "microbatches": 4,
     "use_distributed_transformer": 0, "checkpoint_freq": 2, "validation_freq": 4, "validation_batches": 1,
-    "save_final_full_model": 1,
+    "save_final_full_model": 1, "checkpoint-dir": "/opt/ml/checkpoints",
 }  # fmt: skip
 EXAMPLES = {
     "mnist": Example(

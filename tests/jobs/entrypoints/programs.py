@@ -76,7 +76,12 @@ class Ranks:
 
 @contextlib.contextmanager
 def started(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: str) -> Iterator[Ranks]:
-    """Starts a program in `cwd`, with variables `extra`; none of its processes outlives the block."""
+    """Starts a program in `cwd`, with variables `extra`; none of its processes outlives the block.
+
+    Unless `extra` has the folder of checkpoints, there is none: that of a job which this machine may have in /opt/ml stays
+    as it is.
+    """
+    extra = {"SM_CHECKPOINT_DIR": str(cwd / "absent"), **extra}
     port = str(free_ports())
     processes, error_files = [], []
     try:
