@@ -266,6 +266,54 @@ def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(star
     assert job.failure(0).splitlines()[0] == job.failure(1).splitlines()[0]
 
 
+# The last rank never comes to the collective for which the others wait a second.
+LATE = """\
+import datetime, os, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+dist.barrier()
+
+
+def prepare():
+    time.sleep(600)
+
+
+if dist.get_rank() == dist.get_world_size() - 1:
+    prepare()
+dist.all_reduce(torch.ones(1), group=group)
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize(("hosts", "ranks"), [(1, 3), (2, 1)])
+def test_when_a_collective_times_out_the_rank_that_did_not_come_is_named(
+    start: Callable[..., Job], hosts: int, ranks: int
+) -> None:
+    job = start(LATE, hosts=hosts, ranks=ranks)
+
+    assert 1 in job.exit_codes()
+    late = hosts * ranks - 1
+    where = f"rank {late} on 127.0.0.{hosts} is at train.py:11 in prepare while "
+    failure = job.failure(0)
+    assert failure.startswith("UserError: rank ")
+    assert "Timed out waiting 1000ms" in failure.splitlines()[0]
+    hint = next(line for line in failure.splitlines() if line.startswith("hint: "))
+    assert hint.startswith(f"hint: {where}")
+    assert hint.endswith("or are stuck in data loading")
+    assert "in prepare" in job.report()
+    assert job.output(0).count("hang report, a collective timed out in rank ") == 1
+
+
+def test_a_script_that_prints_such_words_and_goes_on_ends_well(start: Callable[..., Job]) -> None:
+    script = "print('Timed out waiting 1000ms for recv operation to complete', flush=True)\nimport time\ntime.sleep(0.2)\n"
+    job = start(script, hosts=1, ranks=2)
+
+    assert job.exit_codes() == [0]
+
+
 def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) -> None:
     job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=300, at_once=1)
     deadline = time.monotonic() + 180

@@ -166,7 +166,10 @@ class Attempts:
         interruption = self._notices.interruption(outcome, cluster.processes_per_host)
         if interruption is not None:
             return TrainingResult(outcome=outcome, interruption=interruption)
-        return TrainingResult(outcome=outcome, failure=self._diagnose(outcome, self._oom_kills - before))
+        failure = self._diagnose(outcome, self._oom_kills - before)
+        if failure is not None and hangs.late and failure.rank in hangs.gave_up:
+            failure = failure.replace(hint="; ".join(filter(None, (hangs.late, failure.hint))))
+        return TrainingResult(outcome=outcome, failure=failure)
 
     def _rules(self) -> list[RulesWatch]:
         job, folder = self._planned.job, self._planned.program.folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainshed.container.hangs.activity import COLLECTIVE, ENDED, UNKNOWN, WORK, Activity, activity
+from trainshed.container.hangs.activity import COLLECTIVE, ENDED, GAVE_UP, UNKNOWN, WORK, Activity, activity
 from trainshed.container.hangs.hang_report import Part, part_of, put_together, write
 from trainshed.container.hangs.stacks import Frame
 from trainshed.container.hangs.stragglers import Where, judge, lines, ranges
@@ -149,3 +149,29 @@ def test_reports_are_counted_on_and_a_folder_that_cannot_be_written_costs_only_t
     ]
     (tmp_path / "file").write_text("")
     assert write(f"{tmp_path}/file/below", "algo-1", "text") == ""
+
+
+LOST = Activity(GAVE_UP)
+NOBODY = ": no rank is late; the cause is the network, sizes that differ, or a rank that is one call behind"
+
+
+@pytest.mark.parametrize(
+    ("activities", "sentence"),
+    [
+        ([LOST, LOADS],
+         "rank 1 on algo-1 is in data loading at train.py:41 while rank 0 has given up waiting in a collective"),
+        ([LOST, WAITS, WAITS, LOADS],
+         "rank 3 on algo-1 is in data loading at train.py:41 while ranks 1, 2 wait in all_reduce at train.py:60"),
+        ([LOST, LOST, GONE],
+         "rank 2 on algo-1 has ended (exit status 0) while ranks 0, 1 have given up waiting in a collective"),
+        ([LOST, WAITS, WAITS, BARRIER],
+         "rank 3 on algo-1 waits in barrier at train.py:72 while ranks 1, 2 wait in all_reduce at train.py:60"),
+        ([LOST, WAITS, WAITS], "all other ranks wait in all_reduce at train.py:60" + NOBODY),
+        ([LOST, LOST], "all ranks have given up waiting in a collective" + NOBODY),
+        ([LOST], "rank 0 on algo-1 has given up waiting in a collective"),
+    ],
+)  # fmt: skip
+def test_ranks_whose_collective_timed_out_have_waited_for_those_that_are_elsewhere(
+    activities: list[Activity], sentence: str
+) -> None:
+    assert judge(Where(rank, "algo-1", doing) for rank, doing in enumerate(activities)).sentence == sentence

@@ -100,6 +100,23 @@ PRINTED: dict[str, list[tuple[str, str]]] = {
     "device-assert": [
         ("RuntimeError: CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously", "CUDA_LAUNCH_BLOCKING=1")
     ],
+    # The next four as CUDA, its driver and NCCL document them; no GPU was there to say them.
+    "illegal-address": [
+        ("RuntimeError: CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be", "compute-sanitizer")
+    ],
+    "faulty-gpu": [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "this GPU is faulty"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=4242, GPU has fallen off the bus.", "take the machine out"),
+    ],
+    "shared-gpu": [
+        ("ncclInvalidUsage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 3b000", "two ranks use one GPU")
+    ],
+    "too-few-gpus": [
+        (
+            "RuntimeError: CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?",
+            "at most as many ranks as there are GPUs",
+        )
+    ],
     "port-in-use": [
         (
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29634, "

@@ -12,7 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-COLLECTIVE, WORK, UNKNOWN, ENDED = "collective", "work", "unknown", "ended"
+COLLECTIVE, GAVE_UP, WORK, UNKNOWN, ENDED = "collective", "gave up", "work", "unknown", "ended"
+WAITING = (COLLECTIVE, GAVE_UP)  # for other ranks
 _OUTSIDE = ("/site-packages/", "/dist-packages/", "/lib/python3")
 # Parts of torch.distributed that do not wait for other ranks.
 _NOT_WAITING = ("checkpoint", "elastic", "launcher", "pipelining", "debug", "run.py")
@@ -38,7 +39,8 @@ _WORK = (
 class Activity(Record):
     """What a rank is doing.
 
-    kind: COLLECTIVE (it waits for other ranks), WORK, UNKNOWN (it shows no Python stack) or ENDED.
+    kind: COLLECTIVE (it waits for other ranks), GAVE_UP (it did, until that timed out), WORK, UNKNOWN (it shows no Python
+        stack) or ENDED.
     what: the collective's name, or words like `data loading`; "" if there is nothing to add to the place.
     place: `train.py:41`, the innermost line of the user's code; "" if there is no such line.
     function: the user's function there; "" at the top of the script.
@@ -60,6 +62,8 @@ class Activity(Record):
         are = "are" if several else "is"
         if self.kind == COLLECTIVE:
             return f"{'wait' if several else 'waits'} in {self.what}{at}"
+        if self.kind == GAVE_UP:
+            return f"{'have' if several else 'has'} given up waiting in a collective"
         if self.kind == ENDED:
             return f"{'have' if several else 'has'} ended ({self.what})"
         if self.kind == UNKNOWN:

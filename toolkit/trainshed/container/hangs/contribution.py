@@ -42,13 +42,14 @@ class Contribution:
         # A file that is still being written cannot be read yet.
         return all(written_since(path, self._asked) and summary(path) for path in self._dumps.values() if path)
 
-    def part(self, host: str, still: bool) -> Part:
+    def part(self, host: str, still: bool, gave_up: frozenset[int | None] = frozenset()) -> Part:
         """The part.
 
         Args:
             still: whether this host has said that its ranks stand still.
+            gave_up: ranks in which a collective has timed out.
         """
         samples = self.samples or []
         moved = not still and any(sample.reading is not None for sample in samples)
         collectives = {rank: summary(path) for rank, path in self._dumps.items() if written_since(path, self._asked)}
-        return part_of(host, samples, moved, len(self._dumps), collectives)
+        return part_of(host, samples, moved, len(self._dumps), collectives, gave_up)

@@ -21,6 +21,7 @@ class Request:
     number: what the hosts name it by.
     hang: what makes host 0 believe that the job hangs, for the user; "" where nothing does.
     asked: who asked for the report, for the user; "" where nobody did.
+    late: which collective has timed out, for the user; "" where none has.
     missing: the hosts whose parts are awaited.
     parts: those that have come, by host.
     until: when host 0 goes on without the rest, on the monotonic clock.
@@ -30,6 +31,7 @@ class Request:
         self.number = number
         self.hang = ""
         self.asked = ""
+        self.late = ""
         self.missing = set(hosts)
         self.parts: dict[str, Part] = {}
         self.until = time.monotonic() + GATHER_SECONDS
@@ -67,7 +69,7 @@ class Gatherer:
         running = self._roster.running()
         return bool(running) and self._still.issuperset(running)
 
-    def ask(self, *, hang: str = "", asked: str = "") -> int:
+    def ask(self, *, hang: str = "", asked: str = "", late: str = "") -> int:
         """Asks the other hosts for their parts, unless a report is in the making already; see `Request` for the reasons.
 
         Returns:
@@ -80,6 +82,7 @@ class Gatherer:
             self._roster.send({"type": "hang", "do": "look", "id": number})
         self.request.hang = self.request.hang or hang
         self.request.asked = self.request.asked or asked
+        self.request.late = self.request.late or late
         return number
 
     def take(self, number: Any, part: Part) -> bool:
@@ -116,7 +119,7 @@ class Gatherer:
         """
         moved = any(part.moved for part in request.parts.values())
         hang = bool(request.hang) and not moved
-        why = request.hang if hang else request.asked
+        why = request.hang if hang else request.late or request.asked
         if not why:
             return None
         parts = [request.parts[host] for host in self._roster.names if host in request.parts]

@@ -9,7 +9,7 @@ from trainshed.base.files import write_atomic
 from trainshed.base.record import Record
 from trainshed.contract.outcome import Failure
 
-from .activity import Activity
+from .activity import GAVE_UP, Activity
 from .stragglers import Verdict, Where, hint, judge, lines
 
 TYPE_CHECKING = False
@@ -91,14 +91,25 @@ class Report(Record):
 
 
 def part_of(
-    host: str, samples: list[Sample], moved: bool, recorded: int = 0, collectives: dict[int, str] | None = None
+    host: str,
+    samples: list[Sample],
+    moved: bool,
+    recorded: int = 0,
+    collectives: dict[int, str] | None = None,
+    gave_up: frozenset[int | None] = frozenset(),
 ) -> Part:
     """This host's part.
 
     Args:
         collectives: what the flight recorders of its ranks say, by rank.
+        gave_up: ranks in which a collective has timed out. Wherever they are now, that is what they did.
     """
     texts = []
+    gone = Activity(GAVE_UP)
+    samples = [
+        sample.replace(where=sample.where.replace(activity=gone)) if sample.where.rank in gave_up else sample
+        for sample in samples
+    ]
     known = collectives or {}
     for sample in samples:
         name = "the script" if sample.where.rank is None else f"rank {sample.where.rank}"

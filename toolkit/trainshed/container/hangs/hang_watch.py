@@ -5,6 +5,7 @@ only host) gathers the parts (`gathering`), and stops a job that hangs or lets i
 
     {"type": "hang", "do": "still" | "moved"}        a host's ranks have stood still for the set time, or no longer do
     {"type": "hang", "do": "ask"}                    a host was sent SIGUSR1
+    {"type": "hang", "do": "ask", "gave_up": rank}   a collective of a host's rank has timed out
     {"type": "hang", "do": "look", "id": n}          host 0 wants everyone's part
     {"type": "hang", "do": "part", "id": n, "part"}  a host's part
     {"type": "hang", "do": "told", "sentence"}       the report's first sentence
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 
     from ..roster.roster import Roster
     from ..supervisor.launch_plan import LaunchPlan
-    from ..supervisor.watcher import Supervised
+    from ..supervisor.watcher import Process, Supervised
     from .contribution import Contribution
     from .gathering import Gatherer
     from .sample import Look, Sample
 
 LOOKS = 8  # in the time after which a job hangs; the first after half of it, so that most jobs are never looked at
 POLL_SECONDS = 0.05  # while answers are awaited
+LATE_SECONDS = 3.0  # that a failed job waits to hear which rank the others waited for
 
 
 def stops_on_hang(job: TrainingJob, plan: LaunchPlan) -> bool:
@@ -51,6 +53,8 @@ class HangWatch(Watcher):
 
     failure: why the job was stopped; None unless it hung and was to be stopped.
     still: whether this host's ranks have stood still for the set time.
+    gave_up: ranks of this host in which a collective has timed out.
+    late: once that has happened on any host, which ranks were not there, in a sentence; "" until then.
     """
 
     def __init__(
@@ -82,6 +86,9 @@ class HangWatch(Watcher):
         self.stop = stop
         self.failure: Failure | None = None
         self.still = False
+        self.gave_up: frozenset[int | None] = frozenset()
+        self.late = ""
+        self._late_until = 0.0  # when this host goes on without knowing who is late
         self._say = say
         self._run: Supervised | None = None  # from the loop's first turn on
         self._running = False  # whether the loop is at work; after it the roster gives us turns while it waits
@@ -108,7 +115,7 @@ class HangWatch(Watcher):
         if self._run is None:
             return 0.0
         gathering = self._gatherer is not None and self._gatherer.request is not None
-        if self._look is not None or self._contribution is not None or gathering:
+        if self._look is not None or self._contribution is not None or gathering or self.busy():
             return POLL_SECONDS
         return max(0.0, self._next_look - time.monotonic())
 
@@ -127,6 +134,27 @@ class HangWatch(Watcher):
         elif not self.roster.send({"type": "hang", "do": "ask"}):
             self.say("host 0 cannot be reached: the hang report is of this host alone")
             self._contribute(0)
+
+    def printed(self, rank: Process, lines: bytes) -> None:
+        """Has a report made when a collective times out, while the ranks that did not come are still where they are."""
+        if rank.spec.rank is None or (b"imed out" not in lines and b"timeout" not in lines):
+            return
+        from .timed_out import gave_up
+
+        if not gave_up(lines) or rank.spec.rank in self.gave_up:
+            return
+        first = not self.gave_up
+        self.gave_up |= {rank.spec.rank}
+        if first and not self.late:
+            self._late_until = time.monotonic() + LATE_SECONDS
+            if self.roster.leads:
+                self._ask_who_is_late(self.host, rank.spec.rank)
+            else:
+                self.roster.send({"type": "hang", "do": "ask", "gave_up": rank.spec.rank})
+
+    def busy(self) -> bool:
+        """Whether the ranks have ended before it is known which of them was late."""
+        return not self.late and time.monotonic() < self._late_until
 
     def run_over(self) -> None:
         """The ranks have ended; other hosts may still hang, and the roster goes on giving us turns."""
@@ -222,7 +250,7 @@ class HangWatch(Watcher):
     def _deliver(self, contribution: Contribution) -> None:
         from .hang_report import put_together, write
 
-        part = contribution.part(self.host, self.still)
+        part = contribution.part(self.host, self.still, self.gave_up)
         if self._gatherer is not None and self._gatherer.take(contribution.number, part):
             return
         report = put_together(f"{self.host} alone", [part], [])
@@ -243,7 +271,11 @@ class HangWatch(Watcher):
             if do == "look" and isinstance(message.get("id"), int):
                 self._contribute(message["id"])
             elif do == "told":
+                if self.gave_up:
+                    self.late = self.late or str(message.get("sentence"))
                 self.say(f"hang report (all of it is on host 0): {message.get('sentence')}")
+        elif do == "ask" and "gave_up" in message:
+            self._ask_who_is_late(host, message["gave_up"])
         elif do == "ask":
             self._ask(asked=f"asked for on {host}")
         elif do in ("still", "moved"):
@@ -258,12 +290,18 @@ class HangWatch(Watcher):
             self._gatherer = Gatherer(self.host, self.folder, self.roster)
         return self._gatherer
 
-    def _ask(self, *, hang: str = "", asked: str = "") -> None:
+    def _ask(self, *, hang: str = "", asked: str = "", late: str = "") -> None:
         """Host 0: has a report made of all hosts."""
         if self._run is None:
-            self._asked_early = asked
-        elif number := self._host0().ask(hang=hang, asked=asked):
+            self._asked_early = asked or late
+        elif number := self._host0().ask(hang=hang, asked=asked, late=late):
             self._contribute(number)
+
+    def _ask_who_is_late(self, host: str, rank: object) -> None:
+        """Host 0: has a report made because a collective has timed out; only once, others are a consequence."""
+        if not self.late:
+            who = f"rank {rank} on {host}" if isinstance(rank, int) else host
+            self._ask(late=f"a collective timed out in {who}")
 
     def _lead(self, gatherer: Gatherer) -> None:
         """Host 0: asks for a report when no rank of any host moves, and acts on one that is there."""
@@ -276,6 +314,8 @@ class HangWatch(Watcher):
             return
         report, path, hang = reported
         self.say("\n".join(report.console(path)))
+        if request is not None and request.late:
+            self.late = report.verdict.sentence
         if hang and self.stop:
             self._stop(report.failure(self.host, path, self._run.now() if self._run is not None else 0.0))
         elif hang:

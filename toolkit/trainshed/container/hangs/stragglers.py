@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainshed.base.record import Record
 
-from .activity import COLLECTIVE, ENDED, WORK, Activity
+from .activity import COLLECTIVE, ENDED, GAVE_UP, WAITING, WORK, Activity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Verdict(Record):
 
 
 def judge(everyone: Iterable[Where]) -> Verdict:
-    """Names the ranks that the others wait for: those outside the collective that most ranks are in.
+    """Names the ranks that the others wait for, or have waited for: those outside the collective that most ranks are in.
 
     If no rank is in a collective (on GPUs a rank waits at the line that next needs a result): those that are not where
     more than half of the ranks are. If all are in one place, or none stands out, the sentence says so.
@@ -43,22 +43,25 @@ def judge(everyone: Iterable[Where]) -> Verdict:
     if not all_ranks:
         return Verdict("no rank is running")
     groups = grouped(all_ranks)
-    waiting = [group for group in groups if group[0].activity.kind == COLLECTIVE]
+    waiting = [group for group in groups if group[0].activity.kind in WAITING]
     if len(all_ranks) == 1:
         return Verdict(_clause(all_ranks, named=True))
-    if len(groups) == 1:
+    same = [group for group in groups if group[0].activity.kind != GAVE_UP] or groups
+    if len(same) == 1 and (len(groups) == 1 or waiting == groups):
         cause = (
             ": no rank is late; the cause is the network, sizes that differ, or a rank that is one call behind"
             if waiting
             else ""
         )
-        return Verdict(f"all ranks {all_ranks[0].activity.words(True)}{cause}")
+        others = "all ranks" if len(groups) == 1 else "all other ranks"
+        return Verdict(f"{others} {same[0][0].activity.words(True)}{cause}")
     most = waiting[0] if waiting else groups[0]
-    late = [group for group in groups if group[0].activity.kind != COLLECTIVE] if waiting else groups[1:]
+    late = [group for group in groups if group[0].activity.kind not in WAITING] if waiting else groups[1:]
     if not waiting and 2 * len(most) <= len(all_ranks):
         late = []
-    if not late and len(waiting) > 1 and len(waiting[0]) > len(waiting[1]):
-        late = waiting[1:]
+    collectives = [group for group in waiting if group[0].activity.kind == COLLECTIVE]
+    if not late and len(collectives) > 1 and len(collectives[0]) > len(collectives[1]):
+        late, most = collectives[1:], collectives[0]
     if not late:
         return Verdict("the ranks are at different places: " + _clauses(groups))
     sentence = f"{_clauses(late)} while {_clause(most, named=False)}"

@@ -12,6 +12,8 @@ import re
 from trainshed.base.errors import did_you_mean
 from trainshed.base.record import Record
 
+from ..hangs.timed_out import COLLECTIVE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -441,6 +443,39 @@ HINTS: tuple[Hint, ...] = (
         _always("a label or index is out of range; run on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see the line"),
     ),
     Hint(
+        "illegal-address",
+        r"illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS",
+        _always(
+            "a kernel read or wrote memory that is not its own; CUDA_LAUNCH_BLOCKING=1 shows the line that started it, and "
+            "`compute-sanitizer` the kernel"
+        ),
+    ),
+    Hint(
+        "faulty-gpu",
+        r"uncorrectable ECC error|[Uu]ncorrectable NVLink error|fallen off the bus|hardware stack error"
+        r"|Xid \([^)]*\): (?:48|62|63|64|74|79|92|94|95|119|120)\b",
+        _always(
+            "this GPU is faulty, and the script is not: take the machine out (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dmesg`) "
+            "and start again elsewhere; a checkpoint resumes"
+        ),
+    ),
+    Hint(
+        "shared-gpu",
+        r"Duplicate GPU detected",
+        _always(
+            "two ranks use one GPU, and NCCL wants that each has its own: set the device by LOCAL_RANK, or start as many "
+            "ranks as there are GPUs (trainshed_processes_per_host)"
+        ),
+    ),
+    Hint(
+        "too-few-gpus",
+        r"invalid device ordinal",
+        _always(
+            "this rank asked for a GPU that this host does not have: start at most as many ranks as there are GPUs "
+            "(trainshed_processes_per_host), or see CUDA_VISIBLE_DEVICES"
+        ),
+    ),
+    Hint(
         "mpi-slots",
         r"There are not enough slots available in the system",
         _always(
@@ -484,7 +519,7 @@ HINTS: tuple[Hint, ...] = (
     ),
     Hint(
         "collective-timeout",
-        r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation",
+        COLLECTIVE,
         _always(
             "a rank did not join a collective in time: look for ranks that skip a step, have fewer batches, "
             "or are stuck in data loading"
