@@ -122,13 +122,29 @@ class Grid:
         return self._subgroups
 
 
+def device_of(local_rank: int, gpus: int) -> torch.device:
+    """Where a rank computes, on a host that has so many GPUs.
+
+    Raises:
+        PipelineError: there are GPUs, but none for this rank.
+    """
+    if not gpus:
+        return torch.device("cpu")
+    if local_rank >= gpus:
+        raise PipelineError(
+            f"local rank {local_rank} has no GPU: this host has {gpus}, and every stage needs one of its own",
+            hint=f"start at most {gpus} ranks on each host (processes_per_host), or hide the GPUs (CUDA_VISIBLE_DEVICES=)",
+        )
+    return torch.device("cuda", local_rank)
+
+
 def make_grid(settings: PipelineSettings, device: torch.device | None = None) -> Grid:
     """Joins the ranks (torchrun's variables; one rank without them) and makes the groups. Collective."""
     timeout = timedelta(seconds=settings.timeout_seconds)
     owns = not dist.is_initialized()
     if device is None:
         local = int(os.environ.get("LOCAL_RANK", "0"))
-        device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+        device = device_of(local, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if owns:
