@@ -14,6 +14,9 @@ from torch.nn import functional
 
 # layers, heads, width, vocabulary, tokens, batch
 GPT2 = {"full": (12, 12, 768, 50257, 512, 32), "small": (6, 4, 256, 4096, 128, 4)}
+# layers, heads, width, inner width, vocabulary, tokens, batch
+LLAMA = {"full": (24, 16, 1024, 2816, 32000, 1024, 16), "small": (2, 4, 64, 128, 512, 64, 4)}
+BERT = {"full": (24, 16, 1024, 4096, 30522, 512, 16), "small": (2, 4, 64, 128, 512, 64, 4)}
 # blocks in each stage, width, classes, pixels, batch
 RESNET = {"full": ((3, 4, 6, 3), 64, 1000, 224, 128), "small": ((2, 2, 2, 2), 16, 100, 32, 32)}
 
@@ -92,6 +95,27 @@ class ResNet(nn.Module):
         return functional.cross_entropy(self.head(self.blocks(x).mean((2, 3))).float(), y)
 
 
+class OfTransformers(nn.Module):
+    """A model of transformers by its configuration, random weights; its loss is part of it."""
+
+    def __init__(self, kind: str, layers: int, heads: int, width: int, inner: int, vocabulary: int, length: int) -> None:
+        super().__init__()
+        import transformers
+
+        sizes = {
+            "num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": width, "intermediate_size": inner,
+            "vocab_size": vocabulary, "max_position_embeddings": length,
+        }  # fmt: skip
+        if kind == "llama":
+            self.model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+        else:
+            self.model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        logits = self.model(input_ids=x).logits
+        return functional.cross_entropy(logits.float().flatten(0, 1), y.flatten())
+
+
 def main() -> None:
     """One job."""
     parser = argparse.ArgumentParser()
@@ -106,6 +130,9 @@ def main() -> None:
     if options.model == "gpt2":
         layers, heads, width, vocabulary, length, batch = GPT2[options.shape]
         model, items = Gpt2(layers, heads, width, vocabulary, length), length
+    elif options.model in ("llama", "bert"):
+        *sizes, vocabulary, length, batch = {"llama": LLAMA, "bert": BERT}[options.model][options.shape]
+        model, items = OfTransformers(options.model, *sizes, vocabulary, length), length
     else:
         stages, width, classes, pixels, batch = RESNET[options.shape]
         model, items = ResNet(stages, width, classes), 1
@@ -115,7 +142,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
 
     def step(batch: int) -> torch.Tensor:
-        if options.model == "gpt2":
+        if options.model != "resnet":
             tokens = torch.randint(0, vocabulary, (batch, length + 1), generator=generator).to(device)
             x, y = tokens[:, :-1], tokens[:, 1:]
         else:
