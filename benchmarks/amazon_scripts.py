@@ -1,4 +1,4 @@
-"""Runs the public example scripts of Amazon's model parallel library, tiny, on CPUs, through `trainshed run`.
+"""Runs public example scripts of Amazon's model and data parallel libraries, tiny, on CPUs, through `trainshed run`.
 
     git clone https://github.com/aws/amazon-sagemaker-examples
     python benchmarks/amazon_scripts.py amazon-sagemaker-examples [--only gpt2_simple] [--ranks 2 4]
@@ -42,6 +42,7 @@ class Example:
     data: makes the folder of the channel `train`.
     stand_ins: folder below `amazon_scripts/` for what is not installed here.
     refused: what the error says, where the script cannot run.
+    ranks: how many it needs at least; 0 for a script of the model parallel library, which takes what it gets.
     """
 
     script: str
@@ -53,6 +54,7 @@ class Example:
     parameters: dict[str, object] = field(default_factory=dict)
     stand_ins: str = "arrays"
     refused: str = ""
+    ranks: int = 0
 
 
 def tokens(folder: Path) -> None:
@@ -94,6 +96,12 @@ def nothing(_folder: Path) -> None:
     """The script makes its own data."""
 
 
+DATA_PARALLEL = "train_pytorch_smdataparallel_mnist.py"
+ON_CPU = (
+    (DATA_PARALLEL, r"if not torch.cuda.is_available\(\):", "if False:"),
+    (DATA_PARALLEL, r'torch.device\("cuda"\)', 'torch.device("cpu")'),
+    (DATA_PARALLEL, r" +torch.cuda.set_device\(local_rank\)\n +model.cuda\(local_rank\)\n", ""),
+)
 SYNCHRONIZE = ("train.py", r"torch.cuda.synchronize\(\)", "pass")
 GPT = {
     "train_batch_size": 8, "val_batch_size": 8, "max_steps": 4, "epochs": 1,
@@ -166,6 +174,14 @@ EXAMPLES = {
             ("sagemaker_smp_pretrain.py", r" +sync_local_checkpoints_to_s3\(\n.*\n +\)\n", ""),
         ),
     ),
+    "data_parallel_1": Example(
+        DATA_PARALLEL, "1938d0b99", "training/distributed_training/pytorch/data_parallel/mnist/code",
+        {"epochs": 2, "log-interval": 1}, nothing, ON_CPU, stand_ins="mnist", ranks=8,
+    ),
+    "data_parallel_2": Example(
+        DATA_PARALLEL, "HEAD", "build_and_train_models/sm-distributed_data_parallelism_pytorch/code",
+        {"epochs": 2, "log-interval": 1}, nothing, ON_CPU, stand_ins="mnist", ranks=8,
+    ),
 }  # fmt: skip
 
 
@@ -203,16 +219,21 @@ def run(repository: str, example: Example, ranks: int) -> tuple[int, str]:
         given = {
             name: str(value).replace("/opt/ml", str(home / "out/algo-1")) for name, value in example.hyperparameters.items()
         }
+        distribution: dict[str, object] = {
+            "smdistributed": {"modelparallel": {"enabled": True, "parameters": settings}},
+            "mpi": {"enabled": True, "processes_per_host": ranks},
+        }
+        if example.ranks:
+            distribution = {"smdistributed": {"dataparallel": {"enabled": True}}}
+            given["trainshed_processes_per_host"] = str(ranks // 2)
         job = {
             "name": "example",
             "program": example.script,
             "source_dir": str(home / "code"),
             "hyperparameters": given,
             "channels": {"train": str(home / "data"), "test": str(home / "data")},
-            "distribution": {
-                "smdistributed": {"modelparallel": {"enabled": True, "parameters": settings}},
-                "mpi": {"enabled": True, "processes_per_host": ranks},
-            },
+            "distribution": distribution,
+            "instances": 2 if example.ranks else 1,
             "environment": {
                 "PYTHONPATH": f"{STAND_INS / example.stand_ins}{os.pathsep}{ROOT / 'toolkit'}",
                 "OMP_NUM_THREADS": "1",
@@ -242,12 +263,14 @@ def main() -> int:
     arguments = parser.parse_args()
     wrong = 0
     for name in arguments.only:
-        for ranks in arguments.ranks:
-            example = EXAMPLES[name]
+        example = EXAMPLES[name]
+        for ranks in [example.ranks] if example.ranks else arguments.ranks:
             status, log = run(arguments.repository, example, ranks)
             if arguments.logs:
                 Path(arguments.logs, f"{name}-{ranks}.log").write_text(log)
-            losses = [float(one) for one in re.findall(r"\b[Ll]oss:? +([0-9.]+(?:e-?[0-9]+)?)", log)]
+            losses = [
+                float(one) for one in re.findall(r"\b[Ll]oss:?\s+([0-9.]+(?:e-?[0-9]+)?)", log.partition("\ncompleted ")[0])
+            ]
             if example.refused:
                 good = status != 0 and example.refused in log
                 result = f"refused: {example.refused}" if good else f"status {status}"

@@ -1,1 +1,3 @@
 """Stands in for torchvision's data sets, without a download."""
+
+__version__ = "0.28"
