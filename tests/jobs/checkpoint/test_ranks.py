@@ -240,3 +240,74 @@ def test_a_folder_that_one_rank_cannot_write_fails_all_ranks_with_the_reason(for
     first, second = forge.run(script, ["plain", f"{tmp_path}/disk{{rank}}", "5", ""], 2)
     assert f"cannot be written to {tmp_path}/disk0: File exists (rank 1, in {tmp_path}/disk1);" in first
     assert f"cannot be written to {tmp_path}/disk1: File exists" in second
+
+
+# Ranks with data of their own: whether their models stay the same is DistributedDataParallel's business. Buffers never are.
+APART = """\
+import os, sys
+import torch
+import torch.distributed as dist
+from trainshed.checkpoint import Checkpointer, CheckpointError
+
+kind, place = sys.argv[1:]
+rank = int(os.environ["RANK"])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(rank if kind == "seeds" else 0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 33), torch.nn.BatchNorm1d(33), torch.nn.Linear(33, 5))
+if kind == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0 if kind == "seeds" else 0.1)
+checkpointer = Checkpointer(place, model=model, optimizer=optimizer, every_steps=2, check_seconds=0.0)
+assert checkpointer.restore() == 0
+try:
+    for step in (1, 2):
+        optimizer.zero_grad()
+        model(torch.randn(12, 8, generator=torch.Generator().manual_seed(10 * step + rank))).pow(2).mean().backward()
+        optimizer.step()
+        checkpointer.step(step)
+    checkpointer.wait()
+    print("SAID saved")
+except CheckpointError as error:
+    print("SAID", error)
+checkpointer.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("kind", ["seeds", "no ddp"])
+def test_replicas_that_have_drifted_apart_are_not_saved_as_a_mixture(forge: Forge, kind: str, tmp_path: Path) -> None:
+    outputs = forge.run(APART, [kind, str(tmp_path / "kept")], 2, [])
+
+    said = {re.findall(r"^SAID (.*)$", output, re.MULTILINE)[0] for output in outputs}
+    (one,) = said
+    assert re.match(
+        r"model/\S+ is not the same on ranks 0 and 1: the checkpoint would be a mixture of their models\. Wrap", one
+    )
+    assert names(tmp_path / "kept") == []
+
+
+def test_replicas_with_other_buffers_are_saved(forge: Forge, tmp_path: Path) -> None:
+    outputs = forge.run(APART, ["ddp", str(tmp_path / "kept")], 2, [])
+
+    assert all("SAID saved" in output for output in outputs)
+    assert names(tmp_path / "kept") == ["step-000000000002"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "differs"),
+    [
+        ([1.0, -2.0, 0.5], False),
+        ([1.00001, -2.0, 0.5], False),  # GPUs of two kinds
+        ([1.0, -2.0, 0.51], True),
+        ([1.0, -2.0, float("nan")], True),
+        ([0.0, 0.0, 0.0], True),
+    ],
+)
+def test_rounding_is_not_drift(theirs: list[float], differs: bool) -> None:
+    from trainshed.checkpoint.replicas import first_difference
+
+    own = {"model/w": [1.0, -2.0, 0.5], "model/only here": [1.0]}
+    found = first_difference([own, {"model/w": theirs}, {"model/z": [3.0]}])
+    assert found == (("model/w", 0, 1) if differs else None)
+    assert first_difference([{"model/n": [float("nan")]}] * 2) is None

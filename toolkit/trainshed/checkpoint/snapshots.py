@@ -10,6 +10,7 @@ import torch
 from . import manifest as manifests
 from .blocks import padded
 from .buffers import Buffer, SnapshotMemory
+from .replicas import check_replicas
 from .save import Content, Retention, write_part
 from .shardfile import Layout
 from .write_plan import Planner, tensor_of
@@ -52,9 +53,13 @@ class Snapshots:
 
         Args:
             run: the manifest's `run`.
+
+        Raises:
+            CheckpointError: the ranks' models have drifted apart.
         """
         ranks = self._ranks
         tensors, tree = self._capture()
+        check_replicas(ranks, self._states, tensors)
         self._lay_out(tensors)
         layout, buffer = self._layout, self._memory.buffer
         assert buffer is not None

@@ -47,12 +47,16 @@ class ModelState:
         self.name = name
         self.model = unwrapped(model)
 
+    def key(self, name: str) -> str:
+        """What a parameter or buffer of the module is called in a checkpoint."""
+        return f"{self.name}/{plain_name(name)}"
+
     def capture(self, tensors: dict[str, torch.Tensor]) -> Any:
         """Adds the tensors to `tensors`; returns the rest of the state."""
         other = {}
         for name, value in self.model.state_dict().items():
             if isinstance(value, torch.Tensor):
-                tensors[f"{self.name}/{plain_name(name)}"] = value.detach()
+                tensors[self.key(name)] = value.detach()
             else:
                 other[plain_name(name)] = value
         return other
@@ -70,7 +74,7 @@ class ModelState:
             return  # they are the module's own memory
         state = self.model.state_dict()
         for name, value in state.items():
-            key = f"{self.name}/{plain_name(name)}"
+            key = self.key(name)
             state[name] = filled[key] if isinstance(value, torch.Tensor) else tree[plain_name(name)]
         self.model.load_state_dict(state)
 
