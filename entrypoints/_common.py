@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import difflib
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from trainshed.algorithms.values import Hyperparameter
     from trainshed.data.channels import ChannelFacts
-
-LARGEST_SEED = 2**32 - 1
-TRUE = ("true", "1", "yes", "on")
-FALSE = ("false", "0", "no", "off")
 
 
 class Problem(Exception):
@@ -72,6 +68,30 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
 
+    @classmethod
+    def declared(cls, program: str, **defaults: object) -> Parser:
+        """What the declaration beside a program says that it takes.
+
+        Args:
+            program: path of the script.
+            defaults: those that depend on the job, such as folders of channels.
+        """
+        from trainshed.algorithms.declaration import DeclarationError, beside, read
+
+        try:
+            algorithm = read(beside(program))
+        except DeclarationError as error:
+            raise Problem(error.message) from error
+        parser = cls(f"Trains {algorithm.description}. In a training job the folders come from SM_* variables.")
+        for one in algorithm.hyperparameters.values():
+            about = one.help if one.type in ("text", "folder") else f"{one.help}{'; ' * bool(one.help)}{one.kind()}"
+            about = about.replace("%", "%%")
+            parser.add_argument(
+                f"--{one.name}", type=_reader(one), default=one.default, help=about, metavar=one.type.upper()
+            )
+        parser.set_defaults(**defaults)
+        return parser
+
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """The namespace of `argv`; raises Problem."""
         known, unknown = self.parse_known_args(_normalised(argv))
@@ -85,6 +105,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """argparse's own complaints, as one line."""
         raise Problem(message.replace("argument --", "hyperparameter ", 1))
+
+
+def _reader(one: Hyperparameter) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return one.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
 
 
 def _normalised(argv: Sequence[str]) -> list[str]:
@@ -101,47 +131,6 @@ def _normalised(argv: Sequence[str]) -> list[str]:
         if result[-1] == "" and len(result) > 1:
             del result[-2:]
     return result
-
-
-def boolean(text: str) -> bool:
-    """True or False, as JSON, Python and people write them (argparse's `type=bool` takes "False" for true)."""
-    if text.lower() in TRUE:
-        return True
-    if text.lower() in FALSE:
-        return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-
-
-def integer(minimum: int, maximum: float = math.inf) -> Callable[[str], int]:
-    """A type for whole numbers in a range; `1000.0` is one, for that is how 1e3 comes out of a JSON file."""
-
-    def read(text: str) -> int:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (value.is_integer() and minimum <= value <= maximum):
-            span = f" to {maximum:g}" * math.isfinite(maximum)
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum}{span}")
-        return int(value)
-
-    return read
-
-
-def number(minimum: float = -math.inf, maximum: float = math.inf) -> Callable[[str], float]:
-    """A type for finite numbers from `minimum` to `maximum`."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and minimum <= value <= maximum):
-            span = f" from {minimum:g}" * math.isfinite(minimum) + f" to {maximum:g}" * math.isfinite(maximum)
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number{span}")
-        return value
-
-    return read
 
 
 # --- the job's folders ------------------------------------------------------------------------------------------------

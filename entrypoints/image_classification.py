@@ -16,17 +16,13 @@ ranks nearly the same (sums have another order, and an epoch that does not divid
 from __future__ import annotations
 
 from _common import (
-    LARGEST_SEED,
     Parser,
     Problem,
     World,
-    boolean,
     channel,
     checkpoint_folder,
     folder,
     in_job,
-    integer,
-    number,
     piped,
     previous_model,
     run,
@@ -64,39 +60,14 @@ from trainshed.data import DataError
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
-    parser = Parser("Trains an image classifier. In a training job the folders come from SM_* variables.")
-    add = parser.add_argument
-    add("--epochs", type=integer(1), default=10, help="passes over the training data")
-    add("--batch_size", type=integer(1), default=64, help="examples a step over all ranks together")
-    add("--learning_rate", type=number(0), default=0.005, help="the highest learning rate of the schedule")
-    add("--lr_schedule", choices=("cosine", "linear", "constant"), default="cosine", help="after the warm-up")
-    add("--warmup_epochs", type=number(0), default=0.5, help="epochs in which the learning rate rises from 0")
-    add("--optimizer", choices=("adam", "adamw", "sgd"), default="adamw")
-    add("--momentum", type=number(0, 1), default=0.9, help="of sgd (Nesterov)")
-    add("--weight_decay", type=number(0), default=0.01, help="of the weights; not of biases and norms")
-    add("--width", type=integer(1), default=16, help="channels of the first stage; each further stage doubles them")
-    add("--depth", type=integer(1), default=1, help="residual blocks a stage; stages follow from the image size")
-    add("--augment", choices=("none", "shift", "flip"), default="none", help="shift: by up to 1/8; flip: also mirror")
-    add("--image_size", type=integer(_images.SMALLEST), help="resize image files to N x N (default: all have one size)")
-    add("--channels", type=int, choices=(1, 3), help="1 grey, 3 colour (default: as the image files are)")
-    add("--num_classes", type=integer(2), help="of tar shards: classes are 0 to N-1 (default: all shards are read for them)")
-    add("--validation_fraction", type=number(0, 0.9), default=0.1, help="held out of train if no validation channel")
-    add("--target_accuracy", type=number(0, 1), help="stop after the first epoch that validates at least as well")
-    add("--seed", type=integer(0, LARGEST_SEED), default=0)
-    add("--amp", type=boolean, default=False, help="compute in bfloat16 where that is safe")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--num_workers", type=integer(0), default=0, help="processes a rank that read and decode data")
-    add("--log_interval", type=integer(0), default=0, help="steps between train_loss lines (0: one an epoch)")
-    add("--checkpoint_epochs", type=integer(1), help="epochs between checkpoints (default: at measured intervals)")
-    add("--demo_data", choices=("digits",), help="train on data that need no channel")
-    add("--train", default=channel("train", "training"), help="folder of the training data")
-    add("--validation", default=channel("validation"), help="folder of the validation data")
-    add("--test", default=channel("test"), help="folder of the test data, looked at once, at the end")
-    add("--previous_model", help="folder of a model of this program to go on from (default: that of the channel model)")
-    add("--model_dir", default=os.environ.get("SM_MODEL_DIR") or "model", help="where the model goes")
-    add("--output_data_dir", default=os.environ.get("SM_OUTPUT_DATA_DIR") or "output", help="where metrics.json goes")
-    add("--checkpoint_dir", help="default: SM_CHECKPOINT_DIR or /opt/ml/checkpoints, if it exists")
-    add("--predict", help="no training: classify this image, folder or npz with the model in model_dir")
+    parser = Parser.declared(
+        __file__,
+        train=channel("train", "training"),
+        validation=channel("validation"),
+        test=channel("test"),
+        model_dir=os.environ.get("SM_MODEL_DIR") or "model",
+        output_data_dir=os.environ.get("SM_OUTPUT_DATA_DIR") or "output",
+    )
     return parser.read(argv)
 
 

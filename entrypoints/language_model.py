@@ -14,17 +14,13 @@ token is a byte. Nothing is looked up on the network.
 from __future__ import annotations
 
 from _common import (
-    LARGEST_SEED,
     Parser,
     Problem,
     World,
-    boolean,
     channel,
     checkpoint_folder,
     folder,
     in_job,
-    integer,
-    number,
     piped,
     previous_model,
     run,
@@ -82,39 +78,14 @@ ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
-    parser = Parser("Trains a GPT-2 language model. In a training job the folders come from SM_* variables.")
-    add = parser.add_argument
-    add("--epochs", type=number(0.001), default=1, help="passes over the training data")
-    add("--max_steps", type=integer(1), help="train so many steps, whatever epochs says")
-    add("--batch_size", type=integer(1), default=8, help="sequences a step over all ranks together")
-    add("--gradient_accumulation_steps", type=integer(1), default=1, help="parts that a rank computes its share in")
-    add("--learning_rate", type=number(0), default=0.003, help="the highest learning rate of the schedule")
-    add("--lr_schedule", choices=("cosine", "linear", "constant"), default="cosine", help="after the warm-up")
-    add("--warmup_ratio", type=number(0, 1), default=0.05, help="part of all steps in which the learning rate rises")
-    add("--optimizer", choices=("adamw", "adafactor", "sgd"), default="adamw")
-    add("--weight_decay", type=number(0), default=0.01, help="of the weights; not of biases and norms")
-    add("--max_grad_norm", type=number(0), default=1.0, help="gradients are clipped to this norm (0: they are not)")
-    add("--block_size", type=integer(2), default=64, help="tokens a sequence: the context of the model")
-    add("--n_layer", type=integer(1), default=2, help="transformer blocks")
-    add("--n_head", type=integer(1), default=4, help="attention heads a block; must divide n_embd")
-    add("--n_embd", type=integer(1), default=96, help="width of the model")
-    add("--dropout", type=number(0, 0.99), default=0.0)
-    add("--validation_fraction", type=number(0, 0.9), default=0.1, help="end of train held out if no validation channel")
-    add("--seed", type=integer(0, LARGEST_SEED), default=0)
-    add("--amp", type=boolean, default=False, help="compute in bfloat16 where that is safe")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--log_interval", type=integer(1), default=50, help="steps between train_loss lines")
-    add("--save_steps", type=integer(1), help="steps between checkpoints (default: one an epoch)")
-    add("--report_to", default="none", help="trackers that Transformers reports to: tensorboard, wandb ... (commas)")
-    add("--progress_bars", type=boolean, default=False)
-    add("--demo_data", choices=("topics",), help="train on data that need no channel")
-    add("--tokenizer", default=channel("tokenizer"), help="folder of a tokenizer (default: a token is a byte)")
-    add("--train", default=channel("train", "training"), help="folder of the training texts")
-    add("--validation", default=channel("validation"), help="folder of the validation texts")
-    add("--previous_model", help="folder of a model of this program to go on from (default: that of the channel model)")
-    add("--model_dir", default=os.environ.get("SM_MODEL_DIR") or "model", help="where the model goes")
-    add("--output_data_dir", default=os.environ.get("SM_OUTPUT_DATA_DIR") or "output", help="where metrics.json goes")
-    add("--checkpoint_dir", help="default: SM_CHECKPOINT_DIR or /opt/ml/checkpoints, if it exists")
+    parser = Parser.declared(
+        __file__,
+        tokenizer=channel("tokenizer"),
+        train=channel("train", "training"),
+        validation=channel("validation"),
+        model_dir=os.environ.get("SM_MODEL_DIR") or "model",
+        output_data_dir=os.environ.get("SM_OUTPUT_DATA_DIR") or "output",
+    )
     hp = parser.read(argv)
     if hp.n_embd % hp.n_head:
         raise Problem(f"n_embd {hp.n_embd} does not divide by n_head {hp.n_head}")

@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from the code; `python tests/support/doc_tables.py` writes them anew.
+"""The tables in docs/ and of the ready programs, made from the code; `python tests/support/doc_tables.py` writes them anew.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; tests/unit/test_doc_tables.py compares it with
 what is made here.
@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolkit"), str(ROOT / "tests")]
 
 from support.peer_differences import DIFFERENCES  # noqa: E402 (after the path is set)
+from trainshed.algorithms import ENDING  # noqa: E402
+from trainshed.algorithms.about import hyperparameter_table  # noqa: E402
+from trainshed.algorithms.declaration import read  # noqa: E402
 from trainshed.base.errors import EXIT_TABLE  # noqa: E402 (after the path is set)
 from trainshed.catalog.tables import FACTS  # noqa: E402
 from trainshed.contract.settings import CHOICES, RANGES, Settings  # noqa: E402
@@ -93,6 +96,16 @@ def facts_table() -> str:
     return table(("fact", "kind", "what it is"), ((f"`{name}`", fact.kind, fact.meaning) for name, fact in FACTS.items()))
 
 
+def program_table(name: str) -> Callable[[], str]:
+    """The hyperparameters that a ready program declares."""
+
+    def made() -> str:
+        return hyperparameter_table(read(str(ROOT / "entrypoints" / f"{name}{ENDING}"))) + "\n"
+
+    return made
+
+
+PROGRAMS = sorted(path.name.removesuffix(ENDING) for path in (ROOT / "entrypoints").glob(f"*{ENDING}"))
 TABLES: dict[str, Callable[[], str]] = {
     "exit_status": exit_status_table,
     "facts": facts_table,
@@ -100,6 +113,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "rules": rules_table,
     "variables": variables_table,
+    **{name: program_table(name) for name in PROGRAMS},
 }
 
 
@@ -110,7 +124,11 @@ def refreshed(page: str) -> str:
 
 def pages() -> list[Path]:
     """The pages that hold such tables."""
-    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(path.read_text())]
+    return [
+        path
+        for path in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "entrypoints/README.md"]
+        if BLOCK.search(path.read_text())
+    ]
 
 
 if __name__ == "__main__":

@@ -26,14 +26,33 @@ PACKAGE = SOURCE / "trainshed"
 # Inside the user's process: each wing knows itself and the ground floor.
 WINGS = ("checkpoint", "parallel", "compiler", "autopatch", "compat", "metrics", "observe", "rules", "data")
 GROUND = {"base", "contract"}
-_OWN_PARTS = ("ui", "data", "tune", "steps", "models", "lineage", "catalog", "tracking")  # known to their own commands
+_OWN_PARTS = (
+    "algorithms",
+    "ui",
+    "data",
+    "tune",
+    "steps",
+    "models",
+    "lineage",
+    "catalog",
+    "tracking",
+)  # known to their own commands
 MAY_KNOW: dict[str, set[str]] = {
     "base": set(),
     "contract": {"base"},
     "machine": GROUND,
-    "container": {*GROUND, "machine", "metrics", "observe"},
+    "algorithms": GROUND,
+    "container": {*GROUND, "machine", "metrics", "observe", "algorithms"},
     "models": {*GROUND, "machine"},  # what a run says of its model comes from the runner, above
-    "runner": {*GROUND, "machine", "metrics", "observe", "pages", "models"},  # the container by its command alone
+    "runner": {
+        *GROUND,
+        "machine",
+        "metrics",
+        "observe",
+        "pages",
+        "models",
+        "algorithms",
+    },  # the container by its command alone
     # Each command loads its own part.
     "cli": {*GROUND, "machine", "runner", "container", "checkpoint", "parallel", "metrics", "observe", *_OWN_PARTS},
     "ui": {*GROUND, "machine", "runner", "metrics", "observe", "pages"},  # above the runner, and known to its command alone
@@ -54,7 +73,7 @@ RUNNER = ("job", "files", "state", "display", "places", "control", "tools")
 # The supervising side: light, and started once for every job on every node.
 LIGHT = (
     *("base", "contract", "machine", "metrics", "observe", "pages", "container", "runner", "cli"),
-    *("tune", "steps", "lineage", "models", "catalog", "tracking"),
+    *("algorithms", "tune", "steps", "lineage", "models", "catalog", "tracking"),
 )
 CORE_PACKAGES = {"psutil", "yaml"}  # what installing trainshed brings along
 NEVER_AT_START = {

@@ -11,8 +11,6 @@ from types import ModuleType
 
 import pytest
 
-from jobs.entrypoints import programs
-
 Module = Callable[[str], ModuleType]
 
 
@@ -21,13 +19,20 @@ def common(module: Module) -> ModuleType:
     return module("_common")
 
 
+DECLARED = """
+hyperparameters:
+  batch_size: {type: integer, range: [1, null], default: 8}
+  rate: {type: number, range: [0, 1], default: 0.5, help: 100 % of it}
+  amp: {type: boolean, default: false}
+  note: {type: text}
+  folder: {type: folder}
+"""
+
+
 @pytest.fixture
-def parser(common: ModuleType) -> argparse.ArgumentParser:
-    parser = common.Parser("test")
-    parser.add_argument("--batch_size", type=common.integer(1), default=8)
-    parser.add_argument("--rate", type=common.number(0, 1), default=0.5)
-    parser.add_argument("--amp", type=common.boolean, default=False)
-    parser.add_argument("--note")
+def parser(common: ModuleType, tmp_path: Path) -> argparse.ArgumentParser:
+    (tmp_path / "some.algorithm.yaml").write_text(DECLARED)
+    parser: argparse.ArgumentParser = common.Parser.declared(str(tmp_path / "some.py"), folder="here")
     return parser
 
 
@@ -47,6 +52,8 @@ def parser(common: ModuleType) -> argparse.ArgumentParser:
         (["--note", "a=b-c"], "note", "a=b-c"),
         (["--note", "-0.5"], "note", "-0.5"),
         ([], "note", None),
+        ([], "folder", "here"),
+        (["--folder", "there"], "folder", "there"),
     ],
 )
 def test_arguments_are_read_as_a_job_writes_them(
@@ -75,6 +82,22 @@ def test_a_wrong_argument_is_one_line(
 ) -> None:
     with pytest.raises(common.Problem, match=rf"^{re.escape(message)}[^\n]*$"):
         parser.read(argv)
+
+
+def test_help_says_what_each_hyperparameter_may_be(
+    parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser.read(["--help"])
+
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--rate NUMBER 100 % of it; number from 0 to 1 (default: 0.5)" in told
+
+
+def test_a_damaged_declaration_is_one_line(common: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "some.algorithm.yaml").write_text("hyperparameters: [")
+    with pytest.raises(common.Problem, match=r"some\.algorithm\.yaml: is not valid YAML[^\n]*$"):
+        common.Parser.declared(str(tmp_path / "some.py"))
 
 
 def test_a_file_appears_whole_or_not_at_all(common: ModuleType, tmp_path: Path) -> None:
@@ -139,15 +162,3 @@ def test_an_incomplete_environment_of_ranks_is_named(
             monkeypatch.setenv(name, value)
     with pytest.raises(common.Problem, match=rf"^WORLD_SIZE is 2, but {variable} is not set"):
         common.World.join("cpu")
-
-
-@pytest.mark.parametrize("program", ["image_classification", "language_model"])
-@pytest.mark.torch
-def test_the_readme_has_every_hyperparameter_with_its_default(module: Module, outside_a_job: None, program: str) -> None:
-    text = (programs.ENTRYPOINTS / "README.md").read_text(encoding="utf-8")
-    section = text.partition(f"\n## {program}.py\n")[2].partition("\n## ")[0]
-    table = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) *\|", section, re.MULTILINE))
-    folders = set(re.findall(r"`(\w+)`", section[section.index("\nFolders, given by the job") :]))
-    defaults = vars(module(program).hyperparameters([]))
-    assert set(defaults) - folders == set(table)
-    assert {name: "" if defaults[name] is None else str(defaults[name]) for name in table} == table

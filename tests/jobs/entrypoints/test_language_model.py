@@ -401,7 +401,7 @@ def test_a_learning_rate_that_is_too_high_is_named(
     ("changed", "message"),
     [
         ({"n_head": 3}, "n_embd 16 does not divide by n_head 3"),
-        ({"optimizer": "lion"}, "hyperparameter optimizer: invalid choice: 'lion' (choose from "),
+        ({"optimizer": "lion"}, "hyperparameter optimizer: 'lion' is not one of adamw, adafactor, sgd"),
         ({"demo_data": "topics"}, "demo_data is topics, but there is a training folder too"),
         ({"train": "/nowhere"}, "the channel train /nowhere is not a folder"),
         ({"train": programs.ENTRYPOINTS}, "entrypoints holds no *.txt files"),

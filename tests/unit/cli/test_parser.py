@@ -40,6 +40,7 @@ def test_an_unknown_flag_is_refused_in_one_line(command: str, capsys: pytest.Cap
         "checkpoints": ["list", "folder"],
         "compare": ["a", "b"],
         "export": ["sagemaker"],
+        "describe": ["name"],
         "metrics": ["show"],
         "models": ["ls"],
         "diff": ["a", "b"],
@@ -80,7 +81,7 @@ def test_two_hyphens_are_checked_as_any_value(capsys: pytest.CaptureFixture[str]
         (
             "export",
             ["kubernets"],
-            "must be one of kubernetes, sagemaker, csv, tensorboard, mlflow (did you mean 'kubernetes'?)",
+            "must be one of kubernetes, sagemaker, algorithm, csv, tensorboard, mlflow (did you mean 'kubernetes'?)",
         ),
         ("export", ["kubernetes", "--jobst"], "(did you mean '--jobset'?)"),
         ("checkpoints", ["lst", "folder"], "must be one of list, verify, prune, convert (did you mean 'list'?)"),

@@ -37,6 +37,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "clone": ("[RUN]", "print a job file that repeats a run"),
     "rm": ("RUN ...", "remove runs"),
     "schema": ("", "print the job file's JSON schema"),
+    "algorithms": ("", "list ready programs, which need no code"),
+    "describe": ("NAME", "show what a ready program takes and prints"),
     "demo": ("", "train a small network in ten seconds, offline"),
     "train": ("", "in a container: run the job that /opt/ml describes"),
     "doctor": ("[FOLDER]", "check this machine or container, and its job"),

@@ -1,4 +1,4 @@
-"""`trainshed export`: a job file for Kubernetes or SageMaker; runs for spreadsheets, TensorBoard or MLflow."""
+"""`trainshed export`: a job or a program for Kubernetes or SageMaker; runs for spreadsheets, TensorBoard or MLflow."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def add_arguments(parser: Parser) -> None:
 
     parser.description = (
         "kubernetes, sagemaker: prints what another system needs to run a job; nothing is sent (docs/exports.md). "
+        "algorithm: the same for a ready program (docs/algorithms.md). "
         "csv, tensorboard, mlflow: hands on what runs have measured (docs/tracking.md)."
     )
     places = parser.add_subparsers(dest="place", metavar="PLACE", required=True)
@@ -43,6 +44,15 @@ def add_arguments(parser: Parser) -> None:
     )
     add_flags(add_groups(sagemaker))
     sagemaker.add_argument("--code", default="", metavar="FILE.tar.gz", help="also pack the job's code, for S3")
+    algorithm = places.add_parser(
+        "algorithm", help="a request for `aws sagemaker create-algorithm --cli-input-json`",
+        usage="trainshed export algorithm NAME --image URI [options]",
+    )  # fmt: skip
+    algorithm.add_argument("name", metavar="NAME|PROGRAM.py", help="of `trainshed algorithms`, or a path")
+    algorithm.add_argument("--image", required=True, metavar="URI", help="registry path of the image that has the program")
+    algorithm.add_argument(
+        "--instance-type", nargs="+", default=["ml.m5.xlarge"], metavar="TYPE", help="on which it trains",
+    )  # fmt: skip
     _add_runs(places)
 
 
@@ -75,6 +85,13 @@ def run(options: Namespace) -> int:
         from .export_runs import run as hand_on
 
         return hand_on(options)
+    if options.place == "algorithm":
+        from trainshed.algorithms.request import create_algorithm
+        from trainshed.algorithms.shelf import find
+
+        algorithm = find(options.name, os.environ)
+        print(json.dumps(create_algorithm(algorithm, options.image, options.instance_type), indent=2))
+        return EXIT_SUCCESS
     from trainshed.runner.control.parent import with_parent
     from trainshed.runner.job.flags import job_of
 

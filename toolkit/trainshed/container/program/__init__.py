@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .declared import check_declared
 from .locate import Program, locate
 from .source import fetch_source
 
@@ -32,11 +33,13 @@ def prepare(
 
     Raises:
         ProgramError: it cannot be found, unpacked or installed.
+        JobError: hyperparameters or channels are not what it declares.
         Interrupted: a stop signal arrived.
         ClusterError: another host has ended the job meanwhile.
     """
     folder = fetch_source(job, environ, say)
     program = locate(job, folder, environ)
+    check_declared(job, program, environ)
     if dry or not (program.requirements or program.kind == "package"):
         return program
     from .requirements import install  # only where there is something to install

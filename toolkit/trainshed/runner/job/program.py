@@ -17,7 +17,8 @@ def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> t
     """(program for `train`, folder with the code, or an archive of it, or its `s3://` URI). Problems go to `fields`.
 
     Without `source_dir` the code is the script's own folder. A program that is not found here may be in the image, or
-    among the ready-made ones (`TRAINSHED_ENTRYPOINTS`); then there is no code folder.
+    among the ready-made ones (`TRAINSHED_ENTRYPOINTS`); then there is no code folder. A name without a path may be that of
+    a program that declares itself (`trainshed algorithms`).
     """
     program = fields.text("program")
     if fields.text("source_dir").startswith(S3):
@@ -53,9 +54,13 @@ def locate_program(fields: Checker, image: str, environ: Mapping[str, str]) -> t
         return program, source
     if not os.path.isdir(source_dir) and fields.node("source_dir"):
         return program, source  # the folder's own problem says enough
-    scripts = [name for place in places for name in _scripts(place)]
+    declared = {} if source_dir or os.sep in program else _declared(environ)
+    if program in declared:
+        return os.path.basename(declared[program]), os.path.dirname(declared[program])
+    scripts = [*(name for place in places for name in _scripts(place)), *declared]
     near = did_you_mean(os.path.basename(program), scripts)
-    held = f"contains {', '.join(scripts[:6])}" if scripts else "contains no scripts"
+    here_are = [name for name in scripts if name not in declared]
+    held = f"contains {', '.join(here_are[:6])}" if here_are else "contains no scripts"
     fields.problem("program", f"there is no such file; {places[0]} {held}", near)
     return program, source
 
@@ -72,6 +77,13 @@ def _is_module_of_package(name: str, folder: str) -> bool:
     path = os.path.join(folder, *name.removesuffix(".py").split("."))
     package = any(os.path.isfile(f"{folder}/{file}") for file in ("setup.py", "pyproject.toml"))
     return package and (os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__main__.py"))
+
+
+def _declared(environ: Mapping[str, str]) -> dict[str, str]:
+    """The programs that declare themselves: name -> path."""
+    from trainshed.algorithms.shelf import every
+
+    return {algorithm.name: algorithm.script for algorithm in every(environ)[0]}
 
 
 def _scripts(folder: str) -> list[str]:

@@ -14,6 +14,7 @@ from trainshed.base.errors import JobError, Problem
 
 from .checker import Checker
 from .client_names import is_read_by_client
+from .declared import check_declared
 from .fields import BY_NAME, FIELDS, LOCATED, PLACES
 from .groups import with_groups
 from .job import Job
@@ -71,6 +72,7 @@ def check(
     job = with_groups(fields, Job(**given))
     _check_image_fields(fields, job)
     _check_spot(fields, job)
+    check_declared(fields, job, environ)
     if job.name:
         return job
     stem = os.path.splitext(os.path.basename(program.removeprefix("-m ").strip()))[0]

@@ -1,0 +1,31 @@
+"""`trainshed export algorithm`: judged by botocore's own model of the API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.paths import ENTRYPOINTS
+from trainshed.algorithms import ENDING
+from trainshed.cli import main
+
+
+@pytest.mark.parametrize("path", sorted(ENTRYPOINTS.glob(f"*{ENDING}")), ids=lambda path: path.name)
+def test_sagemaker_takes_the_request(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = pytest.importorskip("botocore.session", reason="botocore is an extra package").get_session()
+    from botocore.validate import ParamValidator
+
+    name = path.name.removesuffix(ENDING)
+    assert main(["export", "algorithm", name, "--image", "1.dkr.ecr.us-east-1.amazonaws.com/x:1"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    shape = session.get_service_model("sagemaker").operation_model("CreateAlgorithm").input_shape
+    assert ParamValidator().validate(made, shape).generate_report() == ""
+    specification = made["TrainingSpecification"]
+    names = [one["Name"] for one in specification["SupportedHyperParameters"]]
+    assert "learning_rate" in names or "eta" in names
+    assert "model_dir" not in names
+    assert "train" in [one["Name"] for one in specification["TrainingChannels"]]
+    tunable = {one["Name"] for one in specification["SupportedHyperParameters"] if one["IsTunable"]}
+    assert tunable
