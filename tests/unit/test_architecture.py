@@ -57,7 +57,14 @@ MAY_KNOW: dict[str, set[str]] = {
     "cli": {*GROUND, "machine", "runner", "container", "checkpoint", "parallel", "metrics", "observe", *_OWN_PARTS},
     "ui": {*GROUND, "machine", "runner", "metrics", "observe", "pages"},  # above the runner, and known to its command alone
     "catalog": {*GROUND, "machine", "runner", "metrics", "pages"},  # above the runner, and known to its commands alone
-    "tune": {*GROUND, "machine", "runner", "metrics", "pages"},  # above the runner, and known to its command alone
+    "tune": {
+        *GROUND,
+        "machine",
+        "runner",
+        "metrics",
+        "pages",
+        "algorithms",
+    },  # above the runner, and known to its command alone
     "tracking": {*GROUND, "machine", "runner", "metrics"},  # likewise
     "lineage": {*GROUND, "machine", "runner"},  # above the runner, and known to its commands alone
     "steps": {*GROUND, "machine", "runner", "models", "tune"},  # above them, and known to its command alone

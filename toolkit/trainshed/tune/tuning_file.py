@@ -15,13 +15,14 @@ A HyperParameterTuningJob request, as JSON, is read by `tuning_request`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainshed.base.errors import JobError, Problem, did_you_mean
 from trainshed.runner.job import read as job_reader
 from trainshed.runner.job.checker import Checker, entries, resolve
+from trainshed.runner.job.declared import declared_by
 from trainshed.runner.job.encode import encode
 from trainshed.runner.job.fields import BY_NAME as JOB_FIELDS
 from trainshed.runner.job.fields import DAY, Field
@@ -32,6 +33,7 @@ from trainshed.runner.job.request import is_request, read_file, translate
 from trainshed.runner.job.yamlfile import read_nodes
 
 from . import tuning_folder
+from .declared_search import searched, with_declared
 from .space import (
     CATEGORICAL,
     CONTINUOUS,
@@ -198,8 +200,13 @@ def tuning_of_parts(parts: Parts, environ: Mapping[str, str], path: str, stem: s
     """
     fields = Checker(_expanded(parts.values), problems, origin=path)
     name = _name(fields) or stem
-    job = replace(_job(parts.job, environ, path, name, problems), **parts.extra)
-    space = _search(fields, problems)
+    search = fields.node("search")
+    job = replace(_job(parts.job, environ, path, name, problems, searched(search)), **parts.extra)
+    if search is not None and not parts.raw:
+        search = with_declared(search, declared_by(job, environ), job.hyperparameters, problems)
+        if search is not None:
+            fields.values["search"] = search
+    space = _search(fields, problems) if search is not None else ()
     objectives = _objectives(fields)
     tuning = Tuning(
         name=name,
@@ -268,10 +275,17 @@ def _job_values(values: dict[str, Node], path: str, problems: list[Problem]) -> 
     return found, extra, "full_name" in extra
 
 
-def _job(values: dict[str, Node], environ: Mapping[str, str], path: str, name: str, problems: list[Problem]) -> Job:
+def _job(
+    values: dict[str, Node],
+    environ: Mapping[str, str],
+    path: str,
+    name: str,
+    problems: list[Problem],
+    to_come: Container[str] | None,
+) -> Job:
     if not values:
         return Job(name)
-    job = job_reader.check(values, environ, path, name, problems)
+    job = job_reader.check(values, environ, path, name, problems, to_come)
     fields = Checker(values, problems)
     if job.output:
         fields.problem("output", "is for single runs: each trial has its own folder in that of the tuning job")

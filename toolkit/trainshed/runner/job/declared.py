@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING
 
 from trainshed.algorithms import ENDING
 from trainshed.contract.hyperparameters import is_reserved
@@ -12,9 +13,13 @@ from trainshed.contract.wire.variables import ENTRYPOINTS
 from .checker import Checker
 from .job import Job
 
+if TYPE_CHECKING:
+    from trainshed.algorithms.declaration import Algorithm
+    from trainshed.base.errors import Problem
 
-def check_declared(fields: Checker, job: Job, environ: Mapping[str, str]) -> None:
-    """Problems go to `fields`. Nothing happens where the program declares nothing, or is not on this machine.
+
+def declared_by(job: Job, environ: Mapping[str, str]) -> Algorithm | None:
+    """What the job's program declares; None where it declares nothing, or is not on this machine.
 
     Raises:
         DeclarationError: the declaration itself is wrong.
@@ -23,23 +28,38 @@ def check_declared(fields: Checker, job: Job, environ: Mapping[str, str]) -> Non
     places = (job.source_dir, environ.get(ENTRYPOINTS, ""))
     path = next((path for place in places if place and os.path.isfile(path := os.path.join(place, name))), "")
     if not job.program or not path:
-        return
-    from trainshed.algorithms.checking import check_channels, check_hyperparameters
+        return None
     from trainshed.algorithms.declaration import read
 
-    algorithm = read(path)
+    return read(path)
+
+
+def check_declared(fields: Checker, job: Job, environ: Mapping[str, str], to_come: Container[str] | None = ()) -> None:
+    """Problems go to `fields`.
+
+    Args:
+        to_come: hyperparameters that the job will have when it is started; None: those with a range to tune.
+
+    Raises:
+        DeclarationError: the declaration itself is wrong.
+    """
+    algorithm = declared_by(job, environ)
+    if algorithm is None:
+        return
+    from trainshed.algorithms.checking import check_channels, check_hyperparameters
+
     user = {name: value for name, value in job.hyperparameters.items() if not is_reserved(name)}
+    if to_come is None:
+        to_come = [one.name for one in algorithm.hyperparameters.values() if one.tunable]
     for problem in check_hyperparameters(algorithm, user, "hyperparameters"):
-        _add(fields, "hyperparameters", problem)
+        if not (problem.field in to_come and problem.field not in user):
+            _add(fields, "hyperparameters", problem)
     for problem in check_channels(algorithm, {one.name: one for one in job.channels}, user, "channels"):
         _add(fields, "channels", problem)
 
 
-def _add(fields: Checker, name: str, problem: object) -> None:
+def _add(fields: Checker, name: str, problem: Problem) -> None:
     """With the line of the job file."""
-    from trainshed.base.errors import Problem
-
-    assert isinstance(problem, Problem)
     node = fields.values.get(name)
     inner = node.value if node is not None and isinstance(node.value, dict) else {}
     found = inner.get(problem.field.partition(".")[0]) or node

@@ -6,7 +6,7 @@ Which fields there are and how their values look stands in fields.py; what they 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -52,8 +52,13 @@ def check(
     origin: str,
     default_name: str,
     problems: list[Problem],
+    to_come: Container[str] | None = (),
 ) -> Job:
-    """As `read`, but problems go to a list; the job is of use only if there are none."""
+    """As `read`, but problems go to a list; the job is of use only if there are none.
+
+    Args:
+        to_come: as `check_declared` has it.
+    """
     fields = Checker(expanded(values), problems, origin=origin)
     fields.unknown(BY_NAME)
     image = fields.values.get("image")
@@ -72,7 +77,7 @@ def check(
     job = with_groups(fields, Job(**given))
     _check_image_fields(fields, job)
     _check_spot(fields, job)
-    check_declared(fields, job, environ)
+    check_declared(fields, job, environ, to_come)
     if job.name:
         return job
     stem = os.path.splitext(os.path.basename(program.removeprefix("-m ").strip()))[0]
