@@ -24,7 +24,6 @@ from _common import (
     piped,
     previous_model,
     run,
-    whole_file,
     write_json,
 )
 
@@ -35,10 +34,7 @@ if __name__ == "__main__":
 
 import math
 import os
-import shutil
 import sys
-import tempfile
-import time
 import zlib
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +46,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy
 import torch
+from _trainer import Reporter, save, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.utils.data import Dataset
 from transformers import (
@@ -60,8 +57,6 @@ from transformers import (
     PreTrainedTokenizerFast,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
-    TrainingArguments,
     default_data_collator,
     set_seed,
 )
@@ -72,7 +67,6 @@ from trainshed.checkpoint.hf_trainer import attach
 
 END_OF_TEXT = "<|endoftext|>"
 PIECE = 1 << 16  # characters that are given to the tokenizer at a time
-METRIC_NAMES = {"loss": "train_loss", "grad_norm": "grad_norm"}
 ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
 
 
@@ -269,78 +263,6 @@ def load_data(hp: Namespace, encode: Encode, world: World) -> tuple[Blocks, Bloc
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-class Reporter(TrainerCallback):
-    """Prints the Trainer's measurements as metric lines.
-
-    results: the last value of each measurement.
-    """
-
-    def __init__(self, world: World, batch: int, block_size: int) -> None:
-        self.world, self.batch, self.block_size = world, batch, block_size
-        self.results: dict[str, float] = {}
-        self.began, self.first = time.perf_counter(), 0
-
-    def report(self, name: str, value: float, state: Any) -> None:
-        self.results[name] = value
-        self.world.metric(name, value, state.epoch or 0, state.global_step)
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.began, self.first = time.perf_counter(), state.global_step
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        for name, value in (logs or {}).items():
-            if name in METRIC_NAMES:
-                self.report(METRIC_NAMES[name], value, state)
-        if logs and not math.isfinite(logs.get("loss", 0.0)):
-            rate = f"lower learning_rate ({args.learning_rate:g})"
-            raise Problem(f"train_loss is not a finite number at step {state.global_step}: {rate}")
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        loss = kwargs["metrics"]["eval_loss"]
-        self.report("validation_loss", loss, state)
-        self.report("validation_perplexity", math.exp(min(loss, 700.0)), state)
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        rate = self.batch * (state.global_step - self.first) / (time.perf_counter() - self.began)
-        self.report("examples_per_second", rate, state)
-        self.report("tokens_per_second", rate * self.block_size, state)
-
-
-def arguments(hp: Namespace, world: World, share: int, steps: int, checkpoints: Path | None) -> TrainingArguments:
-    """The Trainer's own settings for this job of `steps` steps, with `share` sequences a rank at a time."""
-    settings = TrainingArguments(
-        output_dir=str(checkpoints or hp.model_dir),  # made by the Trainer, and without checkpoints not written to
-        num_train_epochs=hp.epochs,
-        max_steps=hp.max_steps or -1,
-        per_device_train_batch_size=share,
-        per_device_eval_batch_size=share,
-        gradient_accumulation_steps=hp.gradient_accumulation_steps,
-        learning_rate=hp.learning_rate,
-        lr_scheduler_type="constant_with_warmup" if hp.lr_schedule == "constant" else hp.lr_schedule,
-        warmup_steps=round(hp.warmup_ratio * steps),
-        optim={"adamw": "adamw_torch", "adafactor": "adafactor", "sgd": "sgd"}[hp.optimizer],
-        weight_decay=hp.weight_decay,
-        max_grad_norm=hp.max_grad_norm,
-        seed=hp.seed,
-        ddp_find_unused_parameters=False,
-        bf16=world.bfloat16(hp.amp),
-        use_cpu=world.device.type == "cpu",
-        dataloader_pin_memory=world.device.type == "cuda",
-        logging_steps=hp.log_interval,
-        logging_nan_inf_filter=False,
-        eval_strategy="epoch",
-        save_strategy="no" if checkpoints is None else "steps" if hp.save_steps else "epoch",
-        save_steps=hp.save_steps or 500,
-        save_total_limit=2,
-        report_to=[name.strip() for name in hp.report_to.split(",")],
-        disable_tqdm=not hp.progress_bars,
-    )
-    if settings.n_gpu > 1:  # else the Trainer would spread each batch over all GPUs of a lone process
-        world.say(f"{settings.n_gpu} GPUs are visible to one process: using one; start a process per GPU to use all")
-        settings._n_gpu = 1
-    return settings
-
-
 def train(hp: Namespace, world: World) -> None:
     """The whole job: data, training, evaluation, model."""
     if not hp.progress_bars:
@@ -363,12 +285,22 @@ def train(hp: Namespace, world: World) -> None:
     model.loss_type = "ForCausalLM"  # what Transformers falls back to, but with a warning
     checkpoints = checkpoint_folder(hp.checkpoint_dir)
     reporter = Reporter(world, batch, hp.block_size)
-    settings = arguments(hp, world, share, steps, checkpoints)
+    args = settings(
+        hp,
+        world,
+        share,
+        steps,
+        checkpoints,
+        optim={"adamw": "adamw_torch", "adafactor": "adafactor", "sgd": "sgd"}[hp.optimizer],
+        bf16=world.bfloat16(hp.amp),
+        report_to=[name.strip() for name in hp.report_to.split(",")],
+        disable_tqdm=not hp.progress_bars,
+    )
     if held_out is None:
-        settings.eval_strategy = IntervalStrategy.NO
+        args.eval_strategy = IntervalStrategy.NO
     trainer = Trainer(
         model=model,
-        args=settings,
+        args=args,
         train_dataset=data,
         eval_dataset=held_out,
         data_collator=default_data_collator,
@@ -381,7 +313,7 @@ def train(hp: Namespace, world: World) -> None:
         require_same_model(resume, model.config)
     world.say(
         f"training on {len(data)} sequences of {hp.block_size} tokens for {steps} steps; {model.num_parameters()} "
-        f"parameters; {world.size} rank{'s' * (world.size > 1)} on {settings.device.type}, {batch} sequences a step"
+        f"parameters; {world.size} rank{'s' * (world.size > 1)} on {args.device.type}, {batch} sequences a step"
     )
     trainer.train(resume_from_checkpoint=resume)
     if not guard.stopping and held_out is not None and "validation_loss" not in reporter.results:
@@ -437,17 +369,6 @@ def require_same_model(checkpoint: str, config: GPT2Config) -> None:
     differing = [name for name in ARCHITECTURE if getattr(other, name) != getattr(config, name)]
     if differing:
         raise Problem(f"{checkpoint} is of another model ({', '.join(differing)} differ): remove it, or use another folder")
-
-
-def save(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerBase, target: Path) -> None:
-    """Writes the model and its tokenizer; each file appears whole, and config.json, which makes it a model, last."""
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        for source in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
-            with whole_file(target / source.name) as path:
-                shutil.copyfile(source, path)  # not moved: safetensors makes files that their owner alone may read
 
 
 def main() -> None:

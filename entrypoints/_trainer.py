@@ -1,0 +1,106 @@
+"""What the programs on the Trainer of Transformers share: settings, metric lines, and a model folder that appears whole."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from _common import Problem, World, whole_file
+from transformers import TrainerCallback, TrainingArguments
+
+METRIC_NAMES = {"loss": "train_loss", "grad_norm": "grad_norm"}
+LAST = "config.json", "adapter_config.json"  # the files that make a folder a model
+
+
+class Reporter(TrainerCallback):
+    """Prints the Trainer's measurements as metric lines.
+
+    batch: examples a step. size: tokens an example, in the mean.
+    results: the last value of each measurement.
+    """
+
+    def __init__(self, world: World, batch: int, size: float) -> None:
+        self.world, self.batch, self.size = world, batch, size
+        self.results: dict[str, float] = {}
+        self.began, self.first = time.perf_counter(), 0
+
+    def report(self, name: str, value: float, state: Any) -> None:
+        self.results[name] = value
+        self.world.metric(name, value, state.epoch or 0, state.global_step)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.began, self.first = time.perf_counter(), state.global_step
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        for name, value in (logs or {}).items():
+            if name in METRIC_NAMES:
+                self.report(METRIC_NAMES[name], value, state)
+        if logs and not math.isfinite(logs.get("loss", 0.0)):
+            rate = f"lower learning_rate ({args.learning_rate:g})"
+            raise Problem(f"train_loss is not a finite number at step {state.global_step}: {rate}")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        loss = kwargs["metrics"]["eval_loss"]
+        self.report("validation_loss", loss, state)
+        self.report("validation_perplexity", perplexity(loss), state)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        rate = self.batch * (state.global_step - self.first) / (time.perf_counter() - self.began)
+        self.report("examples_per_second", rate, state)
+        self.report("tokens_per_second", rate * self.size, state)
+
+
+def perplexity(loss: float) -> float:
+    """exp of a mean negative log-likelihood, bounded: JSON has no infinity."""
+    return math.exp(min(loss, 700.0))
+
+
+def settings(
+    hp: Namespace, world: World, share: int, steps: int, checkpoints: Path | None, **more: Any
+) -> TrainingArguments:
+    """The Trainer's own settings for a job of `steps` steps, with `share` sequences a rank at a time, and `more` of them."""
+    made = TrainingArguments(
+        output_dir=str(checkpoints or hp.model_dir),  # made by the Trainer, and without checkpoints not written to
+        num_train_epochs=hp.epochs,
+        max_steps=hp.max_steps or -1,
+        per_device_train_batch_size=share,
+        per_device_eval_batch_size=share,
+        gradient_accumulation_steps=hp.gradient_accumulation_steps,
+        learning_rate=hp.learning_rate,
+        lr_scheduler_type="constant_with_warmup" if hp.lr_schedule == "constant" else hp.lr_schedule,
+        warmup_steps=round(hp.warmup_ratio * steps),
+        weight_decay=hp.weight_decay,
+        max_grad_norm=hp.max_grad_norm,
+        seed=hp.seed,
+        ddp_find_unused_parameters=False,
+        use_cpu=world.device.type == "cpu",
+        dataloader_pin_memory=world.device.type == "cuda",
+        logging_steps=hp.log_interval,
+        logging_nan_inf_filter=False,
+        eval_strategy="epoch",
+        save_strategy="no" if checkpoints is None else "steps" if hp.save_steps else "epoch",
+        save_steps=hp.save_steps or 500,
+        save_total_limit=2,
+        **more,
+    )
+    if made.n_gpu > 1:  # else the Trainer would spread each batch over all GPUs of a lone process
+        world.say(f"{made.n_gpu} GPUs are visible to one process: using one; start a process per GPU to use all")
+        made._n_gpu = 1
+    return made
+
+
+def save(model: Any, tokenizer: Any, target: Path) -> None:
+    """Writes the model and its tokenizer; each file appears whole, and the one that makes it a model last."""
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        (Path(temporary) / "README.md").unlink(missing_ok=True)  # PEFT's, a form to fill in
+        for source in sorted(Path(temporary).iterdir(), key=lambda path: path.name in LAST):
+            with whole_file(target / source.name) as path:
+                shutil.copyfile(source, path)  # not moved: safetensors makes files that their owner alone may read
