@@ -107,6 +107,17 @@ class Parser(argparse.ArgumentParser):
         raise Problem(message.replace("argument --", "hyperparameter ", 1))
 
 
+def require_libraries(program: str) -> None:
+    """Raises Problem unless all modules are installed that the declaration beside a program says it needs."""
+    from trainshed.algorithms.declaration import beside, read
+    from trainshed.algorithms.shelf import missing
+
+    algorithm = read(beside(program))
+    if lacks := missing(algorithm):
+        install = f"'trainshed[{algorithm.extra}]'" if algorithm.extra else " ".join(lacks)
+        raise Problem(f"{algorithm.name} needs {', '.join(lacks)}, not installed here: pip install {install}")
+
+
 def _reader(one: Hyperparameter) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:

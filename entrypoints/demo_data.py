@@ -4,15 +4,21 @@
     python demo_data.py digits DIR --format png DIR/train/0/0001.png ..., a folder of images a class
     python demo_data.py digits DIR --format tar DIR/train/digits-000.tar ..., tar shards in webdataset's layout
     python demo_data.py text DIR                DIR/train/*.txt, DIR/validation/*.txt      (language_model.py)
+    python demo_data.py instructions DIR        DIR/train/questions.jsonl, validation, test, and DIR/model (fine_tune.py)
+    python demo_data.py preferences DIR         the same for objective dpo
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
 text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
+instructions: what the functions and methods of Python's own types do, by their docstrings: some 300 questions; every tenth
+is for validation, and every tenth for testing. preferences: the same; rejected is the answer with its words in reverse.
+The model is a Llama of 300,000 random weights, and its tokenizer is trained on the questions and answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import re
 import sys
 import tarfile
@@ -105,17 +111,97 @@ def write_text(root: Path) -> None:
             (root / channel / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.txt").write_text(content, encoding="utf-8")
 
 
+def instructions() -> dict[str, list[tuple[str, str]]]:
+    """(question, answer) for `train`, `validation` and `test`."""
+    import builtins
+
+    found = {}
+    for kind in (str, bytes, list, dict, set, int, float):
+        for name in sorted(vars(kind)):
+            if not name.startswith("_"):
+                found[f"{kind.__name__}.{name}"] = getattr(vars(kind)[name], "__doc__", None)
+    for name in sorted(vars(builtins)):
+        if name[0].islower():
+            found[name] = getattr(builtins, name).__doc__
+    # A docstring may begin with the call, as in "dir([object]) -> list of strings": the first sentence comes after it.
+    pairs = []
+    for name, text in sorted(found.items()):
+        lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+        if lines and re.match(r"[\w.]+\(.*->", lines[0]):
+            del lines[0]
+        if lines and " " in lines[0]:
+            pairs.append((f"What does {name} do?", lines[0]))
+    parts: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
+    for index, pair in enumerate(pairs):
+        parts[{0: "validation", 5: "test"}.get(index % TEXT_HELD_OUT, "train")].append(pair)
+    return parts
+
+
+def write_instructions(root: Path, preferences: bool) -> None:
+    """The questions as `root`/train, `root`/validation and `root`/test, and `root`/model."""
+    parts = instructions()
+    every = [pair for pairs in parts.values() for pair in pairs]
+    for channel, pairs in parts.items():
+        lines = []
+        for question, answer in pairs:
+            if preferences:
+                lines.append({"prompt": question, "chosen": answer, "rejected": " ".join(reversed(answer.split()))})
+            else:
+                turns = (("user", question), ("assistant", answer))
+                lines.append({"messages": [{"role": role, "content": content} for role, content in turns]})
+        with _common.whole_file(root / channel / "questions.jsonl") as path:
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_model(root / "model", [text for pair in every for text in pair])
+
+
+def write_model(target: Path, texts: list[str], width: int = 64) -> None:
+    """A Llama with random weights, and a tokenizer that was trained on the texts."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(target)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        initializer_range=0.1,  # five times the usual: an adapter can do little with an output of next to nothing
+        eos_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(target)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("digits", "text"))
+    parser.add_argument("what", choices=("digits", "text", "instructions", "preferences"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
     arguments = parser.parse_args(sys.argv[1:])
     if arguments.what == "digits":
         write_digits(arguments.folder, arguments.format)
-    else:
+    elif arguments.what == "text":
         write_text(arguments.folder)
+    else:
+        write_instructions(arguments.folder, preferences=arguments.what == "preferences")
     print(f"{arguments.what}: {', '.join(str(path) for path in sorted(arguments.folder.iterdir()))}")
 
 

@@ -1,0 +1,73 @@
+"""`fine_tune.py --predict FILE`: answers prompts with a model folder of that program."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from _common import Problem, World
+from _instructions import prompts
+from _pretrained import context, fingerprint, load_adapter, load_model, load_tokenizer
+from _turns import Encoder
+from transformers import GenerationConfig, set_seed
+from transformers.utils import logging
+
+
+def answer(hp: Namespace, base: str | None) -> None:
+    """Prints each line of the file `predict` as a JSON line with `answer` added; raises Problem.
+
+    base: the model that an adapter belongs to; None for the one that it was trained on, if that is still there.
+    """
+    logging.disable_progress_bar()
+    folder = Path(hp.model_dir)
+    try:
+        facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Problem(f"model_dir {folder} holds no model of fine_tune (model.json): {error}") from error
+    given = prompts(hp.predict, facts["chat"])
+    world = World(0, 1, 0, torch.device("cuda" if hp.device != "cpu" and torch.cuda.is_available() else "cpu"))
+    if hp.device == "cuda" and world.device.type != "cuda":
+        raise Problem("device is cuda, but torch sees no GPU here; use device cpu or auto")
+    tokenizer = load_tokenizer(str(folder))
+    encoder = Encoder(tokenizer, "completion")
+    model = tuned(folder, facts, base, torch.bfloat16 if world.bfloat16(hp.bf16) else torch.float32)
+    model.to(world.device).eval()
+    set_seed(hp.seed)
+    most = context(model)
+    for number, (line, prompt) in enumerate(given, 1):
+        where = f"{hp.predict}: prompt {number}"
+        chat = not isinstance(prompt, str)
+        text = encoder.render(prompt, True, where) if chat else prompt
+        tokens = tokenizer(text, add_special_tokens=not chat, return_tensors="pt")["input_ids"].to(world.device)
+        room = hp.max_new_tokens if most is None else min(hp.max_new_tokens, most - tokens.shape[1])
+        if room < 1:
+            raise Problem(f"predict: {where} has {tokens.shape[1]} tokens, and the model takes {most} with the answer")
+        config = GenerationConfig(
+            max_new_tokens=room,
+            do_sample=hp.temperature > 0,
+            temperature=hp.temperature or None,
+            eos_token_id=facts["stops"],
+            pad_token_id=facts["stops"][0],
+        )
+        with torch.no_grad():
+            made = model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), generation_config=config)
+        words = tokenizer.decode(made[0, tokens.shape[1] :], skip_special_tokens=True)
+        print(json.dumps({**line, "answer": words}, ensure_ascii=False), flush=True)
+
+
+def tuned(folder: Path, facts: dict[str, Any], base: str | None, dtype: torch.dtype) -> Any:
+    """The model of a folder, whole or as an adapter of `base`; raises Problem."""
+    if not (folder / "adapter_config.json").is_file():
+        return load_model(str(folder), dtype)
+    source = base or facts["base"]
+    if base is None and not Path(source).exists():
+        raise Problem(
+            f"{folder} holds an adapter, and the model it was trained on ({source}) is not there: give it as --model"
+        )
+    model = load_model(source, dtype)
+    if fingerprint(model) != facts["start"]:
+        raise Problem(f"the adapter in {folder} was trained on another model than {source}")
+    return load_adapter(str(folder), model)

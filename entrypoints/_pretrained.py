@@ -1,0 +1,109 @@
+"""Loads causal language models and tokenizers that others trained; what is wrong with them is said in one line."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from argparse import Namespace
+from typing import Any
+
+import torch
+from _common import Problem
+from _turns import first_line
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+HEAD = 2048  # bytes of each weight that the fingerprint takes in
+DEFAULT_LENGTH = 1024  # tokens
+
+
+def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or of a name on the hub; raises Problem."""
+    try:
+        return AutoTokenizer.from_pretrained(source, local_files_only=os.path.isdir(source))
+    except Exception as error:  # of any library, about files that are not ours
+        raise _unloadable(source, "tokenizer", error) from error
+
+
+def load_model(source: str, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a folder or of a name on the hub; raises Problem. None of its weights is left to chance."""
+    local = os.path.isdir(source)
+    if local and os.path.isfile(f"{source}/adapter_config.json") and not os.path.isfile(f"{source}/config.json"):
+        raise Problem(f"{source} holds an adapter, not a model: train it with merge, or give the model that it belongs to")
+    try:
+        model, facts = AutoModelForCausalLM.from_pretrained(
+            source, local_files_only=local, dtype=dtype, output_loading_info=True
+        )
+    except Exception as error:
+        raise _unloadable(source, "causal language model", error) from error
+    if missing := sorted(facts["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise Problem(f"{source} lacks weights of its {type(model).__name__}: {missing[0]}{more}")
+    if wrong := [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]:
+        raise Problem(f"{source} has weights that are not finite numbers: {wrong[0]}")
+    model.loss_type = "ForCausalLM"  # what Transformers falls back to, but with a warning
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:  # such a one cannot be saved; that shall not be found out at the end
+        model.generation_config = GenerationConfig.from_model_config(model.config)
+    return model
+
+
+def _unloadable(source: str, what: str, error: Exception) -> Problem:
+    why = first_line(error)
+    if os.path.isdir(source):
+        return Problem(f"{source} holds no {what} that Transformers loads: {why}")
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return Problem(
+            f"model {source} is neither a folder nor in the hub's cache here, and HF_HUB_OFFLINE forbids to fetch it: "
+            "give a channel model, or unset HF_HUB_OFFLINE"
+        )
+    return Problem(f"model {source} is not a folder, and the hub does not give a {what} of that name: {why}")
+
+
+def context(model: PreTrainedModel) -> int | None:
+    """The longest sequence that the model takes, in tokens; None if its configuration does not say."""
+    config = model.config.get_text_config()
+    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+
+
+def length_of(hp: Namespace, model: PreTrainedModel) -> int:
+    """max_length as it is asked for, or the default; raises Problem if the model's context is shorter."""
+    most = context(model)
+    if most and hp.max_length and hp.max_length > most:
+        raise Problem(f"max_length is {hp.max_length}, but the model takes {most} tokens")
+    return hp.max_length or min(DEFAULT_LENGTH, most or DEFAULT_LENGTH)
+
+
+def fingerprint(model: PreTrainedModel) -> str:
+    """Tells models apart: a checksum of the beginning of each weight, the same whichever type it was loaded as."""
+    value = 0
+    for name, weight in sorted(model.named_parameters()):
+        head = weight.detach().reshape(-1)[: HEAD // 2].to("cpu", torch.bfloat16).view(torch.int16)
+        value = zlib.crc32(head.numpy().tobytes(), zlib.crc32(f"{name}{tuple(weight.shape)}".encode(), value))
+    return f"{value:08x}"
+
+
+def add_adapter(hp: Namespace, model: PreTrainedModel) -> PeftModel:
+    """The model with a new LoRA adapter, the only part that is trained; raises Problem for modules that it has not."""
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=hp.lora_rank,
+        lora_alpha=hp.lora_alpha,
+        lora_dropout=hp.lora_dropout,
+        target_modules=list(hp.lora_targets) if hp.lora_targets else "all-linear",
+    )
+    try:
+        return get_peft_model(model, config)
+    except (ValueError, TypeError) as error:
+        kinds = (torch.nn.Linear, torch.nn.Embedding)
+        ends = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, kinds)}
+        raise Problem(f"lora_targets: {first_line(error)}; the model's layers are {', '.join(sorted(ends))}") from error
+
+
+def load_adapter(folder: str, model: PreTrainedModel) -> Any:
+    """The model with the adapter of a folder; raises Problem."""
+    try:
+        return PeftModel.from_pretrained(model, folder, local_files_only=True)
+    except Exception as error:
+        raise _unloadable(folder, "adapter", error) from error

@@ -1,0 +1,108 @@
+"""The Trainer of Transformers for tuned models: a measure of its own, and checkpoints that say what they are of."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from _common import Problem, World, write_json
+from _trainer import Reporter, perplexity
+from _turns import IGNORED
+from torch.utils.data import Dataset, Subset
+from transformers import PrinterCallback, Trainer
+
+FACTS = "fine_tune.json"  # in a checkpoint: what must be the same for going on from it
+
+
+class Tuner(Trainer):
+    """The Trainer of one job.
+
+    world: the ranks. facts: what a checkpoint says of the job. share: rows that a rank measures at a time.
+    """
+
+    def __init__(self, world: World, facts: dict[str, Any], share: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.world, self.facts, self.share = world, facts, share
+        self.remove_callback(PrinterCallback)  # it prints dictionaries; the reporter prints metric lines
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Measures each row once, whatever the number of ranks and the size of batches. Collective; raises Problem."""
+        metrics = {
+            f"{metric_key_prefix}_{name}": value for name, value in self.measure(eval_dataset or self.eval_dataset).items()
+        }
+        if not all(map(math.isfinite, metrics.values())):
+            raise Problem(
+                f"{metric_key_prefix}_loss is not a finite number at step {self.state.global_step}: lower learning_rate"
+            )
+        self.log(dict(metrics))  # it adds the epoch
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def measure(self, rows: Dataset) -> dict[str, float]:
+        """The mean over all rows of what `sums` gives, by name. Collective."""
+        training = self.model.training
+        self.model.eval()
+        own: dict[str, float] = {}
+        mine = range(self.world.rank, len(rows), self.world.size)
+        for start in range(0, len(mine), self.share):
+            batch = self.data_collator([rows[index] for index in mine[start : start + self.share]])
+            with torch.no_grad(), self.accelerator.autocast():
+                for name, value in self.sums(self.on_device(batch)).items():
+                    own[name] = own.get(name, 0.0) + value
+        self.model.train(training)
+        totals: dict[str, float] = {}
+        for sums in self.world.gather(own):
+            for name, value in sums.items():
+                totals[name] = totals.get(name, 0.0) + value
+        if not all(map(math.isfinite, totals.values())):
+            raise Problem(f"the loss is not a finite number after step {self.state.global_step}: lower learning_rate")
+        count = totals.pop("count")
+        return {name: value / count for name, value in totals.items()}
+
+    def require_sound(self) -> None:
+        """Raises Problem if the model's loss is not a number even on what it was trained on."""
+        self.measure(Subset(self.train_dataset, range(min(len(self.train_dataset), self.world.size * self.share))))
+
+    def on_device(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The batch where the model is."""
+        return {name: value.to(self.args.device) for name, value in batch.items()}
+
+    def sums(self, batch: dict[str, torch.Tensor]) -> dict[str, float]:
+        """Sums over a batch, and the `count` that they are divided by: here of the learnt tokens."""
+        labels = batch.pop("labels")[:, 1:]
+        logits = self.model(**batch).logits[:, :-1].float()
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+        return {"loss": loss.item(), "count": int((labels != IGNORED).sum())}
+
+    def _save_checkpoint(self, *arguments: Any, **named: Any) -> Any:
+        require_finite(self.model, self.state.global_step)
+        return super()._save_checkpoint(*arguments, **named)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        write_json(Path(output_dir or self.args.output_dir) / FACTS, self.facts)
+
+
+class TuningReporter(Reporter):
+    """Prints what `Tuner.evaluate` measures: of the channel validation, or of test."""
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for name, value in kwargs["metrics"].items():
+            part, _, measure = name.partition("_")
+            part = {"eval": "validation"}.get(part, part)
+            self.report(f"{part}_{measure}", value, state)
+            if measure == "loss" and not any(other.endswith("_accuracy") for other in kwargs["metrics"]):
+                self.report(f"{part}_perplexity", perplexity(value), state)
+
+
+def require_finite(model: Any, step: int) -> None:
+    """Raises Problem if a weight that is trained is not a finite number, before it is saved."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and not torch.isfinite(weight).all():
+            raise Problem(f"{name} is not a finite number after step {step}: lower learning_rate")

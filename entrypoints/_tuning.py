@@ -1,0 +1,208 @@
+"""The training of fine_tune.py: the Trainer of Transformers, with a measure of its own, exact checkpoints and PEFT.
+
+TRL's SFTTrainer would do most of this; docs/algorithms.md says why it is not used, and how the two compare.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+import transformers
+from _common import Problem, World, checkpoint_folder, write_json
+from _preferences import Pairs, Preferrer, collate_pairs
+from _pretrained import add_adapter, fingerprint, length_of, load_model, load_tokenizer
+from _trainer import Reporter, save, settings
+from _tuner import FACTS, Tuner, TuningReporter, require_finite
+from _turns import Encoder, Rows, collate, fit, pack
+from transformers import set_seed
+from transformers.trainer_utils import IntervalStrategy
+from transformers.utils import logging
+
+import trainshed
+from trainshed.checkpoint.hf_trainer import attach
+
+SAME = ("objective", "method", "lora_rank", "lora_alpha", "lora_targets", "packing", "gradient_accumulation_steps", "seed")
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+
+
+def prepare(hp: Namespace, data: dict[str, list[Any]], encoder: Encoder, length: int, world: World) -> dict[str, Rows]:
+    """The rows of each part of the data, fitted and, to train on, packed if asked; says what was cut. Raises Problem."""
+    made = {}
+    kind = Pairs if hp.objective == "dpo" else Rows
+    for part, examples in data.items():
+        if not examples:
+            made[part] = kind([])
+            continue
+        if hp.objective == "dpo":
+            sides = encoder.rows([side for pair in examples for side in (pair.chosen, pair.rejected)])
+            rows, wheres = zip(sides, sides, strict=True), [pair.chosen.where for pair in examples]
+        else:
+            rows, wheres = encoder.rows(examples), [example.where for example in examples]
+        fitted = fit(rows, wheres, length, hp.too_long, part)
+        if words := fitted.words(part, length):
+            world.say(words)
+        made[part] = kind(pack(fitted.rows, length) if hp.packing else fitted.rows)
+    return made
+
+
+def checksum(rows: Rows) -> str:
+    """Of all tokens and of which are learnt."""
+    value = 0
+    for row in rows.rows:
+        for part in row if isinstance(row, tuple) else (row,):
+            value = zlib.crc32(part.learnt.tobytes(), zlib.crc32(part.tokens.tobytes(), value))
+    return f"{value:08x}"
+
+
+def require_known_tokens(rows: Sequence[Any], model: Any) -> None:
+    """Raises Problem if the tokenizer makes tokens that the model has no embedding for."""
+    known = model.get_input_embeddings().num_embeddings
+    highest = max(int(part.tokens.max()) for row in rows for part in (row if isinstance(row, tuple) else (row,)))
+    if highest >= known:
+        raise Problem(f"the tokenizer makes token {highest}, but the model knows {known}: they do not belong together")
+
+
+def require_apart(model: Any, length: int) -> None:
+    """Raises Problem if packed examples see each other in this model, though positions begin anew."""
+    size = min(8, length // 2)
+    tokens = torch.arange(1, 2 * size + 1, device=model.device)[None] % model.get_input_embeddings().num_embeddings
+    positions = torch.arange(size, device=model.device).repeat(2)[None]
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        together = model(input_ids=tokens, position_ids=positions).logits[:, size:].float()
+        alone = model(input_ids=tokens[:, size:], position_ids=positions[:, size:]).logits.float()
+    model.train(training)
+    if not torch.allclose(together, alone, rtol=0.02, atol=0.02 * float(alone.abs().max())):
+        raise Problem(f"in {type(model).__name__} packed examples would see each other: set packing to false")
+
+
+def require_same_job(checkpoint: str, facts: dict[str, Any]) -> None:
+    """Raises Problem if a checkpoint is of another job, from which going on would not give what either would."""
+    try:
+        before = json.loads(Path(checkpoint, FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Problem(f"{checkpoint} is no checkpoint of fine_tune: remove it, or use another folder") from error
+    differing = [f"{name} was {before.get(name)}, is {value}" for name, value in facts.items() if before.get(name) != value]
+    if differing:
+        raise Problem(f"{checkpoint} is of another job ({'; '.join(differing)}): remove it, or use another folder")
+
+
+def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) -> None:
+    """The whole job: tokens, model, training, measurements, model folder. Raises Problem."""
+    logging.disable_progress_bar()
+    tokenizer = load_tokenizer(source)
+    bf16 = world.bfloat16(hp.bf16)
+    set_seed(hp.seed)
+    model = load_model(source, torch.bfloat16 if bf16 and hp.method == "lora" else torch.float32)
+    length = length_of(hp, model)
+    encoder = Encoder(tokenizer, hp.loss_on)
+    rows = prepare(hp, data, encoder, length, world)
+    for part in rows.values():
+        if part.rows:
+            require_known_tokens(part.rows, model)
+    world.require_same("the ranks see different data", {part: checksum(each) for part, each in rows.items()})
+    start = fingerprint(model)
+    world.require_same("the ranks start from different models", start)
+    stops = encoder.stops(model.generation_config.eos_token_id)
+    model.generation_config.eos_token_id = stops
+    caches = model.config.get_text_config().use_cache
+    model.config.get_text_config().use_cache = (
+        False  # a cache would be filled for nothing, and packed examples see each other
+    )
+    if hp.packing:
+        require_apart(model, length)
+    if hp.method == "lora":
+        model = add_adapter(hp, model)
+
+    share = world.share_of_batch(hp.batch_size, hp.gradient_accumulation_steps)
+    batch = share * world.size * hp.gradient_accumulation_steps
+    steps = hp.max_steps or math.ceil(hp.epochs * math.ceil(len(rows["train"]) / batch))
+    checkpoints = checkpoint_folder(None if hp.checkpoint_dir is None else str(hp.checkpoint_dir))
+    facts = {name: getattr(hp, name) for name in SAME if hp.method == "lora" or not name.startswith("lora_")}
+    facts = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
+    facts |= {"beta": hp.beta} if hp.objective == "dpo" else {}
+    facts |= {"max_length": length, "batch_size": batch, "start": start, "data": checksum(rows["train"])}
+    reporter = TuningReporter(world, batch, rows["train"].tokens() / len(rows["train"]))
+    args = settings(
+        hp,
+        world,
+        share,
+        steps,
+        checkpoints,
+        optim="adamw_torch",
+        bf16=bf16,
+        remove_unused_columns=False,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    if hp.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if not rows["validation"].rows:
+        args.eval_strategy = IntervalStrategy.NO
+    parts = {"train_dataset": rows["train"], "eval_dataset": rows["validation"], "callbacks": [reporter]}
+    if hp.objective == "dpo":
+        trainer = Preferrer(world, facts, share, beta=hp.beta, model=model, args=args, data_collator=collate_pairs, **parts)
+        for part in rows.values():
+            trainer.refer(part)
+    else:
+        trainer = Tuner(world, facts, share, model=model, args=args, data_collator=collate, **parts)
+    guard = attach(trainer, checkpoints)  # saves and stops on notice
+    resume = guard.newest()
+    if resume:
+        require_same_job(resume, facts)
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    every = sum(weight.numel() for weight in model.parameters())
+    packed = f" packed into {len(rows['train'])} sequences" if hp.packing else ""
+    world.say(
+        f"training on {sum(len(row) if hp.packing else 1 for row in rows['train'].rows)} examples{packed}, "
+        f"{rows['train'].learnt()} of {rows['train'].tokens()} tokens are learnt, for {steps} steps; "
+        f"{trained} of {every} parameters; {world.size} rank{'s' * (world.size > 1)} on {args.device.type}, {batch} a step"
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    require_finite(trainer.model, trainer.state.global_step)
+    trainer.require_sound()
+    model.config.get_text_config().use_cache = caches
+    if not guard.stopping:
+        if rows["validation"].rows and "validation_loss" not in reporter.results:
+            trainer.evaluate()
+        if rows["test"].rows:
+            trainer.evaluate(rows["test"], metric_key_prefix="test")
+    if world.rank == 0:
+        finished = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
+        made_of = {
+            "base": os.path.abspath(source) if os.path.isdir(source) else source,
+            "start": start,
+            "stops": stops,
+            "chat": encoder.saw_chat,
+        }
+        write_model(hp, trainer.model, tokenizer, {**made_of, **finished}, reporter)
+        write_json(Path(hp.output_data_dir) / "metrics.json", {**finished, **reporter.results})
+    world.say(f"model: {hp.model_dir}")
+
+
+def write_model(hp: Namespace, model: Any, tokenizer: Any, facts: dict[str, Any], reporter: Reporter) -> None:
+    """The model folder: safetensors and tokenizer, as Transformers or PEFT load them, and then model.json."""
+    target = Path(hp.model_dir)
+    (target / "model.json").unlink(missing_ok=True)  # of what was there before
+    if hp.merge:
+        model = model.merge_and_unload()
+    save(model, tokenizer, target)
+    folders = ("train", "validation", "test", "predict", "model_dir", "output_data_dir", "checkpoint_dir")
+    given = {name: value for name, value in vars(hp).items() if name not in folders}
+    versions = {one.__name__: one.__version__ for one in (trainshed, torch, transformers, numpy)}
+    write_json(
+        target / "model.json",
+        {"program": "fine_tune", "versions": versions, "hyperparameters": given, "metrics": reporter.results, **facts},
+    )

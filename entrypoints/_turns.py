@@ -1,0 +1,274 @@
+"""Makes tokens of instructions: the chat template, which tokens are learnt, what is too long, and packing.
+
+A token is learnt if it begins in a text that the model is to write. Tokens are those of the whole text, so that training
+sees what the tokenizer makes of it later, whatever it merges; a token that begins in the prompt belongs to the prompt.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+from _common import Problem
+from _instructions import Chat, Example, Message
+from jinja2 import TemplateError
+from torch.utils.data import Dataset
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+IGNORED = -100  # label of a token that is not learnt
+AT_ONCE = 512  # texts given to the tokenizer together
+
+OUR_TEMPLATE = (
+    "{{ bos_token if FIRST else '' }}"
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>\n' + message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+"""For tokenizers without a template: it needs no tokens but the end of a text. FIRST: whether texts begin with bos_token."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One example's tokens, int32 of shape (T), and which of them are learnt, bool of shape (T)."""
+
+    tokens: numpy.ndarray
+    learnt: numpy.ndarray
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Encoder:
+    """Makes rows of examples. Gives a tokenizer without a chat template ours when the first conversation needs one."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, loss_on: str) -> None:
+        if not tokenizer.is_fast:
+            raise Problem(
+                f"the tokenizer ({type(tokenizer).__name__}) does not say where its tokens lie in the text: give a fast one"
+            )
+        if tokenizer.eos_token is None:
+            raise Problem("the tokenizer names no eos_token: the model could not learn where an answer ends")
+        self.tokenizer, self.loss_on = tokenizer, loss_on
+        self.saw_chat = False
+
+    def rows(self, examples: Sequence[Example]) -> Iterator[Row]:
+        """The rows of the examples, in their order; raises Problem."""
+        for start in range(0, len(examples), AT_ONCE):
+            some = examples[start : start + AT_ONCE]
+            chats = [isinstance(example, Chat) for example in some]
+            texts, spans = zip(*map(self._text, some), strict=True)
+            encoded = {}
+            for kind in set(chats):  # a template writes the special tokens itself
+                chosen = [index for index, chat in enumerate(chats) if chat == kind]
+                made = self.tokenizer(
+                    [texts[index] for index in chosen],
+                    add_special_tokens=not kind,
+                    return_offsets_mapping=True,
+                    return_special_tokens_mask=True,
+                    return_attention_mask=False,
+                    verbose=False,
+                )
+                encoded |= {index: (made, place) for place, index in enumerate(chosen)}
+            for index in range(len(some)):
+                made, place = encoded[index]
+                offsets = numpy.asarray(made["offset_mapping"][place], numpy.int64).reshape(-1, 2)
+                learnt = numpy.zeros(len(offsets), bool)
+                for begin, end in spans[index]:
+                    learnt |= (offsets[:, 0] >= begin) & (offsets[:, 0] < end)
+                learnt &= offsets[:, 1] > offsets[:, 0]  # not what the tokenizer adds of its own
+                learnt[:1] = False  # nothing comes before it
+                yield Row(numpy.asarray(made["input_ids"][place], numpy.int32), learnt)
+
+    def _text(self, example: Example) -> tuple[str, list[tuple[int, int]]]:
+        """The text of an example and the parts of it, from character to character, that are learnt."""
+        if not isinstance(example, Chat):
+            text = example.prompt + example.completion
+            text += "" if text.endswith(self.tokenizer.eos_token) else self.tokenizer.eos_token
+            return text, [(0 if self.loss_on == "all" else len(example.prompt), len(text))]
+        self.saw_chat = True
+        messages = list(example.messages)
+        text = self.render(messages, False, example.where)
+        if self.loss_on == "all":
+            return text, [(0, len(text))]
+        return text, [
+            (self._before(messages, index, text, example.where), self._after(messages, index, text, example.where))
+            for index in range(example.first, len(messages))
+            if messages[index]["role"] == "assistant"
+        ]
+
+    def _before(self, messages: list[Message], index: int, text: str, where: str) -> int:
+        """Where the text of an assistant's turn begins: behind the prompt that it answers."""
+        if index == 0:
+            return 0
+        for generation in (True, False):
+            before = self.render(messages[:index], generation, where)
+            if text.startswith(before):
+                return len(before)
+        raise _unclear(where, index)
+
+    def _after(self, messages: list[Message], index: int, text: str, where: str) -> int:
+        if index == len(messages) - 1:
+            return len(text)
+        until = self.render(messages[: index + 1], False, where)
+        if not text.startswith(until):
+            raise _unclear(where, index)
+        return len(until)
+
+    def stops(self, eos: int | list[int] | None) -> list[int]:
+        """Tokens at which an answer ends: the tokenizer's, the model's (`eos`), and what ends a turn of the template."""
+        found = {self.tokenizer.eos_token_id, *([eos] if isinstance(eos, int) else eos or [])}
+        if self.saw_chat:
+            content = "x"
+            messages = [{"role": "user", "content": content}, {"role": "assistant", "content": content}]
+            end = self.render(messages, False, "a turn's end").rpartition(content)[2]
+            first = self.tokenizer(end, add_special_tokens=False)["input_ids"][:1]
+            found |= set(first) & set(self.tokenizer.added_tokens_decoder)
+        return sorted(found)
+
+    def render(self, messages: list[Message], generation: bool, where: str) -> str:
+        """What the chat template writes; raises Problem if it refuses."""
+        if self.tokenizer.chat_template is None:
+            begins = bool(self.tokenizer.bos_token) and self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
+            self.tokenizer.chat_template = OUR_TEMPLATE.replace("FIRST", str(begins).lower())
+        try:
+            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation)
+        except (TemplateError, ValueError, TypeError, KeyError) as error:
+            raise Problem(f"{where}: the tokenizer's chat template refuses these messages: {first_line(error)}") from error
+
+
+def _unclear(where: str, index: int) -> Problem:
+    return Problem(
+        f"{where}: the tokenizer's chat template writes a conversation otherwise once turns follow, so that turn {index} "
+        "cannot be told from its prompt: set loss_on to all, or have each conversation end with the turn to learn"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's words, else its name."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+# --- length -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Fitted:
+    """Rows of at most so many tokens. cut, skipped, empty: how many were shortened, left out, had nothing left to learn."""
+
+    rows: list[Any]
+    cut: int = 0
+    skipped: int = 0
+    empty: int = 0
+
+    def words(self, what: str, length: int) -> str:
+        """What was done to long examples, "" if there were none."""
+        facts = [
+            f"{self.cut} were cut" if self.cut else "",
+            f"{self.skipped} were left out" if self.skipped else "",
+            f"{self.empty} had nothing left to learn and were left out" if self.empty else "",
+        ]
+        long = self.cut + self.skipped + self.empty
+        if not long:
+            return ""
+        return f"{what}: {long} of {len(self.rows) + self.skipped + self.empty} examples have more than max_length " + (
+            f"({length}) tokens: {', '.join(filter(None, facts))}"
+        )
+
+
+def fit(rows: Iterable[Any], wheres: Sequence[str], length: int, too_long: str, what: str) -> Fitted:
+    """Rows (or pairs of rows) of at most `length` tokens; `wheres` names them in errors. Raises Problem."""
+    fitted = Fitted([])
+    for row, where in zip(rows, wheres, strict=True):
+        sides = row if isinstance(row, tuple) else (row,)
+        longest = max(map(len, sides))
+        if longest > length:
+            if too_long == "refuse":
+                raise Problem(f"{what}: {where}: has {longest} tokens, more than max_length ({length})")
+            if too_long == "skip":
+                fitted.skipped += 1
+                continue
+            sides = tuple(Row(side.tokens[:length], side.learnt[:length]) for side in sides)
+        if not all(side.learnt.any() for side in sides):
+            if longest <= length:
+                raise Problem(f"{what}: {where}: the tokenizer makes no token of what is to be learnt")
+            fitted.empty += 1
+            continue
+        fitted.cut += longest > length
+        fitted.rows.append(sides if isinstance(row, tuple) else sides[0])
+    if not fitted.rows:
+        raise Problem(f"{fitted.words(what, length)}; nothing is left to train on: raise max_length")
+    return fitted
+
+
+def pack(rows: Sequence[Row], length: int) -> list[tuple[Row, ...]]:
+    """Rows in groups of at most `length` tokens, as few as the best-fit-decreasing rule makes; in order of first rows."""
+    order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+    groups: list[list[int]] = []
+    free: list[tuple[int, int]] = []  # (tokens left, group), sorted
+    for index in order:
+        size = len(rows[index])
+        place = bisect.bisect_left(free, (size, -1))
+        if place < len(free):
+            left, group = free.pop(place)
+        else:
+            left, group = length, len(groups)
+            groups.append([])
+        groups[group].append(index)
+        bisect.insort(free, (left - size, group))
+    return [tuple(rows[index] for index in sorted(group)) for group in sorted(groups, key=min)]
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+class Rows(Dataset):
+    """What the Trainer draws from: rows, packed groups of them, or pairs."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, position: int) -> Any:
+        return self.rows[position]
+
+    def tokens(self) -> int:
+        """Tokens of all rows."""
+        return sum(len(part) for row in self.rows for part in (row if isinstance(row, tuple) else (row,)))
+
+    def learnt(self) -> int:
+        """Tokens that are learnt."""
+        return sum(int(part.learnt.sum()) for row in self.rows for part in (row if isinstance(row, tuple) else (row,)))
+
+
+def collate(rows: Sequence[Row | tuple[Row, ...]]) -> dict[str, torch.Tensor]:
+    """A batch of rows, or of packed groups, padded behind: input_ids, labels, and what keeps its parts apart, (B, T) each.
+
+    Packed groups come without an attention mask: where positions begin anew, Transformers masks what came before.
+    """
+    packed = isinstance(rows[0], tuple)
+    groups = [row if isinstance(row, tuple) else (row,) for row in rows]
+    width = max(sum(map(len, group)) for group in groups)
+    tokens = torch.zeros(len(rows), width, dtype=torch.int64)
+    labels = torch.full((len(rows), width), IGNORED)
+    positions = torch.zeros_like(tokens)
+    mask = torch.zeros_like(tokens)
+    for line, group in enumerate(groups):
+        at = 0
+        for row in group:
+            here = slice(at, at + len(row))
+            tokens[line, here] = torch.from_numpy(row.tokens.astype(numpy.int64))
+            labels[line, here] = torch.where(torch.from_numpy(row.learnt), tokens[line, here], IGNORED)
+            positions[line, here] = torch.arange(len(row))
+            at = here.stop
+        mask[line, :at] = 1
+    return {"input_ids": tokens, "labels": labels} | ({"position_ids": positions} if packed else {"attention_mask": mask})

@@ -1,0 +1,108 @@
+"""Fine-tunes a causal language model on instructions, or on preferences, from hyperparameters alone.
+
+    python demo_data.py instructions data                                # a small data set, and a small model
+    python fine_tune.py --train data/train --model data/model --epochs 3
+    torchrun --nproc-per-node 2 fine_tune.py --train data/train --model data/model --method full
+    python fine_tune.py --predict questions.jsonl --model_dir model      # answers, one JSON line each
+
+In a training job the hyperparameters come as `--key value` and the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_VALIDATION,
+SM_CHANNEL_TEST, SM_CHANNEL_MODEL, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside this file has the table of
+hyperparameters, and the fields that a line of data may have.
+
+The model folder is one that `from_pretrained` of Transformers or PEFT loads. Code that comes with a model is never run.
+Hyperparameters and data are checked before torch is loaded.
+"""
+
+from __future__ import annotations
+
+from _common import Parser, Problem, World, channel, in_job, previous_model, require_libraries, run
+
+from trainshed.checkpoint import listen
+
+if __name__ == "__main__":
+    listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+import _instructions
+
+RATES = {("sft", "lora"): 2e-4, ("sft", "full"): 2e-5, ("dpo", "lora"): 2e-5, ("dpo", "full"): 2e-6}
+PARTS = ("train", "validation", "test")
+
+
+def hyperparameters(argv: Sequence[str]) -> Namespace:
+    """Reads the command line; raises Problem."""
+    parser = Parser.declared(
+        __file__,
+        train=channel("train", "training"),
+        validation=channel("validation"),
+        test=channel("test"),
+        model_dir=os.environ.get("SM_MODEL_DIR") or "model",
+        output_data_dir=os.environ.get("SM_OUTPUT_DATA_DIR") or "output",
+    )
+    hp = parser.read(argv)
+    if hp.learning_rate is None:
+        hp.learning_rate = RATES[hp.objective, hp.method]
+    if hp.lora_alpha is None:
+        hp.lora_alpha = 2.0 * hp.lora_rank
+    if hp.merge and hp.method == "full":
+        raise Problem("merge is true, but there is no adapter to merge: set method to lora, or leave merge out")
+    if hp.packing and hp.objective == "dpo":
+        raise Problem("packing is true, but pairs are not packed: leave it out for dpo")
+    return hp
+
+
+def starting_model(hp: Namespace) -> str | None:
+    """Folder of the model to start from, or its name on the hub; None if the job has neither. Raises Problem.
+
+    A folder keeps the hub's library off the network.
+    """
+    if hp.model and not os.path.isdir(hp.model):
+        if os.path.isabs(hp.model) or hp.model.startswith(".") or hp.model.count("/") > 1:
+            raise Problem(f"model: {hp.model} is not a folder")
+        return str(hp.model)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    found = previous_model(hp.model)
+    return None if found is None else str(found)
+
+
+def load_data(hp: Namespace) -> dict[str, list[Any]]:
+    """The examples to train on, to validate with and to test with; the latter two may be none. Raises Problem."""
+    if not hp.train:
+        raise Problem("the job has no channel train" if in_job() else "there is nothing to train on: give --train DIR")
+    data = {
+        part: _instructions.load(path, f"the channel {part}", hp.objective, hp.prompt_format) if path else []
+        for part, path in ((part, getattr(hp, part)) for part in PARTS)
+    }
+    if not data["validation"]:
+        data["train"], data["validation"] = _instructions.split(data["train"], hp.validation_fraction, hp.seed)
+    return data
+
+
+def main() -> None:
+    """The command line."""
+    hp = hyperparameters(sys.argv[1:])
+    require_libraries(__file__)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # ranks are as many as cores
+    model = starting_model(hp)
+    if hp.predict:
+        import _answers
+
+        _answers.answer(hp, model)
+        return
+    if model is None:
+        raise Problem("there is no model to start from: add a channel model, or give --model, a folder or a name on the hub")
+    data = load_data(hp)
+    import _tuning
+
+    world = World.join(hp.device)
+    _tuning.train(hp, model, data, world)
+    world.leave()
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,603 @@
+"""Fine-tuning: real jobs as processes, and what a job is made of within this process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jobs.entrypoints import programs
+from support.extras import needs
+from support.lazy import Lazy
+
+needs("transformers", "accelerate", "peft")
+pytestmark = pytest.mark.torch
+torch: Any = Lazy("torch")
+transformers: Any = Lazy("transformers")
+peft: Any = Lazy("peft")
+
+PROGRAM = "fine_tune.py"
+Options = Callable[..., Namespace]
+Train = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Path:
+    """The demo data for fine-tuning: train, validation, test and model. Not to be written to."""
+    root = tmp_path_factory.mktemp("instructions")
+    module("demo_data").write_instructions(root, preferences=False)
+    return root
+
+
+@pytest.fixture
+def options(program: ModuleType, outside_a_job: None, data: Path, tmp_path: Path) -> Options:
+    """Hyperparameters of a small job on this process, with changes."""
+
+    def read(**changed: object) -> Namespace:
+        given = {
+            "train": data / "train",
+            "model": data / "model",
+            "model_dir": tmp_path / "model",
+            "output_data_dir": tmp_path / "output",
+            "max_steps": 6,
+            "batch_size": 4,
+            "log_interval": 1,
+            "learning_rate": 0.01,
+            "device": "cpu",
+            **changed,
+        }
+        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
+
+    return read
+
+
+@pytest.fixture
+def train(program: ModuleType, module: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> Train:
+    """Runs a job in this process; gives what it printed."""
+
+    def run(hp: Namespace) -> str:
+        source = program.starting_model(hp)
+        module("_tuning").train(hp, source, program.load_data(hp), program.World(0, 1, 0, torch.device("cpu")))
+        return capsys.readouterr().out
+
+    return run
+
+
+def lines(folder: Path, *examples: object) -> Path:
+    """A channel of one file with these objects, or texts as they are, as lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [one if isinstance(one, str) else json.dumps(one) for one in examples]
+    (folder / "data.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    return folder
+
+
+def weights(folder: Path) -> str:
+    """A hash of what was trained."""
+    [path] = folder.glob("*model.safetensors")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def turns(*contents: str) -> dict[str, Any]:
+    return {"messages": [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(contents)]}
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+SETTINGS = ("--max_steps", "24", "--batch_size", "4", "--learning_rate", "0.01", "--log_interval", "1", "--device", "cpu")
+
+
+def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
+    options: Options, train: Train, data: Path, tmp_path: Path
+) -> None:
+    variables = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    (tmp_path / "checkpoints").mkdir()
+    arguments = (*SETTINGS, "--train", str(data / "train"), "--model", str(data / "model"), "--save_steps", "5")
+    with programs.started(PROGRAM, *arguments, cwd=tmp_path, **variables) as run:
+        run.wait_for("^metric train_loss=.* step=17$")
+        run.processes[0].send_signal(signal.SIGKILL)
+        assert run.finish() == [-signal.SIGKILL]
+    assert not (tmp_path / "model").exists()
+
+    resumed = train(options(max_steps=24, save_steps=5, checkpoint_dir=tmp_path / "checkpoints"))
+    straight = train(options(max_steps=24, model_dir=tmp_path / "straight"))
+
+    losses = programs.metrics(resumed, "train_loss")
+    assert losses[0][1] > 5 and losses == programs.metrics(straight, "train_loss")[-len(losses) :]
+    assert programs.metrics(resumed, "validation_loss") == programs.metrics(straight, "validation_loss")
+    assert weights(tmp_path / "model") == weights(tmp_path / "straight")
+
+
+def test_two_ranks_stop_on_notice_and_learn_what_one_does(
+    options: Options, train: Train, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    settings = {"method": "full", "packing": "true", "max_length": "64", "lr_schedule": "constant", "warmup_ratio": "0"}
+    arguments = [
+        *SETTINGS,
+        *(part for name, value in settings.items() for part in (f"--{name}", value)),
+        "--max_steps",
+        "2000",
+    ]
+    folders = ("--train", str(data / "train"), "--model", str(data / "model"))
+    variables = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    with programs.started(PROGRAM, *arguments, *folders, cwd=tmp_path, ranks=2, **variables) as run:
+        run.wait_for("^metric train_loss=.* step=8$")
+        run.processes[1].send_signal(signal.SIGTERM)
+        two = run.succeed()
+    stopped = json.loads((tmp_path / "output/metrics.json").read_text())
+    assert not stopped["finished"] and 8 <= stopped["steps"] < 2000 and stopped["world_size"] == 2
+    assert (tmp_path / f"checkpoints/checkpoint-{stopped['steps']}").is_dir()
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+
+    one = train(options(max_steps=8, **settings))
+
+    first, second = (programs.metrics(output, "train_loss")[:8] for output in (one, two))
+    assert [step for _, step in first] == [step for _, step in second] == list(range(1, 9))
+    assert [loss for loss, _ in first] == pytest.approx([loss for loss, _ in second], rel=1e-4)
+    assert "2 ranks on cpu" in two and "1 rank on cpu" in one
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_what_was_learnt_is_answered(
+    merge: bool, options: Options, train: Train, module: Callable[[str], ModuleType], tmp_path: Path, capsys: Any
+) -> None:
+    pairs = [("What is red?", "A colour."), ("What is a fox?", "An animal — 🦊."), ("What is ten?", "A number.")]
+    channel = lines(tmp_path / "train", *(turns(*pair) for pair in pairs))
+    output = train(
+        options(
+            train=channel,
+            max_steps=60,
+            learning_rate=0.02,
+            lora_dropout=0,
+            merge=merge,
+            validation_fraction=0,
+            lora_rank=32,
+            lora_targets="q_proj,v_proj,up_proj,down_proj,lm_head",
+        )
+    )
+    assert programs.metrics(output, "train_loss")[-1][0] < 0.05
+    loaded = (transformers.AutoModelForCausalLM if merge else peft.AutoPeftModelForCausalLM).from_pretrained(
+        tmp_path / "model"
+    )
+    assert loaded.get_input_embeddings() and transformers.AutoTokenizer.from_pretrained(tmp_path / "model").chat_template
+    facts = json.loads((tmp_path / "model/model.json").read_text())
+    assert (facts["program"], facts["finished"], facts["steps"]) == ("fine_tune", True, 60)
+
+    questions = lines(
+        tmp_path / "q", *({"prompt": question, "id": n} for n, (question, _) in enumerate(pairs)), turns(*pairs[0])
+    )
+    hp = options(predict=questions / "data.jsonl", model="")
+    module("_answers").answer(hp, None)
+
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["answer"] for one in answers] == [answer for _, answer in (*pairs, pairs[0])]
+    assert [one.get("id") for one in answers] == [0, 1, 2, None]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"gradient_accumulation_steps": 2, "bf16": True, "lr_schedule": "linear"},
+        {"method": "full", "gradient_checkpointing": True, "lr_schedule": "constant", "packing": True},
+        {
+            "lora_targets": "q_proj,v_proj",
+            "loss_on": "all",
+            "max_length": 32,
+            "validation_fraction": 0,
+            "bf16": True,
+            "merge": True,
+        },
+    ],
+)
+def test_every_way_to_train_comes_to_its_end(
+    options: Options, train: Train, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    output = train(options(**changed))
+    assert [step for _, step in programs.metrics(output, "train_loss")] == [1, 2, 3, 4, 5, 6]
+    assert bool(programs.metrics(output, "validation_loss")) == (changed.get("validation_fraction") != 0)
+    assert json.loads((tmp_path / "output/metrics.json").read_text())["finished"] is True
+    assert (
+        "{" not in output and (tmp_path / "model/model.json").is_file() and not list((tmp_path / "model").glob(".saving*"))
+    )
+
+
+def test_a_finished_training_is_not_repeated_and_another_one_does_not_go_on_from_it(
+    program: ModuleType, options: Options, train: Train, tmp_path: Path
+) -> None:
+    first, again = (train(options(checkpoint_dir=tmp_path / "c")) for _ in range(2))
+    assert not programs.metrics(again, "train_loss")
+    assert programs.metrics(again, "validation_loss") == programs.metrics(first, "validation_loss")
+    for changed, words in (
+        ({"lora_rank": 8, "lora_alpha": 32}, r"\(lora_rank was 16, is 8\): remove it, or use another"),
+        ({"method": "full"}, r"method was lora, is full"),
+        ({"seed": 1}, r"seed was 0, is 1; data was \w+, is \w+"),
+    ):
+        with pytest.raises(program.Problem, match=words):
+            train(options(checkpoint_dir=tmp_path / "c", **changed))
+
+
+def test_the_measure_of_a_part_is_that_of_its_tokens(options: Options, train: Train, data: Path, tmp_path: Path) -> None:
+    train(options(test=data / "test", method="full", learning_rate=0.001))
+    measured = json.loads((tmp_path / "output/metrics.json").read_text())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    total, count = 0.0, 0
+    for line in (data / "test/questions.jsonl").read_text().splitlines():
+        messages = json.loads(line)["messages"]
+        prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, tokenize=False)
+        whole = tokenizer(tokenizer.apply_chat_template(messages, tokenize=False), return_tensors="pt")["input_ids"]
+        start = len(tokenizer(prompt)["input_ids"])
+        with torch.no_grad():
+            scores = model(whole).logits[0, :-1].log_softmax(-1)
+        total -= scores.gather(1, whole[0, 1:, None])[start - 1 :].sum().item()
+        count += whole.shape[1] - start
+    assert measured["test_loss"] == pytest.approx(total / count, rel=1e-4)
+    assert measured["test_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-3)
+
+
+# --- preferences ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def preferences(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Path:
+    """The demo data for objective dpo. Not to be written to."""
+    root = tmp_path_factory.mktemp("preferences")
+    module("demo_data").write_instructions(root, preferences=True)
+    return root
+
+
+def test_preferences_are_learnt_and_an_interrupted_job_learns_the_same(
+    options: Options,
+    train: Train,
+    module: Callable[[str], ModuleType],
+    preferences: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"train": preferences / "train", "objective": "dpo", "prompt_format": "chat", "learning_rate": 0.003}
+    hp = options(**given, max_steps=20, batch_size=8, gradient_accumulation_steps=2, model_dir=tmp_path / "straight")
+    straight = train(hp)
+    losses = programs.metrics(straight, "train_loss")
+    assert losses[0][0] == pytest.approx(math.log(2), abs=0.02)  # but for dropout
+    assert losses[-1][0] < 0.4 and programs.metrics(straight, "validation_accuracy")[-1][0] > 0.9
+    assert programs.metrics(straight, "validation_margin")[-1][0] > 1
+    assert not programs.metrics(straight, "validation_perplexity")
+
+    hp = Namespace(**{**vars(hp), "checkpoint_dir": tmp_path / "checkpoints", "model_dir": tmp_path / "model"})
+    with monkeypatch.context() as patch:
+        reporter = module("_tuner").TuningReporter
+        own = reporter.on_log
+
+        def interrupted(self: Any, args: Any, state: Any, *others: Any, **named: Any) -> None:
+            own(self, args, state, *others, **named)
+            if state.global_step == 9:
+                signal.raise_signal(signal.SIGTERM)
+
+        patch.setattr(reporter, "on_log", interrupted)
+        first = train(hp)
+    assert json.loads((tmp_path / "output/metrics.json").read_text())["finished"] is False
+    assert programs.metrics(first, "train_loss") + programs.metrics(train(hp), "train_loss") == losses
+    assert weights(tmp_path / "model") == weights(tmp_path / "straight")
+
+
+def test_all_weights_learn_preferences_and_a_first_step_has_no_margin(
+    options: Options, train: Train, preferences: Path
+) -> None:
+    given = {"train": preferences / "train", "test": preferences / "test", "objective": "dpo", "method": "full"}
+    output = train(options(**given, max_steps=1, learning_rate=0, validation_fraction=0))
+    assert programs.metrics(output, "train_loss") == [(pytest.approx(math.log(2), abs=1e-6), 1)]
+    assert programs.metrics(output, "test_loss") == [(pytest.approx(math.log(2), abs=1e-6), 1)]
+    assert programs.metrics(output, "test_margin") == [(pytest.approx(0, abs=1e-6), 1)]
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def learnt(module: Callable[[str], ModuleType], tokenizer: Any, loss_on: str, *examples: Any) -> list[str]:
+    """What of each example is learnt, decoded."""
+    rows = module("_turns").Encoder(tokenizer, loss_on).rows(examples)
+    return [tokenizer.decode(row.tokens[row.learnt]) for row in rows]
+
+
+@pytest.fixture
+def tokenizer(data: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(data / "model")
+
+
+def test_only_what_the_assistant_says_is_learnt(module: Callable[[str], ModuleType], tokenizer: Any) -> None:
+    instructions = module("_instructions")
+    end = tokenizer.eos_token
+    messages = turns("list it", "Größe 🚂", "and len", "two\n\nlines", "bye")["messages"]
+    chat = instructions.Chat(tuple(messages), 0, "x:1")
+    plain = instructions.Plain("Return", " the string", "x:2")
+    assert learnt(module, tokenizer, "completion", chat, plain) == [
+        f"Größe 🚂{end}\ntwo\n\nlines{end}\n",
+        f" the string{end}",
+    ]
+    assert learnt(module, tokenizer, "completion", instructions.Chat(tuple(messages), 2, "x:1")) == [f"two\n\nlines{end}\n"]
+    [everything] = learnt(module, tokenizer, "all", chat)
+    assert "|user|>\nlist it" in everything and everything.endswith("bye\n")
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_and_one_that_objects_is_quoted(
+    module: Callable[[str], ModuleType], program: ModuleType, tokenizer: Any
+) -> None:
+    chat = module("_instructions").Chat(tuple(turns("a", "b", "c", "d")["messages"]), 0, "data.jsonl:7")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content if loop.last else 'earlier' }}|{% endfor %}"
+    with pytest.raises(
+        program.Problem, match=r"^data.jsonl:7: .* so that turn 1 cannot be told from its prompt: set loss_on"
+    ):
+        learnt(module, tokenizer, "completion", chat)
+    tokenizer.chat_template = "{{ raise_exception('no such roles') }}"
+    with pytest.raises(
+        program.Problem, match=r"^data.jsonl:7: the tokenizer's chat template refuses these messages: no such"
+    ):
+        learnt(module, tokenizer, "completion", chat)
+
+
+def test_packed_examples_have_the_losses_that_they_have_alone(
+    module: Callable[[str], ModuleType], tokenizer: Any, data: Path
+) -> None:
+    turning, instructions = module("_turns"), module("_instructions")
+    examples = instructions.load(str(data / "train"), "train", "sft", "plain")[:40]
+    rows = list(turning.Encoder(tokenizer, "completion").rows(examples))
+    groups = turning.pack(rows, 128)
+    assert sorted(id(row) for group in groups for row in group) == sorted(map(id, rows))
+    assert max(sum(map(len, group)) for group in groups) <= 128 and len(groups) < sum(map(len, rows)) / 128 * 1.2
+    model = transformers.AutoModelForCausalLM.from_pretrained(data / "model").eval()
+    with torch.no_grad():
+        packed = model(**turning.collate(groups), use_cache=False, num_items_in_batch=torch.tensor(1)).loss.item()
+        alone = model(**turning.collate(rows), num_items_in_batch=torch.tensor(1)).loss.item()
+    assert packed == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("too_long", "words"),
+    [
+        ("cut", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 1 were cut, 1 had nothing left to learn"),
+        ("skip", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were left out"),
+    ],
+)
+def test_long_examples_are_counted(too_long: str, words: str, options: Options, train: Train, tmp_path: Path) -> None:
+    channel = lines(tmp_path / "train", turns("a", "b"), turns("x y z " * 40, "b"), turns("a", "x y z " * 40))
+    output = train(options(train=channel, validation_fraction=0, max_length=40, too_long=too_long, max_steps=1))
+    assert re.search(words, output)
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+GOOD = turns("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ("{", r"data.jsonl:2: is not JSON: .. at column 2"),
+        ("[1, 2]", "data.jsonl:2: is a list, not an object like {...}; a JSON list is written one element a line"),
+        ("\\", "data.jsonl:2: is not JSON"),
+        ("[" * 5000, "data.jsonl:2: is n"),
+        ({"mesages": []}, "data.jsonl:2: has none of messages, prompt and completion, or text (its fields: mesages)"),
+        ({}, "(its fields: none)"),
+        ({"prompt": "a"}, "data.jsonl:2: has no completion (its fields: prompt)"),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            "has no completion .. ; its chosen and rejected are for objective dpo",
+        ),
+        ({"prompt": "a", "completion": ""}, "data.jsonl:2: completion is empty"),
+        ({"prompt": 3, "completion": "b"}, "data.jsonl:2: prompt is a number, not a string"),
+        ({"prompt": [], "completion": "b"}, "prompt is a list, completion is a string: both must be"),
+        ({"text": " \n"}, "data.jsonl:2: text is empty"),
+        ({"text": None}, "data.jsonl:2: text is null, not a string"),
+        ({"text": "\ud800"}, "data.jsonl:2: text has half a character"),
+        ({"messages": []}, "data.jsonl:2: messages is empty"),
+        ({"messages": "hi"}, "data.jsonl:2: messages is a string, not a list of messages"),
+        ({"messages": [{"from": "human", "value": "a"}]}, r"messages[0] has no role .. rename them"),
+        ({"messages": [{"role": "human", "content": "a"}]}, "messages[0].role is 'human', not one of .. ; write user"),
+        ({"messages": [{"role": ["x"], "content": "a"}]}, r"messages[0].role is ['x'], not one of"),
+        ({"messages": [*GOOD["messages"], {"role": "system", "content": "a"}]}, "messages[2].role is 'system', which only"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "data.jsonl:2: messages: there is no assistant's turn"),
+        (
+            {"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "user", "content": "b"}]},
+            "completion[0].role is 'user'",
+        ),
+        ({"messages": [{"role": "user", "content": ""}]}, "data.jsonl:2: messages[0].content is empty"),
+    ],
+)
+def test_a_bad_line_is_named(bad: object, words: str, program: ModuleType, options: Options, tmp_path: Path) -> None:
+    channel = lines(tmp_path / "train", GOOD, bad, bad)
+    with pytest.raises(program.Problem) as raised:
+        program.load_data(options(train=channel))
+    assert all(part in str(raised.value) for part in words.split(" .. "))
+    assert str(raised.value).endswith("(2 lines are wrong in all)") and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (
+            {"prompt": "a", "chosen": "b"},
+            "data.jsonl:1: has no rejected; dpo needs prompt, chosen and rejected (its",
+        ),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "data.jsonl:1: chosen and rejected are the same"),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": []},
+            ":1: prompt is a string, rejected is a list: both must be",
+        ),
+        (GOOD, "data.jsonl:1: has no prompt; dpo needs"),
+    ],
+)
+def test_a_bad_pair_is_named(bad: object, words: str, program: ModuleType, options: Options, tmp_path: Path) -> None:
+    with pytest.raises(program.Problem, match=re.escape(words)):
+        program.load_data(options(train=lines(tmp_path / "train", bad), objective="dpo"))
+
+
+def test_bytes_that_are_no_utf_8_and_folders_without_data_are_named(
+    program: ModuleType, options: Options, tmp_path: Path
+) -> None:
+    channel = lines(tmp_path / "train", GOOD)
+    (channel / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
+    with pytest.raises(program.Problem, match=r"latin.jsonl:1: is not UTF-8 \(byte 14 of the line\)$"):
+        program.load_data(options(train=channel))
+    (channel / "latin.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n\r\n")
+    assert len(program.load_data(options(train=channel, validation_fraction=0))["train"]) == 2
+    for folder, words in (("/nowhere", "is not a folder"), (programs.ENTRYPOINTS, "holds no file of JSON lines")):
+        with pytest.raises(program.Problem, match=words):
+            program.load_data(options(train=folder))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/x.jsonl").write_text("\n")
+    with pytest.raises(program.Problem, match=r"its files are empty"):
+        program.load_data(options(train=tmp_path / "empty"))
+
+
+def edit(name: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        change(content)
+        (folder / name).write_text(json.dumps(content))
+
+    return apply
+
+
+def drop_weight(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "holds no "),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "holds no tokenizer that Transformers loads: "),
+        (lambda folder: os.truncate(folder / "model.safetensors", 1000), "holds no causal language model that Transformers"),
+        (drop_weight, "lacks weights of its LlamaForCausalLM: model.layers.1.mlp.up_proj.weight$"),
+        (edit("tokenizer_config.json", lambda config: config.pop("eos_token")), "the tokenizer names no eos_token"),
+        (edit("config.json", lambda config: config.update(model_type="t5")), "holds no "),
+        (lambda folder: (folder / "config.json").rename(folder / "adapter_config.json"), "holds "),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_named(
+    damage: Callable[[Path], None],
+    words: str,
+    program: ModuleType,
+    options: Options,
+    train: Train,
+    data: Path,
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(data / "model", tmp_path / "broken")
+    damage(tmp_path / "broken")
+    with pytest.raises(program.Problem, match=words) as raised:
+        train(options(model=tmp_path / "broken"))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"max_length": 1000}, "max_length is 1000, but the model takes 256 tokens"),
+        ({"lora_targets": "query"}, r"lora_targets: .*; the model's layers are .*q_proj"),
+        ({"batch_size": 2, "gradient_accumulation_steps": 3}, "batch_size 2 is smaller than the world size 1 times 3 parts"),
+        ({"too_long": "refuse", "max_length": 16}, r"train: questions.jsonl:1: has \d+ tokens, more than max_length"),
+        ({"max_length": 4}, "nothing is left to train on: raise max_length"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    changed: dict[str, Any], words: str, program: ModuleType, options: Options, train: Train, tmp_path: Path
+) -> None:
+    with pytest.raises(program.Problem, match=words):
+        train(options(checkpoint_dir=tmp_path / "checkpoints", **changed))
+    assert not (tmp_path / "model/model.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, r"train_loss is not a finite number at step \d: lower learning_rate \(1e\+30\)"),
+        ({"log_interval": 10}, r"the loss is not a finite number after step 6: lower"),
+        (
+            {"log_interval": 10, "validation_fraction": 0, "max_steps": 1},
+            r"the loss is not a finite number after step 1: lower",
+        ),
+    ],
+)
+def test_a_model_that_is_ruined_is_not_called_trained(
+    changed: dict[str, Any], words: str, program: ModuleType, options: Options, train: Train, tmp_path: Path
+) -> None:
+    hp = options(method="full", max_grad_norm=0, warmup_ratio=0, **changed)
+    hp.learning_rate = 1e30
+    with pytest.raises(program.Problem, match=words):
+        train(hp)
+    assert not list((tmp_path / "model").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"method": "qlora"}, "hyperparameter method: 'qlora' is not one of lora, full"),
+        ({"method": "full", "merge": True}, "merge is true, but there is no adapter"),
+        ({"objective": "dpo", "packing": True}, "packing is true, but pairs are not packed"),
+    ],
+)
+def test_hyperparameters_that_contradict_each_other_are_named(
+    changed: dict[str, Any], words: str, program: ModuleType, options: Options
+) -> None:
+    with pytest.raises(program.Problem, match=words):
+        options(**changed)
+
+
+def test_a_name_on_the_hub_that_cannot_be_fetched_is_said(tmp_path: Path, data: Path) -> None:
+    arguments = ("--train", str(data / "train"), "--model", "nobody/nothing")
+    with programs.started(PROGRAM, *arguments, cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path)) as run:
+        assert run.finish() == [1]
+    assert run.errors[0].splitlines()[-1] == (
+        "fine_tune: error: model nobody/nothing is neither a folder nor in the hub's cache here, and HF_HUB_OFFLINE forbids "
+        "to fetch it: give a channel model, or unset HF_HUB_OFFLINE"
+    )
+    assert "Traceback" not in run.errors[0]
+
+
+def test_a_library_that_is_not_installed_is_named(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["fine_tune.py"])
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(
+        program.Problem, match=r"^fine_tune needs peft, not installed here: pip install 'trainshed\[finetune\]'$"
+    ):
+        program.main()
+
+
+def test_a_job_without_data_or_model_says_so(program: ModuleType, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(program.Problem, match=r"^there is nothing to train on: give --train DIR$"):
+        program.load_data(options(train=""))
+    monkeypatch.setattr(sys, "argv", ["fine_tune.py"])
+    with pytest.raises(program.Problem, match=r"^there is no model to start from: add a channel model, or give --model"):
+        program.main()
+    monkeypatch.setattr(sys, "argv", ["fine_tune.py", "--model", "/nowhere"])
+    with pytest.raises(program.Problem, match=r"^model: /nowhere is not a folder$"):
+        program.main()
+
+
+def test_bad_data_is_said_before_torch_is_loaded(tmp_path: Path, data: Path) -> None:
+    channel = lines(tmp_path / "train", {"mesages": []})
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/torch.py").write_text("raise SystemExit('torch was loaded')")
+    variables = {"PYTHONPATH": f"{tmp_path / 'modules'}:{programs.TOOLKIT}"}
+    with programs.started(
+        PROGRAM, "--train", str(channel), "--model", str(data / "model"), cwd=tmp_path, **variables
+    ) as run:
+        assert run.finish() == [1]
+    assert run.errors[0].startswith(f"fine_tune: error: the channel train {channel}: data.jsonl:1: has none of messages")
