@@ -39,6 +39,22 @@ def run(main: Callable[[], None]) -> NoReturn:
     _end(0)
 
 
+def need(program: str) -> None:
+    """Ends a program with one line that says what to install, where modules are absent that it declares to need."""
+    from trainshed.algorithms.declaration import beside, read
+    from trainshed.algorithms.shelf import missing
+
+    algorithm = read(beside(program))
+    absent = missing(algorithm)
+    if absent:
+        what = f"'trainshed[{algorithm.extra}]'" if algorithm.extra else " ".join(absent)
+        run(lambda: _raise(Problem(f"needs {', '.join(absent)}, not installed here: pip install {what}")))
+
+
+def _raise(problem: Problem) -> NoReturn:
+    raise problem
+
+
 def _end(status: int) -> NoReturn:
     """Ends the process without taking the interpreter apart.
 

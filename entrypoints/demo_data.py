@@ -6,8 +6,10 @@
     python demo_data.py text DIR                DIR/train/*.txt, DIR/validation/*.txt      (language_model.py)
     python demo_data.py instructions DIR        DIR/train/questions.jsonl, validation, test, and DIR/model (fine_tune.py)
     python demo_data.py preferences DIR         the same for objective dpo
+    python demo_data.py table DIR               DIR/train/*.csv, validation, test          (tabular.py)
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
+table: 569 tumours by 30 measures of their cells, which come with scikit-learn; the first column says which kind it is.
 text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
 instructions: what the functions and methods of Python's own types do, by their docstrings: some 300 questions; every tenth
 is for validation, and every tenth for testing. preferences: the same; rejected is the answer with its words in reverse.
@@ -103,6 +105,23 @@ def write_shards(target: Path, images: numpy.ndarray, labels: numpy.ndarray) -> 
                     archive.addfile(info, io.BytesIO(data))
 
 
+def write_table(root: Path) -> None:
+    """The tumours as `root`/train, validation and test: CSV with names of columns, `diagnosis` first."""
+    try:
+        import numpy
+        from sklearn.datasets import load_breast_cancer
+    except ImportError as error:
+        raise Problem(f"the table comes with scikit-learn: pip install scikit-learn ({error})") from error
+    data = load_breast_cancer()
+    names = ["diagnosis", *(name.replace(" ", "_") for name in data.feature_names)]
+    order = numpy.random.default_rng(0).permutation(len(data.target))
+    ends = (len(order) * 3 // 5, len(order) * 4 // 5)
+    for channel, rows in zip(("train", "validation", "test"), numpy.split(order, ends), strict=True):
+        with _common.whole_file(root / channel / "tumours.csv") as path:
+            lines = [[data.target_names[data.target[row]], *(f"{value:.6g}" for value in data.data[row])] for row in rows]
+            path.write_text("".join(",".join(line) + "\n" for line in [names, *lines]), encoding="utf-8")
+
+
 def write_text(root: Path) -> None:
     """The topics as `root`/train and `root`/validation."""
     for channel, files in text().items():
@@ -192,12 +211,14 @@ def write_model(target: Path, texts: list[str], width: int = 64) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("digits", "text", "instructions", "preferences"))
+    parser.add_argument("what", choices=("digits", "table", "text", "instructions", "preferences"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
     arguments = parser.parse_args(sys.argv[1:])
     if arguments.what == "digits":
         write_digits(arguments.folder, arguments.format)
+    elif arguments.what == "table":
+        write_table(arguments.folder)
     elif arguments.what == "text":
         write_text(arguments.folder)
     else:

@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT / "toolkit"), str(ROOT / "tests")]
 from support.peer_differences import DIFFERENCES  # noqa: E402 (after the path is set)
 from trainshed.algorithms import ENDING  # noqa: E402
 from trainshed.algorithms.about import hyperparameter_table  # noqa: E402
+from trainshed.algorithms.built_in import BUILT_IN  # noqa: E402
 from trainshed.algorithms.declaration import read  # noqa: E402
 from trainshed.base.errors import EXIT_TABLE  # noqa: E402 (after the path is set)
 from trainshed.catalog.tables import FACTS  # noqa: E402
@@ -96,6 +97,12 @@ def facts_table() -> str:
     return table(("fact", "kind", "what it is"), ((f"`{name}`", fact.kind, fact.meaning) for name, fact in FACTS.items()))
 
 
+def built_in_table() -> str:
+    """The platform's built-in algorithms, and what does their work here."""
+    rows = ((one.name, f"`{one.program}`" if one.program else "not served", one.instead) for one in BUILT_IN)
+    return table(("the platform's", "here", "what is different, or what to use"), rows)
+
+
 def program_table(name: str) -> Callable[[], str]:
     """The hyperparameters that a ready program declares."""
 
@@ -107,6 +114,7 @@ def program_table(name: str) -> Callable[[], str]:
 
 PROGRAMS = sorted(path.name.removesuffix(ENDING) for path in (ROOT / "entrypoints").glob(f"*{ENDING}"))
 TABLES: dict[str, Callable[[], str]] = {
+    "built_in": built_in_table,
     "exit_status": exit_status_table,
     "facts": facts_table,
     "peer_differences": peer_differences_table,

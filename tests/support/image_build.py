@@ -64,6 +64,7 @@ def _build_cpu(base: str) -> str:
         name = f"{CPU_IMAGE}:{inputs}"
         if not inspect(name, "{{.Id}}"):
             arguments |= {"BASE_IMAGE": base, "VERSION": "0.0.0+test", "REVISION": inputs, "SOURCE": "this checkout"}
+            arguments["WITH"] = "tabular"
             build(ROOT, name, dockerfile="Dockerfile.cpu", arguments=arguments, labels={})
             _forget_old()
     return name

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .copies import Copies
+    from .ranks import Ranks
 
 FIRST = 60.0  # seconds until the first save: the library saves while the loop waits, and its cost is not known yet
 KEEP = 2  # sealed saves that stay at least: the newest may turn out damaged
@@ -73,14 +74,15 @@ class Guard:
 
     folder: where checkpoints lie, "" for none.
     copy_to: URL of a storage that gets copies, "" for none; a copy is made beside the training, one at a time.
+    ranks: for a library with a communication of its own; torch.distributed's, or this process alone, where it is None.
     looked: whether `newest` was called.
     resumed: path of the checkpoint that `newest` returned, "" for none.
     stopping: whether training is to end because of a notice.
     """
 
-    def __init__(self, folder: str, copy_to: str = "") -> None:
+    def __init__(self, folder: str, copy_to: str = "", ranks: Ranks | None = None) -> None:
         self.folder = folder
-        self.ranks = ranks_module.current()
+        self.ranks = ranks or ranks_module.current()
         try:
             if folder:
                 self.ranks.share_storage(folder)

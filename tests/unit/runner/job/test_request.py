@@ -231,3 +231,39 @@ def test_a_request_that_is_run_twice_has_two_runs(project: Project, folder: Path
     names = sorted(entry.name for entry in (folder / "runs").iterdir())
     assert len(names) == 2
     assert "digits-of-today" in names
+
+
+def _of_image(folder: Path, repository: str, **hyperparameters: str) -> dict[str, Any]:
+    """A request with an image of the platform's own."""
+    asked = request(folder)
+    asked["AlgorithmSpecification"]["TrainingImage"] = f"683313688378.dkr.ecr.us-east-1.amazonaws.com/{repository}"
+    asked["HyperParameters"] = hyperparameters
+    asked["InputDataConfig"] = [one for one in asked["InputDataConfig"] if one["ChannelName"] == "train"]
+    return asked
+
+
+def test_a_request_of_the_platforms_xgboost_is_one_of_the_ready_program(folder: Path) -> None:
+    asked = _of_image(folder, "sagemaker-xgboost:1.7-1", num_round="5", objective="reg:linear")
+    job = job_of([written(folder, asked)], {})
+
+    assert (job.program, job.image) == ("tabular.py", "")
+    assert any("the platform's XGBoost runs there alone; tabular of trainshed does its work" in note for note in job.notes)
+
+
+def test_what_the_ready_program_does_not_take_is_named(folder: Path) -> None:
+    with pytest.raises(JobError) as raised:
+        job_of([written(folder, _of_image(folder, "sagemaker-xgboost:1.7-1", dsplit="row", _kfold="3"))], {})
+
+    said = [problem.line() for problem in raised.value.problems]
+    assert len(said) == 2 and all("is not a hyperparameter of tabular" in line for line in said)
+
+
+def test_a_script_in_the_platforms_image_stays_in_it(folder: Path) -> None:
+    asked = _of_image(folder, "sagemaker-xgboost:1.7-1", sagemaker_program='"src/train.py"', rounds="5")
+
+    assert "sagemaker-xgboost" in job_of([written(folder, asked)], {}).image
+
+
+def test_an_image_of_the_platform_that_nothing_stands_in_for(folder: Path) -> None:
+    with pytest.raises(JobError, match=r"is the platform's K-Means, which runs there alone.*use scikit-learn's"):
+        job_of([written(folder, _of_image(folder, "kmeans:1", k="10"))], {})

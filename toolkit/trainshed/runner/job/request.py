@@ -127,6 +127,7 @@ class _Translation:
         self.image()
         for path, field in _same_meaning():
             self.take(path, field)
+        self.built_in()
         self.hyperparameters()
         self.channels()
         self.resources()
@@ -194,6 +195,25 @@ class _Translation:
         elif algorithm.node("TrainingImage") is None:
             where = self.values["AlgorithmSpecification"].where
             self.problems.append(Problem(where, "has no TrainingImage"))
+
+    def built_in(self) -> None:
+        """Images of the platform's own algorithms run there alone: a ready program stands in for one, or there is none."""
+        from trainshed.algorithms.built_in import of_image
+
+        node = self.job.get("image")
+        one = of_image(node.value) if node is not None and isinstance(node.value, str) else None
+        if node is None or one is None or self.section("HyperParameters").node("sagemaker_program") is not None:
+            return
+        algorithm = self.section("AlgorithmSpecification")
+        if not one.same:
+            instead = f"{one.program}: {one.instead}" if one.program else one.instead
+            algorithm.problem("TrainingImage", f"is the platform's {one.name}, which runs there alone", f"use {instead}")
+            return
+        del self.job["image"]
+        self.job["program"] = Node(one.program, node.where, node.folder, one.program)
+        self.notes.append(
+            f"TrainingImage: the platform's {one.name} runs there alone; {one.program} of trainshed does its work"
+        )
 
     def hyperparameters(self) -> None:
         """Strings, handed on letter by letter."""

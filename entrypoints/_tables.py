@@ -1,0 +1,533 @@
+"""Tables for tabular.py, out of files: CSV, libsvm, Parquet, recordio-protobuf.
+
+A table is features, a target, and weights of rows. Features are numbers, with nan for what is missing, or texts, with None;
+those of libsvm and of sparse records are a matrix of scipy, in which what is not written is missing. What is wrong with a
+file is a Problem that says the file and the row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+from _common import Problem, folder
+
+MISSING = ("", "NA", "na", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?")
+LARGEST = float(numpy.finfo(numpy.float32).max)
+WIDEST = 10_000_000  # columns of a sparse file; more are a mistake in an index, not data
+MOST_NUMBERS = 0.5  # a column of text with more numbers than this part of it is one of numbers with a mistake
+ENDINGS = {
+    ".csv": "csv", ".libsvm": "libsvm", ".svm": "libsvm", ".svmlight": "libsvm", ".parquet": "parquet", ".pq": "parquet",
+    ".pbr": "recordio", ".rec": "recordio", ".recordio": "recordio",
+}  # fmt: skip
+CONTENT_TYPES = {
+    "text/csv": "csv", "csv": "csv", "text/libsvm": "libsvm", "text/x-libsvm": "libsvm", "libsvm": "libsvm",
+    "application/x-parquet": "parquet", "parquet": "parquet",
+    "application/x-recordio-protobuf": "recordio", "recordio-protobuf": "recordio",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class How:
+    """How files are read.
+
+    target: name of the column to learn; "": the first one. weight: of the one that weighs rows; "": none.
+    second_weighs: whether a CSV file's second column weighs the rows. text: columns that are text even if all are numbers.
+    ignored: columns that are left out. labelled: whether rows have a target; if not, it may be there all the same.
+    columns: names of the features that there have to be; None: any. content: the format, "" by the file.
+    """
+
+    target: str = ""
+    weight: str = ""
+    second_weighs: bool = False
+    text: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    labelled: bool = True
+    columns: tuple[str, ...] | None = None
+    content: str = ""
+
+
+@dataclass
+class Table:
+    """Rows of one file or of several.
+
+    columns: name -> array of float64 or of objects, one a row; {} where they are `sparse`, a csr matrix of scipy.
+    target: float64 or objects; None without. weights: float64, or None. named: whether the columns have names of their own.
+    origins: (file, rows) of which it is made, in order.
+    """
+
+    rows: int
+    columns: dict[str, Any]
+    sparse: Any = None
+    target: Any = None
+    target_name: str = ""
+    weights: Any = None
+    named: bool = False
+    origins: tuple[tuple[str, int], ...] = field(default=())
+
+    def take(self, rows: Any) -> Table:
+        """These rows, by an array of positions."""
+        return Table(
+            len(rows),
+            {name: values[rows] for name, values in self.columns.items()},
+            None if self.sparse is None else self.sparse[rows],
+            None if self.target is None else self.target[rows],
+            self.target_name,
+            None if self.weights is None else self.weights[rows],
+            self.named,
+        )
+
+    def place(self, row: int) -> str:
+        """The file and the row in it, for a message."""
+        for path, count in self.origins:
+            if row < count:
+                return f"{path}, row {row + 1}"
+            row -= count
+        return "the training data"  # rows of it that are held out
+
+
+def files_of(path: str, what: str) -> list[str]:
+    """The data files of a channel, below its folder, sorted; or the one file that it is. Raises Problem."""
+    if os.path.isfile(path):
+        return [path]
+    root = folder(path, what)
+    found = sorted(
+        str(file)
+        for file in root.rglob("*")
+        if file.is_file() and not any(part.startswith((".", "_")) for part in file.relative_to(root).parts)
+    )
+    if not found:
+        raise Problem(f"{what} {path} holds no files")
+    return [file for file in found if not file.endswith((".manifest", ".crc"))] or found
+
+
+def read_files(paths: Sequence[str], how: How, what: str) -> Table:
+    """All of these files as one table, in this order. Raises Problem."""
+    tables = [table for path in paths if (table := _read(path, how)).rows]
+    if not tables:
+        raise Problem(f"{what} has no rows: {', '.join(paths[:3])}{' ...' * (len(paths) > 3)}")
+    return _joined(tables)
+
+
+def _joined(tables: list[Table]) -> Table:
+    first = tables[0]
+    if len(tables) == 1:
+        return first
+    here = first.origins[0][0]
+    for table in tables[1:]:
+        there = table.origins[0][0]
+        if (first.sparse is None) != (table.sparse is None):
+            raise Problem(f"{here} and {there} are of different formats: one is sparse, the other is not")
+        if list(table.columns) != list(first.columns):
+            raise Problem(f"{there}: {_difference(list(table.columns), list(first.columns))} {here}")
+        if (table.weights is None) != (first.weights is None):
+            raise Problem(f"of {here} and {there} one has weights and the other has not")
+        for name, values in (*table.columns.items(), (table.target_name, table.target)):
+            mine = first.columns.get(name, first.target)
+            if values is not None and (values.dtype == object) != (mine.dtype == object):
+                texts = there if values.dtype == object else here
+                raise Problem(f"{name} is text in {texts}, and numbers in the other files of the channel")
+    sparse = None
+    if first.sparse is not None:
+        from scipy.sparse import vstack
+
+        width = max(table.sparse.shape[1] for table in tables)
+        sparse = vstack([widened(table.sparse, width) for table in tables], format="csr")
+    return Table(
+        sum(table.rows for table in tables),
+        {name: numpy.concatenate([table.columns[name] for table in tables]) for name in first.columns},
+        sparse,
+        None if first.target is None else numpy.concatenate([table.target for table in tables]),
+        first.target_name,
+        None if first.weights is None else numpy.concatenate([table.weights for table in tables]),
+        first.named,
+        tuple(origin for table in tables for origin in table.origins),
+    )
+
+
+def _difference(theirs: list[str], mine: list[str]) -> str:
+    """What is said of columns before the name of what they should be like."""
+    absent = [name for name in mine if name not in theirs]
+    more = [name for name in theirs if name not in mine]
+    if (absent and more) or len(theirs) == len(mine):
+        return f"its columns are {_some(theirs)}, not {_some(mine)} as in"
+    return f"has no column {absent[0]!r}, unlike" if absent else f"has a column {more[0]!r} more than"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + " ..." * (len(names) > 5)
+
+
+def widened(matrix: Any, width: int) -> Any:
+    """A csr matrix with `width` columns, which must be at least as many as it has."""
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))
+
+
+def _read(path: str, how: How) -> Table:
+    kind = how.content or _kind(path)
+    try:
+        return _READERS[kind](path, how)
+    except OSError as error:
+        raise Problem(f"{path} cannot be read: {error.strerror or _reason(error)}") from error
+
+
+def _kind(path: str) -> str:
+    """The format of a file: by its name, else by its beginning. Raises OSError."""
+    kind = ENDINGS.get(os.path.splitext(path.lower().removesuffix(".gz"))[1])
+    if kind:
+        return kind
+    with open(path, "rb") as file:
+        beginning = file.read(4096)
+    if beginning[:4] == b"PAR1":
+        return "parquet"
+    if beginning[:4] == b"\x0a\x23\xd7\xce":
+        return "recordio"
+    if beginning[:2] == b"\x1f\x8b":
+        try:
+            beginning = zlib.decompressobj(31).decompress(beginning)
+        except zlib.error:
+            return "csv"  # which says what is wrong with it
+    words = beginning.split(b"\n", 1)[0].split()
+    return "libsvm" if len(words) > 1 and b":" in words[1] and b"," not in words[0] else "csv"
+
+
+def _stream(path: str) -> Any:
+    """The file's bytes, unpacked if it is packed. Raises OSError."""
+    import pyarrow
+
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return pyarrow.input_stream(path, compression="gzip" if packed else None)
+
+
+# --- CSV and Parquet --------------------------------------------------------------------------------------------------
+
+
+def _read_csv(path: str, how: How) -> Table:
+    import pyarrow
+    from pyarrow import csv as reader
+
+    try:
+        with _stream(path) as stream:
+            line = _first_line(stream)
+        if not line:
+            return Table(0, {}, origins=((path, 0),))
+        named = _is_header(line, how)
+        names = line if named else [f"f{index}" for index in range(len(line))]
+        double = next((name for index, name in enumerate(names) if name in names[:index]), None)
+        if double is not None:
+            raise Problem(f"{path}: two columns have the name {double!r}")
+        with _stream(path) as stream:
+            table = reader.read_csv(
+                stream,
+                read_options=reader.ReadOptions(column_names=names, skip_rows=int(named), use_threads=False),
+                parse_options=reader.ParseOptions(newlines_in_values=True),
+                convert_options=reader.ConvertOptions(
+                    column_types=dict.fromkeys(names, pyarrow.string()), null_values=MISSING, strings_can_be_null=True
+                ),
+            )
+    except (pyarrow.ArrowException, UnicodeDecodeError, csv.Error) as error:
+        raise Problem(f"{path}: {_reason(error)}") from error
+    if not named:
+        at = names.index(how.target) if how.target in names else 0
+        target, weight = names[at], names[1 if at == 0 else 0] if how.second_weighs and len(names) > 1 else ""
+        if not how.labelled and len(names) == len(how.columns or ()):
+            target = weight = ""  # without a target, features are counted from the first column
+        features = [name for name in names if name not in (target, weight)]
+        table = table.rename_columns([f"f{features.index(name)}" if name in features else f"#{name}" for name in names])
+        how = _with(how, f"#{target}" if target else "", f"#{weight}" if weight else "")
+        return _table(path, table, how, False, f"column {at + 1}")
+    return _table(
+        path, table, _with(how, how.target, names[1] if how.second_weighs and not how.weight else how.weight), True
+    )
+
+
+def _first_line(stream: Any) -> list[str]:
+    """Cells of the first line that has any. Raises UnicodeDecodeError and csv.Error."""
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    cells = next((cells for cells in csv.reader(text, strict=True) if cells), [])
+    return [cell.strip() for cell in cells]
+
+
+def _is_header(cells: list[str], how: How) -> bool:
+    """Whether the first line has names: one that is asked for, or no number and nothing twice."""
+    asked = {how.target, how.weight, *how.text, *how.ignored, *(how.columns or ())} - {""}
+    if any(cell in asked for cell in cells):
+        return True
+    return (
+        len(cells) > 1
+        and len(set(cells)) == len(cells)
+        and all(cell not in MISSING and _float(cell) is None for cell in cells)
+    )
+
+
+def _float(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200].removeprefix("CSV parse error: ") if lines else type(error).__name__
+
+
+def _with(how: How, target: str, weight: str) -> How:
+    return How(target, weight, False, how.text, how.ignored, how.labelled, how.columns, how.content)
+
+
+def _read_parquet(path: str, how: How) -> Table:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table = parquet.ParquetFile(path).read()
+    except (pyarrow.ArrowException, ValueError, OSError) as error:
+        raise Problem(f"{path} is not a whole Parquet file: {_reason(error)}") from error
+    names = list(table.column_names)
+    double = next((name for index, name in enumerate(names) if name in names[:index]), None)
+    if double is not None:
+        raise Problem(f"{path}: two columns have the name {double!r}")
+    return _table(path, table, how, True)
+
+
+def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") -> Table:
+    """What there is of an arrow table with these columns. Raises Problem."""
+    import difflib
+
+    names = list(table.column_names)
+    target = how.target or ("" if how.columns is not None and not how.labelled else names[0])
+    if target not in names:
+        if how.labelled:
+            near = difflib.get_close_matches(target, names, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else f"; there are {_some(names)}"
+            raise Problem(f"{path}: there is no column {target!r} to learn{hint}")
+        target = ""
+    weight = how.weight if how.weight in names else ""
+    if how.weight and how.labelled and not weight:
+        raise Problem(f"{path}: there is no column {how.weight!r} of weights; there are {_some(names)}")
+    features = [name for name in names if name not in (target, weight, *how.ignored)]
+    if how.columns is not None:
+        absent = [name for name in how.columns if name not in features]
+        if absent:
+            raise Problem(f"{path} has no column {absent[0]!r}, which the model was trained with")
+        features = list(how.columns)
+    if not features:
+        raise Problem(f"{path} has no features: its only column is the target")
+    columns = {name: _column(path, table.column(name), name, name in how.text) for name in features}
+    said = target_said or target
+    wanted = _column(path, table.column(target), said, False, target=True) if target and how.labelled else None
+    weights = _column(path, table.column(weight), weight.lstrip("#"), False) if weight and how.labelled else None
+    if wanted is not None:
+        missing = _first(numpy.array([value is None for value in wanted]) if wanted.dtype == object else numpy.isnan(wanted))
+        if missing is not None:
+            raise Problem(f"{path}, row {missing + 1}: the target ({said}) is missing")
+    if weights is not None:
+        _check_weights(path, weights)
+    return Table(table.num_rows, columns, None, wanted, said if target else "", weights, named, ((path, table.num_rows),))
+
+
+def _check_weights(path: str, weights: Any) -> None:
+    wrong = 0 if weights.dtype == object else _first(~(weights >= 0))
+    if wrong is not None:
+        raise Problem(f"{path}, row {wrong + 1}: the weight is not a number from 0")
+
+
+def _first(wrong: Any) -> int | None:
+    """Index of the first true value."""
+    found = numpy.flatnonzero(wrong)
+    return int(found[0]) if len(found) else None
+
+
+def _column(path: str, column: Any, name: str, as_text: bool, target: bool = False) -> Any:
+    """A column as float64 with nan, or as objects with None. Raises Problem."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    kind = column.type
+    if pyarrow.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    texts = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    if texts:
+        column = compute.utf8_trim_whitespace(column)
+        if as_text:
+            return _objects(column)
+        try:
+            return _finite(path, name, column.cast(pyarrow.float64()).to_numpy())
+        except pyarrow.ArrowInvalid:
+            values = _objects(column)
+        numbers = sum(value is not None and _float(value) is not None for value in values)
+        written = sum(value is not None for value in values)
+        if numbers > MOST_NUMBERS * written and not target:
+            wrong = next(row for row, value in enumerate(values) if value is not None and _float(value) is None)
+            raise Problem(
+                f"{path}, row {wrong + 1}: {name} is {_shown(values[wrong])}, and a number in most rows; "
+                "name the column in categorical_columns if it is meant so"
+            )
+        return values
+    try:
+        numbers = column.cast(pyarrow.float64(), safe=False).to_numpy()
+    except pyarrow.ArrowException as error:
+        raise Problem(
+            f"{path}: {name} is of type {kind}, neither numbers nor text (ignore_columns leaves it out)"
+        ) from error
+    numbers = _finite(path, name, numpy.asarray(numbers, numpy.float64))
+    if as_text:
+        return numpy.array([None if math.isnan(value) else f"{value:.15g}" for value in numbers], dtype=object)
+    return numbers
+
+
+def _objects(column: Any) -> Any:
+    values = numpy.empty(len(column), dtype=object)
+    values[:] = column.to_pylist()
+    return values
+
+
+def _finite(path: str, name: str, values: Any) -> Any:
+    wrong = _first(numpy.abs(values) > LARGEST)
+    if wrong is not None:
+        raise Problem(f"{path}, row {wrong + 1}: {name} is {values[wrong]:g}: leave it empty if it is missing")
+    return values
+
+
+def _shown(cell: object) -> str:
+    text = str(cell)
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+# --- libsvm and recordio-protobuf -------------------------------------------------------------------------------------
+
+
+def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
+    """(row, words) of a libsvm file; comments are left out. Raises Problem."""
+    import pyarrow
+
+    row = 0
+    try:
+        with _stream(path) as stream:
+            for content in io.TextIOWrapper(stream, encoding="utf-8-sig"):
+                words = content.split("#", 1)[0].split()
+                if words:
+                    row += 1
+                    yield row, words
+    except (UnicodeDecodeError, pyarrow.ArrowException) as error:
+        raise Problem(f"{path}, row {row + 1}: {_reason(error)}") from error
+
+
+def _read_libsvm(path: str, how: How) -> Table:
+    from scipy.sparse import csr_matrix
+
+    targets: list[float] = []
+    weights: list[float] = []
+    data: list[float] = []
+    indices: list[int] = []
+    ends = [0]
+    for row, words in _lines(path):
+        where = f"{path}, row {row}"
+        if not how.labelled and ":" in words[0]:
+            words = ["0", *words]  # a row to predict may come without a target
+        label, colon, weight = words[0].partition(":")
+        value = _float(label)
+        if value is None or not math.isfinite(value):
+            raise Problem(f"{where}: the target {_shown(label)} is not a number")
+        targets.append(value)
+        if colon:
+            weights.append(_float(weight) if _float(weight) is not None else math.nan)  # type: ignore[arg-type]
+        last = -1
+        for word in words[1:]:
+            index, colon, cell = word.partition(":")
+            value = _float(cell) if colon else None
+            if index == "qid":
+                raise Problem(f"{where}: {_shown(word)}: groups of rows (ranking) are not served")
+            if value is None or not (index.isascii() and index.isdigit()):
+                raise Problem(f"{where}: {_shown(word)} is not index:value")
+            if not last < int(index) < WIDEST:
+                raise Problem(f"{where}: the index {_shown(index)} does not come after {last}, or is {WIDEST} or more")
+            if abs(value) > LARGEST:
+                raise Problem(f"{where}: {_shown(word)} is too large a number")
+            last = int(index)
+            indices.append(last)
+            data.append(value)
+        ends.append(len(data))
+    if weights and len(weights) != len(targets):
+        raise Problem(f"{path}: {len(weights)} of {len(targets)} rows have a weight")
+    if weights:
+        _check_weights(path, numpy.array(weights))
+    matrix = csr_matrix(
+        (numpy.array(data, numpy.float32), indices, ends), shape=(len(targets), max(indices, default=-1) + 1)
+    )
+    return Table(
+        len(targets), {}, matrix, numpy.array(targets), "", numpy.array(weights) if weights else None, False,
+        ((path, len(targets)),),
+    )  # fmt: skip
+
+
+def _read_recordio(path: str, how: How) -> Table:
+    from scipy.sparse import csr_matrix
+
+    from trainshed.data import DataError
+    from trainshed.data.formats.protobuf import RecordIOProtobuf, Sparse
+
+    form = RecordIOProtobuf()
+    rows: list[Any] = []
+    targets: list[float] = []
+    number = 0
+    try:
+        for offset, record in form.split(io.BytesIO(Path(path).read_bytes()), path):
+            number += 1
+            where = f"{path}, row {number}"
+            try:
+                sample = form.sample(record)
+            except DataError as error:
+                raise Problem(f"{where}, at byte {offset}: {error.message}") from error
+            features, label = sample.get("features"), sample.get("label")
+            if not isinstance(features, (Sparse, numpy.ndarray)):
+                raise Problem(f"{where} has no features, or none that are a tensor of the name 'values'")
+            if how.labelled and not (isinstance(label, numpy.ndarray) and label.size == 1 and numpy.isfinite(label).all()):
+                raise Problem(f"{where} has no label that is one finite number")
+            targets.append(float(label.reshape(-1)[0]) if how.labelled else 0.0)  # type: ignore[union-attr]
+            values = features.values if isinstance(features, Sparse) else features.reshape(-1)
+            if (numpy.abs(values) > LARGEST).any():
+                raise Problem(f"{where} has a value that is too large a number")
+            if isinstance(features, Sparse) and len(features.keys) and int(features.keys.max()) >= WIDEST:
+                raise Problem(f"{where} has a key of {WIDEST} or more")
+            if rows and isinstance(features, Sparse) != isinstance(rows[0], Sparse):
+                raise Problem(f"{where} and those before it are of different kinds: sparse and dense")
+            if rows and not isinstance(features, Sparse) and len(values) != len(rows[0]):
+                raise Problem(f"{where} has {len(values)} features, the first one has {len(rows[0])}")
+            rows.append(features if isinstance(features, Sparse) else values.astype(numpy.float64))
+    except DataError as error:
+        raise Problem(": ".join(filter(None, (error.message, error.hint)))) from error
+    origins = ((path, len(rows)),)
+    if not rows:
+        return Table(0, {}, origins=origins)
+    if not isinstance(rows[0], Sparse):
+        dense = numpy.array(rows)
+        columns = {f"f{index}": dense[:, index] for index in range(dense.shape[1])}
+        return Table(len(rows), columns, None, numpy.array(targets), "label", origins=origins)
+    keys = numpy.concatenate([row.keys for row in rows]).astype(numpy.int64)
+    shaped = max((row.shape[-1] for row in rows if row.shape), default=0)
+    width = max(shaped, int(keys.max()) + 1 if len(keys) else 0)
+    ends = numpy.cumsum([0, *(len(row.keys) for row in rows)])
+    data = numpy.concatenate([row.values for row in rows]).astype(numpy.float32)
+    matrix = csr_matrix((data, keys, ends), shape=(len(rows), width))
+    return Table(len(rows), {}, matrix, numpy.array(targets), "label", origins=origins)
+
+
+_READERS: dict[str, Callable[[str, How], Table]] = {
+    "csv": _read_csv,
+    "libsvm": _read_libsvm,
+    "parquet": _read_parquet,
+    "recordio": _read_recordio,
+}

@@ -1,0 +1,63 @@
+"""The platform's built-in algorithms, and what does their work here.
+
+Names: "Use Amazon SageMaker Built-in Algorithms or Pre-trained Models" of SageMaker's developer guide; repositories of
+images: its page "Docker Registry Paths".
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainshed.base.record import Record
+
+_IMAGE = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([a-z0-9-]+)(?::.*|@.*)?")
+
+
+class BuiltIn(Record):
+    """An algorithm of the platform.
+
+    repositories: names of its images. program: ours, "" where there is none. instead: what else to use, or what differs.
+    same: whether the program takes the platform's hyperparameters and channels.
+    """
+
+    name: str
+    repositories: tuple[str, ...] = ()
+    program: str = ""
+    instead: str = ""
+    same: bool = False
+
+
+BUILT_IN = (
+    BuiltIn("XGBoost", ("xgboost", "sagemaker-xgboost"), "tabular", "not served: ranking, survival, GPUs over Dask", True),
+    BuiltIn("LightGBM", program="tabular", instead="XGBoost's trees and names of hyperparameters"),
+    BuiltIn("CatBoost", program="tabular", instead="texts are categories; XGBoost's names of hyperparameters"),
+    BuiltIn("Linear Learner", ("linear-learner",), "tabular", "`booster=gblinear`; CSV with the target first"),
+    BuiltIn("AutoGluon-Tabular", instead="AutoGluon in a script of your own"),
+    BuiltIn("TabTransformer", instead="pytorch-tabular in a script of your own"),
+    BuiltIn("Factorization Machines", ("factorization-machines",), instead="a script of your own with torch"),
+    BuiltIn("K-Nearest Neighbors", ("knn",), instead="scikit-learn's KNeighborsClassifier, or FAISS"),
+    BuiltIn("K-Means", ("kmeans",), instead="scikit-learn's MiniBatchKMeans"),
+    BuiltIn("PCA", ("pca",), instead="scikit-learn's IncrementalPCA"),
+    BuiltIn("Random Cut Forest", ("randomcutforest",), instead="scikit-learn's IsolationForest"),
+    BuiltIn("IP Insights", ("ipinsights",), instead="a script of your own with torch"),
+    BuiltIn("DeepAR Forecasting", ("forecasting-deepar",), instead="GluonTS's DeepAREstimator in a script of your own"),
+    BuiltIn("BlazingText", ("blazingtext",), instead="gensim or fastText in a script of your own"),
+    BuiltIn("Latent Dirichlet Allocation", ("lda",), instead="scikit-learn's LatentDirichletAllocation"),
+    BuiltIn("Neural Topic Model", ("ntm",), instead="BERTopic in a script of your own"),
+    BuiltIn("Object2Vec", ("object2vec",), instead="sentence-transformers in a script of your own"),
+    BuiltIn("Sequence-to-Sequence", ("seq2seq",), instead="transformers' Seq2SeqTrainer in a script of your own"),
+    BuiltIn("Text Generation (JumpStart)", program="fine_tune", instead="its hyperparameters; models in the channel `model`"),
+    BuiltIn("Text Classification", instead="transformers' Trainer in a script of your own"),
+    BuiltIn(
+        "Image Classification", ("image-classification", "image-classification-multilabel"), "image_classification",
+        "names of hyperparameters of its own; from scratch; images in folders, npz or tar, not in RecordIO",
+    ),
+    BuiltIn("Object Detection", ("object-detection",), instead="torchvision's references in a script of your own"),
+    BuiltIn("Semantic Segmentation", ("semantic-segmentation",), instead="torchvision's references in a script of your own"),
+)  # fmt: skip
+
+
+def of_image(uri: str) -> BuiltIn | None:
+    """The algorithm whose image this is, in the platform's own registries; None for any other image."""
+    match = _IMAGE.fullmatch(uri)
+    return next((one for one in BUILT_IN if match and match[1] in one.repositories), None)
