@@ -93,12 +93,13 @@ def add_adapter(hp: Namespace, model: PreTrainedModel) -> PeftModel:
         lora_dropout=hp.lora_dropout,
         target_modules=list(hp.lora_targets) if hp.lora_targets else "all-linear",
     )
+    kinds = (torch.nn.Linear, torch.nn.Embedding)
+    ends = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, kinds)}
     try:
         return get_peft_model(model, config)
     except (ValueError, TypeError) as error:
-        kinds = (torch.nn.Linear, torch.nn.Embedding)
-        ends = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, kinds)}
-        raise Problem(f"lora_targets: {first_line(error)}; the model's layers are {', '.join(sorted(ends))}") from error
+        layers = f"lora_targets may be among {', '.join(sorted(ends))}"
+        raise Problem(f"{type(model).__name__} takes no such adapter: {first_line(error)}; {layers}") from error
 
 
 def load_adapter(folder: str, model: PreTrainedModel) -> Any:

@@ -115,12 +115,20 @@ class Encoder:
         raise _unclear(where, index)
 
     def _after(self, messages: list[Message], index: int, text: str, where: str) -> int:
+        """Where the text of an assistant's turn ends, with what the template ends it with."""
         if index == len(messages) - 1:
             return len(text)
         until = self.render(messages[: index + 1], False, where)
-        if not text.startswith(until):
-            raise _unclear(where, index)
-        return len(until)
+        if text.startswith(until):
+            return len(until)
+        # Some write the last turn otherwise (with an empty thought): then what follows the content shows the end.
+        start = self._before(messages, index, text, where)
+        for content in (messages[index]["content"], messages[index]["content"].strip()):
+            _, found, end = until.rpartition(content)
+            place = text.find(content + end, start)
+            if found and end and place >= 0:
+                return place + len(content + end)
+        raise _unclear(where, index)
 
     def stops(self, eos: int | list[int] | None) -> list[int]:
         """Tokens at which an answer ends: the tokenizer's, the model's (`eos`), and what ends a turn of the template."""

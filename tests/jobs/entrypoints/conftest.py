@@ -5,13 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from jobs.entrypoints import programs
+from jobs.entrypoints.tuning import Options, Train
+from support.lazy import Lazy
+
+torch: Any = Lazy("torch")
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +61,45 @@ def job(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], Module
     demo_data.write_digits(root / "digits", "npz")
     demo_data.write_text(root / "text")
     return root
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Path:
+    """The demo data for fine-tuning: train, validation, test and model. Not to be written to."""
+    root = tmp_path_factory.mktemp("instructions")
+    module("demo_data").write_instructions(root, preferences=False)
+    return root
+
+
+@pytest.fixture
+def options(program: ModuleType, outside_a_job: None, data: Path, tmp_path: Path) -> Options:
+    """Hyperparameters of a small fine-tuning on this process, with changes."""
+
+    def read(**changed: object) -> Namespace:
+        given = {
+            "train": data / "train",
+            "model": data / "model",
+            "model_dir": tmp_path / "model",
+            "output_data_dir": tmp_path / "output",
+            "max_steps": 6,
+            "batch_size": 4,
+            "log_interval": 1,
+            "learning_rate": 0.01,
+            "device": "cpu",
+            **changed,
+        }
+        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
+
+    return read
+
+
+@pytest.fixture
+def train(program: ModuleType, module: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> Train:
+    """Fine-tunes in this process; gives what was printed."""
+
+    def run(hp: Namespace) -> str:
+        source = program.starting_model(hp)
+        module("_tuning").train(hp, source, program.load_data(hp), program.World(0, 1, 0, torch.device("cpu")))
+        return capsys.readouterr().out
+
+    return run

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from jobs.entrypoints import programs
+from jobs.entrypoints.tuning import Options, Train, lines, turns
 from support.extras import needs
 from support.lazy import Lazy
 
@@ -29,68 +29,12 @@ transformers: Any = Lazy("transformers")
 peft: Any = Lazy("peft")
 
 PROGRAM = "fine_tune.py"
-Options = Callable[..., Namespace]
-Train = Callable[..., str]
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Path:
-    """The demo data for fine-tuning: train, validation, test and model. Not to be written to."""
-    root = tmp_path_factory.mktemp("instructions")
-    module("demo_data").write_instructions(root, preferences=False)
-    return root
-
-
-@pytest.fixture
-def options(program: ModuleType, outside_a_job: None, data: Path, tmp_path: Path) -> Options:
-    """Hyperparameters of a small job on this process, with changes."""
-
-    def read(**changed: object) -> Namespace:
-        given = {
-            "train": data / "train",
-            "model": data / "model",
-            "model_dir": tmp_path / "model",
-            "output_data_dir": tmp_path / "output",
-            "max_steps": 6,
-            "batch_size": 4,
-            "log_interval": 1,
-            "learning_rate": 0.01,
-            "device": "cpu",
-            **changed,
-        }
-        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
-
-    return read
-
-
-@pytest.fixture
-def train(program: ModuleType, module: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> Train:
-    """Runs a job in this process; gives what it printed."""
-
-    def run(hp: Namespace) -> str:
-        source = program.starting_model(hp)
-        module("_tuning").train(hp, source, program.load_data(hp), program.World(0, 1, 0, torch.device("cpu")))
-        return capsys.readouterr().out
-
-    return run
-
-
-def lines(folder: Path, *examples: object) -> Path:
-    """A channel of one file with these objects, or texts as they are, as lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = [one if isinstance(one, str) else json.dumps(one) for one in examples]
-    (folder / "data.jsonl").write_text("".join(f"{row}\n" for row in rows))
-    return folder
 
 
 def weights(folder: Path) -> str:
     """A hash of what was trained."""
     [path] = folder.glob("*model.safetensors")
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def turns(*contents: str) -> dict[str, Any]:
-    return {"messages": [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(contents)]}
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -247,6 +191,35 @@ def test_the_measure_of_a_part_is_that_of_its_tokens(options: Options, train: Tr
     assert measured["test_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-3)
 
 
+def test_an_adapter_answers_with_its_own_model_alone(
+    program: ModuleType, options: Options, train: Train, module: Callable[[str], ModuleType], data: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(data / "model", tmp_path / "base")
+    train(options(model=tmp_path / "base", max_steps=1))
+    question = lines(tmp_path / "q", {"prompt": "a"}) / "data.jsonl"
+    answer = module("_answers").answer
+    (tmp_path / "base").rename(tmp_path / "moved")
+    with pytest.raises(
+        program.Problem, match=r"holds an adapter, and the model it was trained on \(.*base\) is not there: give"
+    ):
+        answer(options(predict=question, model=""), None)
+    answer(options(predict=question, model=tmp_path / "moved", max_new_tokens=2), str(tmp_path / "moved"))
+    module("demo_data").write_model(tmp_path / "other", ["a b"] * 9, width=32)
+    with pytest.raises(program.Problem, match=r"was trained on another model than .*other"):
+        answer(options(predict=question), str(tmp_path / "other"))
+    for line, words in (
+        ({"prompt": "long " * 300}, r"data.jsonl: prompt 1 has \d+ tokens, and the model takes 256 with the answer"),
+        ({"question": "a"}, r"data.jsonl:1: has neither prompt nor messages \(its fields: question\)"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "data.jsonl:1: messages: there is nothing to answer"),
+    ):
+        with pytest.raises(program.Problem, match=words):
+            answer(options(predict=lines(tmp_path / "q", line) / "data.jsonl"), str(tmp_path / "moved"))
+    with pytest.raises(program.Problem, match=r"holds no model of fine_tune \(model.json\)"):
+        answer(options(predict=question, model_dir=tmp_path), None)
+    with pytest.raises(program.Problem, match="predict: /nowhere is not a file"):
+        answer(options(predict="/nowhere"), None)
+
+
 # --- preferences ------------------------------------------------------------------------------------------------------
 
 
@@ -302,163 +275,7 @@ def test_all_weights_learn_preferences_and_a_first_step_has_no_margin(
     assert programs.metrics(output, "test_margin") == [(pytest.approx(0, abs=1e-6), 1)]
 
 
-# --- tokens -----------------------------------------------------------------------------------------------------------
-
-
-def learnt(module: Callable[[str], ModuleType], tokenizer: Any, loss_on: str, *examples: Any) -> list[str]:
-    """What of each example is learnt, decoded."""
-    rows = module("_turns").Encoder(tokenizer, loss_on).rows(examples)
-    return [tokenizer.decode(row.tokens[row.learnt]) for row in rows]
-
-
-@pytest.fixture
-def tokenizer(data: Path) -> Any:
-    return transformers.AutoTokenizer.from_pretrained(data / "model")
-
-
-def test_only_what_the_assistant_says_is_learnt(module: Callable[[str], ModuleType], tokenizer: Any) -> None:
-    instructions = module("_instructions")
-    end = tokenizer.eos_token
-    messages = turns("list it", "Größe 🚂", "and len", "two\n\nlines", "bye")["messages"]
-    chat = instructions.Chat(tuple(messages), 0, "x:1")
-    plain = instructions.Plain("Return", " the string", "x:2")
-    assert learnt(module, tokenizer, "completion", chat, plain) == [
-        f"Größe 🚂{end}\ntwo\n\nlines{end}\n",
-        f" the string{end}",
-    ]
-    assert learnt(module, tokenizer, "completion", instructions.Chat(tuple(messages), 2, "x:1")) == [f"two\n\nlines{end}\n"]
-    [everything] = learnt(module, tokenizer, "all", chat)
-    assert "|user|>\nlist it" in everything and everything.endswith("bye\n")
-
-
-def test_a_template_that_rewrites_earlier_turns_is_refused_and_one_that_objects_is_quoted(
-    module: Callable[[str], ModuleType], program: ModuleType, tokenizer: Any
-) -> None:
-    chat = module("_instructions").Chat(tuple(turns("a", "b", "c", "d")["messages"]), 0, "data.jsonl:7")
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content if loop.last else 'earlier' }}|{% endfor %}"
-    with pytest.raises(
-        program.Problem, match=r"^data.jsonl:7: .* so that turn 1 cannot be told from its prompt: set loss_on"
-    ):
-        learnt(module, tokenizer, "completion", chat)
-    tokenizer.chat_template = "{{ raise_exception('no such roles') }}"
-    with pytest.raises(
-        program.Problem, match=r"^data.jsonl:7: the tokenizer's chat template refuses these messages: no such"
-    ):
-        learnt(module, tokenizer, "completion", chat)
-
-
-def test_packed_examples_have_the_losses_that_they_have_alone(
-    module: Callable[[str], ModuleType], tokenizer: Any, data: Path
-) -> None:
-    turning, instructions = module("_turns"), module("_instructions")
-    examples = instructions.load(str(data / "train"), "train", "sft", "plain")[:40]
-    rows = list(turning.Encoder(tokenizer, "completion").rows(examples))
-    groups = turning.pack(rows, 128)
-    assert sorted(id(row) for group in groups for row in group) == sorted(map(id, rows))
-    assert max(sum(map(len, group)) for group in groups) <= 128 and len(groups) < sum(map(len, rows)) / 128 * 1.2
-    model = transformers.AutoModelForCausalLM.from_pretrained(data / "model").eval()
-    with torch.no_grad():
-        packed = model(**turning.collate(groups), use_cache=False, num_items_in_batch=torch.tensor(1)).loss.item()
-        alone = model(**turning.collate(rows), num_items_in_batch=torch.tensor(1)).loss.item()
-    assert packed == pytest.approx(alone, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("too_long", "words"),
-    [
-        ("cut", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 1 were cut, 1 had nothing left to learn"),
-        ("skip", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were left out"),
-    ],
-)
-def test_long_examples_are_counted(too_long: str, words: str, options: Options, train: Train, tmp_path: Path) -> None:
-    channel = lines(tmp_path / "train", turns("a", "b"), turns("x y z " * 40, "b"), turns("a", "x y z " * 40))
-    output = train(options(train=channel, validation_fraction=0, max_length=40, too_long=too_long, max_steps=1))
-    assert re.search(words, output)
-
-
 # --- what goes wrong --------------------------------------------------------------------------------------------------
-
-GOOD = turns("a", "b")
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ("{", r"data.jsonl:2: is not JSON: .. at column 2"),
-        ("[1, 2]", "data.jsonl:2: is a list, not an object like {...}; a JSON list is written one element a line"),
-        ("\\", "data.jsonl:2: is not JSON"),
-        ("[" * 5000, "data.jsonl:2: is n"),
-        ({"mesages": []}, "data.jsonl:2: has none of messages, prompt and completion, or text (its fields: mesages)"),
-        ({}, "(its fields: none)"),
-        ({"prompt": "a"}, "data.jsonl:2: has no completion (its fields: prompt)"),
-        (
-            {"prompt": "a", "chosen": "b", "rejected": "c"},
-            "has no completion .. ; its chosen and rejected are for objective dpo",
-        ),
-        ({"prompt": "a", "completion": ""}, "data.jsonl:2: completion is empty"),
-        ({"prompt": 3, "completion": "b"}, "data.jsonl:2: prompt is a number, not a string"),
-        ({"prompt": [], "completion": "b"}, "prompt is a list, completion is a string: both must be"),
-        ({"text": " \n"}, "data.jsonl:2: text is empty"),
-        ({"text": None}, "data.jsonl:2: text is null, not a string"),
-        ({"text": "\ud800"}, "data.jsonl:2: text has half a character"),
-        ({"messages": []}, "data.jsonl:2: messages is empty"),
-        ({"messages": "hi"}, "data.jsonl:2: messages is a string, not a list of messages"),
-        ({"messages": [{"from": "human", "value": "a"}]}, r"messages[0] has no role .. rename them"),
-        ({"messages": [{"role": "human", "content": "a"}]}, "messages[0].role is 'human', not one of .. ; write user"),
-        ({"messages": [{"role": ["x"], "content": "a"}]}, r"messages[0].role is ['x'], not one of"),
-        ({"messages": [*GOOD["messages"], {"role": "system", "content": "a"}]}, "messages[2].role is 'system', which only"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "data.jsonl:2: messages: there is no assistant's turn"),
-        (
-            {"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "user", "content": "b"}]},
-            "completion[0].role is 'user'",
-        ),
-        ({"messages": [{"role": "user", "content": ""}]}, "data.jsonl:2: messages[0].content is empty"),
-    ],
-)
-def test_a_bad_line_is_named(bad: object, words: str, program: ModuleType, options: Options, tmp_path: Path) -> None:
-    channel = lines(tmp_path / "train", GOOD, bad, bad)
-    with pytest.raises(program.Problem) as raised:
-        program.load_data(options(train=channel))
-    assert all(part in str(raised.value) for part in words.split(" .. "))
-    assert str(raised.value).endswith("(2 lines are wrong in all)") and "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        (
-            {"prompt": "a", "chosen": "b"},
-            "data.jsonl:1: has no rejected; dpo needs prompt, chosen and rejected (its",
-        ),
-        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "data.jsonl:1: chosen and rejected are the same"),
-        (
-            {"prompt": "a", "chosen": "b", "rejected": []},
-            ":1: prompt is a string, rejected is a list: both must be",
-        ),
-        (GOOD, "data.jsonl:1: has no prompt; dpo needs"),
-    ],
-)
-def test_a_bad_pair_is_named(bad: object, words: str, program: ModuleType, options: Options, tmp_path: Path) -> None:
-    with pytest.raises(program.Problem, match=re.escape(words)):
-        program.load_data(options(train=lines(tmp_path / "train", bad), objective="dpo"))
-
-
-def test_bytes_that_are_no_utf_8_and_folders_without_data_are_named(
-    program: ModuleType, options: Options, tmp_path: Path
-) -> None:
-    channel = lines(tmp_path / "train", GOOD)
-    (channel / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
-    with pytest.raises(program.Problem, match=r"latin.jsonl:1: is not UTF-8 \(byte 14 of the line\)$"):
-        program.load_data(options(train=channel))
-    (channel / "latin.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n\r\n")
-    assert len(program.load_data(options(train=channel, validation_fraction=0))["train"]) == 2
-    for folder, words in (("/nowhere", "is not a folder"), (programs.ENTRYPOINTS, "holds no file of JSON lines")):
-        with pytest.raises(program.Problem, match=words):
-            program.load_data(options(train=folder))
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/x.jsonl").write_text("\n")
-    with pytest.raises(program.Problem, match=r"its files are empty"):
-        program.load_data(options(train=tmp_path / "empty"))
 
 
 def edit(name: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
@@ -510,7 +327,7 @@ def test_a_model_that_cannot_be_trained_is_named(
     ("changed", "words"),
     [
         ({"max_length": 1000}, "max_length is 1000, but the model takes 256 tokens"),
-        ({"lora_targets": "query"}, r"lora_targets: .*; the model's layers are .*q_proj"),
+        ({"lora_targets": "query"}, "LlamaForCausalLM takes no such adapter: .*; lora_targets may be among .*q_proj"),
         ({"batch_size": 2, "gradient_accumulation_steps": 3}, "batch_size 2 is smaller than the world size 1 times 3 parts"),
         ({"too_long": "refuse", "max_length": 16}, r"train: questions.jsonl:1: has \d+ tokens, more than max_length"),
         ({"max_length": 4}, "nothing is left to train on: raise max_length"),

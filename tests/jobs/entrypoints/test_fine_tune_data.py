@@ -1,0 +1,225 @@
+"""What fine-tuning makes of its data: which tokens are learnt, packing, length, and the words for lines that are wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jobs.entrypoints import programs
+from jobs.entrypoints.tuning import Options, Train, lines, turns
+from support.extras import needs
+from support.lazy import Lazy
+
+needs("transformers", "accelerate", "peft")
+pytestmark = pytest.mark.torch
+torch: Any = Lazy("torch")
+transformers: Any = Lazy("transformers")
+
+PROGRAM = "fine_tune.py"
+GOOD = turns("a", "b")
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def learnt(module: Callable[[str], ModuleType], tokenizer: Any, loss_on: str, *examples: Any) -> list[str]:
+    """What of each example is learnt, decoded."""
+    rows = module("_turns").Encoder(tokenizer, loss_on).rows(examples)
+    return [tokenizer.decode(row.tokens[row.learnt]) for row in rows]
+
+
+@pytest.fixture
+def tokenizer(data: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(data / "model")
+
+
+def test_only_what_the_assistant_says_is_learnt(module: Callable[[str], ModuleType], tokenizer: Any) -> None:
+    instructions = module("_instructions")
+    end = tokenizer.eos_token
+    messages = turns("list it", "Größe 🚂", "and len", "two\n\nlines", "bye")["messages"]
+    chat = instructions.Chat(tuple(messages), 0, "x:1")
+    plain = instructions.Plain("Return", " the string", "x:2")
+    assert learnt(module, tokenizer, "completion", chat, plain) == [
+        f"Größe 🚂{end}\ntwo\n\nlines{end}\n",
+        f" the string{end}",
+    ]
+    assert learnt(module, tokenizer, "completion", instructions.Chat(tuple(messages), 2, "x:1")) == [f"two\n\nlines{end}\n"]
+    [everything] = learnt(module, tokenizer, "all", chat)
+    assert "|user|>\nlist it" in everything and everything.endswith("bye\n")
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_and_one_that_objects_is_quoted(
+    module: Callable[[str], ModuleType], program: ModuleType, tokenizer: Any
+) -> None:
+    chat = module("_instructions").Chat(tuple(turns("a", "b", "c", "d")["messages"]), 0, "data.jsonl:7")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content if loop.last else 'earlier' }}|{% endfor %}"
+    with pytest.raises(
+        program.Problem, match=r"^data.jsonl:7: .* so that turn 1 cannot be told from its prompt: set loss_on"
+    ):
+        learnt(module, tokenizer, "completion", chat)
+    tokenizer.chat_template = "{{ raise_exception('no such roles') }}"
+    with pytest.raises(
+        program.Problem, match=r"^data.jsonl:7: the tokenizer's chat template refuses these messages: no such"
+    ):
+        learnt(module, tokenizer, "completion", chat)
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        # the shapes of well-known ones: trimmed contents, an instruction in brackets, an empty thought in the last turn
+        (
+            "{% for m in messages %}<|{{ m.role }}|>\n\n{{ m.content | trim }}<|eot|>{% endfor %}"
+            "{% if add_generation_prompt %}<|assistant|>\n\n{% endif %}",
+            "two\n\nlines<|eot|>bye<|eot|>",
+        ),
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+            "{% else %} {{ m.content }} {{ eos_token }}{% endif %}{% endfor %}",
+            " two\n\nlines <|endoftext|>  bye <|endoftext|>",
+        ),
+        (
+            "{% for m in messages %}<|{{ m.role }}|>"
+            "{% if loop.last and m.role == 'assistant' %}<think>\n</think>{% endif %}{{ m.content }}<|end|>{% endfor %}"
+            "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+            "two\n\nlines<|end|><think>\n</think> bye<|end|>",
+        ),
+    ],
+)
+def test_other_templates_need_no_marks(
+    template: str, wanted: str, module: Callable[[str], ModuleType], tokenizer: Any
+) -> None:
+    tokenizer.chat_template = template
+    chat = module("_instructions").Chat(tuple(turns("two", "two\n\nlines", "and", " bye")["messages"]), 0, "x:1")
+    assert learnt(module, tokenizer, "completion", chat) == [wanted]
+
+
+@pytest.mark.parametrize("architecture", ["Bloom", "OPT"])
+def test_a_model_in_which_packed_examples_see_each_other_is_refused(
+    architecture: str, program: ModuleType, options: Options, train: Train, tokenizer: Any, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "word_embed_proj_dim": 32, "ffn_dim": 32}
+    config = getattr(transformers, f"{architecture}Config")(vocab_size=len(tokenizer), eos_token_id=0, **sizes)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    with pytest.raises(
+        program.Problem, match=f"in {architecture}ForCausalLM packed examples would see each other: set pack"
+    ):
+        train(options(model=tmp_path / "other", packing=True))
+
+
+def test_packed_examples_have_the_losses_that_they_have_alone(
+    module: Callable[[str], ModuleType], tokenizer: Any, data: Path
+) -> None:
+    turning, instructions = module("_turns"), module("_instructions")
+    examples = instructions.load(str(data / "train"), "train", "sft", "plain")[:40]
+    rows = list(turning.Encoder(tokenizer, "completion").rows(examples))
+    groups = turning.pack(rows, 128)
+    assert sorted(id(row) for group in groups for row in group) == sorted(map(id, rows))
+    assert max(sum(map(len, group)) for group in groups) <= 128 and len(groups) < sum(map(len, rows)) / 128 * 1.2
+    model = transformers.AutoModelForCausalLM.from_pretrained(data / "model").eval()
+    with torch.no_grad():
+        packed = model(**turning.collate(groups), use_cache=False, num_items_in_batch=torch.tensor(1)).loss.item()
+        alone = model(**turning.collate(rows), num_items_in_batch=torch.tensor(1)).loss.item()
+    assert packed == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("too_long", "words"),
+    [
+        ("cut", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 1 were cut, 1 had nothing left to learn"),
+        ("skip", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were left out"),
+    ],
+)
+def test_long_examples_are_counted(too_long: str, words: str, options: Options, train: Train, tmp_path: Path) -> None:
+    channel = lines(tmp_path / "train", turns("a", "b"), turns("x y z " * 40, "b"), turns("a", "x y z " * 40))
+    output = train(options(train=channel, validation_fraction=0, max_length=40, too_long=too_long, max_steps=1))
+    assert re.search(words, output)
+
+
+# --- lines that are wrong ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ("{", r"data.jsonl:2: is not JSON: .. at column 2"),
+        ("[1, 2]", "data.jsonl:2: is a list, not an object like {...}; a JSON list is written one element a line"),
+        ("\\", "data.jsonl:2: is not JSON"),
+        ("[" * 5000, "data.jsonl:2: is n"),
+        ({"mesages": []}, "data.jsonl:2: has none of messages, prompt and completion, or text (its fields: mesages)"),
+        ({}, "(its fields: none)"),
+        ({"prompt": "a"}, "data.jsonl:2: has no completion (its fields: prompt)"),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            "has no completion .. ; its chosen and rejected are for objective dpo",
+        ),
+        ({"prompt": "a", "completion": ""}, "data.jsonl:2: completion is empty"),
+        ({"prompt": 3, "completion": "b"}, "data.jsonl:2: prompt is a number, not a string"),
+        ({"prompt": [], "completion": "b"}, "prompt is a list, completion is a string: both must be"),
+        ({"text": " \n"}, "data.jsonl:2: text is empty"),
+        ({"text": None}, "data.jsonl:2: text is null, not a string"),
+        ({"text": "\ud800"}, "data.jsonl:2: text has half a character"),
+        ({"messages": []}, "data.jsonl:2: messages is empty"),
+        ({"messages": "hi"}, "data.jsonl:2: messages is a string, not a list of messages"),
+        ({"messages": [{"from": "human", "value": "a"}]}, r"messages[0] has no role .. rename them"),
+        ({"messages": [{"role": "human", "content": "a"}]}, "messages[0].role is 'human', not one of .. ; write user"),
+        ({"messages": [{"role": ["x"], "content": "a"}]}, r"messages[0].role is ['x'], not one of"),
+        ({"messages": [*GOOD["messages"], {"role": "system", "content": "a"}]}, "messages[2].role is 'system', which only"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "data.jsonl:2: messages: there is no assistant's turn"),
+        (
+            {"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "user", "content": "b"}]},
+            "completion[0].role is 'user'",
+        ),
+        ({"messages": [{"role": "user", "content": ""}]}, "data.jsonl:2: messages[0].content is empty"),
+    ],
+)
+def test_a_bad_line_is_named(bad: object, words: str, program: ModuleType, options: Options, tmp_path: Path) -> None:
+    channel = lines(tmp_path / "train", GOOD, bad, bad)
+    with pytest.raises(program.Problem) as raised:
+        program.load_data(options(train=channel))
+    assert all(part in str(raised.value) for part in words.split(" .. "))
+    assert str(raised.value).endswith("(2 lines are wrong in all)") and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (
+            {"prompt": "a", "chosen": "b"},
+            "data.jsonl:1: has no rejected; dpo needs prompt, chosen and rejected (its",
+        ),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "data.jsonl:1: chosen and rejected are the same"),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": []},
+            ":1: prompt is a string, rejected is a list: both must be",
+        ),
+        (GOOD, "data.jsonl:1: has no prompt; dpo needs"),
+    ],
+)
+def test_a_bad_pair_is_named(bad: object, words: str, program: ModuleType, options: Options, tmp_path: Path) -> None:
+    with pytest.raises(program.Problem, match=re.escape(words)):
+        program.load_data(options(train=lines(tmp_path / "train", bad), objective="dpo"))
+
+
+def test_bytes_that_are_no_utf_8_and_folders_without_data_are_named(
+    program: ModuleType, options: Options, tmp_path: Path
+) -> None:
+    channel = lines(tmp_path / "train", GOOD)
+    (channel / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
+    with pytest.raises(program.Problem, match=r"latin.jsonl:1: is not UTF-8 \(byte 14 of the line\)$"):
+        program.load_data(options(train=channel))
+    (channel / "latin.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n\r\n")
+    assert len(program.load_data(options(train=channel, validation_fraction=0))["train"]) == 2
+    for folder, words in (("/nowhere", "is not a folder"), (programs.ENTRYPOINTS, "holds no file of JSON lines")):
+        with pytest.raises(program.Problem, match=words):
+            program.load_data(options(train=folder))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/x.jsonl").write_text("\n")
+    with pytest.raises(program.Problem, match=r"its files are empty"):
+        program.load_data(options(train=tmp_path / "empty"))
