@@ -44,6 +44,17 @@ def test_a_failure_settles_before_the_others_are_asked_to_stop() -> None:
     assert state.phase is Phase.STOPPING and state.deadline == 11.0 + FAILURE_GRACE
 
 
+def test_a_failure_that_did_not_matter_leaves_the_time_limit_as_it_was() -> None:
+    state = Stopping(GRACE, 50.0)
+    state.settle(10.0, "worker 3 ended with 1")
+    state.unsettle()
+
+    assert (state.phase, state.deadline, state.failure) == (Phase.RUNNING, 50.0, "")
+    state.ask(signal.SIGTERM, 11.0, GRACE)
+    state.unsettle()
+    assert state.phase is Phase.STOPPING
+
+
 def test_only_the_first_request_to_stop_starts_the_clock() -> None:
     state = asked(10.0)
     state.ask(signal.SIGINT, 50.0, GRACE)

@@ -21,7 +21,7 @@ class ProcessSpec(Record):
     signal_group: whether a stop signal goes to its whole process group. True for shells, which do not pass signals on;
         False for Python programs, whose data-loader workers would die of it before a checkpoint is made.
     helper: name of a process that serves the ranks without being one, e.g. `mpirun`; it outlives them and does not get
-        their signals. "" for a rank.
+        their signals. "" for a rank. Helpers that have a rank's number run the script, as workers of a chief do.
     cpus: the only CPUs that it may run on; () for all.
     """
 
@@ -34,6 +34,11 @@ class ProcessSpec(Record):
     signal_group: bool = False
     helper: str = ""
     cpus: tuple[int, ...] = ()
+
+    @property
+    def runs_script(self) -> bool:
+        """Whether it is the user's program, and not a tool of ours."""
+        return not self.helper or self.rank is not None
 
 
 class LaunchPlan(Record):

@@ -197,12 +197,12 @@ class _Loop:
     def _handle_end(self, rank: Rank, returncode: int) -> None:
         """A rank or a helper has ended."""
         now = self.run.now()
-        rank.end(returncode, now, stopped=self.state.asked)
+        rank.end(returncode, now, stopped=self.run.stopping)
         self.run.output.take_last(rank, now)
         if returncode == 0 or not rank.counts or self.state.phase is not Phase.RUNNING:
             return
         why = f"{rank.name} ended with {returncode}"
-        if any(other.alive for other in self.run.ranks):
+        if self.run.working():
             self.state.settle(now, why)
         else:
             self.run.tell_failed(why)

@@ -23,7 +23,7 @@ class Rank:
     returncode: exit status, -n where signal n killed it; None while it lives.
     ended: when it ended, in seconds since the start of the run.
     stopped: whether it ended after all ranks had been asked to stop.
-    dismissed: whether it is a helper whose end does not matter any more.
+    dismissed: whether it is a helper whose end does not matter.
 
     Raises:
         StartError: the process could not be started.

@@ -57,6 +57,7 @@ class Stopping:
             limit: the plan's time limit in seconds, 0 for none.
         """
         self.phase = Phase.RUNNING
+        self.limit = limit
         self.deadline: float | None = limit or None
         self.grace = grace
         self.signal = 0
@@ -95,6 +96,13 @@ class Stopping:
         self.phase = Phase.SETTLING
         self.deadline = now + FAILURE_SETTLES
         self.failure = why
+
+    def unsettle(self) -> None:
+        """SETTLING -> RUNNING: who failed was not needed any more."""
+        if self.phase is Phase.SETTLING:
+            self.phase = Phase.RUNNING
+            self.deadline = self.limit or None
+            self.failure = ""
 
     def ask(self, number: int, now: float, grace: float) -> None:
         """-> STOPPING: all ranks are asked to stop by a signal. Only the first time starts the clock."""

@@ -141,6 +141,11 @@ class SupervisedRun:
         for rank in self.ranks:
             if rank is helper:
                 rank.dismiss()
+        if not any(rank.counts and rank.returncode for rank in self.ranks):
+            self.state.unsettle()
+
+    def end_helper(self, helper: Process) -> None:
+        send(helper.pid, signal.SIGTERM, group=helper.spec.signal_group)
 
     def kill_helper(self, helper: Process) -> None:
         send(helper.pid, signal.SIGKILL, group=True)

@@ -52,7 +52,10 @@ if TYPE_CHECKING:
             """Stops all processes; the run ends by raising `error`. Only the first call counts."""
 
         def dismiss(self, helper: Process) -> None:
-            """Ignores how a helper ends and what it prints from now on: it has done its work."""
+            """Ignores how a helper ends, or has just ended, and what it prints from now on: it has done its work."""
+
+        def end_helper(self, helper: Process) -> None:
+            """Sends a helper SIGTERM as a rank would get it."""
 
         def kill_helper(self, helper: Process) -> None:
             """Kills a helper and its process group."""
