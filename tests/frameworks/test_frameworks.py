@@ -59,12 +59,42 @@ for _ in range(20):
     loss = step()
 print(f"RESULT rank={rank} of={world} loss={float(loss):.5f}", flush=True)
 """
+PARAMETER_SERVERS = """\
+import os
+import numpy, tensorflow as tf
+told = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+role = told.task_type
+if role in SERVE:
+    print(f"SERVES {role}{told.task_id}", flush=True)
+    tf.distribute.Server(told.cluster_spec(), job_name=role, task_index=told.task_id, protocol="grpc").join()
+assert role == "chief"
+strategy = tf.distribute.ParameterServerStrategy(told)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+x = numpy.random.default_rng(0).normal(size=(12, 3)).astype("float32")
+y = x @ numpy.array([1.0, -2.0, 3.0], "float32")
+with strategy.scope():
+    w = tf.Variable(tf.zeros(3))
+
+@tf.function
+def step():
+    def replica():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.linalg.matvec(tf.constant(x), w) - y) ** 2)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+    return strategy.run(replica)
+
+for _ in range(20):
+    loss = coordinator.schedule(step)
+    coordinator.join()
+print(f"RESULT rank=0 of=1 loss={float(loss.fetch()):.5f} on {w.device}", flush=True)
+"""
 
 
-def run(folder: Path, kind: str, script: str, hosts: int) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, kind: str, script: str, hosts: int, *more: str) -> subprocess.CompletedProcess[str]:
     """`trainshed run` with the environment's Python."""
     (folder / "train.py").write_text(script)
-    words = ["run", "train.py", "--distribution", kind, "--instances", str(hosts), "--output", f"{kind}-{hosts}"]
+    words = ["run", "train.py", "--distribution", kind, "--instances", str(hosts), "--output", f"{kind}-{hosts}", *more]
     environ = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     command = [f"{FOLDER}/bin/python", "-m", "trainshed", *words]
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
@@ -91,3 +121,26 @@ def test_a_process_that_fails_ends_all_hosts_with_its_cause(tmp_path: Path, kind
     done = run(tmp_path, kind, script.replace("print(", "assert rank != 1, 'rank one is unwell'\nprint("), 3)
 
     assert done.returncode == 1 and "rank 1 on algo-2" in done.stderr and "rank one is unwell" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("flag", [(), ("--hp", "sagemaker_parameter_server_enabled=true", "--distribution", "script")])
+def test_a_chief_trains_with_workers_and_servers_on_three_hosts(tmp_path: Path, flag: tuple[str, ...]) -> None:
+    """By the platform's flag servers are TensorFlow's own, and the script is none."""
+    alone = losses(tmp_path, "tensorflow", TENSORFLOW, 1)
+    script = PARAMETER_SERVERS.replace("SERVE:", "('worker',):" if flag else "('worker', 'ps'):")
+    done = run(tmp_path, "parameter_server", script, 3, *flag)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(re.findall(r"RESULT rank=0 of=1 loss=(\S+) on /job:ps", done.stdout + done.stderr)) == alone
+    served = set(re.findall(r"SERVES (\w+)", done.stdout + done.stderr))
+    assert served == {"worker0", "worker1"} | (set() if flag else {"ps0", "ps1", "ps2"})
+
+
+def test_a_parameter_server_that_is_killed_is_the_cause(tmp_path: Path) -> None:
+    script = PARAMETER_SERVERS.replace("SERVE:", "('worker', 'ps'):").replace(
+        "    tf.distribute.Server(",
+        "    told.task_id == 1 and role == 'ps' and os.kill(os.getpid(), 9)\n    tf.distribute.Server(",
+    )
+    done = run(tmp_path, "parameter_server", script, 3)
+
+    assert done.returncode and "parameter server 1 on algo-2 was killed by SIGKILL" in done.stderr, done.stderr

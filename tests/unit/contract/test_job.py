@@ -648,12 +648,23 @@ def test_an_unknown_group_is_refused_with_the_nearest(job_tree: Any) -> None:
     ]
 
 
-def test_a_distribution_that_we_have_not_is_told_and_not_silently_dropped(job_tree: Any) -> None:
+def test_the_platforms_flag_asks_for_parameter_servers_after_all_others(job_tree: Any) -> None:
     name = "sagemaker_parameter_server_enabled"
     job = job_tree.configure(hyperparameters={name: "true"}).read()
 
-    assert job.distribution.kind == "script" and name in job.warnings[0]
-    assert job_tree.configure(hyperparameters={name: "false"}).read().warnings == ()
+    assert (job.distribution.kind, job.distribution.asked_by, job.warnings) == ("parameter_server", name, ())
+    assert job_tree.configure(hyperparameters={name: "false"}).read().distribution.kind == "script"
+    both = {name: "true", "sagemaker_mpi_enabled": "true"}
+    assert job_tree.configure(hyperparameters=both).read().distribution.kind == "mpi"
+
+
+def test_roles_of_another_distribution_are_told(job_tree: Any) -> None:
+    given = {"trainshed_distribution": "torchrun", "trainshed_roles": '{"worker": 2}', "trainshed_servers": "script"}
+
+    assert job_tree.configure(hyperparameters=given).read().warnings == (
+        "trainshed_roles is for the distribution parameter_server; this is torchrun",
+        "trainshed_servers is for the distribution parameter_server; this is torchrun",
+    )
 
 
 def test_a_misspelt_hyperparameter_of_the_platform_gets_a_warning(job_tree: Any) -> None:

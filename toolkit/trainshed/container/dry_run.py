@@ -74,7 +74,7 @@ def describe(planned: Planned) -> str:
         ("resume", _resume(job.paths.checkpoints)),
     ]
     rows += [("warning", text) for text in (*job.warnings, *plan.notes)]
-    lines = [f"{name:<11}{mask_text(text)}" for name, text in rows]
+    lines = [f"{name:<10} {mask_text(text)}" for name, text in rows]
     shared = {k: v for k, v in first.env.items() if os.environ.get(k) != v}
     for spec in plan.shown:
         shared = {name: value for name, value in shared.items() if spec.env.get(name) == value}
@@ -98,6 +98,8 @@ def _variables(values: dict[str, str], indent: str) -> list[str]:
 def _ranks(cluster: Cluster, plan: LaunchPlan) -> str:
     if plan.rank is not None:
         return f"{cluster.world_size} rank(s) on {len(cluster.hosts)} host(s), as mpirun maps them"
+    if plan.launcher == "parameter_server":
+        return f"{len(plan.processes)} of the job's {plan.processes[0].env['WORLD_SIZE']} processes are on this host"
     if plan.processes[0].rank is None:
         return f"{len(plan.processes)} process on this host"
     return f"{len(plan.processes)} rank(s) on this host of {cluster.world_size}"

@@ -34,11 +34,11 @@ DISTRIBUTION_FLAGS = (
     (DATA_PARALLEL, "torchrun"),
     ("sagemaker_pytorch_xla_multi_worker_enabled", "xla"),
     ("sagemaker_multi_worker_mirrored_strategy_enabled", "tensorflow"),
+    ("sagemaker_parameter_server_enabled", "parameter_server"),
 )
 PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 GROUPS = "sagemaker_distribution_instance_groups"
 _REGIONS = ("AWS_DEFAULT_REGION", "SAGEMAKER_REGION", "AWS_REGION")
-FOREIGN_FLAGS = ("sagemaker_parameter_server_enabled",)
 KNOWN_RESERVED = frozenset(
     {name for name, _ in DISTRIBUTION_FLAGS}
     | {
@@ -54,7 +54,6 @@ KNOWN_RESERVED = frozenset(
         "sagemaker_instance_type",
         GROUPS,
         "sagemaker_distributed_dataparallel_custom_mpi_options",
-        *FOREIGN_FLAGS,
         compile_plan.ENABLED,
         compile_plan.DEBUG,
         "sagemaker_toolkit_native_launcher_enabled",
@@ -101,11 +100,9 @@ class Choices:
         self.settings = self._without_overridden(read_settings(hyperparameters.reserved, file, environ, problems))
 
     def warn_of_unknown_names(self) -> None:
-        """Warns of misspelt `sagemaker_*` hyperparameters, and of distributions that trainshed cannot start."""
-        for name, value in self._hps.reserved.items():
-            if name in FOREIGN_FLAGS and truthy(value):
-                self._warnings.append(f"{name} asks for parameter servers, which trainshed does not start")
-            elif name.startswith("sagemaker_") and name not in KNOWN_RESERVED:
+        """Warns of misspelt `sagemaker_*` hyperparameters."""
+        for name in self._hps.reserved:
+            if name.startswith("sagemaker_") and name not in KNOWN_RESERVED:
                 near = near_name(name, KNOWN_RESERVED)
                 if near:
                     self._warnings.append(f"hyperparameter {name!r} is not known to any toolkit: {near}")
@@ -176,10 +173,14 @@ class Choices:
         pipeline = self._pipeline() if kind == "pipeline" else {}
         processes = self._processes_per_host()
         groups = self._groups(resources)
-        if not groups and (asked_by or any(truthy(self._hps.get(flag)) for flag in FOREIGN_FLAGS)):
+        if not groups and asked_by:
             groups = [resources.current_group_name]
+        if kind != "parameter_server":
+            for name in ("roles", "servers"):
+                if getattr(self.settings, name):
+                    self._warnings.append(f"trainshed_{name} is for the distribution parameter_server; this is {kind}")
         kinds = {one.instance_type for one in resources.instance_groups if one.name in groups}
-        if len(kinds) > 1 and kind != "script" and not processes:
+        if len(kinds) > 1 and kind not in ("script", "parameter_server") and not processes:
             self._warnings.append(
                 f"hosts of several types ({', '.join(sorted(kinds))}) take part, and ranks must be equally many on each: "
                 "set trainshed_processes_per_host"

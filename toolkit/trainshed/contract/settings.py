@@ -14,6 +14,7 @@ from trainshed.base.record import Record
 from .hyperparameters import ARGV_STYLES, decode_value
 from .wire.compile_plan import BACKENDS, MODES, SWITCHES
 from .wire.metric_lines import SOURCES
+from .wire.roles import read_roles
 from .wire.rules import wanted_rules
 from .wire.variables import PREFIX, TABLE, of_setting
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-DISTRIBUTIONS = ("script", "torchrun", "horovod", "mpi", "xla", "pipeline", "tensorflow", "jax")
-FRAMEWORKS = ("tensorflow", "jax")  # whose processes use all devices of a host
+DISTRIBUTIONS = ("script", "torchrun", "horovod", "mpi", "xla", "pipeline", "tensorflow", "jax", "parameter_server")
+FRAMEWORKS = ("tensorflow", "jax", "parameter_server")  # whose processes use all devices of a host
 FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
+SERVERS = ("script", "tensorflow")
 REDUCTIONS = ("auto", "exact", "bf16", "off")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
 COPY_TO_VARIABLE = of_setting("checkpoint_copy_to")
@@ -43,6 +45,10 @@ class Settings(Record):
     engine: what starts the ranks: trainshed itself, torch's elastic agent (`torchrun`; for torchrun, horovod and pipeline
         jobs), or mpirun (`mpi`; for pipeline jobs).
     pipeline: settings of the pipeline, a JSON object (docs/pipeline.md); they win over `mp_parameters`.
+    roles: processes of a parameter_server job beside the chief, a JSON object such as {"worker": 4, "ps": 2, "evaluator": 1}
+        (docs/parameter-servers.md).
+    servers: what processes of the role ps run: the job's `script`, or TensorFlow's own server (`tensorflow`). Default: the
+        script, but TensorFlow's server for `sagemaker_parameter_server_enabled`.
     reduce: how DistributedDataParallel exchanges gradients between hosts (docs/data-parallel.md): `auto` changes that
         where it gains, with the same sums in another order, `exact` changes it in any case, `bf16` may also round between
         hosts. Default: `auto` for scripts that import Amazon's data parallel library, else `off`.
@@ -94,6 +100,8 @@ class Settings(Record):
     processes_per_host: int = 0
     engine: str = "trainshed"
     pipeline: str = ""
+    roles: str = ""
+    servers: str = ""
     reduce: str = ""
     max_restarts: int = 0
     min_nodes: int = 0
@@ -131,6 +139,7 @@ class Settings(Record):
 CHOICES = {
     "distribution": DISTRIBUTIONS,
     "engine": ENGINES,
+    "servers": SERVERS,
     "reduce": ("", *REDUCTIONS),
     "argv": ARGV_STYLES,
     "checkpoint": ("", "auto"),
@@ -220,6 +229,11 @@ def _check(key: str, value: Any, written: Any) -> Any:
         if not isinstance(value, dict):
             return Problem("", "must be a JSON object of pipeline settings", value=str(written))
         return json.dumps(value)
+    if key == "roles":
+        try:
+            return json.dumps(read_roles(value))
+        except ValueError as error:
+            return Problem("", str(error), value=str(written))
     return str(written if not isinstance(value, str) else value)
 
 

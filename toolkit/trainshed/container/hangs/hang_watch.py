@@ -199,7 +199,7 @@ class HangWatch(Watcher):
     def _start_look(self, run: Supervised) -> None:
         from .sample import Look
 
-        self._look = Look([rank for rank in run.ranks if not rank.spec.helper], self.host, self.code_folder)
+        self._look = Look([rank for rank in run.ranks if rank.spec.runs_script], self.host, self.code_folder)
         self._next_look = time.monotonic() + (self.seconds or FOREVER) / LOOKS
 
     def _take_look(self, samples: list[Sample], now: float) -> None:

@@ -56,6 +56,12 @@ def _jax(launch: Launch) -> LaunchPlan:
     return frameworks.jax(launch)
 
 
+def _parameter_server(launch: Launch) -> LaunchPlan:
+    from . import parameter_server
+
+    return parameter_server.plan(launch)
+
+
 LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "script": script.plan,
     "torchrun": _torchrun,
@@ -65,11 +71,16 @@ LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "xla": _xla,
     "tensorflow": _tensorflow,
     "jax": _jax,
+    "parameter_server": _parameter_server,
 }
 
 
 def watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
     """The launcher's own watchers of the run, if it has any. The plan's scratch folder must exist."""
+    if plan.launcher == "parameter_server":
+        from .parameter_server.servers_watcher import ServersWatcher
+
+        return [ServersWatcher(len(roster.names), plan.grace_seconds, roster)]
     if plan.mpi is None:
         return []
     from .mpi import MpiPlan

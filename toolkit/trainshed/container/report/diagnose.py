@@ -107,15 +107,15 @@ def diagnose(
         killed_by_us=bool(outcome.killed) and result.returncode == -signal.SIGKILL,
     )
     who = result.spec.helper or "the script"
-    if rank is not None:
+    if rank is not None and not result.spec.helper:
         who = f"rank {rank} on {cluster.current_host}"
-    if len(cluster.hosts) > 1 and rank is None:
+    elif len(cluster.hosts) > 1:
         who += f" on {cluster.current_host}"
     interrupted = bool(context.stop_signal) and (raised is None or raised.name in ("KeyboardInterrupt", "SystemExit"))
     stopped = bool(outcome.stopped_by) and result.stopped and raised is None
     return Failure(
         kind=_kind(result, interrupted, stopped),
-        summary=f"{who} {'failed' if cut_off else _how(result, context)}{_what(raised, text, bool(result.spec.helper))}",
+        summary=f"{who} {'failed' if cut_off else _how(result, context)}{_what(raised, text, not result.spec.runs_script)}",
         exit_code=exit_status(result.returncode),
         place=raised.place if raised else "",
         hint=hint_for(context),
@@ -135,7 +135,7 @@ def _masked(output: bytes, mask: Mask) -> bytes:
 def _kind(result: ProcessResult, interrupted: bool, stopped: bool) -> str:
     if interrupted or stopped:
         return "Interrupted" if interrupted else "Stopped"
-    return "LaunchError" if result.spec.helper else "UserError"
+    return "UserError" if result.spec.runs_script else "LaunchError"
 
 
 def is_secondary(failure: Failure) -> bool:

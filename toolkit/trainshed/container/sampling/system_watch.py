@@ -98,7 +98,7 @@ class SystemWatch(Watcher):
             if run.stopping:
                 self._plan = None
                 return
-            named = [rank for rank in run.ranks if not rank.spec.helper]
+            named = [rank for rank in run.ranks if rank.spec.runs_script]
             self._start(self._plan, {rank.pid: _name(rank.spec.rank) for rank in named})
 
     def own_processes(self) -> tuple[int, ...]:

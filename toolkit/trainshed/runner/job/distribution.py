@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from trainshed.contract.settings import FRAMEWORKS
 from trainshed.contract.wire.pipeline import PipelineError, read_settings
+from trainshed.contract.wire.roles import read_roles
 
 from .checker import Checker
 from .fields import DISTRIBUTION, Field
@@ -18,10 +20,14 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
     inner = fields.inner(row, [inner.name for inner in row.rows if inner.name not in _SDK_FORM])
     given = {r.name: inner.read(r) for r in DISTRIBUTION if r.kind != "mapping"}
     given["parameters"] = _parameters(inner, "parameters")
-    if given["max_restarts"] and not given["engine"]:
+    given["roles"] = _roles(inner, "roles")
+    without_torch = given["kind"] in FRAMEWORKS
+    if given["max_restarts"] and not given["engine"] and not without_torch:
         given["engine"] = "torchrun"  # the only one that restarts ranks
     distribution = Distribution(**given)
-    if distribution.max_restarts and distribution.engine != "torchrun":
+    if without_torch and distribution.engine not in ("", "trainshed"):
+        inner.problem("engine", f"starts no processes of the distribution {distribution.kind!r}")
+    elif distribution.max_restarts and distribution.engine != "torchrun" and not without_torch:
         inner.problem("max_restarts", "needs torch's elastic agent", "set engine to torchrun")
     for name in ("processes_per_host", "max_restarts", "engine"):
         if given[name] and distribution.kind == "script" and name in inner.values:
@@ -31,7 +37,31 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
             )
     if distribution.parameters and distribution.kind != "pipeline":
         inner.problem("parameters", "is for the distribution 'pipeline'", value="")
+    _check_servers(inner, distribution)
     return distribution
+
+
+def _roles(fields: Checker, name: str) -> dict[str, int]:
+    """How many processes play each role."""
+    if fields.node(name) is None:
+        return {}
+    try:
+        return read_roles({key: node.plain() for key, node in fields.mapping(name).items()})
+    except ValueError as error:
+        fields.problem(name, str(error), value="")
+        return {}
+
+
+def _check_servers(fields: Checker, distribution: Distribution) -> None:
+    if distribution.kind == "parameter_server":
+        if distribution.processes_per_host > 1:
+            fields.problem(
+                "processes_per_host", "has no meaning for parameter servers", "roles says how many there are of each"
+            )
+        return
+    for name in ("roles", "servers"):
+        if getattr(distribution, name):
+            fields.problem(name, "is for the distribution 'parameter_server'", value="")
 
 
 def _parameters(fields: Checker, name: str) -> dict[str, object]:

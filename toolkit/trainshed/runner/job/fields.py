@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from trainshed.base.record import Record
 from trainshed.contract.hyperparameters import ARGV_STYLES
-from trainshed.contract.settings import DISTRIBUTIONS, ENGINES, FINGERPRINTS, REDUCTIONS
+from trainshed.contract.settings import DISTRIBUTIONS, ENGINES, FINGERPRINTS, REDUCTIONS, SERVERS
 from trainshed.contract.wire import compile_plan
 
 from .job import DEFAULT_GRACE
@@ -160,7 +160,7 @@ DISTRIBUTION = _kept(
         # `pytorchxla` is the platform's own word: its flag, where `xla` is ours.
         choices=(*DISTRIBUTIONS, "pytorchxla"),
         flags=("--distribution",), metavar="KIND", group="place",
-        flag_help="script (default), torchrun, horovod, mpi, pipeline, pytorchxla, tensorflow or jax",
+        flag_help="script (default), torchrun, horovod, mpi, pipeline, pytorchxla, tensorflow, jax or parameter_server",
     ),
     Field(
         "processes_per_host", "whole", "ranks on each host", default=0, low=1, high=MOST_RANKS,
@@ -181,6 +181,14 @@ DISTRIBUTION = _kept(
         setting="trainshed_max_restarts",
     ),
     Field("parameters", "mapping", "settings of a pipeline", default={}),
+    Field(
+        "roles", "mapping", "processes of a parameter_server job, like {worker: 4, ps: 2} (docs/parameter-servers.md)",
+        default={}, setting="trainshed_roles",
+    ),
+    Field(
+        "servers", "choice", "what its parameter servers run: the script (default), or TensorFlow's own server", default="",
+        choices=SERVERS, group="place", setting="trainshed_servers",
+    ),
     Field(
         "instance_groups", "words", "groups that take part; hosts of others run the program once (default: all)",
         default=(), most=MOST_GROUPS,

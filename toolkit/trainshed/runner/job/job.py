@@ -66,6 +66,7 @@ class Distribution:
     """How ranks are started on the hosts; zeros and empty strings leave it to `train`.
 
     parameters: what a pipeline is told, by name.
+    roles: how many processes play each role beside the chief, with parameter servers; servers: what those run.
     instance_groups: those whose hosts take part; () for all.
     for_amazons_library: the parameters go to the script as `mp_parameters`; mpi, mpi_options: as its estimators send them.
     """
@@ -80,6 +81,8 @@ class Distribution:
     mpi: bool = False
     mpi_options: str = ""
     reduce: str = ""
+    roles: dict[str, int] = field(default_factory=dict)
+    servers: str = ""
 
 
 @dataclass(frozen=True)
