@@ -24,6 +24,7 @@ JOBS = {
     "trainer": (("transformers", "accelerate"), "model.safetensors", ("train_loss", 3.0)),
     "lightning": (("lightning",), "model.pt", ("loss", 0.5)),
     "pipeline": ((), "model.pt", ("loss", 0.5)),
+    "parameter_server": ((), "model.pt", ("loss", 0.5)),
 }
 
 
@@ -95,3 +96,17 @@ def test_the_ddp_example_resumes_where_it_was_interrupted_trains_and_leaves_a_mo
     assert [int(epoch) for epoch, _ in after[:2]] == [int(before[-1][0]) + 1, int(before[-1][0]) + 2]
     assert int(after[0][1]) - int(before[-1][1]) == 4096 // job["batch-size"]
     assert json.loads((project.run / "status.json").read_text())["TrainingJobStatus"] == "Completed"
+
+
+def test_the_parameter_server_example_goes_on_with_what_its_servers_held(project: Project) -> None:
+    process = project.start("run", "examples/parameter_server/job.yaml", "--hp", "epochs=4000", OMP_NUM_THREADS="1")
+    log = lambda: "".join(path.read_text() for path in project.folder.glob("runs/*/logs/algo-1.log"))  # noqa: E731
+    wait_until(lambda: "epoch=2\n" in log() or process.poll() is not None, "the second epoch ends")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    before = int(re.findall(r"epoch=(\d+)", log())[-1])
+    done = project.trainshed("resume", str(project.run), "--hp", f"epochs={max(before + 2, 15)}", OMP_NUM_THREADS="1")
+
+    trained(done, project, "parameter_server")
+    assert int(re.findall(r"epoch=(\d+)", done.output)[0]) == before + 1
