@@ -301,7 +301,7 @@ def test_a_distribution_that_is_not_served_fails_with_its_name(fit: Fit, folder:
     answer, out = fit(
         ESTIMATOR,
         source=write(folder / "src", train=LOOK),
-        arguments={"hyperparameters": {"trainshed_distribution": "parameter_server"}},
+        arguments={"hyperparameters": {"trainshed_distribution": "gossip"}},
     )
     assert not answer.ok, answer.log
     assert "trainshed_distribution" in out.read("output", "failure")

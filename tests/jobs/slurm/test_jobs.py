@@ -119,6 +119,36 @@ def test_a_job_on_two_nodes_is_followed_to_its_end_and_its_model_comes_home(subm
     assert "light blue" not in (job.folder / "run/slurm/job.sh").read_text()
 
 
+# Every process but the chief listens where TF_CONFIG has it; the chief asks each for its name.
+ROLES = """\
+import json, os, socket, time
+told = json.loads(os.environ["TF_CONFIG"])
+address = lambda text: (text.rpartition(":")[0], int(text.rpartition(":")[2]))
+role, index = told["task"]["type"], told["task"]["index"]
+if role != "chief":
+    listener = socket.create_server(("", address(told["cluster"][role][index])[1]))
+    while True:
+        listener.accept()[0].sendall(f"{role}{index} on {socket.gethostname()}".encode())
+for one in told["cluster"]["worker"] + told["cluster"]["ps"]:
+    while True:
+        try:
+            print("found", socket.create_connection(address(one)).makefile().read(), flush=True)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+"""
+
+
+def test_a_chief_finds_its_workers_and_parameter_servers_on_both_nodes(submit: Callable[..., Followed]) -> None:
+    job = submit(
+        ROLES, "--distribution", "parameter_server", "--processes-per-host", "1", "--hp", "trainshed_servers=script"
+    )
+
+    assert job.end() == 0, job.told()
+    for found in ("worker0 on node2", "ps0 on node1", "ps1 on node2"):
+        assert f"[node1:chief] found {found}\n" in job.output
+
+
 def test_the_rank_that_fails_gives_its_status_and_reason(submit: Callable[..., Followed]) -> None:
     job = submit("import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad label 17')\ntime.sleep(600)\n")
 
