@@ -154,7 +154,8 @@ def _object(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise Bad(f"is not UTF-8 (byte {error.start + 1} of the line)") from error
     except json.JSONDecodeError as error:
-        hint = "; a JSON list is written one element a line here" if line.lstrip()[:1] == b"[" else ""
+        whole = line.strip() in (b"{", b"[") or line.lstrip()[:1] == b"["
+        hint = "; each line must be a whole object, not a part of a larger text" if whole else ""
         raise Bad(f"is not JSON: {error.msg} at column {error.colno}{hint}") from error
     except (RecursionError, ValueError) as error:
         raise Bad("is nested too deeply, or has a number that is too long") from error

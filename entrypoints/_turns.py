@@ -169,32 +169,44 @@ def first_line(error: BaseException) -> str:
 
 @dataclass
 class Fitted:
-    """Rows of at most so many tokens. cut, skipped, empty: how many were shortened, left out, had nothing left to learn."""
+    """Rows of at most so many tokens. all: how many there were.
+
+    cut, split, skipped, empty: how many of these were shortened, made several, left out, had nothing left to learn.
+    """
 
     rows: list[Any]
+    all: int = 0
     cut: int = 0
+    split: int = 0
     skipped: int = 0
     empty: int = 0
 
     def words(self, what: str, length: int) -> str:
         """What was done to long examples, "" if there were none."""
-        facts = [
-            f"{self.cut} were cut" if self.cut else "",
-            f"{self.skipped} were left out" if self.skipped else "",
-            f"{self.empty} had nothing left to learn and were left out" if self.empty else "",
-        ]
-        long = self.cut + self.skipped + self.empty
-        if not long:
+        done = {
+            "were cut": self.cut,
+            "were split": self.split,
+            "were left out": self.skipped,
+            "had nothing left to learn and were left out": self.empty,
+        }
+        if not any(done.values()):
             return ""
-        return f"{what}: {long} of {len(self.rows) + self.skipped + self.empty} examples have more than max_length " + (
-            f"({length}) tokens: {', '.join(filter(None, facts))}"
-        )
+        facts = ", ".join(f"{count} {words}" for words, count in done.items() if count)
+        return f"{what}: {sum(done.values())} of {self.all} examples have more than max_length ({length}) tokens: {facts}"
+
+
+def parted(row: Row, part: slice) -> Row:
+    """A part of a row; nothing comes before its first token, which is not learnt."""
+    learnt = row.learnt[part].copy()
+    learnt[:1] = False
+    return Row(row.tokens[part], learnt)
 
 
 def fit(rows: Iterable[Any], wheres: Sequence[str], length: int, too_long: str, what: str) -> Fitted:
     """Rows (or pairs of rows) of at most `length` tokens; `wheres` names them in errors. Raises Problem."""
     fitted = Fitted([])
     for row, where in zip(rows, wheres, strict=True):
+        fitted.all += 1
         sides = row if isinstance(row, tuple) else (row,)
         longest = max(map(len, sides))
         if longest > length:
@@ -203,7 +215,14 @@ def fit(rows: Iterable[Any], wheres: Sequence[str], length: int, too_long: str, 
             if too_long == "skip":
                 fitted.skipped += 1
                 continue
-            sides = tuple(Row(side.tokens[:length], side.learnt[:length]) for side in sides)
+            if too_long == "split":
+                parts = [parted(row, slice(start, start + length)) for start in range(0, len(row), length)]
+                parts = [part for part in parts if part.learnt.any()]
+                fitted.rows += parts
+                fitted.split += bool(parts)
+                fitted.empty += not parts
+                continue
+            sides = tuple(parted(side, slice(length)) for side in sides)
         if not all(side.learnt.any() for side in sides):
             if longest <= length:
                 raise Problem(f"{what}: {where}: the tokenizer makes no token of what is to be learnt")

@@ -23,6 +23,7 @@ if __name__ == "__main__":
     listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
 
 import os
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -53,6 +54,8 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
         raise Problem("merge is true, but there is no adapter to merge: set method to lora, or leave merge out")
     if hp.packing and hp.objective == "dpo":
         raise Problem("packing is true, but pairs are not packed: leave it out for dpo")
+    if hp.too_long == "split" and hp.objective == "dpo":
+        raise Problem("too_long is split, but half an answer is not preferred to another: cut, skip or refuse for dpo")
     return hp
 
 
@@ -90,6 +93,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # ranks are as many as cores
     model = starting_model(hp)
     if hp.predict:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
         import _answers
 
         _answers.answer(hp, model)

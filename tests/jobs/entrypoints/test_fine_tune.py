@@ -367,6 +367,7 @@ def test_a_model_that_is_ruined_is_not_called_trained(
     [
         ({"method": "qlora"}, "hyperparameter method: 'qlora' is not one of lora, full"),
         ({"method": "full", "merge": True}, "merge is true, but there is no adapter"),
+        ({"objective": "dpo", "too_long": "split"}, "too_long is split, but half an answer"),
         ({"objective": "dpo", "packing": True}, "packing is true, but pairs are not packed"),
     ],
 )

@@ -133,6 +133,7 @@ def test_packed_examples_have_the_losses_that_they_have_alone(
     ("too_long", "words"),
     [
         ("cut", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 1 were cut, 1 had nothing left to learn"),
+        ("split", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were split\n"),
         ("skip", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were left out"),
     ],
 )
