@@ -272,6 +272,8 @@ def _is_header(cells: list[str], how: How) -> bool:
 
 
 def _float(cell: str) -> float | None:
+    if "_" in cell or not cell.isascii():  # which Python takes for numbers
+        return None
     try:
         return float(cell)
     except ValueError:
@@ -367,10 +369,11 @@ def _column(path: str, column: Any, name: str, as_text: bool, target: bool = Fal
             return _finite(path, name, column.cast(pyarrow.float64()).to_numpy())
         except pyarrow.ArrowInvalid:
             values = _objects(column)
-        numbers = sum(value is not None and _float(value) is not None for value in values)
-        written = sum(value is not None for value in values)
-        if numbers > MOST_NUMBERS * written and not target:
-            wrong = next(row for row, value in enumerate(values) if value is not None and _float(value) is None)
+        numbers = [math.nan if value is None else _float(value) for value in values]
+        wrong = next((row for row, number in enumerate(numbers) if number is None), None)
+        if wrong is None:  # `+3`, which pyarrow does not take
+            return _finite(path, name, numpy.array(numbers, numpy.float64))
+        if numbers.count(None) < (1 - MOST_NUMBERS) * sum(value is not None for value in values) and not target:
             raise Problem(
                 f"{path}, row {wrong + 1}: {name} is {_shown(values[wrong])}, and a number in most rows; "
                 "name the column in categorical_columns if it is meant so"

@@ -52,3 +52,19 @@ def test_a_ready_program_trains_on_two_containers(
         record = json.loads(done.job.read(f"output/data/run/{host}.json"))
         assert record["cluster"]["world_size"] == 2 and record["state"] == "Completed"
     assert (running[0].job.folder / "model" / model).is_file()
+
+
+def test_tables_are_learnt_on_two_containers_by_the_name_of_a_program(container: Containers, network: str) -> None:
+    rows = "".join(f"{(x * y) % 7},{x},{y}\n" for x in range(12) for y in range(12))
+    running = []
+    for host in HOSTS:
+        job = container.job(host).configure({"sagemaker_program": "tabular", "num_round": 4, "max_depth": 3})
+        job.write({"input/data/train/rows.csv": rows})
+        job.write({"input/config/inputdataconfig.json": json.dumps({"train": {"TrainingInputMode": "File"}})})
+        job.write({"input/config/resourceconfig.json": json.dumps({"current_host": host, "hosts": HOSTS})})
+        running.append(container.start(job=job, network=network, hostname=host, env={"OMP_NUM_THREADS": "1"}))
+    first, second = (one.wait(timeout=400) for one in running)
+
+    assert (first.status, second.status) == (0, 0), first.output + second.output
+    assert "training on 144 rows of 2 features; target: column 1; 2 ranks" in first.output
+    assert json.loads(first.job.read("model/model.json"))["trained"]["rounds"] == 4

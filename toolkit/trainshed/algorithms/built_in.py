@@ -46,7 +46,7 @@ BUILT_IN = (
     BuiltIn("Neural Topic Model", ("ntm",), instead="BERTopic in a script of your own"),
     BuiltIn("Object2Vec", ("object2vec",), instead="sentence-transformers in a script of your own"),
     BuiltIn("Sequence-to-Sequence", ("seq2seq",), instead="transformers' Seq2SeqTrainer in a script of your own"),
-    BuiltIn("Text Generation (JumpStart)", program="fine_tune", instead="its hyperparameters; models in the channel `model`"),
+    BuiltIn("Text Generation (JumpStart)", program="fine_tune", instead="its own names; models in the channel `model`"),
     BuiltIn("Text Classification", instead="transformers' Trainer in a script of your own"),
     BuiltIn(
         "Image Classification", ("image-classification", "image-classification-multilabel"), "image_classification",
