@@ -15,12 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 HEAD = 2048  # bytes of each weight that the fingerprint takes in
 DEFAULT_LENGTH = 1024  # tokens
+NO_CODE = {"trust_remote_code": False}  # left out, it would be asked on a terminal, and "y" on standard input run it
 
 
 def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or of a name on the hub; raises Problem."""
     try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=os.path.isdir(source))
+        return AutoTokenizer.from_pretrained(source, local_files_only=os.path.isdir(source), **NO_CODE)
     except Exception as error:  # of any library, about files that are not ours
         raise _unloadable(source, "tokenizer", error) from error
 
@@ -32,7 +33,7 @@ def load_model(source: str, dtype: torch.dtype) -> PreTrainedModel:
         raise Problem(f"{source} holds an adapter, not a model: train it with merge, or give the model that it belongs to")
     try:
         model, facts = AutoModelForCausalLM.from_pretrained(
-            source, local_files_only=local, dtype=dtype, output_loading_info=True
+            source, local_files_only=local, dtype=dtype, output_loading_info=True, **NO_CODE
         )
     except Exception as error:
         raise _unloadable(source, "causal language model", error) from error

@@ -113,7 +113,9 @@ def load_tokenizer(path: str | None) -> PreTrainedTokenizerBase:
     if not path:
         return byte_tokenizer()
     try:
-        return AutoTokenizer.from_pretrained(folder(path, "the tokenizer folder"), local_files_only=True)
+        root = folder(path, "the tokenizer folder")
+        # Whether to run code that comes with it would be asked on a terminal otherwise.
+        return AutoTokenizer.from_pretrained(root, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
         raise Problem(f"{path} holds no tokenizer that Transformers loads: {str(error).splitlines()[0]}") from error
 

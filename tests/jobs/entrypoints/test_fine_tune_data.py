@@ -24,6 +24,21 @@ transformers: Any = Lazy("transformers")
 PROGRAM = "fine_tune.py"
 GOOD = turns("a", "b")
 
+
+@pytest.mark.parametrize(("what", "objective"), [("instructions", "sft"), ("preferences", "dpo")])
+def test_the_demo_data_are_three_parts_without_a_question_in_two(
+    what: str, objective: str, module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["demo_data.py", what, str(tmp_path)])
+    module("demo_data").main()
+    load = module("_instructions").load
+    parts = {name: load(str(tmp_path / name), name, objective, "chat") for name in ("train", "validation", "test")}
+    assert len(parts["train"]) > 100 and min(map(len, parts.values())) > 10
+    every = [getattr(one, "chosen", one).messages[0]["content"] for part in parts.values() for one in part]
+    assert len(set(every)) == len(every)
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() < 400_000
+
+
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
