@@ -1,4 +1,4 @@
-"""Trainings with TensorFlow and JAX on three hosts (processes), as on one; `.ci/frameworks` makes their environment."""
+"""Trainings with TensorFlow, JAX, XGBoost and LightGBM on three hosts, as on one; .ci/frameworks has what they need."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from support.paths import ROOT
 
 FOLDER = os.environ.get("TRAINSHED_TEST_FRAMEWORKS", "")
 pytestmark = pytest.mark.skipif(
@@ -89,6 +91,33 @@ for _ in range(20):
     coordinator.join()
 print(f"RESULT rank=0 of=1 loss={float(loss.fetch()):.5f} on {w.device}", flush=True)
 """
+# After the blocks of docs/distributions.md, by the comment that each begins with.
+TREES = {
+    "XGBoost": """
+import xgboost
+with together:
+    data = xgboost.DMatrix(x[mine], y[mine])
+    model = xgboost.train({"objective": "binary:logistic", "max_depth": 3, "nthread": 1}, data, 10)
+    predicted = model.predict(xgboost.DMatrix(x))
+""",
+    "LightGBM": """
+import lightgbm
+options = {**options, "objective": "binary", "verbose": -1, "num_threads": 1, "num_leaves": 7}
+predicted = lightgbm.train(options, lightgbm.Dataset(x[mine], y[mine]), 10).predict(x)
+""",
+}
+TABLE = """
+import numpy
+x = numpy.random.default_rng(0).normal(size=(3000, 5))
+y = (x[:, 0] + x[:, 1] * x[:, 2] > 0).astype(int)
+mine = slice(rank, None, world)
+"""
+
+
+def documented(library: str) -> str:
+    """The block of docs/distributions.md for a library."""
+    page = (ROOT / "docs/distributions.md").read_text()
+    return re.findall(rf"```python\n(# {library}.*?)```", page, re.DOTALL)[0]
 
 
 def run(folder: Path, kind: str, script: str, hosts: int, *more: str) -> subprocess.CompletedProcess[str]:
@@ -144,3 +173,12 @@ def test_a_parameter_server_that_is_killed_is_the_cause(tmp_path: Path) -> None:
     done = run(tmp_path, "parameter_server", script, 3)
 
     assert done.returncode and "parameter server 1 on algo-2 was killed by SIGKILL" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("library", TREES)
+def test_trees_grow_together_with_the_addresses_that_the_page_takes(tmp_path: Path, library: str) -> None:
+    told = "loss = -numpy.log(numpy.where(y, predicted, 1 - predicted)).mean()\n"
+    told += "print(f'RESULT rank={rank} of={world} loss={loss:.5f}', flush=True)\n"
+
+    found = losses(tmp_path, "script", documented(library) + TABLE + TREES[library] + told, 3)
+    assert len(found) == 1 and float(found.pop()) < 0.5
