@@ -16,6 +16,7 @@ host has the roster `Alone`.
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 
 from trainshed.base.errors import ClusterError
@@ -131,7 +132,7 @@ def agree(
     report = Report(
         state=state,
         failure=failure,
-        age=outcome.seconds - failure.at if outcome is not None and failure is not None else 0.0,
+        age=_age(outcome, failure) if outcome is not None and failure is not None else 0.0,
         secondary=failure is not None and is_secondary(failure),
         # What stopped the ranks of this host is told where it did not come from another one.
         cause=stop_failure(f"{host}: {stopped_by}", host) if stopped_by and not of_others else None,
@@ -152,6 +153,11 @@ def agree(
         f"{host} was stopped because of it" if state != "failed" else f"{host} ended after it: {failure and failure.summary}"
     )
     return first.replace(details="\n".join(part for part in (here, first.details) if part)), ""
+
+
+def _age(outcome: Outcome, failure: Failure) -> float:
+    """Seconds since a failure's first sign: of the run, and of what this host did after it, such as uploads."""
+    return outcome.seconds - failure.at + (time.monotonic() - outcome.over if outcome.over else 0.0)
 
 
 def _named(failure: Failure, host: str) -> Failure:

@@ -112,6 +112,7 @@ class Outcome(Record):
     killed: how many processes were killed after the grace.
     left_behind: how many processes the script had left running when its ranks had ended.
     seconds: wall time of the run.
+    over: when it was over, on this machine's monotonic clock; 0 if nobody looked.
     timed_out: whether the plan's time limit ended the run.
     log_problem: why a log file is missing or ends early; "" if all are whole.
     """
@@ -123,6 +124,7 @@ class Outcome(Record):
     killed: int = 0
     left_behind: int = 0
     seconds: float = 0.0
+    over: float = 0.0
     timed_out: bool = False
     log_problem: str = ""
 

@@ -96,6 +96,7 @@ class SupervisedRun:
             killed=self.killed,
             left_behind=len(self.left_behind),
             seconds=self.now(),
+            over=time.monotonic(),
             timed_out=self.state.timed_out,
             log_problem=next((rank.log.problem for rank in self.ranks if rank.log.problem), ""),
         )
