@@ -308,6 +308,14 @@ def bring_code(folder: Path) -> None:
     (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
 
 
+def ruin_weight(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][3] = math.nan
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def drop_weight(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -323,6 +331,7 @@ def drop_weight(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), "holds no tokenizer that Transformers loads: "),
         (lambda folder: os.truncate(folder / "model.safetensors", 1000), "holds no causal language model that Transformers"),
         (bring_code, "holds no "),
+        (ruin_weight, "has weights that are not finite numbers: model.norm.weight$"),
         (drop_weight, "lacks weights of its LlamaForCausalLM: model.layers.1.mlp.up_proj.weight$"),
         (edit("tokenizer_config.json", lambda config: config.pop("eos_token")), "the tokenizer names no eos_token"),
         (edit("config.json", lambda config: config.update(model_type="t5")), "holds no "),
