@@ -12,6 +12,9 @@ from functools import partial
 import trainshed
 from trainshed.base.errors import LaunchError, exit_status
 from trainshed.base.secrets import mask_mapping, new_token
+from trainshed.contract.choices import DISTRIBUTION_FLAGS
+from trainshed.contract.hyperparameters import truthy
+from trainshed.contract.settings import FRAMEWORKS
 from trainshed.contract.wire.variables import ENTRYPOINTS, LOG_LEVEL, PREFIX, ROSTER_TOKEN, RUN_ID, of_setting
 from trainshed.machine.cgroup import cpus
 from trainshed.machine.isolation import isolated
@@ -194,13 +197,21 @@ def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tu
         ranks = max(1, job.distribution.processes_per_host) * len(run.hosts)
         own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], of_setting("roster_port"): ports[1]}
         own |= {ROSTER_TOKEN: token}
-        own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
         if "OMP_NUM_THREADS" not in environ:
             own["OMP_NUM_THREADS"] = str(max(1, cpus() // ranks))
     wanted, devices = gpus.wanted(run), gpus.present(environ)
-    if len(run.hosts) > 1 and not devices and not job.distribution.processes_per_host:
+    if len(run.hosts) > 1 and not devices and not job.distribution.processes_per_host and _ranks_by_cpus(job):
         # Otherwise each host would take all CPUs.
         own[of_setting("processes_per_host")] = str(max(1, cpus() // len(run.hosts)))
     if wanted[index] == 0 or (devices and (wanted[index] is not None or len(run.hosts) > 1)):
         own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.shares(devices, wanted)[index])
     return {**own, **job.environment}
+
+
+def _ranks_by_cpus(job: Job) -> bool:
+    """Whether a host has a rank for each CPU unless it is told otherwise: not with one process for all of its devices."""
+    given = job.hyperparameters
+    flagged = (kind for flag, kind in DISTRIBUTION_FLAGS if truthy(given.get(flag)))
+    kind = given.get("trainshed_distribution") or job.distribution.kind
+    return (next(flagged, kind) if kind == "script" else kind) not in FRAMEWORKS
