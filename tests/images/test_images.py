@@ -333,6 +333,7 @@ def test_a_container_of_ones_own_trains_after_one_pip_install(
         done = container(image=name, job=job)
         assert done.status == 0, done.output
         assert "epoch=80 loss=0.00" in done.output
+        assert "tabular  " in container("trainshed", "algorithms", image=name).stdout
         line = json.loads(job.read("model/line.json"))
         assert abs(line["weight"] - 3) < 0.1
         assert (job.folder / "output/success").is_file()

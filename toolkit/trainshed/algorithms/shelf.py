@@ -6,7 +6,7 @@ import importlib.util
 import os
 
 from trainshed.base.errors import TrainshedError, did_you_mean
-from trainshed.contract.wire.variables import ENTRYPOINTS
+from trainshed.contract.ready_programs import ready_folders
 
 from . import ENDING
 from .declaration import Algorithm, DeclarationError, read
@@ -15,15 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_IN_IMAGES = "/opt/trainshed/entrypoints"
-
 
 def folders(environ: Mapping[str, str]) -> list[str]:
-    """Folders that are searched, the first one first: the current one, `TRAINSHED_ENTRYPOINTS`, images', the checkout's."""
-    here = os.path.abspath(__file__)
-    checkout = os.path.join(os.path.dirname(here), "..", "..", "..", "entrypoints")
-    wanted = [".", environ.get(ENTRYPOINTS, ""), _IN_IMAGES, os.path.normpath(checkout)]
-    return [place for place in dict.fromkeys(wanted) if place and os.path.isdir(place)]
+    """Folders that are searched, the first one first: the current one, then those of ready programs."""
+    return [".", *ready_folders(environ)]
 
 
 def every(environ: Mapping[str, str]) -> tuple[list[Algorithm], list[DeclarationError]]:

@@ -6,7 +6,7 @@ import os
 
 from trainshed.algorithms import ENDING
 from trainshed.base.errors import JobError
-from trainshed.contract.wire.variables import ENTRYPOINTS
+from trainshed.contract.ready_programs import ready_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def check_declared(job: TrainingJob, program: Program, environ: Mapping[str, str
         DeclarationError: the declaration itself is wrong.
     """
     name = os.path.splitext(program.name)[0] + ENDING
-    places = (program.folder, environ.get(ENTRYPOINTS, ""))
+    places = (program.folder, *ready_folders(environ))
     path = next((path for place in places if place and os.path.isfile(path := os.path.join(place, name))), "")
     if not path:
         return

@@ -9,7 +9,7 @@ import sys
 
 from trainshed.base.errors import ProgramError, did_you_mean, shorten
 from trainshed.base.record import Record
-from trainshed.contract.wire.variables import ENTRYPOINTS
+from trainshed.contract.ready_programs import ready_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _hidden_code(folder: str, job: TrainingJob) -> str:
 
 def _find(name: str, folder: str, environ: Mapping[str, str]) -> str | None:
     """The file: absolute, in the user's code, or among the programs that come with the image."""
-    places = [folder, environ.get(ENTRYPOINTS, "")]
+    places = [folder, *ready_folders(environ)]
     candidates = [name] if os.path.isabs(name) else [os.path.join(place, name) for place in places if place]
     if not name.endswith((".py", ".sh")):
         candidates += [f"{candidate}.py" for candidate in candidates]

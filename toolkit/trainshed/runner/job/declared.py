@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainshed.algorithms import ENDING
 from trainshed.contract.hyperparameters import is_reserved
+from trainshed.contract.ready_programs import ready_folders
 from trainshed.contract.wire.variables import ENTRYPOINTS
 
 from .checker import Checker
@@ -25,7 +26,8 @@ def declared_by(job: Job, environ: Mapping[str, str]) -> Algorithm | None:
         DeclarationError: the declaration itself is wrong.
     """
     name = os.path.splitext(job.program)[0] + ENDING
-    places = (job.source_dir, environ.get(ENTRYPOINTS, ""))
+    ready = [environ.get(ENTRYPOINTS, "")] if job.image else ready_folders(environ)  # an image may have another of that name
+    places = (job.source_dir, *ready)
     path = next((path for place in places if place and os.path.isfile(path := os.path.join(place, name))), "")
     if not job.program or not path:
         return None

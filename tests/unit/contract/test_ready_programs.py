@@ -1,0 +1,26 @@
+"""Where ready programs are looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.paths import ROOT
+from trainshed.contract import ready_programs
+from trainshed.contract.ready_programs import ready_folders
+from trainshed.contract.wire.variables import ENTRYPOINTS
+
+
+def test_a_folder_that_is_named_comes_before_the_checkouts(tmp_path: Path) -> None:
+    assert ready_folders({ENTRYPOINTS: str(tmp_path)})[:2] == [str(tmp_path), str(ROOT / "entrypoints")]
+    assert ready_folders({ENTRYPOINTS: str(tmp_path / "absent")})[0] == str(ROOT / "entrypoints")
+
+
+def test_what_pip_installs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_programs.sysconfig, "get_path", lambda *_: str(tmp_path))
+    place = tmp_path / "share/trainshed/entrypoints"
+    place.mkdir(parents=True)
+
+    assert str(place) in ready_folders({})
+    assert '"share/trainshed/entrypoints" = ' in (ROOT / "pyproject.toml").read_text()
