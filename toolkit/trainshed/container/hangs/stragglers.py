@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainshed.base.record import Record
 
-from .activity import COLLECTIVE, ENDED, GAVE_UP, WAITING, WORK, Activity
+from .activity import COLLECTIVE, ENDED, GAVE_UP, UNKNOWN, WAITING, WORK, Activity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def judge(everyone: Iterable[Where]) -> Verdict:
         return Verdict(f"{others} {same[0][0].activity.words(True)}{cause}")
     most = waiting[0] if waiting else groups[0]
     late = [group for group in groups if group[0].activity.kind not in WAITING] if waiting else groups[1:]
+    if any(group[0].activity.kind == GAVE_UP for group in waiting):
+        # One that shows no stack then is on its way out, too, most likely, and its words are not read yet.
+        late = [group for group in late if group[0].activity.kind != UNKNOWN] or late
     if not waiting and 2 * len(most) <= len(all_ranks):
         late = []
     collectives = [group for group in waiting if group[0].activity.kind == COLLECTIVE]
