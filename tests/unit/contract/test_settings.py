@@ -50,6 +50,7 @@ EVERY_SETTING: dict[str, tuple[str, Any]] = {
     "from_run": ("digits-2026", "digits-2026"),
     "pipeline": ('{"partitions": 2}', '{"partitions": 2}'),
     "reduce": ("bf16", "bf16"),
+    "accelerate": ("conf/default_config.yaml", "conf/default_config.yaml"),
     "roles": ('{"worker": 4, "ps": 2}', '{"worker": 4, "ps": 2}'),
     "servers": ("tensorflow", "tensorflow"),
     "compiler": ("inductor", "inductor"),

@@ -52,7 +52,7 @@ def plan(job: TrainingJob, cluster: Cluster, program: Program, environ: Mapping[
             hint=f"available: {', '.join(LAUNCHERS)}",
         )
     notice_file = f"{scratch}/notice.json"
-    launch = _launch(job, cluster, program, environ, scratch, kind, notice_file)
+    launch = _accelerated(_launch(job, cluster, program, environ, scratch, kind, notice_file), kind)
     if cluster.participates and (job.compiler.on or kind == "xla"):
         made = _compiled(launch, kind)
     else:
@@ -94,6 +94,18 @@ def _launch(
         scratch=scratch,
         notes=tuple(notes),
     )
+
+
+def _accelerated(launch: Launch, kind: str) -> Launch:
+    """The launch, with the variables of the file that `trainshed_accelerate` names, or a note that there is one."""
+    from .launchers import accelerated
+
+    job = launch.job
+    if not launch.cluster.participates or job.training_module:
+        return launch
+    if job.settings.accelerate:
+        return accelerated.with_its_variables(launch, kind)
+    return accelerated.with_note(launch) if kind in ("script", "torchrun") else launch
 
 
 def _compiled(launch: Launch, kind: str) -> LaunchPlan:

@@ -239,6 +239,8 @@ class Choices:
         flag, kind = self._flag()
         if self._wants_pipeline(flag):
             return "pipeline", flag or "trainshed_pipeline"
+        if not kind and self.settings.accelerate:
+            return "torchrun", "trainshed_accelerate"
         return kind or "script", flag
 
     def _wants_pipeline(self, flag: str) -> bool:

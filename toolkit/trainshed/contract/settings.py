@@ -52,6 +52,8 @@ class Settings(Record):
     reduce: how DistributedDataParallel exchanges gradients between hosts (docs/data-parallel.md): `auto` changes that
         where it gains, with the same sums in another order, `exact` changes it in any case, `bf16` may also round between
         hosts. Default: `auto` for scripts that import Amazon's data parallel library, else `off`.
+    accelerate: the configuration file of Accelerate or DeepSpeed, relative to the code, whose variables ranks get as from
+        `accelerate launch` (docs/distributions.md); makes a job without another distribution a torchrun job.
     max_restarts: how often failed ranks are started again, to resume from their newest checkpoint. On several hosts only
         with the elastic agent.
     min_nodes: with the elastic agent: how many hosts are enough to start and to go on when others are lost; 0 means all.
@@ -103,6 +105,7 @@ class Settings(Record):
     roles: str = ""
     servers: str = ""
     reduce: str = ""
+    accelerate: str = ""
     max_restarts: int = 0
     min_nodes: int = 0
     argv: str = "sagemaker"

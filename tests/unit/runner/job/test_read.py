@@ -101,6 +101,15 @@ def test_flags_win_over_the_file_and_their_paths_are_those_of_the_working_direct
     assert made.resources.memory == 8 << 30
 
 
+def test_a_file_of_accelerates_makes_a_torchrun_job_and_fits_no_other(folder: Path) -> None:
+    made = job(folder, "program: src/train.py\ndistribution: {accelerate: conf/a.yaml}\n")
+    assert made.distribution == Distribution("torchrun", accelerate="conf/a.yaml")
+
+    text = "program: src/train.py\ndistribution: {kind: mpi, accelerate: conf/a.yaml}\n"
+    with pytest.raises(JobError, match="is for the distribution 'torchrun'"):
+        job(folder, text)
+
+
 def test_a_flag_changes_one_thing_about_checkpoints(folder: Path) -> None:
     text = "program: src/train.py\ncheckpoints: {folder: saved, auto: true, copy_to: 's3://bucket/run'}\n"
     made = job(folder, text, "--checkpoints", "mine")

@@ -176,6 +176,10 @@ DISTRIBUTION = _kept(
         choices=REDUCTIONS, group="place", setting="trainshed_reduce",
     ),
     Field(
+        "accelerate", "text", "Accelerate's or DeepSpeed's configuration file in the code, for torchrun", default="",
+        group="place", setting="trainshed_accelerate",
+    ),
+    Field(
         "max_restarts", "whole", "how often torchrun's agent restarts the ranks", default=0,
         low=0, high=1000, flags=("--max-restarts",), metavar="N", group="place",
         setting="trainshed_max_restarts",

@@ -67,6 +67,7 @@ class Distribution:
 
     parameters: what a pipeline is told, by name.
     roles: how many processes play each role beside the chief, with parameter servers; servers: what those run.
+    accelerate: the file in the code whose variables ranks get, as `accelerate launch` would give them.
     instance_groups: those whose hosts take part; () for all.
     for_amazons_library: the parameters go to the script as `mp_parameters`; mpi, mpi_options: as its estimators send them.
     """
@@ -81,6 +82,7 @@ class Distribution:
     mpi: bool = False
     mpi_options: str = ""
     reduce: str = ""
+    accelerate: str = ""
     roles: dict[str, int] = field(default_factory=dict)
     servers: str = ""
 

@@ -1,0 +1,47 @@
+"""What `accelerate launch --config_file FILE` would tell the ranks, for the setting `trainshed_accelerate`.
+
+config_file reads the file and holds it against the job; asking has Accelerate itself, in an interpreter of its own, turn
+it into variables (`answering`); nearby notices such files that no setting names.
+"""
+
+from __future__ import annotations
+
+from trainshed.base.errors import LaunchError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..launch import Launch
+
+
+def with_its_variables(launch: Launch, kind: str) -> Launch:
+    """The launch, with the variables of the job's Accelerate or DeepSpeed file in its environment, and notes about it.
+
+    Args:
+        kind: the job's distribution.
+
+    Raises:
+        LaunchError: the file is absent, wrong, or asks for what this job has not; or Accelerate is not installed.
+    """
+    from .asking import variables_of
+    from .config_file import read
+
+    name = launch.job.settings.accelerate
+    if kind != "torchrun":
+        raise LaunchError(
+            f"trainshed_accelerate = {name} needs the distribution torchrun, and this job's is {kind}",
+            hint="leave trainshed_distribution out, or leave trainshed_accelerate out",
+        )
+    file = read(name, launch.program.folder)
+    notes = file.held_against(launch.cluster)
+    answer = variables_of(file, launch)
+    return launch.replace(
+        environment={**launch.environment, **answer.variables}, notes=(*launch.notes, *notes, *answer.notes)
+    )
+
+
+def with_note(launch: Launch) -> Launch:
+    """The launch, with a note where the code folder has one such file and nothing names it."""
+    from .nearby import note
+
+    found = note(launch)
+    return launch.replace(notes=(*launch.notes, found)) if found else launch
