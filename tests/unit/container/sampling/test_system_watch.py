@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.runner_project import wait_until
 from trainshed.container.sampling import system_watch
 from trainshed.container.sampling.system_watch import SamplingPlan, SystemWatch, sampling_plan
 from trainshed.container.supervisor.watcher import FOREVER
@@ -59,9 +59,7 @@ def test_what_the_sampler_has_started_belongs_to_it_and_ends_with_it(
     watch = SystemWatch(plan(tmp_path, gpus=True), said.append)
     watch.turn(run_of())
     try:
-        while not any(key[1] == "gpu" for key in read_system(str(tmp_path))):
-            assert said == []
-            time.sleep(0.02)
+        wait_until(lambda: any(key[1] == "gpu" for key in read_system(str(tmp_path))), "a GPU's values")
         pids = watch.own_processes()
     finally:
         watch.run_over()
@@ -70,8 +68,7 @@ def test_what_the_sampler_has_started_belongs_to_it_and_ends_with_it(
     curves = read_system(str(tmp_path))
     assert {value for _, value in curves["algo-1", "gpu", "gpu0", "GPUUtilization"]} == {87.0}
     assert not os.path.exists(f"/proc/{pids[0]}") and watch.own_processes() == () and said == []
-    while any(_lives(pid) for pid in pids):  # the kernel ends it as soon as its parent is gone
-        time.sleep(0.02)
+    wait_until(lambda: not any(_lives(pid) for pid in pids), "the end of all")
 
 
 def _lives(pid: int) -> bool:

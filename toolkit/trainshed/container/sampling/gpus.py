@@ -106,10 +106,12 @@ _ASK: dict[str, Callable[[Any, Any], list[tuple[str, float]]]] = {
 
 
 def _nvidia_smi(milliseconds: int) -> Gpus | None:
-    """One nvidia-smi that repeats itself: its start costs more than all that it measures."""
-    import subprocess
+    """One nvidia-smi that repeats itself: its start costs more than all that it measures.
 
-    from trainshed.machine.processes import die_with_parent
+    It ends with this process, since nobody reads what it writes then. Nothing runs between its fork and its start: in a
+    process with threads of native libraries that has been seen to abort.
+    """
+    import subprocess
 
     command = [
         "nvidia-smi",
@@ -118,13 +120,7 @@ def _nvidia_smi(milliseconds: int) -> Gpus | None:
         f"-lms={milliseconds}",
     ]
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=lambda: die_with_parent(9),
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
         return None
     assert process.stdout is not None
