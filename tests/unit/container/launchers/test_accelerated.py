@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,9 @@ def test_a_folder_full_of_data_is_not_searched_to_its_end(tmp_path: Path) -> Non
     for number in range(60):
         (tmp_path / f"{number:03}.json").write_text('{"zero_optimization": 1}')
     (tmp_path / "pipe.yaml").mkdir()
+    os.mkfifo(tmp_path / "000a.yaml")
+    (tmp_path / "000b.yaml").symlink_to("000b.yaml")
+    (tmp_path / "000c.yaml").symlink_to("nowhere")
 
-    assert len(candidates(str(tmp_path))) == 50
+    assert len(candidates(str(tmp_path))) == 47
     assert candidates(str(tmp_path / "none")) == []

@@ -57,7 +57,7 @@ def _names(folder: str) -> Iterator[str]:
                 return
             if entry.name.startswith("."):
                 continue
-            if not inner and entry.is_dir():
+            if not inner and os.path.isdir(entry.path):  # unlike the entry's own, it takes links in circles
                 folders.append(f"{entry.name}/")
             elif entry.name.endswith((".yaml", ".yml", ".json")):
                 taken += 1
