@@ -9,7 +9,8 @@ from trainshed.contract.wire.secret_names import environment_secrets
 
 from .hangs.hang_watch import stops_on_hang
 from .launchers.binding import format_list
-from .launchers.network_settings import network_settings
+from .launchers.network_settings import explained, network_settings
+from .launchers.rank_environment import interface_variables
 from .report.run_record import shown_arguments
 
 TYPE_CHECKING = False
@@ -63,6 +64,7 @@ def describe(planned: Planned) -> str:
     network = network_settings(cluster, job.resources.current_instance_type)
     if network.evidence:
         rows.append(("network", network.evidence))
+    rows += [("network", line) for line in explained({**network.variables, **interface_variables(cluster)}, first.env)]
     rows += [
         ("directory", first.cwd),
         ("logs", os.path.dirname(first.log)),

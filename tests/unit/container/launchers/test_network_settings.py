@@ -9,7 +9,7 @@ import pytest
 
 from trainshed.container import planning
 from trainshed.container.cluster import sagemaker
-from trainshed.container.launchers.network_settings import EFA, network_settings
+from trainshed.container.launchers.network_settings import EFA, REASONS, network_settings
 from trainshed.container.program.locate import Program
 from trainshed.contract.cluster import Cluster
 
@@ -32,7 +32,7 @@ def driver(folder: Path, name: str, module: str) -> None:
             (f"ml.{name}", RDMA)
             for name in ("p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge")
         ],
-        *[(f"ml.{name}.48xlarge", RDMA) for name in ("p6-b200", "p6-b300", "trn2")],
+        *[(f"ml.{name}.48xlarge", RDMA) for name in ("p6-b200", "p6-b300", "trn2", "trn2u")],
         *[(name, RDMA) for name in ("ml.p6e-gb200.36xlarge", "ml.trn1.32xlarge", "trn1n.32xlarge", "p4d.24xlarge")],
         *[
             (f"ml.{name}", PROVIDER)
@@ -40,7 +40,16 @@ def driver(folder: Path, name: str, module: str) -> None:
         ],
         *[
             (name, {})
-            for name in ("ml.g4dn.xlarge", "ml.g5.2xlarge", "ml.trn1.2xlarge", "ml.m5.large", "local_gpu", "local", "")
+            for name in (
+                "ml.g4dn.xlarge",
+                "ml.g5.2xlarge",
+                "ml.trn2.3xlarge",
+                "ml.trn1.2xlarge",
+                "ml.m5.large",
+                "local_gpu",
+                "local",
+                "",
+            )
         ],
     ],
 )
@@ -105,3 +114,24 @@ def test_the_dry_run_shows_them_and_says_why(job_tree: Any) -> None:
 
     assert done.status == 0, done.output
     assert "FI_EFA_USE_DEVICE_RDMA=1" in done.stdout and "network    ml.p5en.48xlarge has EFA with RDMA" in done.stdout
+    for name, value in RDMA.items():
+        assert f"network    {name}={value}: {REASONS[name]}\n" in done.stdout
+
+
+def test_the_dry_run_says_which_values_are_the_users_own(job_tree: Any) -> None:
+    job_tree.code("train.py", "")
+    job_tree.configure(
+        hyperparameters={"trainshed_distribution": "torchrun", "trainshed_processes_per_host": "1"},
+        resources=job_tree.hosts(2, current_instance_type="ml.p5en.48xlarge"),
+    )
+    done = job_tree.train("--dry-run", FI_PROVIDER="tcp")
+
+    assert "network    FI_PROVIDER=tcp is the job's own value, and stays; without it efa: " in done.stdout
+    assert f"network    RDMAV_FORK_SAFE=1: {REASONS['RDMAV_FORK_SAFE']}\n" in done.stdout
+
+
+def test_every_type_of_the_table_is_one_of_ec2s() -> None:
+    loaders = pytest.importorskip("botocore.loaders", reason="botocore is an extra package")
+    types = set(loaders.Loader().load_service_model("ec2", "service-2")["shapes"]["InstanceType"]["enum"])
+
+    assert {f"{family}.{size}" for family, (sizes, _) in EFA.items() for size in sizes} <= types

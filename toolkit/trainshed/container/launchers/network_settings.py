@@ -1,20 +1,20 @@
 """Variables for EFA, Amazon's network adapter, by instance type: a table, and when it applies.
 
-Only what the software does not detect by itself. The user's own value wins over each of them:
-
-    FI_PROVIDER=efa             libfabric is to take this adapter, and to fail rather than fall back to TCP in silence
-    FI_EFA_USE_DEVICE_RDMA=1    where the adapter has RDMA; libfabric may refuse to start with it where it has not, so it
-                                is set by type only, never because an adapter is there
-    RDMAV_FORK_SAFE=1           registered memory survives a fork (data-loader workers) on older kernels
+Only what the software does not detect by itself, each with its reason in `REASONS`. The user's own value wins over each of
+them. FI_EFA_USE_DEVICE_RDMA is set by type only, never because an adapter is there: libfabric may refuse to start with it
+where the adapter has no RDMA.
 
 NCCL_PROTO, NCCL_IB_DISABLE and NCCL_DEBUG, which other toolkits force, are left to NCCL: `simple` costs latency where
 there is no EFA, and the plugin for EFA chooses for itself. NCCL_SOCKET_IFNAME is the cluster's interface.
 
-Source: the tables of sagemaker-training 5.1 (SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES: g4dn.8xlarge, g4dn.12xlarge,
-g5.48xlarge, p3dn, p4d, p4de, p5, p5e, trn1.32xlarge, p6e-gb200), and, for what these lack (g4dn.16xlarge and metal, the
-other sizes of g5, g6, g6e, p5en, p6, trn1n, trn2), the EC2 user guide's list of types with EFA. Types whose RDMA is not
-certain from these are listed without it, which leaves the choice to libfabric. The values are theirs; we have not
-measured them on these machines.
+Source: the tables of sagemaker-training 5.1 (SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES: g4dn.8xlarge,
+g4dn.12xlarge, g5.48xlarge, p3dn, p4d, p4de, p5, p5e, trn1.32xlarge, p6e-gb200), and, for what these lack (g4dn.16xlarge
+and metal, the other sizes of g5, g6, g6e, p5en, p6, trn1n, trn2, trn2u), the EC2 user guide's list of types with EFA.
+Types whose RDMA is not certain from these are listed without it, which leaves the choice to libfabric. The values are
+theirs; we have not measured them on these machines. That each type exists is held against EC2's own model. Types that we
+have no such list for (g7, g7e, smaller p5) are left out, and so are those of no training job (hpc): a name that is
+wrongly here would stop a job that could go by TCP, and one that is missing costs nothing where the kernel lists the
+adapter.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainshed.contract.cluster import Cluster
 
 _LARGE = ("8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge")
@@ -46,6 +48,14 @@ EFA = {
     "trn1": (("32xlarge",), True),
     "trn1n": (("32xlarge",), True),
     "trn2": (("48xlarge",), True),
+    "trn2u": (("48xlarge",), True),
+}
+REASONS = {
+    "FI_PROVIDER": "libfabric takes the EFA adapter, and fails rather than fall back to TCP in silence",
+    "FI_EFA_USE_DEVICE_RDMA": "the adapter writes to the other host's memory itself, which older libfabric leaves off",
+    "RDMAV_FORK_SAFE": "memory that is registered for RDMA survives a fork, as for DataLoader's workers, on older kernels",
+    "NCCL_SOCKET_IFNAME": "NCCL makes its connections between hosts over the job's interface",
+    "GLOO_SOCKET_IFNAME": "gloo makes its connections between hosts over the job's interface",
 }
 DEVICES = "/sys/class/infiniband"
 
@@ -78,6 +88,23 @@ def network_settings(cluster: Cluster, instance_type: str, devices: str = DEVICE
     found = f"this host has {device}" if device else ""
     listed = f"{instance_type} has EFA{' with RDMA' if rdma else ''}" if known else ""
     return NetworkSettings(variables, "; ".join(text for text in (listed, found) if text))
+
+
+def explained(wanted: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """One line a variable: what it is set to and why, or that the user's own value stays.
+
+    Args:
+        wanted: what trainshed would set; names of `REASONS`.
+        environment: what a rank gets.
+    """
+    lines = []
+    for name, value in wanted.items():
+        given = environment.get(name)
+        if given == value:
+            lines.append(f"{name}={value}: {REASONS[name]}")
+        else:
+            lines.append(f"{name}={given or ''} is the job's own value, and stays; without it {value}: {REASONS[name]}")
+    return lines
 
 
 def _efa_device(folder: str) -> str:

@@ -38,9 +38,14 @@ def default_variables(job: TrainingJob, cluster: Cluster) -> dict[str, str]:
         from .network_settings import network_settings  # a table that jobs on one host never need
 
         values.update(network_settings(cluster, job.resources.current_instance_type).variables)
-    if cluster.interface:
-        values["NCCL_SOCKET_IFNAME"] = values["GLOO_SOCKET_IFNAME"] = cluster.interface
-    return values
+    return {**values, **interface_variables(cluster)}
+
+
+def interface_variables(cluster: Cluster) -> dict[str, str]:
+    """The interface for connections between ranks; {} to leave it to NCCL and gloo."""
+    if not cluster.interface:
+        return {}
+    return {"NCCL_SOCKET_IFNAME": cluster.interface, "GLOO_SOCKET_IFNAME": cluster.interface}
 
 
 def fixed_variables(job: TrainingJob, cluster: Cluster, program: Program, environ: Mapping[str, str]) -> dict[str, str]:
