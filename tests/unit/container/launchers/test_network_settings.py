@@ -32,11 +32,11 @@ def driver(folder: Path, name: str, module: str) -> None:
             (f"ml.{name}", RDMA)
             for name in ("p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge")
         ],
-        *[(f"ml.{name}.48xlarge", RDMA) for name in ("p6-b200", "p6-b300", "trn2", "trn2u")],
+        *[(f"ml.{name}.48xlarge", RDMA) for name in ("p6-b200", "p6-b300", "trn2")],
         *[(name, RDMA) for name in ("ml.p6e-gb200.36xlarge", "ml.trn1.32xlarge", "trn1n.32xlarge", "p4d.24xlarge")],
         *[
             (f"ml.{name}", PROVIDER)
-            for name in ("g4dn.8xlarge", "g4dn.12xlarge", "g4dn.metal", "g5.48xlarge", "g6e.24xlarge")
+            for name in ("g4dn.8xlarge", "g4dn.12xlarge", "g4dn.metal", "g5.48xlarge", "g6e.24xlarge", "trn2u.48xlarge")
         ],
         *[
             (name, {})

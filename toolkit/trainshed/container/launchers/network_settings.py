@@ -9,12 +9,12 @@ there is no EFA, and the plugin for EFA chooses for itself. NCCL_SOCKET_IFNAME i
 
 Source: the tables of sagemaker-training 5.1 (SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES: g4dn.8xlarge,
 g4dn.12xlarge, g5.48xlarge, p3dn, p4d, p4de, p5, p5e, trn1.32xlarge, p6e-gb200), and, for what these lack (g4dn.16xlarge
-and metal, the other sizes of g5, g6, g6e, p5en, p6, trn1n, trn2, trn2u), the EC2 user guide's list of types with EFA.
-Types whose RDMA is not certain from these are listed without it, which leaves the choice to libfabric. The values are
-theirs; we have not measured them on these machines. That each type exists is held against EC2's own model. Types that we
-have no such list for (g7, g7e, smaller p5) are left out, and so are those of no training job (hpc): a name that is
-wrongly here would stop a job that could go by TCP, and one that is missing costs nothing where the kernel lists the
-adapter.
+and metal, the other sizes of g5, g6, g6e, p5en, p6, trn1n, trn2), the EC2 user guide's list of types with EFA. trn2u is a
+trn2 in a group of four, by its name; nobody has looked it up. Types whose RDMA is not certain from these are listed
+without it, which leaves the choice to libfabric. The values are theirs; we have not measured them on these machines. That
+each type exists is held against EC2's own model. Types that we have no such list for (g7, g7e, smaller p5) are left out,
+and so are those of no training job (hpc): a name that is wrongly here would stop a job that could go by TCP, and one that
+is missing costs nothing where the kernel lists the adapter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EFA = {
     "trn1": (("32xlarge",), True),
     "trn1n": (("32xlarge",), True),
     "trn2": (("48xlarge",), True),
-    "trn2u": (("48xlarge",), True),
+    "trn2u": (("48xlarge",), False),
 }
 REASONS = {
     "FI_PROVIDER": "libfabric takes the EFA adapter, and fails rather than fall back to TCP in silence",
