@@ -102,9 +102,9 @@ class Parser(argparse.ArgumentParser):
         for one in algorithm.hyperparameters.values():
             about = one.help if one.type in ("text", "folder") else f"{one.help}{'; ' * bool(one.help)}{one.kind()}"
             about = about.replace("%", "%%")
-            parser.add_argument(
-                f"--{one.name}", type=_reader(one), default=one.default, help=about, metavar=one.type.upper()
-            )
+            # Jobs give names of one letter as `-k`.
+            names = [f"--{one.name}", *([f"-{one.name}"] if len(one.name) == 1 else [])]
+            parser.add_argument(*names, type=_reader(one), default=one.default, help=about, metavar=one.type.upper())
         parser.set_defaults(**defaults)
         return parser
 
@@ -171,6 +171,12 @@ def in_job() -> bool:
 def channel(*names: str) -> str | None:
     """Folder of the first of these channels that the job has."""
     return next((path for name in names if (path := os.environ.get(f"SM_CHANNEL_{name.upper()}"))), None)
+
+
+def said_of(*names: str) -> dict[str, str]:
+    """What the job says of the first of these channels that it has: its ContentType, its S3DistributionType."""
+    config = json.loads(os.environ.get("SM_INPUT_DATA_CONFIG") or "{}")
+    return next((config[name] for name in names if isinstance(config.get(name), dict)), {})
 
 
 def piped(path: str, *names: str) -> ChannelFacts | None:

@@ -1,4 +1,4 @@
-"""Tables for tabular.py, out of files: CSV, libsvm, Parquet, recordio-protobuf.
+"""Tables, out of files: CSV, libsvm, Parquet, recordio-protobuf.
 
 A table is features, a target, and weights of rows. Features are numbers, with nan for what is missing, or texts, with None;
 those of libsvm and of sparse records are a matrix of scipy, in which what is not written is missing. What is wrong with a
@@ -13,7 +13,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class How:
     second_weighs: whether a CSV file's second column weighs the rows. text: columns that are text even if all are numbers.
     ignored: columns that are left out. labelled: whether rows have a target; if not, it may be there all the same.
     columns: names of the features that there have to be; None: any. content: the format, "" by the file.
+    bare: whether all columns are features. numeric: whether features can be nothing but numbers, so that it is no way out
+    to leave a cell empty or to make a column text.
     """
 
     target: str = ""
@@ -53,6 +55,8 @@ class How:
     labelled: bool = True
     columns: tuple[str, ...] | None = None
     content: str = ""
+    bare: bool = False
+    numeric: bool = False
 
 
 @dataclass
@@ -241,7 +245,7 @@ def _read_csv(path: str, how: How) -> Table:
     if not named:
         at = names.index(how.target) if how.target in names else 0
         target, weight = names[at], names[1 if at == 0 else 0] if how.second_weighs and len(names) > 1 else ""
-        if not how.labelled and len(names) == len(how.columns or ()):
+        if how.bare or (not how.labelled and len(names) == len(how.columns or ())):
             target = weight = ""  # without a target, features are counted from the first column
         features = [name for name in names if name not in (target, weight)]
         table = table.rename_columns([f"f{features.index(name)}" if name in features else f"#{name}" for name in names])
@@ -265,7 +269,7 @@ def _is_header(cells: list[str], how: How) -> bool:
     if any(cell in asked for cell in cells):
         return True
     return (
-        len(cells) > 1
+        (len(cells) > 1 or how.bare)
         and len(set(cells)) == len(cells)
         and all(cell not in MISSING and _float(cell) is None for cell in cells)
     )
@@ -286,7 +290,7 @@ def _reason(error: Exception) -> str:
 
 
 def _with(how: How, target: str, weight: str) -> How:
-    return How(target, weight, False, how.text, how.ignored, how.labelled, how.columns, how.content)
+    return replace(how, target=target, weight=weight, second_weighs=False)
 
 
 def _read_parquet(path: str, how: How) -> Table:
@@ -309,7 +313,7 @@ def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") 
     import difflib
 
     names = list(table.column_names)
-    target = how.target or ("" if how.columns is not None and not how.labelled else names[0])
+    target = how.target or ("" if how.bare or (how.columns is not None and not how.labelled) else names[0])
     if target not in names:
         if how.labelled:
             near = difflib.get_close_matches(target, names, n=1)
@@ -326,10 +330,12 @@ def _table(path: str, table: Any, how: How, named: bool, target_said: str = "") 
             raise Problem(f"{path} has no column {absent[0]!r}, which the model was trained with")
         features = list(how.columns)
     if not features:
-        raise Problem(f"{path} has no features: its only column is the target")
-    columns = {name: _column(path, table.column(name), name, name in how.text) for name in features}
+        why = "its only column is the target" if target else "all its columns are left out"
+        raise Problem(f"{path} has no features: {why}")
+    read = _numbers if how.numeric else _column
+    columns = {name: read(path, table.column(name), name, name in how.text) for name in features}
     said = target_said or target
-    wanted = _column(path, table.column(target), said, False, target=True) if target and how.labelled else None
+    wanted = _column(path, table.column(target), said, False, advise=False) if target and how.labelled else None
     weights = _column(path, table.column(weight), weight.lstrip("#"), False) if weight and how.labelled else None
     if wanted is not None:
         missing = _first(numpy.array([value is None for value in wanted]) if wanted.dtype == object else numpy.isnan(wanted))
@@ -352,8 +358,22 @@ def _first(wrong: Any) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _column(path: str, column: Any, name: str, as_text: bool, target: bool = False) -> Any:
-    """A column as float64 with nan, or as objects with None. Raises Problem."""
+def _numbers(path: str, column: Any, name: str, as_text: bool) -> Any:
+    """A column as float64, all of which is there. Raises Problem."""
+    values = _column(path, column, name, as_text, advise=False)
+    numbers = values if values.dtype != object else [math.nan if cell is None else _float(cell) for cell in values]
+    for row, number in enumerate(numbers):
+        if number is None or number != number:
+            why = "missing" if number is not None else f"{_shown(values[row])}, not a number"
+            raise Problem(f"{path}, row {row + 1}: {name} is {why} (ignore_columns leaves a column out)")
+    return numpy.asarray(numbers, numpy.float64)
+
+
+def _column(path: str, column: Any, name: str, as_text: bool, advise: bool = True) -> Any:
+    """A column as float64 with nan, or as objects with None. Raises Problem.
+
+    advise: whether a feature may be text or missing, and a message says so.
+    """
     import pyarrow
     import pyarrow.compute as compute
 
@@ -366,14 +386,14 @@ def _column(path: str, column: Any, name: str, as_text: bool, target: bool = Fal
         if as_text:
             return _objects(column)
         try:
-            return _finite(path, name, column.cast(pyarrow.float64()).to_numpy())
+            return _finite(path, name, column.cast(pyarrow.float64()).to_numpy(), advise)
         except pyarrow.ArrowInvalid:
             values = _objects(column)
         numbers = [math.nan if value is None else _float(value) for value in values]
         wrong = next((row for row, number in enumerate(numbers) if number is None), None)
         if wrong is None:  # `+3`, which pyarrow does not take
-            return _finite(path, name, numpy.array(numbers, numpy.float64))
-        if numbers.count(None) < (1 - MOST_NUMBERS) * sum(value is not None for value in values) and not target:
+            return _finite(path, name, numpy.array(numbers, numpy.float64), advise)
+        if numbers.count(None) < (1 - MOST_NUMBERS) * sum(value is not None for value in values) and advise:
             raise Problem(
                 f"{path}, row {wrong + 1}: {name} is {_shown(values[wrong])}, and a number in most rows; "
                 "name the column in categorical_columns if it is meant so"
@@ -385,7 +405,7 @@ def _column(path: str, column: Any, name: str, as_text: bool, target: bool = Fal
         raise Problem(
             f"{path}: {name} is of type {kind}, neither numbers nor text (ignore_columns leaves it out)"
         ) from error
-    numbers = _finite(path, name, numpy.asarray(numbers, numpy.float64))
+    numbers = _finite(path, name, numpy.asarray(numbers, numpy.float64), advise)
     if as_text:
         return numpy.array([None if math.isnan(value) else f"{value:.15g}" for value in numbers], dtype=object)
     return numbers
@@ -397,10 +417,11 @@ def _objects(column: Any) -> Any:
     return values
 
 
-def _finite(path: str, name: str, values: Any) -> Any:
+def _finite(path: str, name: str, values: Any, advise: bool) -> Any:
     wrong = _first(numpy.abs(values) > LARGEST)
     if wrong is not None:
-        raise Problem(f"{path}, row {wrong + 1}: {name} is {values[wrong]:g}: leave it empty if it is missing")
+        why = "leave it empty if it is missing" if advise else "too large a number"
+        raise Problem(f"{path}, row {wrong + 1}: {name} is {values[wrong]:g}: {why}")
     return values
 
 

@@ -22,6 +22,7 @@ from _common import (
     piped,
     previous_model,
     run,
+    said_of,
     whole_file,
     write_json,
 )
@@ -123,7 +124,7 @@ class Data:
         self.sharded = (
             hp.sharded
             if hp.sharded is not None
-            else _facts("train", "training").get("S3DistributionType") == "ShardedByS3Key"
+            else said_of("train", "training").get("S3DistributionType") == "ShardedByS3Key"
         )
         self.train = read_channel(hp, hp.train, None, "train", "training")
         self.validation = read_channel(hp, hp.validation, self.train, "validation") if hp.validation else None
@@ -162,7 +163,7 @@ def read_channel(hp: Namespace, path: str, like: Table | None, *names: str) -> T
     if piped(path, *names):
         raise Problem(f"{what} is in Pipe mode, and rows are wanted all at once: use FastFile or File")
     columns = tuple(like.columns) if like is not None and like.named else None
-    return read_files(files_of(path, what), how(hp, columns, _facts(*names)), what)
+    return read_files(files_of(path, what), how(hp, columns, said_of(*names)), what)
 
 
 def how(hp: Namespace, columns: tuple[str, ...] | None, facts: dict[str, str], labelled: bool = True) -> How:
@@ -177,12 +178,6 @@ def how(hp: Namespace, columns: tuple[str, ...] | None, facts: dict[str, str], l
         columns=columns,
         content=CONTENT_TYPES.get(facts.get("ContentType", "").partition(";")[0].strip().lower(), ""),
     )
-
-
-def _facts(*names: str) -> dict[str, str]:
-    """What the job says of the first of these channels that it has."""
-    config = json.loads(os.environ.get("SM_INPUT_DATA_CONFIG") or "{}")
-    return next((config[name] for name in names if isinstance(config.get(name), dict)), {})
 
 
 def held_out(table: Table, fraction: float, seed: int) -> tuple[Table, Table]:

@@ -265,5 +265,5 @@ def test_a_script_in_the_platforms_image_stays_in_it(folder: Path) -> None:
 
 
 def test_an_image_of_the_platform_that_nothing_stands_in_for(folder: Path) -> None:
-    with pytest.raises(JobError, match=r"is the platform's K-Means, which runs there alone.*use scikit-learn's"):
-        job_of([written(folder, _of_image(folder, "kmeans:1", k="10"))], {})
+    with pytest.raises(JobError, match=r"is the platform's Neural Topic Model, which runs there alone.*use BERTopic"):
+        job_of([written(folder, _of_image(folder, "ntm:1", num_topics="10"))], {})
