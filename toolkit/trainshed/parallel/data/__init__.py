@@ -8,7 +8,7 @@ Each module knows those before it: host_layout (which ranks share a host), bucke
 buckets of other sizes, and which sizes are best), timeline (watches DDP's steps), stage_threads (messages through stages
 in order), algorithms (ways to sum a message over hosts), links (how long each takes here), ddp_buckets (what is torch's
 own affair), reducing (a model whose gradients go another way), accelerated (decides, changes, compares), ddp_hook (for
-jobs that ask by `trainshed_reduce`).
+jobs that ask by `trainshed_reduce`), local_steps (hosts that agree on a model every some steps).
 
 Importing this package does not import torch; using one of its names does.
 """
@@ -18,8 +18,10 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .accelerated import accelerate
+    from .local_steps import LocalSteps, LocalStepsError, host_group
 
-__all__ = ["accelerate"]
+__all__ = ["LocalSteps", "LocalStepsError", "accelerate", "host_group"]
+_IN = {"accelerate": ".accelerated"}
 
 
 def __getattr__(name: str) -> object:
@@ -27,4 +29,4 @@ def __getattr__(name: str) -> object:
 
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".accelerated", __name__), name)
+    return getattr(import_module(_IN.get(name, ".local_steps"), __name__), name)

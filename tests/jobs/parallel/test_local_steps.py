@@ -1,0 +1,56 @@
+"""Hosts that train by themselves between exchanges: one model at each of them, and exactly resumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ranks  # noqa: E402, F401 (of the marks)
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.on_ranks("local_workers:each_step", world=2)
+def test_an_average_after_each_step_of_sgd_is_ddp(found: list[Any]) -> None:
+    assert max(found) < 1e-6
+
+
+@pytest.mark.on_ranks("local_workers:together", world=4)
+@pytest.mark.parametrize(
+    ("hosts", "dtype"), [([0, 1, 2, 3], "float32"), ([0, 0, 1, 1], "float32"), ([0, 1, 0, 1], "bfloat16")]
+)
+def test_models_are_one_at_exchanges_and_apart_between_them(found: list[Any], hosts: list[int], dtype: str) -> None:
+    parameters = 6 * 32 + 32 + 32 + 32 + 32 + 1
+    hosts_of = len(set(hosts))
+    for one in found:
+        assert one["began"] and one["apart"] and one["ended"] and one["same"]
+        assert one["exchanges"] == 12 and one["fell"] < 0.6
+    first = found[0]
+    assert first["said"].startswith(f"trainshed: local steps: {hosts_of} hosts of {4 // hosts_of} rank")
+    least = 12 * 2 * (hosts_of - 1) / hosts_of * 4 * parameters
+    assert least <= first["sent"] < 1.5 * least
+
+
+@pytest.mark.on_ranks("local_workers:resumed", world=2)
+@pytest.mark.parametrize("stop", [10, 13])
+def test_interrupted_between_exchanges_it_ends_as_if_it_had_not_been(found: list[Any], stop: int) -> None:
+    assert found == [{"step": stop, "same": True}] * 2
+
+
+@pytest.mark.on_ranks("local_workers:wrong", world=2)
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("ddp", "TypeError: the model is averaged over all hosts in each step: give DDP process_group=data.host_group()"),
+        ("plain", "TypeError: 2 ranks share a host: wrap the model by DistributedDataParallel("),
+        ("every", "ValueError: every = 0"),
+        ("hosts", "ValueError: hosts has 1 numbers for 2 ranks"),
+        ("nan", "LocalStepsError: the model of host 1 has values that are not finite after step 4: nothing was exchanged"),
+        ("fewer", "LocalStepsError: hosts have made unequally many steps: host 0 4, host 1 2;"),
+    ],
+)
+def test_mistakes_are_said_on_all_ranks(found: list[Any], case: str, said: str) -> None:
+    assert all(one.startswith(said) for one in found), found
