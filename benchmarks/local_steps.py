@@ -40,7 +40,7 @@ def corpus() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def model_of(seed: int) -> Any:
-    """A GPT-2 of 230,000 weights."""
+    """A GPT-2 of 255,000 weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(seed)
