@@ -290,7 +290,8 @@ if first and role == "worker":
     raise OSError("once")
 if first or role != "chief":
     serve()
-all_serve()
+while not (here / "worker0").exists():  # files of the others are there from the first time
+    time.sleep(0.02)
 """
     job = start(ROLES + first, 1, trainshed_max_restarts=1)
 
