@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -13,7 +12,6 @@ from typing import Any, TypeVar
 import numpy
 from _common import Problem
 
-from trainshed.checkpoint import ground
 from trainshed.checkpoint.ranks import Ranks
 
 Result = TypeVar("Result")
@@ -109,26 +107,6 @@ class Ring(Ranks):
         import xgboost.collective as collective
 
         return [collective.broadcast((value,) if rank == self.rank else None, rank)[0] for rank in range(self.world_size)]
-
-    def share_storage(self, folder: str, name: str = "probe") -> None:
-        """Finds out which ranks see the same folder, by a file that each leaves there. Raises OSError."""
-        problem: OSError | None = None
-        paths = [ground.probe_path(folder, name, self.token, rank) for rank in range(self.world_size)]
-        try:
-            super().share_storage(folder, name)
-            with open(paths[self.rank], "wb"):
-                pass
-        except OSError as error:
-            problem = error
-        troubles = self.gather(problem and (problem.errno, problem.strerror, folder))  # all files are there
-        groups = self.gather(tuple(rank for rank, path in enumerate(paths) if os.path.exists(path)))
-        with contextlib.suppress(OSError):
-            os.unlink(paths[self.rank])
-        trouble = next((trouble for trouble in troubles if trouble), None)
-        if trouble:
-            raise problem or OSError(*trouble)
-        distinct = sorted(set(groups))
-        self.peers, self.part, self.parts = groups[self.rank], distinct.index(groups[self.rank]), len(distinct)
 
     def together(self, action: Callable[[], Result]) -> list[Result]:
         """Every rank's result of an action, in order; its Problem, on all ranks, if it fails on one."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """The ranks of a job with one process; `Group` is for several.
+    """The ranks of a job with one process; `Group` is for several, whose `gather` and `highest` are collectives.
 
     rank, world_size: this rank's number, and the number of ranks in the job.
     part, parts: index of the storage that this rank writes to, and number of storages.
@@ -54,12 +54,48 @@ class Ranks:
         return [value]
 
     def share_storage(self, folder: str, name: str = "probe") -> None:
-        """Finds out which ranks see the same folder. Raises OSError if it cannot be written.
+        """Finds out which ranks see the same folder: every rank leaves a file and looks for those of the others.
 
         Args:
             name: the checkpoint that is to be saved there, if it is one.
+
+        Raises:
+            OSError: this rank, or another one, cannot write there.
         """
-        ground.probe(folder, name, self.token, self.rank)
+        if self.world_size == 1:
+            ground.probe(folder, name, self.token, self.rank)
+            return
+        problem: OSError | None = None
+        mine = ground.probe_path(folder, name, self.token, self.rank)
+        try:
+            ground.probe(folder, name, self.token, self.rank)
+            with open(mine, "w"):
+                pass
+        except OSError as error:
+            problem = error
+        answers = self.gather(problem and (problem.errno, problem.strerror, folder))  # all files are there
+        paths = [ground.probe_path(folder, name, self.token, rank) for rank in range(self.world_size)]
+        seen = tuple(rank for rank, path in enumerate(paths) if os.path.exists(path))
+        seen_by_rank = self.gather(seen)
+        try:
+            os.unlink(mine)
+        except OSError:
+            pass
+        if problem is not None:
+            raise problem
+        for rank, answer in enumerate(answers):
+            if answer:  # all ranks fail together
+                place = "" if answer[2] == folder else f", in {answer[2]}"
+                raise OSError(answer[0], f"{answer[1]} (rank {rank}{place})", folder)
+        blind = next((rank for rank, peers in enumerate(seen_by_rank) if rank not in peers), None)
+        if blind is not None:  # all ranks fail together, or the others would wait for it
+            raise OSError(
+                errno.EIO, f"rank {blind} does not find the file that it has written there; does another job use the folder?"
+            )
+        storages = sorted(set(seen_by_rank))
+        self.peers = seen
+        self.part = storages.index(seen)
+        self.parts = len(storages)
 
     def tell(self, key: str, text: str) -> None:
         """Lets the other ranks know something without a collective and without the storage; from any thread."""
@@ -121,44 +157,6 @@ class Group(Ranks):
         values: list[Any] = [None] * self.world_size
         self._dist.all_gather_object(values, value, group=self._group)
         return values
-
-    def share_storage(self, folder: str, name: str = "probe") -> None:
-        """Finds out which ranks see the same folder: every rank leaves a file and looks for those of the others.
-
-        Raises:
-            OSError: this rank, or another one, cannot write there.
-        """
-        problem: OSError | None = None
-        mine = ground.probe_path(folder, name, self.token, self.rank)
-        try:
-            ground.probe(folder, name, self.token, self.rank)
-            with open(mine, "w"):
-                pass
-        except OSError as error:
-            problem = error
-        answers = self.gather(problem and (problem.errno, problem.strerror, folder))  # all files are there
-        paths = [ground.probe_path(folder, name, self.token, rank) for rank in range(self.world_size)]
-        seen = tuple(rank for rank, path in enumerate(paths) if os.path.exists(path))
-        seen_by_rank = self.gather(seen)
-        try:
-            os.unlink(mine)
-        except OSError:
-            pass
-        if problem is not None:
-            raise problem
-        for rank, answer in enumerate(answers):
-            if answer:  # all ranks fail together
-                place = "" if answer[2] == folder else f", in {answer[2]}"
-                raise OSError(answer[0], f"{answer[1]} (rank {rank}{place})", folder)
-        blind = next((rank for rank, peers in enumerate(seen_by_rank) if rank not in peers), None)
-        if blind is not None:  # all ranks fail together, or the others would wait for it
-            raise OSError(
-                errno.EIO, f"rank {blind} does not find the file that it has written there; does another job use the folder?"
-            )
-        storages = sorted(set(seen_by_rank))
-        self.peers = seen
-        self.part = storages.index(seen)
-        self.parts = len(storages)
 
     def close(self) -> None:
         """Ends the group, which waits until gloo's threads have released the tensors of the last exchange.
