@@ -6,4 +6,18 @@ values (one hyperparameter), declaration (reads the file), checking (a job again
 (where they are).
 """
 
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 ENDING = ".algorithm.yaml"
+
+
+def declaration_of(program: str, places: Iterable[str]) -> str:
+    """Path of a program's declaration in the first of these folders that has one, "" where none does."""
+    name = os.path.splitext(program)[0] + ENDING
+    return next((path for place in places if place and os.path.isfile(path := os.path.join(place, name))), "")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from trainshed.algorithms import ENDING
+from trainshed.algorithms import declaration_of
 from trainshed.base.errors import JobError
 from trainshed.contract.ready_programs import ready_folders
 
@@ -24,9 +22,7 @@ def check_declared(job: TrainingJob, program: Program, environ: Mapping[str, str
         JobError: hyperparameters or channels are not what the program declares; with all that is wrong.
         DeclarationError: the declaration itself is wrong.
     """
-    name = os.path.splitext(program.name)[0] + ENDING
-    places = (program.folder, *ready_folders(environ))
-    path = next((path for place in places if place and os.path.isfile(path := os.path.join(place, name))), "")
+    path = declaration_of(program.name, (program.folder, *ready_folders(environ)))
     if not path:
         return
     from trainshed.algorithms.checking import check_channels, check_hyperparameters

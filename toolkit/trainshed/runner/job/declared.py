@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
-from trainshed.algorithms import ENDING
+from trainshed.algorithms import declaration_of
 from trainshed.contract.hyperparameters import is_reserved
 from trainshed.contract.ready_programs import ready_folders
 from trainshed.contract.wire.variables import ENTRYPOINTS
@@ -25,10 +24,8 @@ def declared_by(job: Job, environ: Mapping[str, str]) -> Algorithm | None:
     Raises:
         DeclarationError: the declaration itself is wrong.
     """
-    name = os.path.splitext(job.program)[0] + ENDING
     ready = [environ.get(ENTRYPOINTS, "")] if job.image else ready_folders(environ)  # an image may have another of that name
-    places = (job.source_dir, *ready)
-    path = next((path for place in places if place and os.path.isfile(path := os.path.join(place, name))), "")
+    path = declaration_of(job.program, (job.source_dir, *ready))
     if not job.program or not path:
         return None
     from trainshed.algorithms.declaration import read
