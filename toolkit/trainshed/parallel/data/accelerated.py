@@ -6,8 +6,6 @@ All ranks decide alike: rank 0 does, and tells the others, at the same backward 
 
 from __future__ import annotations
 
-import os
-import socket
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,7 +22,7 @@ from trainshed.contract.settings import REDUCTIONS
 from .algorithms import Algorithms, store_of, timeout_of
 from .bucket_plan import LEAST_GAIN, MIB, Cost, Plan, Timeline, best_plan, calibrated
 from .ddp_buckets import own_sizes, parameters_of, refusal
-from .host_layout import HostLayout, layout_of
+from .host_layout import HostLayout, found_layout
 from .links import link_costs
 from .reducing import OWN, Reducing, own_way
 from .timeline import StepWatch
@@ -59,15 +57,12 @@ def accelerate(
         raise TypeError(f"accelerate() takes a DistributedDataParallel, not a {type(model).__name__}")
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce = {reduce!r}: not one of {', '.join(REDUCTIONS)}")
-    world = dist.get_world_size(model.process_group)
-    if hosts is not None and len(hosts) != world:
-        raise ValueError(f"hosts has {len(hosts)} numbers for {world} ranks")
-    if reduce == "off" or world == 1:
+    idle = reduce == "off" or dist.get_world_size(model.process_group) == 1
+    if idle and hosts is None:
         return model
-    names: list[Any] = list(hosts) if hosts is not None else [None] * world
-    if hosts is None:
-        dist.all_gather_object(names, os.environ.get("GROUP_RANK") or socket.gethostname(), group=model.process_group)
-    layout = layout_of(names)
+    layout = found_layout(hosts, model.process_group)
+    if idle:
+        return model
     reason = "all ranks are on one host" if len(layout.hosts) == 1 else refusal(model)
     if reason:
         _say(reduce, dist.get_rank(model.process_group), f"left to DDP: {reason}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,25 @@ def layout_of(names: Sequence[Hashable]) -> HostLayout:
     for rank, name in enumerate(names):
         found.setdefault(name, []).append(rank)
     return HostLayout(tuple(tuple(ranks) for ranks in found.values()))
+
+
+def found_layout(hosts: Sequence[int] | None, group: Any = None) -> HostLayout:
+    """The layout of a process group. Collective, unless `hosts` says it.
+
+    Args:
+        hosts: for each rank of the group the number of its host; None: by `GROUP_RANK` (torchrun sets it), else by the names
+            of hosts.
+        group: the default group if it is None.
+
+    Raises:
+        ValueError: `hosts` has not one number for each rank.
+    """
+    import torch.distributed as dist
+
+    world = dist.get_world_size(group)
+    if hosts is not None and len(hosts) != world:
+        raise ValueError(f"hosts has {len(hosts)} numbers for {world} ranks")
+    names: list[Any] = list(hosts) if hosts is not None else [None] * world
+    if hosts is None:
+        dist.all_gather_object(names, os.environ.get("GROUP_RANK") or socket.gethostname(), group=group)
+    return layout_of(names)

@@ -11,8 +11,6 @@ It is another training than DDP's, not a faster way to the same one.
 from __future__ import annotations
 
 import copy
-import os
-import socket
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainshed.base.voice import tell
 
-from .host_layout import HostLayout, layout_of
+from .host_layout import HostLayout, found_layout
 
 
 class LocalStepsError(RuntimeError):
@@ -77,7 +75,7 @@ class LocalSteps:
         if not outer_rate > 0 or not 0 <= outer_momentum < 1:
             raise ValueError(f"outer_rate = {outer_rate}, outer_momentum = {outer_momentum}: above 0, and from 0 to below 1")
         self._every, self._rate, self._momentum = every, outer_rate, outer_momentum
-        self._layout = _layout(hosts)
+        self._layout = found_layout(hosts)
         self._rank = dist.get_rank()
         neighbours = self._layout.neighbours(self._rank)
         inner = model.module if isinstance(model, DistributedDataParallel) else model
@@ -93,12 +91,8 @@ class LocalSteps:
         self._parameters = [one for one in inner.parameters() if one.requires_grad]
         if len({parameter.device for parameter in self._parameters}) > 1:
             raise ValueError("the model's parameters are on several devices")
-        # Groups are made by all ranks, in the same order: the first ranks of hosts, then each host's.
         self._leaders = dist.new_group([ranks[0] for ranks in self._layout.hosts])
-        self._neighbours: Any = None
-        for ranks in self._layout.hosts:
-            group = dist.new_group(list(ranks))
-            self._neighbours = group if self._rank in ranks else self._neighbours
+        self._neighbours = _own_group(self._layout)
         self.outer = copy.deepcopy(inner).requires_grad_(False)
         self._outer = [
             one for one, own in zip(self.outer.parameters(), inner.parameters(), strict=True) if own.requires_grad
@@ -246,18 +240,10 @@ def host_group(hosts: Sequence[int] | None = None) -> Any:
     Args:
         hosts: for each rank of the job the number of its host; by default ranks find that out.
     """
-    layout, mine = _layout(hosts), None
-    for ranks in layout.hosts:
-        group = dist.new_group(list(ranks))
-        mine = group if dist.get_rank() in ranks else mine
-    return mine
+    return _own_group(found_layout(hosts))
 
 
-def _layout(hosts: Sequence[int] | None) -> HostLayout:
-    world = dist.get_world_size()
-    if hosts is not None and len(hosts) != world:
-        raise ValueError(f"hosts has {len(hosts)} numbers for {world} ranks")
-    names: list[Any] = list(hosts) if hosts is not None else [None] * world
-    if hosts is None:
-        dist.all_gather_object(names, os.environ.get("GROUP_RANK") or socket.gethostname())
-    return layout_of(names)
+def _own_group(layout: HostLayout) -> Any:
+    """This rank's host's group; those of all hosts are made by all ranks, in the same order."""
+    groups = [dist.new_group(list(ranks)) for ranks in layout.hosts]
+    return groups[layout.hosts.index(layout.neighbours(dist.get_rank()))]
