@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from _common import Parser, Problem, World, channel, in_job, piped, run, said_of, whole_file, write_json
+from _common import Parser, Problem, World, in_job, piped, run, said_of, whole_file, write_json
 
 MODEL = "model.skops"
 FOLDERS = ("train", "test", "model_dir", "output_data_dir", "predict")
@@ -243,13 +243,7 @@ class Program:
         """Reads the command line; raises Problem."""
         from trainshed.algorithms.declaration import beside, read
 
-        parser = Parser.declared(
-            self.path,
-            train=channel("train", "training"),
-            test=channel("test", "validation"),
-            model_dir=os.environ.get("SM_MODEL_DIR") or "model",
-            output_data_dir=os.environ.get("SM_OUTPUT_DATA_DIR") or "output",
-        )
+        parser = Parser.declared(self.path)
         hp = parser.read(argv)
         hp.asked = {name for name, value in vars(hp).items() if value != parser.get_default(name)}
         for one in read(beside(self.path)).hyperparameters.values():

@@ -85,12 +85,11 @@ class Parser(argparse.ArgumentParser):
         )
 
     @classmethod
-    def declared(cls, program: str, **defaults: object) -> Parser:
-        """What the declaration beside a program says that it takes.
+    def declared(cls, program: str) -> Parser:
+        """What the declaration beside a program says that it takes; folders are those of the job, if there is one.
 
         Args:
             program: path of the script.
-            defaults: those that depend on the job, such as folders of channels.
         """
         from trainshed.algorithms.declaration import DeclarationError, beside, read
 
@@ -105,7 +104,11 @@ class Parser(argparse.ArgumentParser):
             # Jobs give names of one letter as `-k`.
             names = [f"--{one.name}", *([f"-{one.name}"] if len(one.name) == 1 else [])]
             parser.add_argument(*names, type=_reader(one), default=one.default, help=about, metavar=one.type.upper())
-        parser.set_defaults(**defaults)
+        given = {one.name: channel(one.name, *one.aliases) for one in algorithm.channels.values()}
+        given["model_dir"] = os.environ.get("SM_MODEL_DIR") or "model"
+        given["output_data_dir"] = os.environ.get("SM_OUTPUT_DATA_DIR") or "output"
+        folders = {one.name for one in algorithm.hyperparameters.values() if one.type == "folder"}
+        parser.set_defaults(**{name: path for name, path in given.items() if name in folders})
         return parser
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:

@@ -15,7 +15,7 @@ Hyperparameters and data are checked before torch is loaded.
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, channel, in_job, previous_model, require_libraries, run
+from _common import Parser, Problem, World, in_job, previous_model, require_libraries, run
 
 from trainshed.checkpoint import listen
 
@@ -37,15 +37,7 @@ PARTS = ("train", "validation", "test")
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
-    parser = Parser.declared(
-        __file__,
-        train=channel("train", "training"),
-        validation=channel("validation"),
-        test=channel("test"),
-        model_dir=os.environ.get("SM_MODEL_DIR") or "model",
-        output_data_dir=os.environ.get("SM_OUTPUT_DATA_DIR") or "output",
-    )
-    hp = parser.read(argv)
+    hp = Parser.declared(__file__).read(argv)
     if hp.learning_rate is None:
         hp.learning_rate = RATES[hp.objective, hp.method]
     if hp.lora_alpha is None:

@@ -19,7 +19,6 @@ from _common import (
     Parser,
     Problem,
     World,
-    channel,
     checkpoint_folder,
     folder,
     in_job,
@@ -37,7 +36,6 @@ if __name__ == "__main__":
 
 import json
 import math
-import os
 import sys
 import time
 import zlib
@@ -60,15 +58,7 @@ from trainshed.data import DataError
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
-    parser = Parser.declared(
-        __file__,
-        train=channel("train", "training"),
-        validation=channel("validation"),
-        test=channel("test"),
-        model_dir=os.environ.get("SM_MODEL_DIR") or "model",
-        output_data_dir=os.environ.get("SM_OUTPUT_DATA_DIR") or "output",
-    )
-    return parser.read(argv)
+    return Parser.declared(__file__).read(argv)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

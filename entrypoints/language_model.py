@@ -17,7 +17,6 @@ from _common import (
     Parser,
     Problem,
     World,
-    channel,
     checkpoint_folder,
     folder,
     in_job,
@@ -72,15 +71,7 @@ ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
-    parser = Parser.declared(
-        __file__,
-        tokenizer=channel("tokenizer"),
-        train=channel("train", "training"),
-        validation=channel("validation"),
-        model_dir=os.environ.get("SM_MODEL_DIR") or "model",
-        output_data_dir=os.environ.get("SM_OUTPUT_DATA_DIR") or "output",
-    )
-    hp = parser.read(argv)
+    hp = Parser.declared(__file__).read(argv)
     if hp.n_embd % hp.n_head:
         raise Problem(f"n_embd {hp.n_embd} does not divide by n_head {hp.n_head}")
     return hp

@@ -15,7 +15,6 @@ from __future__ import annotations
 from _common import (
     Parser,
     Problem,
-    channel,
     checkpoint_folder,
     in_job,
     need,
@@ -69,14 +68,7 @@ BARS = 20  # features in the picture of their importance
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
-    parser = Parser.declared(
-        __file__,
-        train=channel("train", "training"),
-        validation=channel("validation"),
-        test=channel("test"),
-        model_dir=os.environ.get("SM_MODEL_DIR") or "model",
-        output_data_dir=os.environ.get("SM_OUTPUT_DATA_DIR") or "output",
-    )
+    parser = Parser.declared(__file__)
     hp = parser.read(argv)
     hp.asked = {name for name, value in vars(hp).items() if value != parser.get_default(name)}
     if hp.objective == "reg:linear":
@@ -219,7 +211,7 @@ class Training:
         """What a rank does alone: reads, and makes the bins of columns that it knows all rows of. Raises Problem."""
         hp = self.hp
         before = previous_model(hp.previous_model)
-        self.previous = load(before) if before else None
+        self.previous = Model(before) if before else None
         self.data = Data(hp)
         known = (self.previous.features, self.previous.target) if self.previous else (None, None)
         if self.previous and self.previous.target.objective != hp.objective:
@@ -535,14 +527,9 @@ class Model:
         self.hyperparameters = content["hyperparameters"]
 
 
-def load(folder: str | Path) -> Model:
-    """The model in a folder. Raises Problem."""
-    return Model(folder)
-
-
 def predict(hp: Namespace) -> None:
     """Prints one JSON line a row: {"row", "prediction"}, or {"row", "class", "probability"}."""
-    model = load(hp.model_dir)
+    model = Model(hp.model_dir)
     features, target = model.features, model.target
     columns = tuple(features.columns) if features.columns else None
     for name in ("categorical_columns", "ignore_columns", "target", "weight", "csv_weights"):

@@ -26,13 +26,16 @@ hyperparameters:
   amp: {type: boolean, default: false}
   note: {type: text}
   folder: {type: folder}
+channels:
+  folder: {aliases: [place]}
 """
 
 
 @pytest.fixture
-def parser(common: ModuleType, tmp_path: Path) -> argparse.ArgumentParser:
+def parser(common: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
+    monkeypatch.setenv("SM_CHANNEL_PLACE", "here")
     (tmp_path / "some.algorithm.yaml").write_text(DECLARED)
-    parser: argparse.ArgumentParser = common.Parser.declared(str(tmp_path / "some.py"), folder="here")
+    parser: argparse.ArgumentParser = common.Parser.declared(str(tmp_path / "some.py"))
     return parser
 
 
