@@ -19,6 +19,7 @@ from .notices import Notices
 from .restarts import Restarts
 from .rules_watch import RulesWatch
 from .sampling.system_watch import SystemWatch, sampling_plan
+from .slow_ranks import SlowRanks
 from .supervisor.loop import run
 
 TYPE_CHECKING = False
@@ -136,6 +137,12 @@ class Attempts:
             seconds=job.settings.hang_seconds,
             stop=stops_on_hang(job, plan),
         )
+        slow = SlowRanks(
+            job.profiler_folder if job.measures_steps else "",
+            cluster.current_host,
+            gpus=cluster.hardware.gpus > 0,
+            roster=self._roster,
+        )
         try:
             outcome = run(
                 plan,
@@ -147,6 +154,7 @@ class Attempts:
                     hangs,
                     MetricsWatch(job, self._voice.say),
                     SystemWatch(sampling_plan(job, cluster), self._voice.say),
+                    slow,
                     *self._rules(),
                     *launchers.watchers(plan, self._roster, self._voice.say),
                 ],
@@ -159,6 +167,7 @@ class Attempts:
             raise
         if plan.agent_events:
             self._record.restarted_by_agent(plan.agent_events)
+        self._record.held_up(slow.episodes())
         before = self._oom_kills
         self._oom_kills = oom_kills()
         if hangs.failure is not None:

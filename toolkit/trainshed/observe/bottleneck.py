@@ -10,7 +10,7 @@ import statistics
 
 from trainshed.base.record import Record
 
-from .steps import PHASES, read_steps
+from .steps import PHASES, phase_in_words, read_steps
 from .system import read_system
 
 TYPE_CHECKING = False
@@ -200,7 +200,7 @@ def _straggler(slow: int, own: dict[int, float], steps: dict[int, dict[str, floa
     share = gain / length
     seen = (
         f"rank {slow} needs {_time(own[slow])} for a step, the others {_time(statistics.median(others))} "
-        f"and then wait for it; the difference is in its {_PHASES[phase]}"
+        f"and then wait for it; the difference is in its {phase_in_words(phase)}"
     )
     return (
         "straggler",
@@ -231,17 +231,6 @@ def _compute(rank: RankSteps, phases: dict[str, float], length: float) -> _Cause
     device = rank.facts.get("Device", "cpu")
     advice = "try mixed precision or trainshed_compiler=auto" if device != "cpu" else "try trainshed_compiler=auto"
     return "compute", share, seen, f"{advice}; `trainshed profile` names the operators"
-
-
-_PHASES = {
-    "data": "wait for data",
-    "copy": "copies to the device",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "checkpoint": "checkpoints",
-    "rest": "loop outside of the step",
-}
 
 
 def _whole(value: object) -> int | None:

@@ -32,6 +32,18 @@ FOLDER = "steps"  # below the profiler's folder
 # waiting for other ranks. checkpoint: the loop stands still for a checkpoint. rest: all that none of these accounts for.
 PHASES = ("data", "copy", "forward", "backward", "communication", "optimizer", "checkpoint", "rest")
 
+_IN_WORDS = {
+    "data": "wait for data",
+    "copy": "copies to the device",
+    "checkpoint": "checkpoints",
+    "rest": "loop outside of the step",
+}
+
+
+def phase_in_words(phase: str) -> str:
+    """What a rank does there, after "its"."""
+    return _IN_WORDS.get(phase, phase)
+
 
 class Window(Record):
     """Some successive steps of one rank.

@@ -208,7 +208,7 @@ class Meeting:
         self.pairs: list[Pair] = []
         self.expected: set[str] = set()  # host 0: whose measurement of this round is awaited
         self.failed: bool | None = None  # the others: what host 0 made of it
-        part.on_message = self.heard
+        part.listen("doctor", self.heard)
 
     def mine(self) -> dict[str, Any]:
         """What this host tells host 0 about itself."""

@@ -101,7 +101,7 @@ class HangWatch(Watcher):
         self._wanted_early: int | None = None  # the part that host 0 asked for before it
         self._contribution: Contribution | None = None
         self._gatherer: Gatherer | None = None  # of host 0, made when it is first needed
-        roster.on_message = self.heard
+        roster.listen("hang", self.heard)
         roster.on_wait = self._advance
 
     def say(self, text: str) -> None:
@@ -263,9 +263,7 @@ class HangWatch(Watcher):
     # --- all hosts ---
 
     def heard(self, host: str, message: dict[str, Any]) -> None:
-        """A message of another host that the roster itself does not know."""
-        if message.get("type") != "hang":
-            return
+        """A message of another host's watch."""
         do = message.get("do")
         if not self.roster.leads:
             if do == "look" and isinstance(message.get("id"), int):

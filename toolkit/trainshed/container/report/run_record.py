@@ -132,6 +132,11 @@ class RunRecord:
         reason = {"at": time.time(), "reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
         self.data.setdefault("restarts", []).append(reason)
 
+    def held_up(self, episodes: list[dict[str, Any]]) -> None:
+        """Ranks that were slower than the others during an attempt, and for which steps."""
+        if episodes:
+            self.data["slow_ranks"] = [*self.data.get("slow_ranks", []), *episodes]
+
     def restarted_by_agent(self, events: str) -> None:
         """The restarts that torch's elastic agent has noted in this file."""
         try:

@@ -530,7 +530,7 @@ class Leader(ConnectedRoster):
         elif kind == "ended":
             self._take_report(host, Report.of(message), now)
         else:
-            self.on_message(host.name, message)
+            self.hear(host.name, message)
 
     def _take_report(self, host: Host, report: Report, now: float) -> None:
         if host.report is not None:

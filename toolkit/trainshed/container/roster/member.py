@@ -332,4 +332,4 @@ class Member(ConnectedRoster):
             self.say(f"{host} vanished: the job goes on without it")
             self.on_lost(host)
         else:
-            self.on_message(self.names[0], message)
+            self.hear(self.names[0], message)

@@ -26,7 +26,6 @@ class Roster(Watcher):
 
     names: the job's hosts in the agreed order.
     rank: this host's index among them.
-    on_message: takes (host, message) for messages that the roster itself does not know.
     on_lost: takes the name of a host that has vanished and without which the job goes on.
     on_wait: called after each turn that the roster takes outside the supervisor's loop, while it waits for other hosts.
     """
@@ -34,7 +33,7 @@ class Roster(Watcher):
     def __init__(self, names: tuple[str, ...], rank: int) -> None:
         self.names = names
         self.rank = rank
-        self.on_message: Callable[[str, dict[str, Any]], None] = lambda host, message: None
+        self._listeners: dict[str, Callable[[str, dict[str, Any]], None]] = {}
         self.on_lost: Callable[[str], None] = lambda host: None
         self.on_wait: Callable[[], None] = lambda: None
 
@@ -42,6 +41,16 @@ class Roster(Watcher):
     def leads(self) -> bool:
         """Whether this is host 0, which decides for all."""
         return self.rank == 0
+
+    def listen(self, kind: str, heard: Callable[[str, dict[str, Any]], None]) -> None:
+        """Has messages of a type that the roster itself does not know come to `heard`, as (host, message)."""
+        self._listeners[kind] = heard
+
+    def hear(self, host: str, message: dict[str, Any]) -> None:
+        """Hands a message to who listens to its type; one that nobody listens to is of no use."""
+        heard = self._listeners.get(str(message.get("type")))
+        if heard is not None:
+            heard(host, message)
 
     def send(self, message: dict[str, Any]) -> bool:
         """Sends a message that is of no use later: host 0 to all others, they to host 0.

@@ -12,6 +12,7 @@ import os
 from trainshed.base.voice import tell
 from trainshed.contract.wire.step_profile import step_profile_of
 
+from .pacing import Pacing
 from .segments import Segments
 from .tracer import Tracer
 from .window_file import WindowFile
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
     from typing import Any
+
+    from .segments import Step
 
 _EVERY = 8  # steps from one question to DDP, or for the memory, to the next
 # Functions whose whole time is a checkpoint's, by their modules.
@@ -74,8 +77,10 @@ class Meter:
 
     def __init__(self, folder: str, facts: dict[str, Any], trace_start: int = 0, trace_steps: int = 0) -> None:
         self._rank = facts["Rank"]
+        self._folder, self._facts = folder, facts
         self.file = WindowFile(folder, facts, self.say, self._take_peaks)
-        self.segments = Segments(self.file.add)
+        self._pacing: Pacing | None = None  # of ranks that train beside others
+        self.segments = Segments(self._ended)
         self._tracer = Tracer(folder, self._rank, trace_start, trace_steps)
         self.off = False
         self._ddp: Any = None  # a weak reference to the model that exchanges gradients
@@ -191,6 +196,12 @@ class Meter:
         except Exception as error:
             self.fail(error)
 
+    def _ended(self, step: Step) -> None:
+        """A step is over, and the device has come to its end."""
+        self.file.add(step)
+        if self._pacing is not None:
+            self._pacing.add(step)
+
     def _begin(self, optimizer: Any) -> None:
         import atexit
         import sys
@@ -200,6 +211,9 @@ class Meter:
         device = next((one for group in optimizer.param_groups for one in group["params"]), torch.empty(0)).device.type
         pipeline = {"Pipeline": True} if "trainshed.parallel.session" in sys.modules else {}
         self.file.tell(Device=device, Threads=torch.get_num_threads(), **pipeline)
+        if self._facts["World"] > 1 and not pipeline:  # stages of a pipeline are unlike each other
+            local = os.environ.get("LOCAL_RANK", "")
+            self._pacing = Pacing(self._folder, {**self._facts, "Local": int(local) if local.isdecimal() else 0})
         if device != "cpu":
             _mark_copies(self, torch.Tensor)
         if device == "cuda":
