@@ -62,15 +62,23 @@ class FileImages(Images):
         self.shape = shape
 
     def pixels(self, positions: list[int]) -> Tensor:
-        channels, height, width = self.shape
-        batch = numpy.empty((len(positions), height, width, channels), numpy.uint8)
-        for row, position in enumerate(positions):
-            with opened(self.paths[position]) as image:
-                picture = image.convert("L" if channels == 1 else "RGB")
-                if picture.size != (width, height):
-                    picture = picture.resize((width, height))
-                batch[row] = numpy.asarray(picture).reshape(height, width, channels)
-        return torch.from_numpy(batch).permute(0, 3, 1, 2)
+        return decoded([(self.paths[position], str(self.paths[position])) for position in positions], self.shape)
+
+
+Named = tuple["Path | IO[bytes]", str]  # an image file, and what messages call it
+
+
+def decoded(files: list[Named], shape: tuple[int, int, int]) -> Tensor:
+    """The pixels of image files, uint8 (N, C, H, W), each resized to the shape (C, H, W). Raises Problem."""
+    channels, height, width = shape
+    batch = numpy.empty((len(files), height, width, channels), numpy.uint8)
+    for row, (file, name) in enumerate(files):
+        with opened(file, name) as image:
+            picture = image.convert("L" if channels == 1 else "RGB")
+            if picture.size != (width, height):
+                picture = picture.resize((width, height))
+            batch[row] = numpy.asarray(picture).reshape(height, width, channels)
+    return torch.from_numpy(batch).permute(0, 3, 1, 2)
 
 
 @contextlib.contextmanager
@@ -114,7 +122,8 @@ def read_channel(
     else:
         paths, names = labelled_files(root, what)
         classes, labels = numbered(names, what, like)
-        data = FileImages(paths, labels, shape_of(paths, image_size, like[1][0] if like else channels))
+        files: list[Named] = [(path, str(path)) for path in paths]
+        data = FileImages(paths, labels, shape_of(files, image_size, like[1][0] if like else channels))
     if like and data.shape != like[1]:
         raise Problem(f"{what} has images of {shown(data.shape)}, the training data have {shown(like[1])}")
     if min(data.shape[1:]) < SMALLEST:
@@ -200,24 +209,25 @@ def image_files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGE_FILES and not path.name.startswith("."))
 
 
-def shape_of(paths: list[Path], image_size: int | None, channels: int | None) -> tuple[int, int, int]:
+def shape_of(files: Iterable[Named], image_size: int | None, channels: int | None) -> tuple[int, int, int]:
     """The shape that the images are brought to: as asked for, else theirs. Looks at every file unless all is asked for.
 
     Raises Problem for an image of another size than the first, unless `image_size` says what to do about it.
     """
     if image_size and channels:
         return channels, image_size, image_size
-    with opened(paths[0]) as image:
-        width, height = image.size
-    modes = set()
-    for path in paths:
-        with opened(path) as image:
+    modes, size, first = set(), (0, 0), ""
+    for file, name in files:
+        with opened(file, name) as image:
             modes.add(image.mode in GREY)
-            if image.size != (width, height) and not image_size:
+            if not first:
+                size, first = image.size, name
+            if image.size != size and not image_size:
                 raise Problem(
-                    f"{path} is {image.size[0]} x {image.size[1]}, {paths[0].name} is {width} x {height}: "
+                    f"{name} is {image.size[0]} x {image.size[1]}, {Path(first).name} is {size[0]} x {size[1]}: "
                     "images must have one size, or give image_size to resize them"
                 )
+    width, height = size
     if image_size:
         width = height = image_size
     return channels or (1 if modes == {True} else 3), height, width

@@ -1,7 +1,8 @@
-"""Trains an image classifier (a small residual network) from hyperparameters alone.
+"""Trains an image classifier from hyperparameters alone: a small residual network, or one that others have trained.
 
     python image_classification.py --epochs 5                       # no job, no data: scikit-learn's digits, ./model
     python image_classification.py --train DIR --epochs 20          # DIR/<class>/*.png, or DIR/*.npz
+    python image_classification.py --train DIR --previous_model resnet   # further, a folder of Transformers or timm
     torchrun --nproc-per-node 2 image_classification.py --demo_data digits
     python image_classification.py --predict photo.png --model_dir model
 
@@ -10,7 +11,8 @@ SM_CHANNEL_VALIDATION, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR. README.md beside thi
 
 Every rank takes its share of each global batch. Nothing random depends on the number of ranks, there are no batch
 statistics, and a checkpoint holds the position in the data: interrupted or not, a job trains the same model; with more
-ranks nearly the same (sums have another order, and an epoch that does not divide among the ranks is filled up).
+ranks nearly the same (sums have another order, and an epoch that does not divide among the ranks is filled up). Of borrowed
+networks what dropout draws depends on the ranks, and so do statistics of batches, where they are learnt.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ from pathlib import Path
 from typing import Any
 
 import _images
+import _listed
+import _networks
 import numpy
 import torch
 from _shards import Shards, are_shards, read_shards
@@ -53,12 +57,51 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 
+import trainshed
 from trainshed.data import DataError
+
+PLATFORMS = {"batch_size": 32, "epochs": 30, "learning_rate": 0.1, "optimizer": "sgd", "weight_decay": 0.0001}
+RATES = {"scratch": 0.005, "pretrained": 0.0005}  # learning rates, where none is given
 
 
 def hyperparameters(argv: Sequence[str]) -> Namespace:
     """Reads the command line; raises Problem."""
-    return Parser.declared(__file__).read(argv)
+    parser = Parser.declared(__file__)
+    hp = parser.read(argv)
+    asked = {name for name, value in vars(hp).items() if value != parser.get_default(name)}
+    if hp.num_training_samples:  # a request of the platform's: its defaults
+        for name, value in PLATFORMS.items():
+            if name not in asked:
+                setattr(hp, name, value)
+        hp.num_layers = hp.num_layers or 152
+        if "lr_schedule" not in asked:
+            hp.lr_schedule, hp.warmup_epochs = "steps", 0.0
+    hp.batch_size = hp.mini_batch_size or hp.batch_size
+    hp.checkpoint_epochs = hp.checkpoint_epochs or hp.checkpoint_frequency
+    if hp.lr_scheduler_step:
+        hp.lr_schedule = "steps"
+    try:
+        hp.lr_scheduler_step = tuple(sorted(int(text) for text in hp.lr_scheduler_step or ()))
+    except ValueError as error:
+        raise Problem(f"lr_scheduler_step must be epochs, separated by commas: {error}") from error
+    if hp.augmentation_type:
+        hp.augment = "flip"
+    if hp.image_shape:
+        hp.channels, hp.image_size = square(hp.image_shape)
+    return hp
+
+
+def square(shape: Sequence[str]) -> tuple[int, int]:
+    """Channels and side of an `image_shape` of three numbers. Raises Problem."""
+    shown = ",".join(shape)
+    if len(shape) != 3 or not all(part.isdecimal() and len(part) < 6 for part in shape):
+        raise Problem(f"image_shape {shown} is not three whole numbers: channels, height, width, as 3,224,224")
+    channels, height, width = map(int, shape)
+    if height != width or channels not in (1, 3) or height < _images.SMALLEST:
+        raise Problem(
+            f"image_shape {shown} is not served: 1 or 3 channels, height and width the same and {_images.SMALLEST} or more"
+        )
+    return channels, height
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -104,11 +147,11 @@ def load_data(hp: Namespace, world: World) -> Data:
     elif not hp.train:
         raise Problem("the job has no channel train; add it, or set the hyperparameter demo_data to digits")
     else:
-        train, classes = read_channel(hp, world, hp.train, "train", "training")
+        train, classes = read_channel(hp, world, hp.train, hp.train_lst, "train", "training")
         like = (classes, train.shape)
         validation, test = (
-            read_channel(hp, world, path, name, like=like)[0] if path else None
-            for name, path in (("validation", hp.validation), ("test", hp.test))
+            read_channel(hp, world, path, listed, name, like=like)[0] if path else None
+            for name, path, listed in (("validation", hp.validation, hp.validation_lst), ("test", hp.test, None))
         )
     if isinstance(train, Shards):
         part = train
@@ -126,13 +169,26 @@ def load_data(hp: Namespace, world: World) -> Data:
 
 
 def read_channel(
-    hp: Namespace, world: World, path: str, *names: str, like: tuple[list[str], tuple[int, int, int]] | None = None
+    hp: Namespace,
+    world: World,
+    path: str,
+    listed: str | None,
+    *names: str,
+    like: tuple[list[str], tuple[int, int, int]] | None = None,
 ) -> tuple[_images.Images | Shards, list[str]]:
-    """The images of a channel and their classes; `like`: those of the training data. Raises Problem."""
+    """The images of a channel and their classes; `like`: those of the training data. Raises Problem.
+
+    listed: a folder with lists of images and their classes, if there is one.
+    """
     what = f"the channel {names[0]}"
     if piped(path, *names):
         raise Problem(f"{what} is in Pipe mode, and images are read in another order each epoch: use FastFile or File")
     root = folder(path, what)
+    wanted = (hp.image_size, hp.channels, hp.num_classes)
+    if listed:
+        return _listed.read_list(listed, root, what, *wanted, like)
+    if records := _listed.record_files(root):
+        return _listed.read_records(records, what, *wanted, like)
     if are_shards(root):
         shards = read_shards(root, what, world, hp.image_size, hp.channels, hp.num_classes, like)
         return shards, shards.classes
@@ -323,20 +379,26 @@ def learning_rate(hp: Namespace, step: int, warmup: float, total: int) -> float:
     if step < warmup:
         return hp.learning_rate * (step + 1) / (warmup + 1)
     done = (step - warmup) / max(total - warmup, 1)
+    if hp.lr_schedule == "steps":
+        epoch = step * hp.epochs // total
+        return hp.learning_rate * hp.lr_scheduler_factor ** sum(epoch >= first for first in hp.lr_scheduler_step)
     factor = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[hp.lr_schedule]
     return hp.learning_rate * factor
 
 
 def optimizer_for(network: nn.Module, hp: Namespace) -> torch.optim.Optimizer:
     """The optimizer asked for; biases and norms (all that has one dimension) do not decay."""
-    parameters = list(network.parameters())
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     groups = [
         {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": hp.weight_decay},
         {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
     ]
-    if hp.optimizer == "sgd":
+    if hp.optimizer in ("sgd", "nag"):
         return torch.optim.SGD(groups, hp.learning_rate, momentum=hp.momentum, nesterov=hp.momentum > 0)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[hp.optimizer](groups, hp.learning_rate)
+    if hp.optimizer == "rmsprop":
+        return torch.optim.RMSprop(groups, hp.learning_rate, alpha=hp.gamma, eps=hp.eps)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[hp.optimizer]
+    return kind(groups, hp.learning_rate, betas=(hp.beta_1, hp.beta_2), eps=hp.eps)
 
 
 @dataclass(frozen=True)
@@ -398,6 +460,7 @@ class Training:
 
     def __init__(self, hp: Namespace, world: World) -> None:
         self.hp, self.world = hp, world
+        previous, source = start_of(hp)
         self.data = load_data(hp, world)
         if hp.target_accuracy is not None and self.data.validation is None:
             raise Problem("target_accuracy needs validation data: a channel validation, or validation_fraction above 0")
@@ -407,16 +470,27 @@ class Training:
         train = self.data.train
         feed = Streamed if isinstance(train, Shards) else Positions
         self.feed: Streamed | Positions = feed(train, self.share, hp, world)  # type: ignore[arg-type]
-        previous = previous_model(hp.previous_model)
         torch.manual_seed(hp.seed)
-        if previous is None:
+        self.network: Network | _networks.Network
+        self.architecture: Architecture | _networks.Borrowed
+        if source is not None:
+            self.network, self.architecture = source.network(self.data.classes, self.data.shape, hp.image_size)
+            if hp.train_only_top_layer:
+                _networks.only_the_head(self.network, len(self.data.classes))
+            world.say(f"the network: {source.name} of {source.library}, {self.described_start(source)}")
+        elif previous is None:
             self.architecture = world.from_first(Architecture.of(self.data, hp))
-            self.network = Network(self.architecture).to(world.device)
+            self.network = Network(self.architecture)
         else:
             self.network, self.architecture = load_for(self.data, previous)
-            self.network.to(world.device)
             size = f"width {self.architecture.width}, depth {self.architecture.depth}"
             world.say(f"going on from the model in {previous}: {size}")
+        self.network.to(world.device)
+        further = source is not None and source.folder is not None
+        if hp.learning_rate is None:
+            hp.learning_rate = RATES["pretrained" if further else "scratch"]
+        if hp.max_grad_norm is None:
+            hp.max_grad_norm = 1.0 if further else 0.0
         self.optimizer = optimizer_for(self.network, hp)
         self.model: nn.Module = self.network
         if world.size > 1:
@@ -424,6 +498,7 @@ class Training:
             self.model = nn.parallel.DistributedDataParallel(self.network, device_ids, gradient_as_bucket_view=True)
         facts = {
             "architecture": json.dumps(asdict(self.architecture), sort_keys=True),
+            **({"layers": "the last alone"} if hp.train_only_top_layer else {}),
             "optimizer": hp.optimizer,
             "number of images": self.count,
             "batch size": self.share * world.size,
@@ -444,6 +519,11 @@ class Training:
         self.amp = world.bfloat16(hp.amp)
         self.losses = Mean(world, 1)
         self.results: dict[str, float] = {}
+
+    @staticmethod
+    def described_start(source: _networks.Source) -> str:
+        """Where a borrowed network begins."""
+        return f"with the weights in {source.folder}" if source.folder else "from scratch"
 
     def run(self) -> None:
         """Trains to the end, to the target or to the stop; then evaluates and writes the model."""
@@ -468,16 +548,28 @@ class Training:
                 self.evaluate("validation", self.data.validation)
             self.evaluate("test", self.data.test)
         if world.rank == 0:
+            self.require_numbers()
             trained = {
                 "epochs": self.at.epoch,
                 "steps": self.at.step,
                 "finished": not stopped,
                 "world_size": world.size,
             }
-            save(self.network, self.architecture, Path(hp.model_dir), trained)
+            facts = {"hyperparameters": used(hp), "metrics": self.results, "fingerprint": self.data.labels}
+            save(self.network, self.architecture, Path(hp.model_dir), trained, facts)
             write_json(Path(hp.output_data_dir) / "metrics.json", {**trained, **self.results})
         self.checkpoints.close()
         world.say(f"model: {hp.model_dir}")
+
+    @torch.no_grad()
+    def require_numbers(self) -> None:
+        """Raises Problem where the network gives no finite numbers: the last step is in no loss that was reported."""
+        self.network.eval()
+        images, _ = next(iter(everything(self.data.train, self.share, self.hp, self.world)))
+        for batch in (images, torch.zeros_like(images)):
+            if not torch.isfinite(self.network(batch.to(self.world.device))).all():
+                rate = f"learning_rate ({self.hp.learning_rate:g})"
+                raise Problem(f"after step {self.at.step} the network gives no finite numbers: lower {rate}")
 
     @property
     def at(self) -> Position:
@@ -518,10 +610,14 @@ class Training:
         rate = learning_rate(hp, at.step, hp.warmup_epochs * per_epoch, hp.epochs * per_epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        if isinstance(self.network, _networks.Network):  # dropout: as drawn in a job that was never interrupted
+            torch.manual_seed((hp.seed * 1_000_003 + at.step) * self.world.size + self.world.rank)
         with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.amp):
             loss = functional.cross_entropy(self.model(augmented(images, hp, at.step, self.world)), labels)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if hp.max_grad_norm:
+            nn.utils.clip_grad_norm_(self.network.parameters(), hp.max_grad_norm)
         self.optimizer.step()
         self.losses.add(len(labels), loss.detach() * len(labels))
         done = at.batch + 1 == self.batches
@@ -545,56 +641,135 @@ class Training:
         """Reports loss and accuracy on `data`; gives the accuracy, 0 without data."""
         if data is None:
             return 0.0
-        loss, accuracy = measured(self.network, data, self.share, self.hp, self.world, self.amp)
+        loss, accuracy, among = measured(self.network, data, self.share, self.hp, self.world, self.amp)
         self.report(f"{name}_loss", loss)
         self.report(f"{name}_accuracy", accuracy)
+        if self.hp.top_k:
+            self.report(f"{name}_top_k_accuracy", among)
+        if not math.isfinite(loss):
+            raise Problem(f"{name}_loss is not a finite number: lower learning_rate ({self.hp.learning_rate:g})")
         return accuracy
 
 
 @torch.no_grad()
 def measured(
     network: nn.Module, data: Dataset | Shards, share: int, hp: Namespace, world: World, amp: bool
-) -> tuple[float, float]:
-    """Mean loss and accuracy over all of `data`, each example counted once however many ranks share the work."""
+) -> tuple[float, float, float]:
+    """Mean loss, accuracy and top_k accuracy of all of `data`; each example counts once, however many ranks share them."""
     network.eval()
-    means = Mean(world, 2)
+    means = Mean(world, 3)
     for images, labels in everything(data, share, hp, world):
         labels = labels.to(world.device)
         with torch.autocast(world.device.type, torch.bfloat16, enabled=amp):
             logits = network(images.to(world.device))
             loss = functional.cross_entropy(logits, labels, reduction="sum")
-        means.add(len(labels), loss, (logits.argmax(1) == labels).sum())
-    loss_mean, accuracy = means.take()
-    return loss_mean, accuracy
+        best = logits.topk(min(hp.top_k or 1, logits.shape[1])).indices == labels[:, None]
+        means.add(len(labels), loss, (logits.argmax(1) == labels).sum(), best.any(1).sum())
+    loss_mean, accuracy, among = means.take()
+    return loss_mean, accuracy, among
+
+
+def start_of(hp: Namespace) -> tuple[Path | None, _networks.Source | None]:
+    """The model of this program to go on from, and a network of a library; (None, None): a small one. Raises Problem.
+
+    Gives `image_size` what a borrowed network was trained on, where it is not asked for.
+    """
+    previous = previous_model(hp.previous_model)
+    source = None
+    if previous is not None and not _is_small(previous):
+        source = _networks.find(previous, _name_in(previous) or hp.architecture or "")
+    elif previous is None and hp.num_layers:
+        if hp.num_layers not in _networks.STAGES:
+            served = ", ".join(map(str, _networks.STAGES))
+            raise Problem(f"num_layers {hp.num_layers} is not served (those of images below 32 x 32 are not): {served}")
+        source = _networks.scratch(hp.num_layers)
+    if hp.use_pretrained_model and previous is None:
+        raise Problem(
+            "use_pretrained_model is 1, but there is no channel model (or previous_model): no weights come with this program"
+        )
+    if source is None and hp.train_only_top_layer:
+        raise Problem("train_only_top_layer needs a trained network of a library in the channel model")
+    if source is not None:
+        hp.image_size = hp.image_size or source.size
+    return previous, source
+
+
+def _is_small(folder: Path) -> bool:
+    """Whether a folder holds our small network."""
+    try:
+        return isinstance(json.loads((folder / "config.json").read_text(encoding="utf-8"))["architecture"], dict)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _name_in(folder: Path) -> str:
+    """The architecture in a folder that this program has written, "" in others."""
+    try:
+        return str(json.loads((folder / "model.json").read_text(encoding="utf-8"))["network"]["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def used(hp: Namespace) -> dict[str, Any]:
+    """The hyperparameters, without folders and what was not given."""
+    folders = ("train", "validation", "test", "predict", "previous_model")
+    given = {name: value for name, value in vars(hp).items() if value is not None and value != ()}
+    return {name: given[name] for name in sorted(given) if name not in folders and not name.endswith(("_dir", "_lst"))}
 
 
 # --- the model's folder -----------------------------------------------------------------------------------------------
 
 
-def save(network: nn.Module, architecture: Architecture, target: Path, trained: dict[str, Any]) -> None:
-    """Writes model.pt (a state_dict) and config.json (the architecture, and how far it was trained)."""
+def save(
+    network: Network | _networks.Network,
+    architecture: Architecture | _networks.Borrowed,
+    target: Path,
+    trained: dict[str, Any],
+    facts: dict[str, Any],
+) -> None:
+    """Writes the model and model.json, which says what it is and how far it was trained.
+
+    A small network: model.pt (a state_dict) and config.json (the architecture); of a library: as it reads them itself.
+    """
+    about = {"program": "image_classification", "trainshed": trainshed.__version__, "trained": trained, **facts}
+    if isinstance(network, _networks.Network):
+        assert isinstance(architecture, _networks.Borrowed)
+        _networks.save(network, architecture, target)
+        write_json(target / "model.json", about | {"network": asdict(architecture), "classes": architecture.classes})
+        return
     state = {name: value.detach().cpu() for name, value in network.state_dict().items()}
     with whole_file(target / "model.pt") as path:
         torch.save(state, path)
     write_json(target / "config.json", {"architecture": asdict(architecture), "trained": trained})
+    write_json(target / "model.json", about | {"classes": architecture.classes})
 
 
-def load(model_dir: str | Path) -> tuple[Network, Architecture]:
+def load(model_dir: str | Path) -> tuple[Network | _networks.Network, Architecture | _networks.Borrowed]:
     """The trained network, on the CPU and ready to predict, with its architecture (classes, shape); raises Problem."""
     root = Path(model_dir)
     try:
-        config = json.loads((root / "config.json").read_text(encoding="utf-8"))
-        architecture = Architecture(**config["architecture"])
-        network = Network(architecture)
-        network.load_state_dict(torch.load(root / "model.pt", map_location="cpu", weights_only=True))
+        if not _is_small(root):
+            content = json.loads((root / "model.json").read_text(encoding="utf-8"))["network"]
+            borrowed, made = _networks.load(root, content)
+            return borrowed.eval(), made
+        return small(root)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise Problem(f"{root} holds no model of image_classification: {str(error).splitlines()[0]}") from error
+
+
+def small(root: Path) -> tuple[Network, Architecture]:
+    """The small network in a folder, ready to predict. Raises OSError, ValueError, KeyError, TypeError, RuntimeError."""
+    config = json.loads((root / "config.json").read_text(encoding="utf-8"))
+    architecture = Architecture(**config["architecture"])
+    network = Network(architecture)
+    network.load_state_dict(torch.load(root / "model.pt", map_location="cpu", weights_only=True))
     return network.eval(), architecture
 
 
 def load_for(data: Data, model_dir: Path) -> tuple[Network, Architecture]:
     """A trained network to train on, with its architecture; raises Problem where it is not one for this data."""
     network, architecture = load(model_dir)
+    assert isinstance(network, Network) and isinstance(architecture, Architecture)
     if architecture.shape != list(data.shape):
         theirs = _images.shown(tuple(architecture.shape))  # type: ignore[arg-type]
         raise Problem(f"the previous model takes images of {theirs}, the data has {_images.shown(data.shape)}")
@@ -620,7 +795,7 @@ def predict(hp: Namespace) -> None:
         names = [str(path) for path in paths]
     if not names:
         raise Problem(f"{source} holds no images")
-    if data.shape != shape:
+    if data.shape != shape and isinstance(network, Network):
         raise Problem(f"{source} has images of {_images.shown(data.shape)}, the model takes {_images.shown(shape)}")  # type: ignore[arg-type]
     for start in range(0, len(names), hp.batch_size):
         positions = list(range(start, min(start + hp.batch_size, len(names))))

@@ -23,6 +23,11 @@ for extra in filter(None, sys.argv[2].replace(",", " ").split()):
         sys.exit(f"extras.sh: WITH={extra}: trainshed has no extra of this name; it has {', '.join(sorted(known))}")
     print("\n".join(known[extra]))
 PY
+# torchvision is made for one torch: that of torch's own index where torch is from there, with a version 15 ahead of torch's.
+if grep -q '^torchvision' /tmp/wanted && [ -n "${TORCH_INDEX_URL:-}" ]; then
+    minor=$($python -c 'import torch; print(torch.__version__.split(".")[1])')
+    $python -m pip install --no-deps --index-url "$TORCH_INDEX_URL" "torchvision==0.$((minor + 15)).*"
+fi
 $python -m pip install --requirement /tmp/wanted --constraint /tmp/pinned
 $python -m pip check
 $python -m compileall -qq -j 0 "$($python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true

@@ -302,7 +302,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_reason_said(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"optimizer": "adamm"}, "hyperparameter optimizer: 'adamm' is not one of adam, adamw, sgd; did you mean 'adam'?"),
+        (
+            {"optimizer": "adamm"},
+            "hyperparameter optimizer: 'adamm' is not one of adam, adamw, sgd, nag, rmsprop; did you mean 'adam'?",
+        ),
         ({"demo_data": "digits"}, "demo_data is digits, but there is a training folder too"),
         ({"validation_fraction": 0, "target_accuracy": 0.9}, "target_accuracy needs validation data"),
         ({"validation": "/nowhere"}, "the channel validation /nowhere is not a folder"),

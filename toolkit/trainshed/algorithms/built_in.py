@@ -50,7 +50,8 @@ BUILT_IN = (
     BuiltIn("Text Classification", instead="transformers' Trainer in a script of your own"),
     BuiltIn(
         "Image Classification", ("image-classification", "image-classification-multilabel"), "image_classification",
-        "names of hyperparameters of its own; from scratch; images in folders, npz or tar, not in RecordIO",
+        "not served: several labels, use_weighted_loss, early_stopping, changed colours; trained weights: channel `model`",
+        True,
     ),
     BuiltIn("Object Detection", ("object-detection",), instead="torchvision's references in a script of your own"),
     BuiltIn("Semantic Segmentation", ("semantic-segmentation",), instead="torchvision's references in a script of your own"),
