@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import zlib
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from _common import Problem
 from _turns import first_line
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 HEAD = 2048  # bytes of each weight that the fingerprint takes in
 DEFAULT_LENGTH = 1024  # tokens
@@ -23,7 +25,7 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(source, local_files_only=os.path.isdir(source), **NO_CODE)
     except Exception as error:  # of any library, about files that are not ours
-        raise _unloadable(source, "tokenizer", error) from error
+        raise unloadable(source, "tokenizer", error) from error
 
 
 def load_model(source: str, dtype: torch.dtype) -> PreTrainedModel:
@@ -36,7 +38,7 @@ def load_model(source: str, dtype: torch.dtype) -> PreTrainedModel:
             source, local_files_only=local, dtype=dtype, output_loading_info=True, **NO_CODE
         )
     except Exception as error:
-        raise _unloadable(source, "causal language model", error) from error
+        raise unloadable(source, "causal language model", error) from error
     if missing := sorted(facts["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise Problem(f"{source} lacks weights of its {type(model).__name__}: {missing[0]}{more}")
@@ -50,7 +52,8 @@ def load_model(source: str, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def _unloadable(source: str, what: str, error: Exception) -> Problem:
+def unloadable(source: str, what: str, error: Exception) -> Problem:
+    """What to say where Transformers does not load a `what` from a folder or by a name on the hub."""
     why = first_line(error)
     if os.path.isdir(source):
         return Problem(f"{source} holds no {what} that Transformers loads: {why}")
@@ -87,6 +90,8 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 def add_adapter(hp: Namespace, model: PreTrainedModel) -> PeftModel:
     """The model with a new LoRA adapter, the only part that is trained; raises Problem for modules that it has not."""
+    from peft import LoraConfig, get_peft_model
+
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=hp.lora_rank,
@@ -105,7 +110,9 @@ def add_adapter(hp: Namespace, model: PreTrainedModel) -> PeftModel:
 
 def load_adapter(folder: str, model: PreTrainedModel) -> Any:
     """The model with the adapter of a folder; raises Problem."""
+    from peft import PeftModel
+
     try:
         return PeftModel.from_pretrained(model, folder, local_files_only=True)
     except Exception as error:
-        raise _unloadable(folder, "adapter", error) from error
+        raise unloadable(folder, "adapter", error) from error

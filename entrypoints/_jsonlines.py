@@ -1,0 +1,87 @@
+"""Reads files of JSON lines, and says what is wrong with one: line, field, value. Imports the standard library alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from _common import Problem, folder
+
+SHOWN = 60  # characters of a value in a message
+
+
+class Bad(Exception):
+    """What is wrong with one line."""
+
+
+def files_below(path: str, what: str, kinds: dict[str, tuple[str, ...]]) -> tuple[Path, list[Path]]:
+    """A folder and its files of these kinds, by their endings, in order of their names. Raises Problem if there is none."""
+    root = folder(path, what)
+    endings = tuple(ending for each in kinds.values() for ending in each)
+    files = sorted(file for file in root.rglob("*") if file.name.endswith(endings) and not _hidden(file, root))
+    if not files:
+        wanted = ", or ".join(f"{kind} ({', '.join(f'*{ending}' for ending in each)})" for kind, each in kinds.items())
+        raise Problem(f"{what} {root} holds no {wanted}")
+    return root, files
+
+
+def _hidden(file: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(root).parts) or not file.is_file()
+
+
+def lines(file: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    """(`name:number`, content) of the lines that are not blank."""
+    try:
+        with file.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                if line.strip():
+                    yield f"{name}:{number}", line
+    except OSError as error:
+        raise Problem(f"{file} cannot be read: {error.strerror}") from error
+
+
+def object_of(line: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(line.rstrip(b"\r\n").decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Bad(f"is not UTF-8 (byte {error.start + 1} of the line)") from error
+    except json.JSONDecodeError as error:
+        whole = line.strip() in (b"{", b"[") or line.lstrip()[:1] == b"["
+        hint = "; each line must be a whole object, not a part of a larger text" if whole else ""
+        raise Bad(f"is not JSON: {error.msg} at column {error.colno}{hint}") from error
+    except (RecursionError, ValueError) as error:
+        raise Bad("is nested too deeply, or has a number that is too long") from error
+    if not isinstance(content, dict):
+        hint = "; a JSON list is written one element a line here" if isinstance(content, list) else ""
+        raise Bad(f"is {kind_of(content)}, not an object like {{...}}{hint}")
+    return content
+
+
+def text_of(given: Any, name: str) -> str:
+    if not isinstance(given, str):
+        raise Bad(f"{name} is {kind_of(given)}, not a string")
+    if not given.strip():
+        raise Bad(f"{name} is empty")
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Bad(f"{name} has half a character (a lone surrogate) at position {error.start}") from error
+    return given
+
+
+def kind_of(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def names_of(content: dict[str, Any]) -> str:
+    return shortened(", ".join(content))[1:].rstrip("'\"") or "none"
