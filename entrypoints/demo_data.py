@@ -6,11 +6,13 @@
     python demo_data.py text DIR                DIR/train/*.txt, DIR/validation/*.txt      (language_model.py)
     python demo_data.py instructions DIR        DIR/train/questions.jsonl, validation, test, and DIR/model (fine_tune.py)
     python demo_data.py preferences DIR         the same for objective dpo
+    python demo_data.py topics DIR              DIR/train/topics.csv, validation, test     (text_classification.py)
     python demo_data.py table DIR               DIR/train/*.csv, validation, test          (tabular.py)
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
 table: 569 tumours by 30 measures of their cells, which come with scikit-learn; the first column says which kind it is.
 text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
+topics: sentences of the reference topics of Python's `help()`, each with the topic that it is of, of the 8 longest.
 instructions: what the functions and methods of Python's own types do, by their docstrings: some 300 questions; every tenth
 is for validation, and every tenth for testing. preferences: the same; rejected is the answer with its words in reverse.
 The model is a Llama of 300,000 random weights, and its tokenizer is trained on the questions and answers.
@@ -19,6 +21,7 @@ The model is a Llama of 300,000 random weights, and its tokenizer is trained on 
 from __future__ import annotations
 
 import argparse
+import csv
 import io
 import json
 import re
@@ -122,6 +125,25 @@ def write_table(root: Path) -> None:
             path.write_text("".join(",".join(line) + "\n" for line in [names, *lines]), encoding="utf-8")
 
 
+def write_topics(root: Path) -> None:
+    """Paragraphs of the longest topics as `root`/train, validation and test: CSV with the columns text and label."""
+    from pydoc_data import topics
+
+    longest = sorted(topics.topics, key=lambda name: (-len(topics.topics[name]), name))[:8]
+    parts: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
+    rows = [
+        (" ".join(text.split()), name)
+        for name in sorted(longest)
+        for text in topics.topics[name].split("\n\n")
+        if len(text.split()) >= 8
+    ]
+    for index, row in enumerate(rows):
+        parts[{0: "validation", 5: "test"}.get(index % TEXT_HELD_OUT, "train")].append(row)
+    for channel, kept in parts.items():
+        with _common.whole_file(root / channel / "topics.csv") as path, path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *kept])
+
+
 def write_text(root: Path) -> None:
     """The topics as `root`/train and `root`/validation."""
     for channel, files in text().items():
@@ -211,7 +233,7 @@ def write_model(target: Path, texts: list[str], width: int = 64) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("digits", "table", "text", "instructions", "preferences"))
+    parser.add_argument("what", choices=("digits", "table", "text", "topics", "instructions", "preferences"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
     arguments = parser.parse_args(sys.argv[1:])
@@ -221,6 +243,8 @@ def main() -> None:
         write_table(arguments.folder)
     elif arguments.what == "text":
         write_text(arguments.folder)
+    elif arguments.what == "topics":
+        write_topics(arguments.folder)
     else:
         write_instructions(arguments.folder, preferences=arguments.what == "preferences")
     print(f"{arguments.what}: {', '.join(str(path) for path in sorted(arguments.folder.iterdir()))}")

@@ -41,13 +41,16 @@ BUILT_IN = (
     BuiltIn("Random Cut Forest", ("randomcutforest",), "anomaly", "an isolation forest: scores from 0 to 1; one host", True),
     BuiltIn("IP Insights", ("ipinsights",), instead="a script of your own with torch"),
     BuiltIn("DeepAR Forecasting", ("forecasting-deepar",), instead="GluonTS's DeepAREstimator in a script of your own"),
-    BuiltIn("BlazingText", ("blazingtext",), instead="gensim or fastText in a script of your own"),
+    BuiltIn(
+        "BlazingText", ("blazingtext",), "text_classification",
+        "supervised mode, by a transformer; not served: Word2Vec, vector_dim, word_ngrams, buckets, min_count",
+    ),
     BuiltIn("Latent Dirichlet Allocation", ("lda",), instead="scikit-learn's LatentDirichletAllocation"),
     BuiltIn("Neural Topic Model", ("ntm",), instead="BERTopic in a script of your own"),
     BuiltIn("Object2Vec", ("object2vec",), instead="sentence-transformers in a script of your own"),
     BuiltIn("Sequence-to-Sequence", ("seq2seq",), instead="transformers' Seq2SeqTrainer in a script of your own"),
     BuiltIn("Text Generation (JumpStart)", program="fine_tune", instead="its own names; models in the channel `model`"),
-    BuiltIn("Text Classification", instead="transformers' Trainer in a script of your own"),
+    BuiltIn("Text Classification", program="text_classification", instead="its own names; models in the channel `model`"),
     BuiltIn(
         "Image Classification", ("image-classification", "image-classification-multilabel"), "image_classification",
         "not served: several labels, use_weighted_loss, early_stopping, changed colours; trained weights: channel `model`",

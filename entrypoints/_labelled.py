@@ -1,0 +1,216 @@
+"""Reads texts with labels: CSV, JSON lines, and lines of fastText; each checked before anything is trained on it.
+
+Imports the standard library alone, so that bad data is named before torch is loaded. `__label__x text` and the fields
+`source` and `label` are those of the platform's BlazingText; CSV without names of columns (label, text) is what its other
+text classification takes.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _common import Problem
+from _jsonlines import Bad, files_below, kind_of, lines, names_of, object_of, shortened, text_of
+
+KINDS = {"CSV": (".csv", ".csv.gz"), "JSON lines": (".jsonl", ".json"), "lines of __label__x": (".txt", ".train", ".test")}
+MARK = "__label__"
+TEXTS, LABELS = ("text", "source"), ("label", "labels")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A text and its labels, mostly one; other: a second text that goes with it."""
+
+    text: str
+    labels: tuple[str, ...]
+
+
+def load(path: str, what: str, text: str, label: str) -> list[Labelled]:
+    """The texts of all files below a folder, in order of files and lines.
+
+    text, label: names of the columns or fields; "" for the usual ones.
+
+    Raises:
+        Problem: there is none, or one is not what it must be; the first such is named, and how many there are.
+    """
+    root, files = files_below(path, what, KINDS)
+    found: list[Labelled] = []
+    bad: list[str] = []
+    for file in files:
+        for where, row in rows_of(file, file.relative_to(root).as_posix(), text, label):
+            try:
+                found.append(_labelled(row))
+            except Bad as error:
+                bad.append(f"{where}: {error}")
+    if bad:
+        more = f" ({len(bad)} lines are wrong in all)" if len(bad) > 1 else ""
+        raise Problem(f"{what} {root}: {bad[0]}{more}")
+    if not found:
+        raise Problem(f"{what} {root}: its files are empty")
+    return found
+
+
+def _labelled(row: tuple[Any, Any] | Bad) -> Labelled:
+    if isinstance(row, Bad):
+        raise row
+    text, given = row
+    labels = given if isinstance(given, list) else [given]
+    if not labels:
+        raise Bad("has no label")
+    return Labelled(text_of(text, "the text"), tuple(sorted({_label(one) for one in labels})))
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value) and value == int(value)):
+        value = str(value).lower() if isinstance(value, bool) else int(value)
+    if not isinstance(value, (str, int, float)) or value != value:
+        raise Bad(f"the label is {kind_of(value)}, neither a string nor a number")
+    try:
+        return text_of(str(value), "the label").strip().removeprefix(MARK)
+    except ValueError as error:
+        raise Bad("the label is a number that is too long") from error
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(file: Path, name: str, text: str, label: str) -> Iterator[tuple[str, tuple[Any, Any] | Bad]]:
+    """(`name:line`, (text, label or labels)) of a file, or what is wrong with the line."""
+    if name.endswith(KINDS["CSV"]):
+        yield from _csv(file, name, text, label)
+        return
+    marked = name.endswith(KINDS["lines of __label__x"])
+    for where, line in lines(file, name):
+        try:
+            yield where, _marked(line) if marked else _fields(object_of(line), text, label)
+        except Bad as error:
+            yield where, error
+
+
+def _marked(line: bytes) -> tuple[str, list[str]]:
+    try:
+        words = line.decode("utf-8").split()
+    except UnicodeDecodeError as error:
+        raise Bad(f"is not UTF-8 (byte {error.start + 1} of the line)") from error
+    labels = [word for word in words if word.startswith(MARK)]
+    if not labels:
+        raise Bad(f"has no label, a word that begins with {MARK}")
+    return " ".join(word for word in words if not word.startswith(MARK)), labels
+
+
+def _fields(content: dict[str, Any], text: str, label: str) -> tuple[Any, Any]:
+    found = []
+    for asked, usual in ((text, TEXTS), (label, LABELS)):
+        name = next((one for one in ((asked,) if asked else usual) if one in content), None)
+        if name is None:
+            raise Bad(f"has no field {asked or usual[0]} (its fields: {names_of(content)})")
+        found.append(content[name])
+    return found[0], found[1]
+
+
+def decoded(file: Path) -> str:
+    """The text of a file of UTF-8, packed by gzip or not; raises Problem."""
+    try:
+        data = file.read_bytes()
+        if file.suffix == ".gz":
+            data = gzip.decompress(data)
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Problem(f"{file} is not UTF-8 (byte {error.start + 1})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise Problem(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _csv(file: Path, name: str, text: str, label: str) -> Iterator[tuple[str, tuple[Any, Any] | Bad]]:
+    at: tuple[int, int] | None = None
+    width = 0
+    try:
+        reader = csv.reader(io.StringIO(decoded(file), newline=""), strict=True)
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            if at is None:
+                at, width = columns(cells, text, label, name), len(cells)
+                if not names_columns(cells, text, label):
+                    yield f"{name}:{reader.line_num}", (cells[at[0]], cells[at[1]])
+                continue
+            if len(cells) != width:
+                yield f"{name}:{reader.line_num}", Bad(f"has {len(cells)} cells, the first line has {width}")
+            else:
+                yield f"{name}:{reader.line_num}", (cells[at[0]], cells[at[1]])
+    except csv.Error as error:
+        raise Problem(f"{file}: line {reader.line_num} is not CSV: {error}") from error
+
+
+def names_columns(cells: list[str], text: str, label: str) -> bool:
+    """Whether a first line has names of columns: those asked for, or the usual ones."""
+    return all(
+        any(one in cells for one in ((asked,) if asked else usual)) for asked, usual in ((text, TEXTS), (label, LABELS))
+    )
+
+
+def columns(cells: list[str], text: str, label: str, name: str) -> tuple[int, int]:
+    """Which columns hold text and label, by a first line; without names in it, the label comes first. Raises Problem."""
+    if names_columns(cells, text, label):
+        found = [
+            next(cells.index(one) for one in ((asked,) if asked else usual) if one in cells)
+            for asked, usual in ((text, TEXTS), (label, LABELS))
+        ]
+        return found[0], found[1]
+    if text or label or len(cells) != 2:
+        wanted = f"{text or TEXTS[0]} and {label or LABELS[0]}"
+        raise Problem(
+            f"{name}: has no columns {wanted} (its first line: {shortened(', '.join(cells))}); "
+            "name them by text_column and label_column; without a line of names, a file has two columns: label, text"
+        )
+    return 1, 0
+
+
+# --- texts alone ------------------------------------------------------------------------------------------------------
+
+
+def texts_of(path: str, text: str) -> list[str]:
+    """The texts of a file to classify: CSV, JSON lines, or one text a line; labels may be there. Raises Problem."""
+    file = Path(path)
+    if not file.is_file():
+        raise Problem(f"predict: {path} is not a file; give one of CSV, JSON lines, or one text a line")
+    found: list[str] = []
+    if file.name.endswith(KINDS["CSV"]):
+        try:
+            rows = [row for row in csv.reader(io.StringIO(decoded(file), newline=""), strict=True) if row]
+        except csv.Error as error:
+            raise Problem(f"predict: {path} is not CSV: {error}") from error
+        name = next((one for one in ((text,) if text else TEXTS) if rows and one in rows[0]), None)
+        if name is None and rows and (text or len(rows[0]) > 1):
+            raise Problem(
+                f"predict: {path} has no column {text or TEXTS[0]} (its first line: {shortened(', '.join(rows[0]))})"
+            )
+        at = 0 if name is None else rows[0].index(name)
+        for number, row in enumerate(rows[name is not None :], 1):
+            if at >= len(row):
+                raise Problem(f"predict: {path}: row {number} has {len(row)} cells, too few")
+            found.append(row[at])
+    else:
+        for where, line in lines(file, file.name):
+            try:
+                if file.name.endswith(KINDS["JSON lines"]):
+                    content = object_of(line)
+                    name = next((one for one in ((text,) if text else TEXTS) if one in content), None)
+                    if name is None:
+                        raise Bad(f"has no field {text or TEXTS[0]} (its fields: {names_of(content)})")
+                    found.append(text_of(content[name], name))
+                else:
+                    found.append(" ".join(word for word in line.decode("utf-8").split() if not word.startswith(MARK)))
+            except (Bad, UnicodeDecodeError) as error:
+                raise Problem(f"predict: {where}: {error if isinstance(error, Bad) else 'is not UTF-8'}") from error
+    if not found:
+        raise Problem(f"predict: {path} is empty")
+    return found

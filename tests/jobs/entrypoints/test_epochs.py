@@ -1,0 +1,171 @@
+"""The programs on the loop of `_epochs`: each goes on where it was killed, learns on two ranks what one does, and stops."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jobs.entrypoints import programs
+from support.extras import needs
+from support.runner_project import Project, project  # noqa: F401 (a fixture)
+
+needs("torch")
+pytestmark = pytest.mark.torch
+
+# By program: what demo_data writes for it, the packages it needs, and hyperparameters that make it small.
+PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, object]]] = {
+    "text_classification": (
+        "topics", ("transformers",),
+        {"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 400, "max_length": 16, "num_hidden_layers": 1},
+    ),
+}  # fmt: skip
+COMMON = {"epochs": 3, "batch_size": 150, "seed": 3, "log_interval": 1, "device": "cpu"}
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(params=sorted(PROGRAMS))
+def name(request: pytest.FixtureRequest) -> str:
+    for package in PROGRAMS[request.param][1]:
+        pytest.importorskip(package)
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Callable[[str], Path]:
+    """The demo data of a program. Not to be written to."""
+    made: dict[str, Path] = {}
+
+    def of(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name)
+            getattr(module("demo_data"), f"write_{PROGRAMS[name][0]}")(made[name])
+        return made[name]
+
+    return of
+
+
+def arguments(name: str, data: Path, root: Path, **changed: object) -> list[str]:
+    given: dict[str, object] = {channel: data / channel for channel in ("train", "validation", "test")}
+    given |= {"model_dir": root / "model", "output_data_dir": root / "output", **COMMON, **PROGRAMS[name][2], **changed}
+    return [part for key, value in given.items() if value is not None for part in (f"--{key}", str(value))]
+
+
+@pytest.fixture
+def run(
+    name: str, module: Callable[[str], ModuleType], demo: Any, outside_a_job: None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> Run:  # fmt: skip
+    """Trains in this process, in a folder of its own; gives what was printed."""
+
+    def train(folder: str, **changed: object) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments(name, demo(name), tmp_path / folder, **changed)])
+        module(name).main()
+        return capsys.readouterr().out
+
+    return train
+
+
+def learnt(output: str) -> list[str]:
+    """The lines of measurements, but for speed."""
+    return [line for line in output.splitlines() if line.startswith("metric") and "_per_second" not in line]
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Hashes of a model's files, but for what says with which folders it was made."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "model.json"
+    }
+
+
+def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
+    name: str, run: Run, demo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    changed = {"checkpoint_dir": checkpoints, "checkpoint_steps": 1}
+    with programs.started(
+        f"{name}.py", *arguments(name, demo(name), tmp_path / "killed", **changed), cwd=tmp_path
+    ) as killed:
+        killed.wait_for("^metric train_loss=.* epoch=2 ")
+        killed.processes[0].send_signal(signal.SIGKILL)
+        assert killed.finish() == [-signal.SIGKILL]
+    assert not (tmp_path / "killed/model/model.json").exists()
+
+    resumed, straight = run("killed", **changed), run("straight")
+
+    assert 3 <= len(learnt(resumed)) < len(learnt(straight))
+    assert learnt(resumed) == learnt(straight)[-len(learnt(resumed)) :]
+    assert files(tmp_path / "killed/model") == files(tmp_path / "straight/model")
+    facts = json.loads((tmp_path / "killed/model/model.json").read_text())
+    assert (facts["program"], facts["finished"]) == (name, True) and facts["metrics"]["train_loss"] > 0
+
+    again = run("again", **changed)
+    assert "train_loss" not in again and files(tmp_path / "again/model") == files(tmp_path / "straight/model")
+    with pytest.raises(Exception, match=r"is of another training \(seed was 3, is 4\).*: remove it"):
+        run("other", **changed, seed=4)
+
+
+def test_two_ranks_learn_what_one_does_and_stop_on_notice(
+    name: str, run: Run, demo: Callable[[str], Path], tmp_path: Path
+) -> None:
+    given: dict[str, object] = {
+        "dropout": 0,
+        "dropout_rate": 0,
+        "epochs": 1000,
+        "lr_schedule": "constant",
+        "warmup_ratio": 0,
+    }
+    given = {key: value for key, value in given.items() if f"--{key}" in options(name)}
+    with programs.started(
+        f"{name}.py", *arguments(name, demo(name), tmp_path / "two", **given), cwd=tmp_path, ranks=2
+    ) as two:
+        two.wait_for("^metric train_loss=.* epoch=2 ")
+        two.processes[1].send_signal(signal.SIGTERM)
+        output = two.succeed()
+    stopped = json.loads((tmp_path / "two/output/metrics.json").read_text())
+    assert not stopped["finished"] and stopped["world_size"] == 2
+    assert json.loads((tmp_path / "two/model/model.json").read_text())["steps"] == stopped["steps"]
+
+    one = run("one", **{**given, "epochs": 1})
+    losses = [loss for loss, _ in programs.metrics(one, "train_loss")]
+    assert [loss for loss, _ in programs.metrics(output, "train_loss")][: len(losses)] == pytest.approx(losses, rel=2e-3)
+    assert programs.metrics(output, "validation_loss")[0][0] == pytest.approx(
+        programs.metrics(one, "validation_loss")[0][0], rel=2e-3
+    )
+
+
+def options(name: str) -> str:
+    return "\n".join(f"--{line.strip().split(':')[0]}" for line in (declaration(name)).read_text().splitlines())
+
+
+def declaration(name: str) -> Path:
+    return programs.ENTRYPOINTS / f"{name}.algorithm.yaml"
+
+
+def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"is not a finite number (at|after) step \d+: lower learning_rate"):
+        run("ruined", learning_rate=1000, max_grad_norm=0, warmup_ratio=0, lr_schedule="constant", epochs=300)
+    assert not (tmp_path / "ruined/model").exists()
+
+
+@pytest.mark.heavy
+def test_a_job_needs_its_name_and_channels_alone(
+    name: str,
+    project: Project,  # noqa: F811
+    demo: Callable[[str], Path],
+) -> None:
+    channels = [f"--channel={channel.name}={channel}" for channel in sorted(demo(name).iterdir())]
+    small = [part for key, value in PROGRAMS[name][2].items() for part in ("--hp", f"{key}={value}")]
+    done = project.trainshed("run", name, *channels, "--hp", "epochs=1", *small, OMP_NUM_THREADS="1")
+    assert done.status == 0 and "Traceback" not in done.output, done.output
+    assert json.loads((project.run / "algo-1/model/model.json").read_text())["program"] == name

@@ -1,0 +1,172 @@
+"""Data and hyperparameters that nobody has written by hand: the programs on `_epochs` train, or say what is wrong.
+
+`TRAINSHED_MUTANTS=1000` tries as many of each program; a failure names its seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.entrypoints import programs
+from jobs.entrypoints.mutants import mutated
+from support.paths import ROOT
+
+COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 40)
+
+Table = list[list[str]]
+ODD: list[Any] = [None, True, -1, 0, 1e400, 1.5, "", "NaN", [], {}, [1], "x", "\ud800", 10**400, "é"]
+
+
+def spoilt(data: bytes, draw: random.Random) -> bytes:
+    """The bytes of a file, some of them changed or missing, rarely."""
+    if draw.random() < 0.1 and data:
+        changed = bytearray(data)
+        for _ in range(draw.choice([1, 3])):
+            changed[draw.randrange(len(changed))] = draw.randrange(256)
+        data = bytes(changed)
+    return data[: draw.randrange(len(data) + 1)] if draw.random() < 0.05 else data
+
+
+def as_csv(rows: Table) -> bytes:
+    held = io.StringIO()
+    csv.writer(held).writerows(rows)
+    return held.getvalue().encode("utf-8", "replace")
+
+
+def as_lines(objects: list[dict[str, Any]], draw: random.Random) -> bytes:
+    """JSON lines, with odd values and lost fields."""
+    for _ in range(draw.choice([0, 0, 0, 1, 2])):
+        one = draw.choice(objects)
+        if one and draw.random() < 0.7:
+            one[draw.choice(sorted(one))] = draw.choice(ODD)
+        elif one:
+            one.pop(draw.choice(sorted(one)))
+    return "".join(json.dumps(one) + "\n" for one in objects).encode()
+
+
+def texts(draw: random.Random) -> tuple[str, bytes]:
+    words = ["fine", "dull", "day", "film", "é", "🦊", "__label__x", "", " ", "a" * 300, '"', "\x00", "\n"]
+    usual, used = draw.choice([["a", "b"]] * 5 + [["0", "1", "2"], ["a"]]), words[: draw.choice([4, 4, 4, 6, 13])]
+    rows = [[draw.choice(usual), " ".join(draw.choices(used, k=4))] for _ in range(draw.choice([2, 20, 30]))]
+    kind = draw.choice(["csv", "jsonl", "txt"])
+    if kind == "csv":
+        named = [["label", "text"], *rows] if draw.random() < 0.5 else rows
+        return "a.csv", as_csv(mutated(named, draw) if draw.random() < 0.5 else named)
+    if kind == "txt":
+        return "a.txt", "".join(f"__label__{row[0]} {row[1]}\n" for row in rows).encode()
+    made = [{"text": text, "label": draw.choice([label, [label], int(label, 16)])} for label, text in rows]
+    return "a.jsonl", as_lines(made, draw)
+
+
+def tell_classes(folder: Path, said: dict[str, Any]) -> None:
+    """The model gives numbers in the library's own hands."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    logits = model(**tokenizer(["fine day"], return_tensors="pt", truncation=True, max_length=said["max_length"])).logits
+    assert logits.shape == (1, len(said["classes"])) and torch.isfinite(logits).all()
+
+
+# By program: a file of data, what to check of a model, hyperparameters that are always given, and those that change.
+PROGRAMS: dict[str, tuple[Callable[..., tuple[str, bytes]], Callable[..., None], dict[str, str], dict[str, list[str]]]] = {
+    "text_classification": (
+        texts, tell_classes,
+        {"hidden_size": "8", "num_attention_heads": "2", "num_hidden_layers": "1", "vocab_size": "300", "max_length": "8"},
+        {
+            "architecture": ["roberta", "electra", "deberta-v2", "modernbert", "gpt2"],
+            "max_length": ["4", "1", "64"],
+            "class_weights": ["balanced", "none", "x"],
+            "multi_label": ["true", "false"],
+            "text_column": ["text", "t"],
+            "label_column": ["label", "text"],
+            "hidden_size": ["2", "7", "16"],
+            "vocab_size": ["300", "10000"],
+            "num_hidden_layers": ["2"],
+            "keep": ["last"],
+        },
+    ),
+}  # fmt: skip
+ALWAYS: dict[str, list[str]] = {
+    "epochs": ["2", "3", "1.5"],
+    "batch_size": ["1", "2", "1000"],
+    "learning_rate": ["0", "1", "1000", "nan", "-1"],
+    "lr_schedule": ["constant", "cosine"],
+    "warmup_ratio": ["0", "1", "0.5"],
+    "weight_decay": ["0", "1e30"],
+    "max_grad_norm": ["0", "1e-9"],
+    "dropout": ["0", "0.99"],
+    "validation_fraction": ["0", "0.5", "0.9"],
+    "patience": ["1"],
+    "seed": ["4294967295", "-1"],
+}
+
+
+def arguments(name: str, draw: random.Random) -> list[str]:
+    small, values = PROGRAMS[name][2:]
+    values = {**ALWAYS, **values}
+    names = draw.sample(sorted(values), draw.choice([0, 0, 1, 2, 4]))
+    given = {"epochs": "1", **small} | {each: draw.choice(values[each]) for each in names}
+    return [part for each, value in given.items() for part in (f"--{each}", value)]
+
+
+def work(name: str) -> None:
+    """What the process of a program does, in a folder of its own."""
+    sys.path.insert(0, str(programs.ENTRYPOINTS))
+    program = __import__(name)
+    from _common import Problem  # type: ignore[import-not-found]
+
+    top, trained = Path.cwd(), 0
+    for seed in range(COUNT):
+        draw = random.Random(f"{name} {seed}")
+        folder = top / str(seed)
+        os.chdir(top)
+        for channel in draw.choice([["train"], ["train"], ["train", "validation"], ["train", "test"]]):
+            (folder / channel).mkdir(parents=True)
+            file, data = PROGRAMS[name][0](draw)
+            (folder / channel / file).write_bytes(spoilt(data, draw))
+        os.chdir(folder)
+        given = [part for channel in os.listdir() for part in (f"--{channel}", channel)] + arguments(name, draw)
+        sys.argv = [f"{name}.py", "--device", "cpu", *given]
+        print(f"seed {seed}: {given}", flush=True)
+        try:
+            program.main()
+        except Problem as problem:
+            assert str(problem).strip() and "\n" not in str(problem).strip(), problem
+            assert "Traceback" not in str(problem) and len(str(problem)) < 1000, problem
+            assert not (folder / "model").exists()
+            print(f"    {problem}")
+            continue
+        trained += 1
+        said = json.loads((folder / "model/model.json").read_text())
+        assert all(math.isfinite(value) for value in said["metrics"].values()), said["metrics"]
+        PROGRAMS[name][1](folder / "model", said)
+    assert trained >= COUNT // 8, f"{trained} trained: most mutants should not be so bad"
+    print(f"{trained} of {COUNT} trained")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "recommend" else pytest.param(name, marks=pytest.mark.heavy) for name in PROGRAMS]
+)
+def test_a_mutant_trains_or_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    paths = os.pathsep.join([str(programs.TOOLKIT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    code = f"from jobs.entrypoints.test_loop_mutants import work; work({name!r})"
+    variables = programs.environment(PYTHONPATH=paths, SM_CHECKPOINT_DIR=str(tmp_path / "absent"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, capture_output=True, text=True)
+
+    last = [line for line in done.stdout.splitlines() if line.startswith("seed ")][-1:]
+    assert done.returncode == 0, f"{last}\n{done.stderr[-3000:]}"
