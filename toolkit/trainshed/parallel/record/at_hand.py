@@ -19,6 +19,8 @@ _LIBRARIES = frozenset(
         *("transformers", "trainshed", "unittest", "logging", "inspect", "contextlib", "copy"),
     }
 )
+# Nothing is inside of these: most attributes are, and a plan asks about those of each of a thousand layers many times.
+ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 # Functions that are called by functions are followed so far.
 _FAR = 4
 
@@ -80,6 +82,8 @@ def of_a_library(kind: Any) -> bool:
 def is_own(value: Any) -> bool:
     """Whether it is an object of the script's own that notes things, as a configuration does."""
     kind = type(value)
+    if kind in ATOMS:
+        return False
     if isinstance(value, (nn.Module, type, types.FunctionType)) or not isinstance(getattr(value, "__dict__", None), dict):
         return False
     return kind.__name__ == "SimpleNamespace" or not (of_a_library(kind) or hasattr(kind, "__torch_function__"))

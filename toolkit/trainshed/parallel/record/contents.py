@@ -71,8 +71,8 @@ class Contents:
                     anew.add((id(self.holder), key))
             elif self.module is None and isinstance(was, _NUMBERS) and type(now) is type(was):
                 self.holder[key] = was  # `notes` knows those in modules
-        for key in [key for key in self.holder if key not in self.named]:
-            if _with_graph(_made(self.holder[key])) and key not in OF_EVERY_MODULE:
+        for key in [key for key in self.holder if key not in self.named and key not in OF_EVERY_MODULE]:
+            if _with_graph(_made(self.holder[key])):
                 del self.holder[key]
                 anew.add((id(self.holder), key))
         return anew

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .at_hand import OF_EVERY_MODULE, Variables, behind, functions_of, is_own, of_a_library
+from .at_hand import ATOMS, OF_EVERY_MODULE, Variables, behind, functions_of, is_own, of_a_library
 from .iteration import Iteration, is_iterator
 
 Key = tuple[str, str]  # the module, "" for what belongs to none alone; and what of it
@@ -95,12 +95,16 @@ def put(root: nn.Module, noted: Notes, function: Function = None) -> None:
             _put(place.holder, place.name, noted[key])
 
 
-def hold_iterators(root: nn.Module, function: Function = None) -> None:
-    """From here on iterators have a way back."""
-    for _, place in places(root, function):
+def hold(root: nn.Module, function: Function = None) -> Notes:
+    """All that is noted now, as `notes` gives it; from here on iterators have a way back."""
+    found: Notes = {}
+    for key, place in places(root, function):
         value: Any = place.holder.get(place.name)
         if is_iterator(value):
             place.holder[place.name] = Iteration(value)
+        if (note := place.note()) is not None:
+            found[key] = note
+    return found
 
 
 def forget_entries(root: nn.Module, function: Function, keys: frozenset[Key]) -> None:
@@ -143,12 +147,15 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
         used.add((where, what))
         yield (where, what), Place(holder, name)
 
+    kinds: dict[type, list[str]] = {}  # the names that a class gives, for a model has many modules of one class
     for where, module in modules:
-        own = module.__dict__
+        own, kind = module.__dict__, type(module)
         for name, value in list(own.items()):
             if name in OF_EVERY_MODULE:
                 continue
             yield from once(of_module(where, name), own, name, (id(own), name))
+            if type(value) in ATOMS:
+                continue
             if is_own(value):
                 inner = value.__dict__
                 shared = id(inner) in holders
@@ -156,20 +163,25 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
                     key = ("", f"{where}.{name}.{part}".lstrip(".")) if shared else of_module(where, f"{name}.{part}")
                     yield from once(key, inner, part, (id(inner), part))
             elif callable(value) and not isinstance(value, (nn.Module, type)):
-                called.append((value, type(module)))
-        for kind in type(module).__mro__:
-            if kind is nn.Module:
-                break
-            if (kind, "mro") not in seen and not of_a_library(kind):
-                seen.add((kind, "mro"))
-                of_class = _ClassVariables(kind)
-                for name in list(of_class):
-                    yield from once(("", f"{kind.__module__}.{kind.__qualname__}.{name}"), of_class, name, (kind, name))
-        for name in _defaults(type(module)):
+                called.append((value, kind))
+        if kind not in kinds:
+            kinds[kind] = list(_defaults(kind))
+            for parent in kind.__mro__:
+                if parent is nn.Module:
+                    break
+                if (parent, "mro") not in seen and not of_a_library(parent):
+                    seen.add((parent, "mro"))
+                    of_class = _ClassVariables(parent)
+                    for name in list(of_class):
+                        key = ("", f"{parent.__module__}.{parent.__qualname__}.{name}")
+                        yield from once(key, of_class, name, (parent, name))
+            called.append((getattr(kind, "forward", None), kind))
+        for name in kinds[kind]:
             if name not in own:
                 yield from once(of_module(where, name), own, name, (id(own), name))
-        called.append((getattr(type(module), "forward", None), type(module)))
-        called += [(hook, None) for kind in ("_forward_hooks", "_forward_pre_hooks") for hook in _values(own.get(kind))]
+        for hooks in ("_forward_hooks", "_forward_pre_hooks"):
+            if own.get(hooks):
+                called += [(hook, None) for hook in own[hooks].values()]
     for one in behind(function)[1] if function is not None else ():
         if is_own(one):
             for name in list(one.__dict__):
@@ -228,10 +240,6 @@ def _held_by_several(modules: list[nn.Module]) -> set[int]:
                 held = id(value.__dict__)
                 (several if held in once else once).add(held)
     return several
-
-
-def _values(mapping: Any) -> list[Any]:
-    return list(mapping.values()) if mapping else []
 
 
 def _defaults(kind: type) -> Iterator[str]:

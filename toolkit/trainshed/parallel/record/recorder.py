@@ -415,7 +415,8 @@ class Recorder:
         self._inputs, self._input_storages = {id(tensor) for tensor in given}, {_storage(tensor) for tensor in given}
         noted, rolled = notes.notes(self._root, function), dice.get_state()
         self._rolled = rolled
-        self._common = {key: place for key, place in notes.places(self._root, function) if key in self._watched}
+        places = notes.places(self._root, function) if self._watched else ()
+        self._common = {key: place for key, place in places if key in self._watched}
         self._counted = {key: place.note() for key, place in self._common.items()}
         # The graph is walked, never run: what it would save for a backward need not be kept.
         with torch.autograd.graph.saved_tensors_hooks(_forget, _forgotten), self.interception.active():

@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from ..tree import tensors
-from .at_hand import OF_EVERY_MODULE, Variables, functions_of, is_own, of_a_library
+from .at_hand import ATOMS, OF_EVERY_MODULE, Variables, functions_of, is_own, of_a_library
 
 # (what it hangs on, keys from there); the last key of a list counts from its end before the call.
 Place = tuple[tuple[Any, ...], tuple[Any, ...]]
@@ -95,7 +95,7 @@ class Sideways:
         elif isinstance(holder, list):
             found[anchor, (*keys, "length")] = (holder, _Length(len(holder)))
         for key, value in list(entries):
-            if not isinstance(key, (str, int)) or (of_a_module and key in OF_EVERY_MODULE):
+            if type(value) in ATOMS or not isinstance(key, (str, int)) or (of_a_module and key in OF_EVERY_MODULE):
                 continue
             inner = _inside(value)
             if inner is not None and not isinstance(value, tuple):

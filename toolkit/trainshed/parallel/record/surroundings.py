@@ -30,7 +30,7 @@ class Surroundings:
         self, root: nn.Module, device: torch.device, function: notes.Function = None, *, buffers: bool = True
     ) -> None:
         self._root, self._device, self._function = root, device, function
-        notes.hold_iterators(root, function)
+        self._noted = notes.hold(root, function)
         self._random, self._dice = rng.get_state(device), dice.get_state()
         self._buffers: list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]] = []
         if buffers:
@@ -38,7 +38,6 @@ class Surroundings:
                 for name, buffer in module._buffers.items():
                     if buffer is not None:
                         self._buffers.append((module._buffers, name, buffer, buffer.clone()))
-        self._noted = notes.notes(root, function)
         self._contents = contents_of(root)
         self._empty = empty_buffers(root)
         seen = (buffer for _, _, buffer, _ in self._buffers)
