@@ -81,7 +81,7 @@ def test_what_cannot_gain_is_left_to_ddp_with_the_reason(found: list[Any]) -> No
         mode = "exact" if name in ("later", "frozen", "joined") else "auto"
         assert said[name] == f"trainshed: reduce={mode}: left to DDP: {reason}\n"
     assert said["off"] == ""
-    assert said["value"] == "reduce = 'fast': not one of auto, exact, bf16, off"
+    assert said["value"] == "reduce = 'fast': not one of auto, exact, bf16, powersgd, off"
     assert said["hosts"] == "hosts has 1 numbers for 4 ranks"
 
 

@@ -28,7 +28,7 @@ FRAMEWORKS = ("tensorflow", "jax", "parameter_server")  # whose processes use al
 FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
 SERVERS = ("script", "tensorflow")
-REDUCTIONS = ("auto", "exact", "bf16", "off")
+REDUCTIONS = ("auto", "exact", "bf16", "powersgd", "off")
 # How the setting `checkpoint_copy_to` reaches the ranks, whether it came as a hyperparameter or as this variable.
 COPY_TO_VARIABLE = of_setting("checkpoint_copy_to")
 OPTIONS_VARIABLE = of_setting("checkpoint_options")
@@ -51,7 +51,8 @@ class Settings(Record):
         script, but TensorFlow's server for `sagemaker_parameter_server_enabled`.
     reduce: how DistributedDataParallel exchanges gradients between hosts (docs/data-parallel.md): `auto` changes that
         where it gains, with the same sums in another order, `exact` changes it in any case, `bf16` may also round between
-        hosts. Default: `auto` for scripts that import Amazon's data parallel library, else `off`.
+        hosts, `powersgd` sends gradients of low rank. Default: `auto` for scripts that import Amazon's data parallel
+        library, else `off`.
     accelerate: the configuration file of Accelerate or DeepSpeed, relative to the code, whose variables ranks get as from
         `accelerate launch` (docs/distributions.md); makes a job without another distribution a torchrun job.
     max_restarts: how often failed ranks are started again, to resume from their newest checkpoint. On several hosts only

@@ -7,8 +7,9 @@
 Each module knows those before it: host_layout (which ranks share a host), bucket_plan (pure: how long steps take with
 buckets of other sizes, and which sizes are best), timeline (watches DDP's steps), stage_threads (messages through stages
 in order), algorithms (ways to sum a message over hosts), links (how long each takes here), ddp_buckets (what is torch's
-own affair), reducing (a model whose gradients go another way), accelerated (decides, changes, compares), ddp_hook (for
-jobs that ask by `trainshed_reduce`), local_steps (hosts that agree on a model every some steps).
+own affair), reducing (a model whose gradients go another way), power_sgd (gradients of low rank), accelerated (decides,
+changes, compares), ddp_hook (for jobs that ask by `trainshed_reduce`), local_steps (hosts that agree on a model every
+some steps).
 
 Importing this package does not import torch; using one of its names does.
 """
@@ -19,9 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .accelerated import accelerate
     from .local_steps import LocalSteps, LocalStepsError, host_group
+    from .power_sgd import PowerSGD
 
-__all__ = ["LocalSteps", "LocalStepsError", "accelerate", "host_group"]
-_IN = {"accelerate": ".accelerated"}
+__all__ = ["LocalSteps", "LocalStepsError", "PowerSGD", "accelerate", "host_group"]
+_IN = {"accelerate": ".accelerated", "PowerSGD": ".power_sgd"}
 
 
 def __getattr__(name: str) -> object:

@@ -24,6 +24,7 @@ from .bucket_plan import LEAST_GAIN, MIB, Cost, Plan, Timeline, best_plan, calib
 from .ddp_buckets import own_sizes, parameters_of, refusal
 from .host_layout import HostLayout, found_layout
 from .links import link_costs
+from .power_sgd import PowerSGD
 from .reducing import OWN, Reducing, own_way
 from .timeline import StepWatch
 
@@ -45,7 +46,7 @@ def accelerate(
         model: as it was just made, on all ranks of its process group.
         reduce: `auto` (the same sums in another order, where that gains), `exact` (the same sums, in the way that should be
             best, whatever it gains), `bf16` (as `auto`, and gradients may be rounded to bfloat16 between hosts, summed in
-            float32), or `off`.
+            float32), `powersgd` (gradients of low rank, `PowerSGD` with its defaults, on several hosts), or `off`.
         hosts: for each rank of the process group the number of its host; by default ranks find that out (`GROUP_RANK`, as
             torchrun sets it, or the host's name).
 
@@ -63,12 +64,28 @@ def accelerate(
     layout = found_layout(hosts, model.process_group)
     if idle:
         return model
-    reason = "all ranks are on one host" if len(layout.hosts) == 1 else refusal(model)
+    reason = "all ranks are on one host" if len(layout.hosts) == 1 else "" if reduce == "powersgd" else refusal(model)
+    if not reason and reduce == "powersgd":
+        reason = _compress(model)
+    elif not reason:
+        _Decision(model, reduce, layout)
     if reason:
         _say(reduce, dist.get_rank(model.process_group), f"left to DDP: {reason}")
-    else:
-        _Decision(model, reduce, layout)
     return model
+
+
+def _compress(model: DistributedDataParallel) -> str:
+    """Why it cannot be done, "" where it is."""
+    try:
+        PowerSGD(model)
+    except ValueError as error:
+        return str(error)
+    _say(
+        "powersgd",
+        dist.get_rank(model.process_group),
+        "what it keeps is in no checkpoint: data.PowerSGD by hand has it there",
+    )
+    return ""
 
 
 class _Decision:
