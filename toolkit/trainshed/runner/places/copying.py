@@ -24,7 +24,7 @@ from .container_engine import Engine, EngineError, hint_for, reason
 def copy_in(engine: Engine, run: Run, host: Host) -> None:
     """Lays out /opt/ml in a container that has not started. Raises EngineError."""
     container = container_name(run, host)
-    with _aside(run) as folder:
+    with beside(run) as folder:
         for name in ("model", "output/data"):
             os.makedirs(f"{folder}/ml/{name}")
         for name in ("ml", "ml/model", "ml/output", "ml/output/data"):
@@ -84,7 +84,7 @@ def copy_out(engine: Engine, run: Run, host: Host, brought: Brought) -> None:
             brought.notes.append(f"{host.name} left no /opt/ml/{source}: its script removed the folder")
 
 
-def _aside(run: Run) -> tempfile.TemporaryDirectory[str]:
+def beside(run: Run) -> tempfile.TemporaryDirectory[str]:
     """A folder of the run's, which goes with it even if this process is killed."""
     return tempfile.TemporaryDirectory(prefix=".copying-", suffix=".tmp", dir=run.folder)
 
@@ -118,7 +118,7 @@ def _extract(engine: Engine, source: str, target: str, run: Run, host: str, brou
     Raises:
         TrainshedError: it did not come, or not whole.
     """
-    with _aside(run) as folder:
+    with beside(run) as folder:
         archive = f"{folder}/out.tar"
         with open(archive, "wb") as file:
             command = [*engine.command, "cp", source, "-"]
@@ -128,23 +128,34 @@ def _extract(engine: Engine, source: str, target: str, run: Run, host: str, brou
             if "no such container" not in said and ("no such file" in said or "not find" in said or "not be found" in said):
                 return False
             raise EngineError(f"`{shlex.join(command)}` failed: {reason(done.stderr)}")
-        if not _is_whole(archive):
+        if not is_whole(archive):
             raise EngineError(f"`{shlex.join(command)}` was cut off")
-        aside = f"{folder}/out"
-        os.mkdir(aside)
-        try:
-            left_out: list[str] = []
-            unpack(archive, aside, left_out)
-            if left_out:
-                names = some(left_out, 3)
-                brought.notes.append(f"left out of what came from {source.removesuffix('/.')}: {names}")
-            _merge(aside, target, target, host, brought)
-        except OSError as error:
-            raise TrainshedError(f"{target}: {error.strerror}") from error
+        take_in(archive, folder, source.removesuffix("/."), target, host, brought)
     return True
 
 
-def _is_whole(archive: str) -> bool:
+def take_in(archive: str, aside: str, source: str, target: str, host: str, brought: Brought) -> None:
+    """Unpacks what came from a host beside its target, and merges it there.
+
+    Args:
+        aside: a folder for it, on the target's disk. source: what is told of where it came from.
+
+    Raises:
+        TrainshedError: it cannot be unpacked, or not be written.
+    """
+    out = f"{aside}/out"
+    os.mkdir(out)
+    try:
+        left_out: list[str] = []
+        unpack(archive, out, left_out)
+        if left_out:
+            brought.notes.append(f"left out of what came from {source}: {some(left_out, 3)}")
+        _merge(out, target, target, host, brought)
+    except OSError as error:
+        raise TrainshedError(f"{target}: {error.strerror}") from error
+
+
+def is_whole(archive: str) -> bool:
     """Whether a .tar has its end: two blocks of zeros, tar(5). Without it a cut between two members is not seen."""
     with open(archive, "rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -188,10 +199,17 @@ def _another_place(place: str, top: str, host: str, brought: Brought) -> str:
     if first is None:  # a file of an earlier attempt where there is a folder now
         os.unlink(place)
         return place
+    folder = host
+    while os.path.lexists(f"{top}/{folder}") and not _is_real_folder(f"{top}/{folder}"):  # a file of that name
+        folder += "_"
     brought.notes.append(
-        f"{os.path.basename(top)}/{name} differs between {first} and {host}: that of {host} is {host}/{name}"
+        f"{os.path.basename(top)}/{name} differs between {first} and {host}: that of {host} is {folder}/{name}"
     )
-    return f"{top}/{host}/{name}"
+    return f"{top}/{folder}/{name}"
+
+
+def _is_real_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _equal(one: str, other: str) -> bool:
