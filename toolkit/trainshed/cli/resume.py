@@ -66,7 +66,7 @@ def run(options: Namespace) -> int:
         return run_on_slurm(again.job, os.environ, again=again)
     from trainshed.runner.control.execution import run_job
 
-    return run_job(again.job, os.environ, again=again)
+    return run_job(again.job, os.environ, again=again, on=place_of(stored))
 
 
 def pairs(flag: str, pairs: list[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

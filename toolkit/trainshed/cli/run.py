@@ -1,4 +1,4 @@
-"""`trainshed run`: runs a training job here, or submits it to Slurm."""
+"""`trainshed run`: runs a training job here or on other machines, or submits it to Slurm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainshed.base.errors import EXIT_SUCCESS
 
 from .parser import Parser, UsageError
 
-PLACES = ("here", "slurm")
+PLACES = ("here", "slurm", "ssh")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,7 +27,8 @@ def add_arguments(parser: Parser) -> None:
     place, course = groups["place"].add_argument, groups["course"].add_argument
     place(
         "--on", default="here", choices=PLACES, metavar="PLACE",
-        help="here (default), or slurm: submit it with sbatch and follow it",
+        help="here (default), ssh: on the machines of --hosts, or slurm: submit it with "
+        "sbatch and follow it",
     )  # fmt: skip
     place(
         "--sbatch", action="append", default=[], metavar="NAME=VALUE",
@@ -70,11 +71,11 @@ def run(options: Namespace) -> int:
     if options.detach and not options.dry_run:
         from trainshed.runner.control.detached import start
 
-        print(start(job, os.environ).name)
+        print(start(job, os.environ, on=options.on).name)
         return EXIT_SUCCESS
     from trainshed.runner.control.execution import run_job
 
-    return run_job(job, os.environ, dry_run=options.dry_run)
+    return run_job(job, os.environ, dry_run=options.dry_run, on=options.on)
 
 
 def check(options: Namespace) -> None:
@@ -83,5 +84,7 @@ def check(options: Namespace) -> None:
         raise UsageError("--scale-lr goes with --find-batch-size")
     if options.sbatch and options.on != "slurm":
         raise UsageError("--sbatch goes with --on slurm")
-    if options.find_batch_size and options.on == "slurm":
-        raise UsageError("--find-batch-size cannot be used with --on slurm")
+    if options.find_batch_size and options.on != "here":
+        raise UsageError(f"--find-batch-size cannot be used with --on {options.on}")
+    if options.hosts is not None and options.on != "ssh":
+        raise UsageError("--hosts goes with --on ssh")

@@ -36,7 +36,8 @@ class NotStarted(TrainshedError):
 class _Order:
     """What the background process is to do.
 
-    job, again: see `start`. hold: see there. on: HERE or SLURM. follow: the folder of a run that Slurm has, "" for a start.
+    job, again: see `start`. hold: see there. on: HERE, SLURM or SSH.
+    follow: the folder of a run that goes on elsewhere, "" for a start.
     """
 
     job: Job | None
@@ -61,7 +62,7 @@ def start(
         again: the run that is taken up again.
         quiet: what the runner says before the run has its folder (that it pulls an image, for example) is not shown.
         hold: a descriptor that the runner keeps open for as long as it lives, a lock for example; no host gets it.
-        on: HERE, or SLURM: it is submitted and followed.
+        on: HERE, SSH, or SLURM: it is submitted and followed.
 
     Raises:
         NotStarted: it could not be started.
@@ -70,7 +71,7 @@ def start(
 
 
 def follow(run: Stored, environ: Mapping[str, str], *, hold: int | None = None) -> Stored | None:
-    """Has a process in the background follow a run that Slurm has; None where another one does, or it has ended.
+    """Has a process in the background follow a run that goes on elsewhere; None where another one does, or it has ended.
 
     Raises:
         NotStarted: it cannot be followed from here.
@@ -162,11 +163,16 @@ def _done(order: _Order, started: Callable[[Run], None]) -> int:
     """Does what was ordered; the exit status."""
     if order.follow:
         from ..display.screen import Screen
-        from ..places.slurm.following import take_up
 
-        screen = Screen()
+        stored, screen = load(order.follow), Screen()
         try:
-            return take_up(load(order.follow), os.environ, screen, started=started) or 0
+            if stored.on_ssh:
+                from .execution import take_up as take_up_there
+
+                return take_up_there(stored, os.environ, screen, started=started) or 0
+            from ..places.slurm.following import take_up
+
+            return take_up(stored, os.environ, screen, started=started) or 0
         finally:
             screen.close()
     assert order.job is not None
@@ -176,4 +182,4 @@ def _done(order: _Order, started: Callable[[Run], None]) -> int:
         return run_on_slurm(order.job, os.environ, again=order.again, started=started)
     from .execution import run_job
 
-    return run_job(order.job, os.environ, again=order.again, started=started)
+    return run_job(order.job, os.environ, again=order.again, started=started, on=order.on)

@@ -7,10 +7,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
-from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError, visible
+from trainshed.base.errors import EXIT_INTERNAL, EXIT_SIGNAL_BASE, TrainshedError, some, visible
 from trainshed.base.files import write_atomic
+from trainshed.base.locks import hold
 from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
 
 from ..display.screen import Screen
@@ -23,16 +25,17 @@ from ..files.metrics import Metrics
 from ..files.mounts import Mounts, clear_stale
 from ..files.owner import hand_over
 from ..files.provenance import note_image
-from ..files.run import Run
+from ..files.run import SSH_FOLLOWER, Run
 from ..files.staging import stage
-from ..job.job import Job
+from ..job.job import HERE, SSH, Job
 from ..job.references import secrets_of
 from ..places import Backend, choose
+from ..places.leftovers import remove_scratch
 from ..state import index
 from ..state.job_json import described
 from ..state.records import fingerprints_of, phases_of
 from ..state.status import StatusFile
-from ..state.stored import load
+from ..state.stored import Stored, load
 from ..state.verdict import judge
 from .attempts import Attempts
 from .live_mlflow import LiveMlflow
@@ -57,12 +60,14 @@ def run_job(
     dry_run: bool = False,
     again: Run | None = None,
     started: Callable[[Run], None] | None = None,
+    on: str = HERE,
 ) -> int:
     """Runs a job to its end and returns its exit status; everything is reported on standard error and in the run's folder.
 
     Args:
         again: a run that is over and is taken up again, in its own folder, with its checkpoints.
         started: called when the run has its folder; that stays then, also where the job cannot be started.
+        on: HERE or SSH, where its hosts run.
 
     Raises:
         TrainshedError: the job could not be started at all.
@@ -72,12 +77,19 @@ def run_job(
         job = with_pinned_models(with_parent(job, environ), environ)
         for note in job.notes:
             screen.say(f"note: {note}")
-        backend = choose(job, environ, screen.say)
+        if on == HERE and job.machines:
+            screen.say("note: the job has `hosts`, and runs here all the same: --on ssh runs it there")
+        if on == SSH:
+            from ..places.ssh.backend import with_data
+
+            job = with_data(job)
+        backend = choose(job, environ, screen.say, on)
         if dry_run:
             from ..display.dry_run import describe
 
             run = layout.plan(job, in_containers=backend.in_containers, now=time.time())
-            print(visible(describe(run, backend.interface, backend.describe(run))), end="")
+            where = _where(job, on) if on == SSH else ""
+            print(visible(describe(run, backend.interface, backend.describe(run), where)), end="")
             return 0
         return Execution(job, backend, screen, environ, again, started).run_to_the_end().verdict.exit_code
     except Interrupted as error:
@@ -87,13 +99,63 @@ def run_job(
         screen.close()
 
 
+def take_up(
+    stored: Stored, environ: Mapping[str, str], screen: Screen, started: Callable[[Run], None] | None = None
+) -> int | None:
+    """Follows a run on other machines that nobody follows any more, to its end; None where somebody does follow it.
+
+    Its logs are read from their beginning: what its runner had not passed on is not lost, and nothing is there twice.
+
+    Args:
+        started: called when `status.json` names this process.
+
+    Raises:
+        TrainshedError: the run's files are none, or not all machines can be reached.
+    """
+    from ..places.ssh.backend import Machines
+
+    lock = _hold(stored.folder)
+    if lock is None:
+        return None
+    try:
+        if os.stat(f"{stored.folder}/job.json").st_uid != os.geteuid() and not index.knows(
+            stored.id, stored.folder, environ
+        ):
+            raise TrainshedError(f"{stored.name} belongs to another user", hint="follow it as that user")
+        dead = stored.ours.get("Runner")
+        stored = load(stored.folder)
+        if not stored.submitted or stored.runner:
+            return None
+        run = stored.run()
+        if isinstance(dead, dict) and isinstance(dead.get("Pid"), int):
+            remove_scratch(dead["Pid"])  # the sockets of its connections
+        backend = Machines(run.job, environ, screen.say, taken_up=run.folder)
+        execution = Execution(replace(run.job, retries=0, spot=None), backend, screen, environ, run, started, before=stored)
+        return execution.run_to_the_end().verdict.exit_code
+    finally:
+        os.close(lock)
+
+
+def _hold(folder: str) -> int | None:
+    """The lock of who follows a run on other machines; None while somebody does. Raises TrainshedError."""
+    try:
+        os.makedirs(os.path.dirname(f"{folder}/{SSH_FOLLOWER}"), exist_ok=True)
+        return hold(f"{folder}/{SSH_FOLLOWER}")
+    except OSError as error:
+        raise TrainshedError(f"cannot follow the job: {error.filename or folder}: {error.strerror}") from error
+
+
 def execute(job: Job, backend: Backend, screen: Screen, environ: Mapping[str, str]) -> Finished:
     """Runs a job to its end, successful or not. Raises TrainshedError and Interrupted where nothing was started."""
     return Execution(job, backend, screen, environ).run_to_the_end()
 
 
 class Execution:
-    """One job being run. Raises TrainshedError and Interrupted where nothing was started."""
+    """One job being run. Raises TrainshedError and Interrupted where nothing was started.
+
+    Args:
+        before: the run whose hosts run already, on other machines; they are followed.
+    """
 
     def __init__(
         self,
@@ -103,7 +165,9 @@ class Execution:
         environ: Mapping[str, str],
         again: Run | None = None,
         started: Callable[[Run], None] | None = None,
+        before: Stored | None = None,
     ) -> None:
+        self.before = before
         self.job = job
         self.backend = backend
         self.screen = screen
@@ -147,6 +211,9 @@ class Execution:
     def _claim(self) -> None:
         """Makes the folder and its index entry: from here on other commands find the run, whatever happens to this one."""
         now = time.time()
+        if self.before is not None:
+            self._claim_again(self.before)
+            return
         if self.again is not None:
             self.run = self.again
             before = load(self.run.folder).status
@@ -167,7 +234,27 @@ class Execution:
         if self.started is not None:
             self.started(self.run)
 
+    def _claim_again(self, before: Stored) -> None:
+        """As `_claim` for hosts that run already: training has gone on meanwhile."""
+        assert self.again is not None
+        self.run = replace(self.again, job=self.job)
+        self.attempts_before = layout.attempts(self.run.folder)
+        self.status = StatusFile(self.run, before=before.status, first=before.said[1], secrets=self.screen.secrets)
+        if (began := seconds_of(before.status.get("TrainingStartTime"))) is not None:
+            self.status.seconds_before = self.status.billed_before = 0.0
+            self.status.training_since = began
+        self.placing = time.time()
+        for host in self.run.hosts:
+            with open(self.run.log(host.name), "wb"):  # it comes whole again
+                pass
+        if self.started is not None:
+            self.started(self.run)
+
     def _place(self) -> None:
+        if self.before is not None:
+            self.screen.keep(self.run.words)
+            self.screen.say(f"{self.run.name}: following it again {_where(self.job, self.backend.place)}")
+            return
         try:
             if self.again is not None:
                 self.attempts_before += 1
@@ -175,7 +262,7 @@ class Execution:
             self.screen.keep(self.run.words)
             layout.place(self.run, interface=self.backend.interface, say=self.screen.say, environ=self.environ)
             note_image(self.run, self.backend.image, self.screen.say)
-            self.screen.say(f"{self.run.name}: {_where(self.job)}, in {shown(self.run.folder)}")
+            self.screen.say(f"{self.run.name}: {_where(self.job, self.backend.place)}, in {shown(self.run.folder)}")
             if any(channel.remote for channel in self.job.channels):
                 self.status.to("Downloading")
             self._stage()
@@ -272,6 +359,14 @@ class Execution:
         return dict(zip((archive.path for archive in there), uris, strict=True)).get(archives[0].path, "")
 
 
+def seconds_of(text: object) -> float | None:
+    """Seconds since the epoch of a time in a status file; None for anything else."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def _could_not_run(error: Exception) -> Verdict:
     if not isinstance(error, TrainshedError):
         return Verdict("Failed", "Failed", EXIT_INTERNAL, reason=f"trainshed itself failed: {type(error).__name__}: {error}")
@@ -279,7 +374,9 @@ def _could_not_run(error: Exception) -> Verdict:
     return Verdict("Failed", "Failed", error.exit_code, reason=reason)
 
 
-def _where(job: Job) -> str:
+def _where(job: Job, place: str = "") -> str:
+    if place == SSH:
+        return f"on {some(list(job.machines), 3)}{f', in containers of {job.image}' if job.image else ''}"
     if job.image:
         return f"{'1 container' if job.instances == 1 else f'{job.instances} containers'} of {job.image}"
     return f"{'1 process' if job.instances == 1 else f'{job.instances} processes'} of this machine"

@@ -18,7 +18,7 @@ from trainshed.base.errors import TrainshedError, visible
 from ..files.mounts import ours_below
 from ..files.own_places import RUNS
 from ..files.run import CODE, MLFLOW, PROVENANCE, REPORT, RUNNER_LOG, Run
-from ..job.job import HERE, SLURM, Job
+from ..job.job import HERE, SLURM, SSH, Job
 from ..job.write import job_file
 from ..places.container_engine import EngineError
 from ..state import index
@@ -72,9 +72,7 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
     while run.submitted and not run.ended and not run.runner:
         run = with_follower(run, environ)
         if not run.ended and not run.runner:
-            from ..places.slurm.following import stop_from_elsewhere
-
-            stop_from_elsewhere(run, environ, kill=kill)
+            _wait_for_follower(run, environ, kill=kill)
             run = load(run.folder)
     if run.runner:
         _signal(run, signal.SIGTERM, environ)
@@ -96,8 +94,18 @@ def stop(run: Stored, environ: Mapping[str, str], say: Say, *, kill: bool = Fals
     return run
 
 
+def _wait_for_follower(run: Stored, environ: Mapping[str, str], *, kill: bool) -> None:
+    """Somebody else follows the job, but has not said so: stops it beside them where the place lets us."""
+    if run.on_ssh:
+        time.sleep(PAUSE)
+        return
+    from ..places.slurm.following import stop_from_elsewhere
+
+    stop_from_elsewhere(run, environ, kill=kill)
+
+
 def with_follower(run: Stored, environ: Mapping[str, str]) -> Stored:
-    """The run; a job of Slurm that nobody follows has a process in the background that does, and writes how it ends.
+    """The run; a job elsewhere that nobody follows has a process in the background that does, and writes how it ends.
 
     Raises:
         TrainshedError: it cannot be followed from here.
@@ -147,7 +155,7 @@ def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = F
     while run.finishing:  # the run has ended; its runner prints the summary
         time.sleep(PAUSE)
     remove_leftovers(run, environ)
-    own = {RUNNER_LOG, REPORT, PROVENANCE, CODE, MLFLOW, "slurm", "job.json", "status.json"}
+    own = {RUNNER_LOG, REPORT, PROVENANCE, CODE, MLFLOW, "slurm", "ssh", "job.json", "status.json"}
     own |= {"labels.json", ".labels.lock"}  # catalog/labels.py
     own |= {"output", "logs", "model", "checkpoints", "staged", "attempts"}
     job = run.about.get("job") or {}
@@ -227,16 +235,17 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
         settle(run, environ, say)
     if job.source_dir and "://" not in job.source_dir and not os.path.exists(job.source_dir):
         raise TrainshedError(f"the code is missing: {job.source_dir} does not exist")
+    there = (job.places.get("ssh") or {}).get("data") or {} if run.on_ssh else {}
     for channel in job.channels:
-        if not channel.staged and not os.path.exists(channel.path):
+        if not channel.staged and channel.name not in there and not os.path.exists(channel.path):
             raise TrainshedError(f"the data of the channel {channel.name} is missing: {channel.path} does not exist")
     spot = replace(job.spot, interrupt_after=()) if job.spot else None
     return replace(made, job=replace(job, spot=spot))
 
 
 def place_of(run: Stored) -> str:
-    """Where a run is taken up again: HERE, or SLURM."""
-    return SLURM if run.submitted else HERE
+    """Where a run is taken up again: HERE, SLURM or SSH."""
+    return SSH if run.on_ssh else SLURM if run.submitted else HERE
 
 
 def clone(run: Stored) -> str:

@@ -139,6 +139,7 @@ class Watch:
                 self.streams[host.name] = self._streams_of(host, log)
             while self.living:
                 self.wait()
+                self.pass_news_on()
                 self.reap()
                 self.check_deadlines()
                 if self.living:
@@ -197,6 +198,12 @@ class Watch:
             for number in self.signals.take():
                 self.signalled(number)
 
+    def pass_news_on(self) -> None:
+        """Says what the places have to tell of their hosts."""
+        for host in self.living:
+            for message in host.news():
+                self.screen.say(message)
+
     def milliseconds(self) -> int:
         """How long to sleep at most."""
         limit = TICK
@@ -216,6 +223,8 @@ class Watch:
                 while stream.read():
                     self.screen.flush()
                 stream.close()
+            for message in host.news():
+                self.screen.say(message)
             end = host.exit()
             self.ended.append(HostEnd(host.name, end.code, end.note, asked=self.phase is not Phase.RUNNING))
             others = ", ".join(other.name for other in self.living)

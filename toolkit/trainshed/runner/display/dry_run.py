@@ -25,18 +25,20 @@ def _code(job: Job) -> list[tuple[str, str]]:
     return [("code", f"{shown(job.source_dir)}, {what}"), *(("warning", note) for note in source.notes)]
 
 
-def describe(run: Run, interface: str, commands: list[tuple[str, str]]) -> str:
+def describe(run: Run, interface: str, commands: list[tuple[str, str]], where: str = "") -> str:
     """The run, its files and each host's command line.
 
     Args:
         interface: network interface that hosts reach each other by.
         commands: (host, command line), secrets masked.
+        where: what the hosts are, "" for containers or processes of this machine.
     """
     job = run.job
+    where = where or (f"containers of {job.image}" if job.image else "processes of this machine")
     rows = [
         ("job", run.name),
         ("folder", shown(run.folder)),
-        ("hosts", f"{', '.join(job.hosts)}, {'containers of ' + job.image if job.image else 'processes of this machine'}"),
+        ("hosts", f"{', '.join(job.hosts)}, {where}"),
         ("program", job.program or "the first script that `train` finds"),
     ]
     if job.source_dir:

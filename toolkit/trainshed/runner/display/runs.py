@@ -28,7 +28,8 @@ def table(runs: Iterable[tuple[Stored, Standing]], *, everything: bool) -> str:
             continue
         resources = run.status.get("ResourceConfig") or {}
         image = (run.status.get("AlgorithmSpecification") or {}).get("TrainingImage", "")
-        hosts = f"{resources.get('InstanceCount', '?')} {'of ' + image if image else 'processes'}"
+        kind = "of " + image if image else "machines" if run.on_ssh else "processes"
+        hosts = f"{resources.get('InstanceCount', '?')} {kind}"
         row = (run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder))
         rows.append(tuple(map(one_line, row)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -13,6 +13,7 @@ runs/digits-2026-11-21-10-15-30-123/
     attempts/1/                   what an attempt left that was followed by another one: hosts' trees, model
     output/                       model.tar.gz, output.tar.gz when it is over
     slurm/                        on Slurm: the batch script, the job's number
+    ssh/                          on machines reached by ssh: while it runs there, where
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ RUNNER_LOG = "runner.log"
 REPORT = "report.html"  # where `trainshed report` writes
 # Of a job on Slurm: the batch script, sbatch's answer, whether the job is not to be queued again, its follower's lock.
 BATCH_SCRIPT, SLURM_NUMBER, CANCELLED, FOLLOWER = "slurm/job.sh", "slurm/number", "slurm/cancelled", "slurm/follower.lock"
+# Of a job on machines that are reached by ssh: there while it may run on them; the lock of the one who follows it.
+SSH_HOSTS, SSH_FOLLOWER = "ssh/hosts.json", "ssh/follower.lock"
 PROVENANCE, CODE = "provenance.json", "code.json"
 MLFLOW = "mlflow.json"  # which run it is in MLflow, and which metrics there are the script's own
 

@@ -40,6 +40,7 @@ _SWITCH = (*compile_plan.SWITCHES, "true", "false")
 LONGEST_NAME = 39  # the platform takes 63; the time needs 24
 MOST_GROUPS = 5  # the platform's limit
 MOST_RANKS = 4096  # on one host
+MOST_MACHINES = 512  # as many as a job has hosts at most
 LOCATED = ("program", "source_dir")  # fields that program.py reads together
 
 
@@ -339,6 +340,11 @@ FIELDS = _kept(
         group="place", request="ResourceConfig.InstanceGroups",
     ),
     Field(
+        "hosts", "words", "machines for `--on ssh`, one a host: user@machine, user@machine:port", default=(),
+        most=MOST_MACHINES, attribute="machines", flags=("--hosts",), metavar="A,B", group="place",
+        flag_help="with --on ssh: the machines, like user@a,user@b:2222",
+    ),
+    Field(
         "distribution", "record", "how ranks are started on the hosts", rows=DISTRIBUTION,
         short="kind",
     ),
@@ -422,11 +428,12 @@ FIELDS = _kept(
 )  # fmt: skip
 FIELDS += (
     Field("slurm", "mapping", "options for `--on slurm`"),
+    Field("ssh", "mapping", "options for `--on ssh`"),
     Field("kubernetes", "mapping", "options for `trainshed export kubernetes`"),
     Field("sagemaker", "mapping", "options for `trainshed export sagemaker`"),
 )
 
-PLACES = ("slurm", "kubernetes", "sagemaker")
+PLACES = ("slurm", "ssh", "kubernetes", "sagemaker")
 BY_NAME = {row.name: row for row in FIELDS}
 
 

@@ -9,7 +9,7 @@ from .addresses import is_elsewhere
 
 DEFAULT_GRACE = 110.0  # seconds: SageMaker's 120 without the ten that `train` keeps for its report
 ALL_GPUS = -1
-HERE, SLURM = "here", "slurm"  # where a job runs
+HERE, SLURM, SSH = "here", "slurm", "ssh"  # where a job runs
 PARENTS_CHANNEL = "model"  # the platform's name for what incremental training goes on from
 
 
@@ -151,12 +151,13 @@ class Job:
     source_dir: folder with the code, "" where the image has it.
     image: container image, "" to run the hosts as processes of this machine.
     instances: hosts, of all groups together; instance_groups: hosts of several kinds, () where all are alike.
+    machines: where the hosts run with `--on ssh`, one for each host in the order of their numbers, like `user@host:22`.
     hyperparameters: JSON values; floats are `SpelledFloat` and keep the spelling of whoever wrote them.
     environment: variables with their values; references: variables whose values are looked up when hosts are started,
         and shown and recorded nowhere.
     output: folder for this run, "" for a new one below `runs/`.
     compiler: settings of `train` about the compiler (`trainshed_compiler` ...), {} where the job does not ask for it.
-    places: what the job asks of a place where it may run (`slurm`, `kubernetes`, `sagemaker`), for that place to read.
+    places: what the job asks of a place where it may run (`slurm`, `ssh` ...), for that place to read.
     upload: `s3://` prefix that gets the archives, "" for none.
     checkpoints: folder that outlives the run, "" for one inside the run; checkpoint_path: what the hosts call it, below
         /opt/ml; checkpoint_auto: whether Trainers are made to use it; checkpoint_copy_to: URL of a storage that gets
@@ -182,6 +183,7 @@ class Job:
     channels: tuple[Channel, ...] = ()
     instances: int = 1
     instance_groups: tuple[InstanceGroup, ...] = ()
+    machines: tuple[str, ...] = ()
     distribution: Distribution = Distribution()
     environment: dict[str, str] = field(default_factory=dict)
     output: str = ""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from trainshed.base.errors import Problem
 from trainshed.base.patterns import compiled
 from trainshed.base.reader import ascii_safe
 from trainshed.base.secrets import mask_text
@@ -14,12 +16,13 @@ from trainshed.contract import hyperparameters
 from trainshed.contract.paths import DEFAULT_BASE
 
 from .channels import read_channels
-from .checker import Checker, scalar_texts
+from .checker import Checker, entries, scalar_texts
 from .distribution import read_distribution
 from .encode import encode
 from .fields import LONGEST_NAME, Field
 from .groups import read_groups
 from .job import ALL_GPUS, S3, Reference, Resources, Spot
+from .machine_names import wrong_with
 from .nodes import Node
 from .references import read_reference
 
@@ -73,6 +76,27 @@ def _channels(fields: Checker, row: Field) -> Attributes:
 
 def _instance_groups(fields: Checker, row: Field) -> Attributes:
     return {"instance_groups": read_groups(fields, row)}
+
+
+def _hosts(fields: Checker, row: Field) -> Attributes:
+    """Machines, each of them checked where it stands; a flag has them with commas between."""
+    node = fields.node(row.name)
+    if node is not None and isinstance(node.value, str):
+        parts = [Node(part.strip(), node.where, node.folder, part.strip()) for part in node.text.split(",") if part.strip()]
+        fields.values[row.name] = replace(node, value=parts)
+    machines = fields.read(row)
+    for number, item in enumerate(entries(fields.values[row.name])) if machines else ():
+        message, hint = wrong_with(machines[number])
+        if message:
+            fields.problems.append(Problem(item.where, message, f"{row.name}.{number}", machines[number], hint))
+    if node is None or not machines:
+        return {"machines": machines}
+    if fields.node("instance_groups") is not None:
+        fields.problem(row.name, "and instance_groups do not go together: all machines are of one kind", value="")
+    instances = fields.node("instances")
+    if instances is not None and instances.value != len(machines):
+        fields.problem("instances", f"is not the number of `hosts`, {len(machines)}", "leave it out")
+    return {"machines": machines, "instances": len(machines)}
 
 
 def _distribution(fields: Checker, row: Field) -> Attributes:
@@ -188,6 +212,7 @@ MEANINGS: dict[str, Callable[[Checker, Field], Attributes]] = {
     "hyperparameters": _hyperparameters,
     "channels": _channels,
     "instance_groups": _instance_groups,
+    "hosts": _hosts,
     "distribution": _distribution,
     "environment": _environment,
     "output": _output,

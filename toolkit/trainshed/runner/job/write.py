@@ -112,7 +112,7 @@ def _from_run(row: Field, job: Job) -> str:
 
 
 def _instances(row: Field, job: Job) -> Any:
-    return row.default if job.instance_groups else job.instances
+    return row.default if job.instance_groups or job.machines else job.instances
 
 
 def _instance_groups(row: Field, job: Job) -> dict[str, Any]:

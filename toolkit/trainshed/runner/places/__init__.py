@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..job.job import Job
+from ..job.job import HERE, SSH, Job
 from .base import Backend
 
 __all__ = ["Backend", "choose"]
 
 
-def choose(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) -> Backend:
-    """Containers where the job names an image, else processes of this machine."""
+def choose(job: Job, environ: Mapping[str, str], say: Callable[[str], None], on: str = HERE) -> Backend:
+    """Machines reached by ssh if those are asked for; containers where the job names an image, else processes."""
+    if on == SSH:
+        from .ssh.backend import Machines
+
+        return Machines(job, environ, say)
     if job.image:
         from .containers import Containers
 

@@ -34,6 +34,9 @@ class RunningHost(Protocol):
     def kill(self) -> None:
         """Ends it without any report; returns at once."""
 
+    def news(self) -> list[str]:
+        """What there is to tell people of it, beside what it prints, since the last call."""
+
     def exit(self) -> Exit:
         """How it ended; only when `process` has."""
 

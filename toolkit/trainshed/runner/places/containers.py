@@ -60,6 +60,10 @@ class ContainerHost:
         """`docker kill`."""
         self.helpers.append(self._client("kill", self.container))
 
+    def news(self) -> list[str]:
+        """Nothing: its pipes say it all."""
+        return []
+
     def exit(self) -> Exit:
         """The container's own exit status, which the client's need not be."""
         done = self.machine.engine.run("inspect", "--format", "{{json .State}}", self.container)

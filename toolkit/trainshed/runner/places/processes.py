@@ -57,6 +57,10 @@ class ProcessHost:
         """SIGKILL; its ranks die with it."""
         self._send(signal.SIGKILL)
 
+    def news(self) -> list[str]:
+        """Nothing: its pipes say it all."""
+        return []
+
     def exit(self) -> Exit:
         """Its own exit status."""
         code = self.process.returncode

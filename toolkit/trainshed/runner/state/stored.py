@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean, one_line
+from trainshed.base.errors import EXIT_JOB, JobError, Problem, TrainshedError, did_you_mean, one_line, some
 from trainshed.base.files import read_object
 from trainshed.base.secrets import MASK
 
 from ..files.own_places import RUNS
-from ..files.run import Run, hosts_of, slurm_number
-from ..job.job import Job
+from ..files.run import SSH_HOSTS, Run, hosts_of, slurm_number
+from ..job.job import SSH, Job
 from . import identity, index
 from .job_json import job_of
 from .status import ENDED
@@ -94,10 +94,15 @@ class Stored:
         return not self.copied and bool(identity.is_alive(self.ours.get("Runner")))
 
     @property
+    def on_ssh(self) -> bool:
+        """Whether its hosts are machines reached by ssh."""
+        return self.about.get("engine") == SSH
+
+    @property
     def elsewhere(self) -> str:
         """Name of the other machine that the runner is on, as far as can be known; "" if it is this one."""
         runner = self.ours.get("Runner")
-        if self.submitted:  # the scheduler has it, and can be asked from any machine of the cluster
+        if self.submitted and not self.on_ssh:  # the scheduler has it, and can be asked from any machine of the cluster
             return ""
         if self.ended or self.copied or not isinstance(runner, dict) or identity.is_alive(runner) is not None:
             return ""
@@ -105,9 +110,17 @@ class Stored:
 
     @property
     def submitted(self) -> str:
-        """The scheduler that has the job, like `job 7 of Slurm`; "" for a run on this machine."""
+        """Who has the job whether or not a runner lives, like `job 7 of Slurm`; "" for a run on this machine."""
+        if self.on_ssh and not self.copied and not self.ended and os.path.exists(f"{self.folder}/{SSH_HOSTS}"):
+            return f"on {some(self._machines, 3)}"
         number = None if self.copied else self.ours.get("SlurmJobId")
         return f"job {number} of Slurm" if isinstance(number, (int, str)) and _NUMBER.fullmatch(str(number)) else ""
+
+    @property
+    def _machines(self) -> list[str]:
+        job = self.about.get("job")
+        named = job.get("machines") if isinstance(job, dict) else None
+        return [one_line(str(one)) for one in named] if isinstance(named, list) and named else ["other machines"]
 
     @property
     def lost(self) -> bool:
@@ -133,7 +146,7 @@ class Stored:
     @property
     def in_containers(self) -> bool:
         """Whether its hosts are containers."""
-        return bool(self.about.get("containers"))
+        return bool(self.about.get("containers")) and not self.on_ssh
 
     @property
     def engine(self) -> str:
@@ -145,7 +158,7 @@ class Stored:
         """The run as it was started; values that were masked stay so. Raises TrainshedError where its files are no run's."""
         try:
             job = job_of(self.about["job"])
-            hosts = hosts_of(job, self.folder, in_containers=self.in_containers)
+            hosts = hosts_of(job, self.folder, in_containers=bool(self.about.get("containers")))
             started = float(self.about["started_seconds"])
             if not 0 <= started < LATEST:
                 raise ValueError("started_seconds")
