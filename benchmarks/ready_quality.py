@@ -78,7 +78,53 @@ def text_classification(data: Path, folder: Path, seed: int) -> dict[str, tuple[
     return {name: (measured[f"test_{name}"], value) for name, value in theirs.items()}
 
 
-COMPARISONS: dict[str, tuple[str, Compare]] = {"text_classification": ("topics", text_classification)}
+def forecasting(data: Path, folder: Path, seed: int) -> dict[str, tuple[float, float]]:
+    """DeepAREstimator of GluonTS, with Lightning's Trainer, the same sizes and number of steps."""
+    import logging
+
+    import numpy
+    import torch
+    from gluonts.dataset.common import ListDataset
+    from gluonts.torch import DeepAREstimator
+
+    sizes = {"prediction_length": 12, "context_length": 24}
+    settings: dict[str, Any] = {"time_freq": "M", "epochs": 10, "mini_batch_size": 32, "seed": seed, **sizes}
+    measured = ours("forecasting", data, folder, **settings)
+
+    from _forecaster import measured as measures_of
+    from _series import load
+
+    logging.getLogger("lightning").setLevel(logging.ERROR)
+    torch.manual_seed(seed)
+    numpy.random.seed(seed)
+    quiet = {"max_epochs": 10, "accelerator": "cpu", "enable_progress_bar": False, "logger": False}
+    estimator = DeepAREstimator(
+        freq="M", num_layers=2, hidden_size=40, batch_size=32, num_batches_per_epoch=50, num_feat_static_cat=1,
+        cardinality=[2], embedding_dimension=[10],
+        trainer_kwargs={**quiet, "enable_model_summary": False, "default_root_dir": str(folder)},
+        **sizes,
+    )  # fmt: skip
+
+    def rows(part: str, cut: int | None) -> ListDataset:
+        found = load(str(data / part), part)
+        return ListDataset(
+            [{"start": row.start, "target": row.target[:cut], "feat_static_cat": row.cat} for row in found], freq="M"
+        )
+
+    predictor = estimator.train(rows("train", None))
+    made = [
+        numpy.stack([one.mean, *(one.quantile(q / 10) for q in range(1, 10))])
+        for one in predictor.predict(rows("test", -12), num_samples=100)
+    ]
+    truth = numpy.stack([row.target[-12:] for row in load(str(data / "test"), "test")])
+    theirs = measures_of(numpy.stack(made), truth, [q / 10 for q in range(1, 10)])
+    return {name: (measured[f"test_{name}"], theirs[name]) for name in ("mean_wQuantileLoss", "RMSE")}
+
+
+COMPARISONS: dict[str, tuple[str, Compare]] = {
+    "text_classification": ("topics", text_classification),
+    "forecasting": ("series", forecasting),
+}
 
 
 def main() -> None:

@@ -154,7 +154,7 @@ class Epochs:
         if self.at.weights and not stopped:
             task.network.load_state_dict(self.at.weights)
             epoch = self.at.measured - self.at.stale
-            world.say(f"the model is that of epoch {epoch}, with the best {task.watched}: {self.at.best:.6g}")
+            world.say(f"the model is that of epoch {epoch}, the best by {task.watched} ({self.at.best:.6g})")
         for name, weight in task.network.state_dict().items():
             if weight.is_floating_point() and not torch.isfinite(weight).all():
                 raise Problem(f"{name} is not a finite number after step {self.at.step}: lower learning_rate")

@@ -7,11 +7,14 @@
     python demo_data.py instructions DIR        DIR/train/questions.jsonl, validation, test, and DIR/model (fine_tune.py)
     python demo_data.py preferences DIR         the same for objective dpo
     python demo_data.py topics DIR              DIR/train/topics.csv, validation, test     (text_classification.py)
+    python demo_data.py series DIR              DIR/train/series.jsonl, DIR/test/series.jsonl (forecasting.py)
     python demo_data.py table DIR               DIR/train/*.csv, validation, test          (tabular.py)
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
 table: 569 tumours by 30 measures of their cells, which come with scikit-learn; the first column says which kind it is.
 text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
+series: 24 monthly series of 160 values, drawn by numbers of a fixed seed: trend, season and noise, some values missing;
+the last 12 are in test alone.
 topics: sentences of the reference topics of Python's `help()`, each with the topic that it is of, of the 8 longest.
 instructions: what the functions and methods of Python's own types do, by their docstrings: some 300 questions; every tenth
 is for validation, and every tenth for testing. preferences: the same; rejected is the answer with its words in reverse.
@@ -24,6 +27,8 @@ import argparse
 import csv
 import io
 import json
+import math
+import random
 import re
 import sys
 import tarfile
@@ -123,6 +128,24 @@ def write_table(root: Path) -> None:
         with _common.whole_file(root / channel / "tumours.csv") as path:
             lines = [[data.target_names[data.target[row]], *(f"{value:.6g}" for value in data.data[row])] for row in rows]
             path.write_text("".join(",".join(line) + "\n" for line in [names, *lines]), encoding="utf-8")
+
+
+def write_series(root: Path) -> None:
+    """Monthly series as `root`/train and test: JSON lines with start, target, cat; test has the last 12 values, too."""
+    draw = random.Random(0)
+    lines: dict[str, list[str]] = {"train": [], "test": []}
+    for number in range(24):
+        level, swing, shift = draw.uniform(20, 200), draw.uniform(0.1, 0.4), draw.randrange(12)
+        target: list[object] = []
+        for month in range(160):
+            season = swing * math.sin(2 * math.pi * (month + shift) / 12) * (1 if number % 2 else -1)
+            value = level * (1 + 0.003 * month + season + draw.gauss(0, 0.04))
+            target.append("NaN" if month > 20 and draw.random() < 0.01 else round(value, 3))
+        for part, values in (("train", target[:-12]), ("test", target)):
+            lines[part].append(json.dumps({"start": "2010-01-01 00:00:00", "target": values, "cat": [number % 2]}))
+    for part, rows in lines.items():
+        with _common.whole_file(root / part / "series.jsonl") as path:
+            path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
 
 
 def write_topics(root: Path) -> None:
@@ -233,7 +256,7 @@ def write_model(target: Path, texts: list[str], width: int = 64) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("digits", "table", "text", "topics", "instructions", "preferences"))
+    parser.add_argument("what", choices=("digits", "table", "text", "topics", "series", "instructions", "preferences"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
     arguments = parser.parse_args(sys.argv[1:])
@@ -243,6 +266,8 @@ def main() -> None:
         write_table(arguments.folder)
     elif arguments.what == "text":
         write_text(arguments.folder)
+    elif arguments.what == "series":
+        write_series(arguments.folder)
     elif arguments.what == "topics":
         write_topics(arguments.folder)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -154,3 +155,21 @@ def job_variables(root: Path, *channels: str) -> dict[str, str]:
         "SM_CHANNELS": str(sorted(channels)).replace("'", '"'),
         **{f"SM_CHANNEL_{name.upper()}": str(root / "input" / "data" / name) for name in channels},
     }
+
+
+def request_of_the_platform(repository: str, hyperparameters: dict[str, str], channels: dict[str, tuple[Path, str]]) -> str:
+    """The JSON of a training job with an image of the platform's own. channels: by name, folder and content type."""
+    inputs = []
+    for name, (folder, content) in channels.items():
+        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{folder}", "S3DataDistributionType": "FullyReplicated"}
+        inputs.append({"ChannelName": name, "ContentType": content, "DataSource": {"S3DataSource": place}})
+    image = f"382416733822.dkr.ecr.us-east-1.amazonaws.com/{repository}"
+    asked = {
+        "TrainingJobName": "as-ever",
+        "AlgorithmSpecification": {"TrainingImage": image, "TrainingInputMode": "File"},
+        "HyperParameters": hyperparameters,
+        "InputDataConfig": inputs,
+        "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
+    }
+    return json.dumps(asked)

@@ -22,6 +22,7 @@ import pytest
 from jobs.entrypoints import programs
 from jobs.entrypoints.mutants import mutated
 from support.paths import ROOT
+from trainshed.algorithms.declaration import read as declared
 
 COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 40)
 
@@ -81,8 +82,71 @@ def tell_classes(folder: Path, said: dict[str, Any]) -> None:
     assert logits.shape == (1, len(said["classes"])) and torch.isfinite(logits).all()
 
 
+def series(draw: random.Random) -> tuple[str, bytes]:
+    """Time series, some with categories, features and missing values."""
+    made: list[dict[str, Any]] = []
+    features, categories = draw.choice([0, 0, 1, 2]), draw.choice([0, 0, 1, 2])
+    kind = draw.choice(["real", "count", "part", "huge", "constant"])
+    values: dict[str, Callable[[], Any]] = {
+        "real": lambda: round(draw.gauss(5, 2), 3),
+        "count": lambda: draw.randrange(9),
+        "part": lambda: round(draw.uniform(0.01, 0.99), 3),
+        "huge": lambda: draw.choice([-1, 1]) * 10.0 ** draw.randrange(19),
+        "constant": lambda: draw.choice([0, 0, 0.0]),
+    }
+    for _ in range(draw.choice([1, 3, 6])):
+        target = [values[kind]() for _ in range(draw.choice([3, 12, 30, 60]))]
+        if draw.random() < 0.3:
+            target = [draw.choice(["NaN", None]) if draw.random() < draw.choice([0.1, 0.9]) else one for one in target]
+        one: dict[str, Any] = {"start": draw.choice(["2020-01-31", "2020-01-01 00:00:00", "1999-12-31T23:59:59"])}
+        one["target"] = target
+        if categories:
+            one["cat"] = [draw.randrange(3) for _ in range(categories)]
+        if features:
+            one["dynamic_feat"] = [[round(draw.random(), 2) for _ in target] for _ in range(features)]
+        made.append(one)
+    if draw.random() < 0.1:
+        one = draw.choice(made)
+        name = draw.choice([name for name in one if isinstance(one[name], list)])
+        one[name][: draw.randrange(3)] = [draw.choice(ODD)]
+    return draw.choice(["a.json", "a.jsonl"]), as_lines(made, draw)
+
+
+def forecast_on(folder: Path, said: dict[str, Any]) -> None:
+    """GluonTS itself forecasts with the model."""
+    import numpy
+    from gluonts.dataset.common import ListDataset
+    from gluonts.model.predictor import Predictor
+
+    hp = said["hyperparameters"]
+    entry: dict[str, Any] = {"start": "2020-01-01", "target": [1.0] * 30, "feat_static_cat": [0] * len(hp["cardinality"])}
+    entry["feat_dynamic_real"] = [[0.0] * (30 + hp["prediction_length"])] * hp["num_dynamic_feat"]
+    rows = ListDataset([{name: value for name, value in entry.items() if value}], freq=hp["time_freq"])
+    [made] = Predictor.deserialize(folder).predict(rows, num_samples=3)
+    assert made.samples.shape == (3, hp["prediction_length"]) and numpy.isfinite(made.samples).all()
+
+
 # By program: a file of data, what to check of a model, hyperparameters that are always given, and those that change.
 PROGRAMS: dict[str, tuple[Callable[..., tuple[str, bytes]], Callable[..., None], dict[str, str], dict[str, list[str]]]] = {
+    "forecasting": (
+        series, forecast_on,
+        {"time_freq": "D", "prediction_length": "3", "context_length": "4", "num_batches_per_epoch": "2", "num_cells": "4",
+         "mini_batch_size": "4", "num_eval_samples": "3"},
+        {
+            "time_freq": ["M", "W", "H", "15min", "2H", "B", "Q", "Y", "S", "min", "0D", "x", "D"],
+            "prediction_length": ["1", "12", "40"],
+            "context_length": ["1", "50"],
+            "likelihood": ["gaussian", "negative-binomial", "beta", "deterministic-L1", "normal"],
+            "cardinality": ["", "auto", "[3]", "[1]", "3,3", "[]", "[x]"],
+            "num_dynamic_feat": ["ignore", "auto", "1", "x", "7"],
+            "embedding_dimension": ["1", "200"],
+            "num_layers": ["1", "3"],
+            "mini_batch_size": ["1", "33"],
+            "test_quantiles": ["[0.5]", "0.1,0.9", "[2]", "[]", "[0.5, 0.5]"],
+            "early_stopping_patience": ["1"],
+            "dropout_rate": ["0", "0.99"],
+        },
+    ),
     "text_classification": (
         texts, tell_classes,
         {"hidden_size": "8", "num_attention_heads": "2", "num_hidden_layers": "1", "vocab_size": "300", "max_length": "8"},
@@ -117,7 +181,8 @@ ALWAYS: dict[str, list[str]] = {
 
 def arguments(name: str, draw: random.Random) -> list[str]:
     small, values = PROGRAMS[name][2:]
-    values = {**ALWAYS, **values}
+    takes = declared(str(programs.ENTRYPOINTS / f"{name}.algorithm.yaml")).hyperparameters
+    values = {**{each: given for each, given in ALWAYS.items() if each in takes}, **values}
     names = draw.sample(sorted(values), draw.choice([0, 0, 1, 2, 4]))
     given = {"epochs": "1", **small} | {each: draw.choice(values[each]) for each in names}
     return [part for each, value in given.items() for part in (f"--{each}", value)]

@@ -40,7 +40,10 @@ BUILT_IN = (
     BuiltIn("PCA", ("pca",), "pca", "one host", True),
     BuiltIn("Random Cut Forest", ("randomcutforest",), "anomaly", "an isolation forest: scores from 0 to 1; one host", True),
     BuiltIn("IP Insights", ("ipinsights",), instead="a script of your own with torch"),
-    BuiltIn("DeepAR Forecasting", ("forecasting-deepar",), instead="GluonTS's DeepAREstimator in a script of your own"),
+    BuiltIn(
+        "DeepAR Forecasting", ("forecasting-deepar",), "forecasting",
+        "an epoch is num_batches_per_epoch steps; not served: Parquet, ShardedByS3Key", True,
+    ),
     BuiltIn(
         "BlazingText", ("blazingtext",), "text_classification",
         "supervised mode, by a transformer; not served: Word2Vec, vector_dim, word_ngrams, buckets, min_count",
