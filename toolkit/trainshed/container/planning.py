@@ -51,6 +51,7 @@ def plan(job: TrainingJob, cluster: Cluster, program: Program, environ: Mapping[
             f"the distribution {kind!r} (asked for by {job.distribution.asked_by}) is not available in this version",
             hint=f"available: {', '.join(LAUNCHERS)}",
         )
+    _refuse_restarts(job, cluster, kind)
     notice_file = f"{scratch}/notice.json"
     launch = _accelerated(_launch(job, cluster, program, environ, scratch, kind, notice_file), kind)
     if cluster.participates and (job.compiler.on or kind == "xla"):
@@ -58,6 +59,21 @@ def plan(job: TrainingJob, cluster: Cluster, program: Program, environ: Mapping[
     else:
         made = LAUNCHERS[kind](_without_torch_xla(launch))
     return made.replace(notice_file=notice_file)
+
+
+def _refuse_restarts(job: TrainingJob, cluster: Cluster, kind: str) -> None:
+    """What was asked for would be left out in silence: hosts must agree on a restart, which torch's elastic agent alone has
+    them do. torchrun and parameter servers say so themselves, with what helps there.
+    """
+    restarts = job.settings.max_restarts
+    if not restarts or len(cluster.hosts) < 2 or not cluster.participates or job.settings.engine == "torchrun":
+        return
+    if kind in ("torchrun", "parameter_server"):
+        return
+    raise LaunchError(
+        f"trainshed_max_restarts = {restarts} works on one host only with the distribution {kind}",
+        hint="drop it, and let what started the job start it again, such as `retries` of trainshed run (docs/restarts.md)",
+    )
 
 
 def _launch(

@@ -314,6 +314,18 @@ def test_restarts_on_several_hosts_need_the_elastic_agent(job_tree: Any) -> None
     assert planned(job_tree, hyperparameters).launcher == "torchrun"  # one host: our own supervisor restarts
 
 
+@pytest.mark.parametrize("kind", ["tensorflow", "jax", "script", "mpi"])
+def test_restarts_on_several_hosts_are_not_left_out_in_silence(job_tree: Any, kind: str) -> None:
+    asked = {"trainshed_distribution": kind, "trainshed_max_restarts": "3"}
+    message = f"trainshed_max_restarts = 3 works on one host only with the distribution {kind}"
+    with pytest.raises(LaunchError, match=message) as raised:
+        planned(job_tree, asked, TWELVE[:2])
+
+    assert "`retries` of trainshed run" in raised.value.hint
+    if kind != "mpi":  # looks for mpirun
+        assert planned(job_tree, asked).launcher == kind
+
+
 # --- horovod ---------------------------------------------------------------------------------------------------------
 
 
