@@ -74,7 +74,16 @@ def loss_on(model: Any, text: torch.Tensor) -> float:
 
 
 def work(
-    rank: int, world: int, port: int, way: str, every: int, steps: int, seed: int, outer: tuple[float, float], found: Any
+    rank: int,
+    world: int,
+    port: int,
+    way: str,
+    every: int,
+    steps: int,
+    seed: int,
+    outer: tuple[float, float],
+    bits: int,
+    found: Any,
 ) -> None:
     """One host's training."""
     from trainshed.parallel import data
@@ -92,7 +101,7 @@ def work(
         trained = DistributedDataParallel(model)
     elif way == "local":
         local = data.LocalSteps(
-            model, optimizer, every=every, hosts=list(range(world)), outer_rate=outer[0], outer_momentum=outer[1]
+            model, optimizer, every=every, hosts=list(range(world)), outer_rate=outer[0], outer_momentum=outer[1], bits=bits
         )
     draw = torch.Generator().manual_seed(1000 * seed + rank)
     began = time.perf_counter()
@@ -128,14 +137,17 @@ def main() -> None:
     parser.add_argument("--every", type=int, nargs="+", default=[50, 100])
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--outer", type=float, nargs=2, default=[0.7, 0.9], help="rate and momentum")
+    parser.add_argument("--bits", type=int, default=32, help="of a number that hosts exchange, 32 or 8")
+    parser.add_argument("--ways", nargs="+", default=["ddp", "local", "alone"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     given = parser.parse_args()
     ways = [("ddp", 1), *(("local", every) for every in given.every), ("alone", 0)]
+    ways = [one for one in ways if one[0] in given.ways]
     with processes.Manager() as manager:
         found = manager.dict()
         for seed in given.seeds:
             for way, every in ways:
-                arguments = (given.hosts, free_port(), way, every, given.steps, seed, tuple(given.outer), found)
+                arguments = (given.hosts, free_port(), way, every, given.steps, seed, tuple(given.outer), given.bits, found)
                 processes.spawn(work, arguments, nprocs=given.hosts)
         results = dict(found)
     print(f"| {given.hosts} hosts, {given.steps} steps | seed | loss | of DDP's | bytes a host sends | fewer | seconds |")
@@ -143,9 +155,9 @@ def main() -> None:
     for way, every in ways:
         for seed in given.seeds:
             loss, sent, seconds = results[way, every, seed]
-            base, bytes_, _ = results["ddp", 1, seed]
-            name = f"local, every {every}" if way == "local" else way
-            fewer = f"{bytes_ / sent:.0f}x" if sent else ""
+            base, bytes_, _ = results.get(("ddp", 1, seed), (math.nan, math.nan, 0))
+            name = f"local, every {every}, {given.bits} bits" if way == "local" else way
+            fewer = f"{bytes_ / sent:.1f}x" if sent else ""
             print(f"| {name} | {seed} | {loss:.4f} | {loss / base:.4f} | {sent / 1e6:.1f} MB | {fewer} | {seconds:.0f} |")
 
 

@@ -97,3 +97,50 @@ def test_a_job_that_fails_without_progress_ends_before_its_restarts_are_used_up(
         first = job.failure(number).splitlines()[0]
         assert "rank 1 on 127.0.0." in first and "ValueError: bad label 17" in first, job.failure(number)
     assert sum(len(job.restarts(number)) for number in range(2)) >= 2
+
+
+# Hosts that train by themselves between exchanges, with checkpoints in a folder of all.
+LOCAL_STEPS = """\
+import os, torch, torch.distributed as dist
+from trainshed.checkpoint import Checkpointer
+from trainshed.parallel import data
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(rank)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+local = data.LocalSteps(model, optimizer, every=5, outer_rate=1, outer_momentum=0, bits=8)
+checkpoints = Checkpointer("../../checkpoints", model=local.outer, extra={"local": local}, every_steps=1000)
+first = checkpoints.restore()
+print("from step", local.steps, "world", world, flush=True)
+for step in range(local.steps, 60):
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(2 * step + rank))
+    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if world == 2 and step == 12:  # two exchanges, and two steps of each host's own
+        checkpoints.save(step + 1)
+        checkpoints.wait()
+        print("saved", flush=True)
+    while world == 2 and step == 12 + 4 and rank == 1 and not os.path.exists("../../never"):
+        import time
+        time.sleep(0.05)
+local.finish()
+x = torch.eye(4)
+print("weights", [round(one, 1) for one in local.outer.weight.flatten().tolist()], "exchanges", local.exchanges, flush=True)
+"""
+
+
+@pytest.mark.heavy
+def test_a_host_that_is_lost_between_exchanges_leaves_the_model_agreed_on_last(start: Callable[..., ElasticHosts]) -> None:
+    job = start(LOCAL_STEPS, min_nodes=1, max_restarts=3)
+    job.wait_for("saved")
+    job.processes[1].send_signal(signal.SIGKILL)
+
+    assert job.end(0) == 0, job.all_output()
+    output = job.output(0)
+    assert "from step 0 world 2" in output and "from step 10 world 1" in output, output
+    assert "local steps: the hosts are others: going on from step 10, the last one they agreed on" in output
+    assert "weights [1.0, 1.0, 1.0, 1.0] exchanges 12" in output
+    job.wait_until_gone(1)

@@ -73,7 +73,7 @@ def each_step() -> float:
     return max(float((one - other).abs().max()) for one, other in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
-def together(hosts: list[int], dtype: str) -> dict[str, Any]:
+def together(hosts: list[int], dtype: str, bits: int) -> dict[str, Any]:
     """Whether models are the same when they should be, and how the loss falls."""
     rank = started()
     own = model(getattr(torch, dtype))
@@ -83,7 +83,7 @@ def together(hosts: list[int], dtype: str) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(own.parameters(), 0.01)
     said = io.StringIO()
     with redirect_stderr(said):
-        local = data.LocalSteps(wrapped, optimizer, every=5, hosts=hosts)
+        local = data.LocalSteps(wrapped, optimizer, every=5, hosts=hosts, bits=bits)
     began = alike(weights(own))
     x, y = batch(10_000, 0, getattr(torch, dtype))
     before = nn.functional.mse_loss(own.eval()(x), y).item()
@@ -99,7 +99,29 @@ def together(hosts: list[int], dtype: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def resumed(stop: int) -> dict[str, Any]:
+def summed(world: int, size: int) -> dict[str, Any]:
+    """Sums of eight bits: how far one is from the sum, and many together from theirs; whether all have the same."""
+    from trainshed.parallel.data.eight_bits import EightBits
+
+    rank = started()
+    eight = EightBits(dist.group.WORLD, size, torch.device("cpu"))
+    every = [
+        torch.randn(20, size, generator=torch.Generator().manual_seed(one)) * torch.logspace(-30, 6, size)
+        for one in range(world)
+    ]
+    whole = torch.stack(every).sum(0)
+    sums = torch.stack([eight.sum(one) for one in every[rank]])
+    peaks = torch.stack([torch.nn.functional.pad(one, (0, -size % 256)).view(20, -1, 256).abs().amax(2) for one in every])
+    bound = peaks.sum(0).amax(0).repeat_interleave(256)[:size] / 127
+    return {
+        "alike": alike([sums]), "sent": eight.sent,
+        "once": float(((sums[0] - whole[0]).abs() / bound).max()),
+        "together": float(((sums - whole).sum(0).abs() / bound).max()),
+        "zeros": float(EightBits(dist.group.WORLD, size, torch.device("cpu")).sum(torch.zeros(size)).abs().max()),
+    }  # fmt: skip
+
+
+def resumed(stop: int, bits: int = 32) -> dict[str, Any]:
     """Weights of a training that was not interrupted, and of one that was, after `stop` steps."""
     started()
     box = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
@@ -109,7 +131,7 @@ def resumed(stop: int) -> dict[str, Any]:
     def made(folder: str | None) -> tuple[nn.Module, Any, Any, Checkpointer]:
         own = model()
         optimizer = torch.optim.AdamW(own.parameters(), 0.01)
-        local = data.LocalSteps(own, optimizer, every=5, hosts=hosts)
+        local = data.LocalSteps(own, optimizer, every=5, hosts=hosts, bits=bits)
         return own, optimizer, local, Checkpointer(folder, model=local.outer, extra={"local": local}, every_steps=1000)
 
     with redirect_stderr(io.StringIO()):
@@ -132,6 +154,25 @@ def resumed(stop: int) -> dict[str, Any]:
 
         shutil.rmtree(Path(str(box[0])))
     return found
+
+
+def other_hosts(folder: str, first: int, last: int) -> dict[str, Any]:
+    """Goes on from a checkpoint of other hosts, if there is one, and leaves one."""
+    started()
+    own = model()
+    optimizer = torch.optim.AdamW(own.parameters(), 0.01)
+    said = io.StringIO()
+    with redirect_stderr(said):
+        local = data.LocalSteps(own, optimizer, every=5, hosts=list(range(dist.get_world_size())), bits=8)
+        checkpoints = Checkpointer(folder, model=local.outer, extra={"local": local}, every_steps=1000)
+        checkpoints.restore()
+        began = {"steps": local.steps, "alike": alike([*weights(local.outer), *weights(own), *local._speed])}
+        outer = weights(local.outer)
+        train(own, optimizer, first, last)
+        checkpoints.save(last)
+        checkpoints.close()
+    dist.barrier()
+    return {**began, "began": outer, "ended": weights(local.outer), "exchanges": local.exchanges, "said": said.getvalue()}
 
 
 def wrong(case: str, _: str) -> str:
