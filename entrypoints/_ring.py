@@ -70,6 +70,12 @@ class Ring(Ranks):
             except XGBoostError as error:
                 raise Problem(f"rank 0 cannot listen at {self._where}: {first_line(error)}") from error
 
+    def address(self) -> str:
+        """This host's address, as rank 0 sees it."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect((self._address, self._port))  # nothing is sent
+            return str(way.getsockname()[0])
+
     def join(self) -> None:
         """Meets the other ranks, if there are any. Raises Problem."""
         if self.world_size == 1:

@@ -28,6 +28,9 @@ VALUES: dict[str, list[str]] = {
     "objective": ["reg:squarederror", "binary:logistic", "multi:softmax", "multi:softprob", "reg:gamma", "reg:tweedie",
                   "count:poisson", "reg:logistic", "reg:squaredlogerror", "reg:absoluteerror", "binary:hinge", "reg:linear",
                   "binary:logitraw", "rank:pairwise"],
+    "library": ["lightgbm", "lightgbm", "linear", "linear", "xgboost"],
+    "num_leaves": ["2", "31"],
+    "min_data_in_leaf": ["0", "1", "5"],
     "booster": ["gbtree", "dart", "gblinear"],
     "tree_method": ["auto", "hist", "approx", "exact", "gpu_hist"],
     "eval_metric": ["rmse", "auc", "mlogloss,merror", "error", "mae,rmse", "ndcg", "error@0.7", "nonsense", "aucpr"],
@@ -62,8 +65,13 @@ def arguments(draw: random.Random) -> list[str]:
     """Hyperparameters, most of them such as people give."""
     names = draw.sample(sorted(VALUES), draw.choice([0, 1, 2, 3, 6]))
     given = {name: draw.choice(VALUES[name]) for name in names}
+    if draw.random() < 0.5:
+        given["library"] = draw.choice(VALUES["library"])
     if draw.random() < 0.4:
         given["objective"] = draw.choice(VALUES["objective"])
+    if given.get("library", "xgboost") != "xgboost" and draw.random() < 0.8:  # what they share
+        shared = ("library", "objective", "lambda", "target", "csv_weights", "ignore_columns", "seed", "validation_fraction")
+        given = {name: value for name, value in given.items() if name in shared}
     return [part for name, value in given.items() for part in (f"--{name}", value)]
 
 
@@ -96,13 +104,12 @@ def work(group: int) -> None:
         trained += 1
         said = json.loads((folder / "model" / "model.json").read_text())
         assert all(math.isfinite(value) for value in said["metrics"].values()), said["metrics"]
-        booster = tabular.xgboost.Booster(model_file=folder / "model" / "xgboost-model")
+        engine = tabular.engine_of(said["library"])
+        model = tabular.Model("model", said["library"], engine.Engine.file)
         width = len(said["features"]["columns"]) or said["features"]["width"]
-        names, types = booster.feature_names, booster.feature_types
-        zeros = tabular.xgboost.DMatrix(
-            numpy.zeros((1, width)), feature_names=names, feature_types=types, enable_categorical=True
-        )
-        assert numpy.isfinite(booster.predict(zeros)).all(), "its predictions are not numbers"
+        zeros = numpy.zeros((1, width), numpy.float32)
+        found = engine.predictions(model.model, zeros, model.features, model.target)
+        assert numpy.isfinite(found).all(), "its predictions are not numbers"
     assert trained >= COUNT // GROUPS // 8, "most mutants should not be so bad"
 
 

@@ -29,9 +29,9 @@ class BuiltIn(Record):
 
 BUILT_IN = (
     BuiltIn("XGBoost", ("xgboost", "sagemaker-xgboost"), "tabular", "not served: ranking, survival, GPUs over Dask", True),
-    BuiltIn("LightGBM", program="tabular", instead="XGBoost's trees and names of hyperparameters"),
+    BuiltIn("LightGBM", program="tabular", instead="`library=lightgbm`; not served: dart, goss, rf"),
     BuiltIn("CatBoost", program="tabular", instead="texts are categories; XGBoost's names of hyperparameters"),
-    BuiltIn("Linear Learner", ("linear-learner",), "tabular", "`booster=gblinear`; CSV with the target first"),
+    BuiltIn("Linear Learner", ("linear-learner",), "tabular", "`library=linear` and an `objective`; not its own names"),
     BuiltIn("AutoGluon-Tabular", instead="AutoGluon in a script of your own"),
     BuiltIn("TabTransformer", instead="pytorch-tabular in a script of your own"),
     BuiltIn("Factorization Machines", ("factorization-machines",), instead="a script of your own with torch"),

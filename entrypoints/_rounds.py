@@ -1,0 +1,499 @@
+"""Rounds of boosting on tables: what a job of tabular.py is made of, whichever library grows the trees.
+
+Every rank has a part of the rows: of its host's, where each host has files of its own, else of all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy
+from _columns import Features, Target
+from _common import Problem, checkpoint_folder, in_job, piped, previous_model, said_of, whole_file, write_json
+from _ring import Ring, first_line
+from _tables import CONTENT_TYPES, How, Table, files_of, read_files
+
+import trainshed
+from trainshed import metrics
+from trainshed.checkpoint.guard import Guard, usual_copies
+
+HIGHER_IS_BETTER = ("auc", "aucpr", "map", "ndcg", "pre")
+REPEATED = 10  # rounds that a resumed job with random parts may repeat, or a tenth of what is done
+BARS = 20  # features in the picture of their importance
+
+
+class Engine(Protocol):
+    """A library that grows trees, round after round.
+
+    file: of the model, in its folder and in checkpoints.   kind: what the importance of a feature is measured by.
+    forgets: whether a model that is loaded goes on otherwise than the one that was saved; both do after `reset`.
+    continues: whether there is training beyond the end of another one.
+    """
+
+    continues: bool
+    name: str
+    version: str
+    file: str
+    kind: str
+
+    @property
+    def forgets(self) -> bool:
+        """See above."""
+
+    def prepare(self, hp: Namespace, target: Target, features: Features, ring: Ring) -> None:
+        """Takes the settings. Raises Problem for what is not served."""
+
+    def facts(self) -> dict[str, Any]:
+        """The settings that must be the same when training goes on."""
+
+    def matrix(self, features: Any, labels: Any, weights: Any, bins_of: Any = None, plain: bool = False) -> Any:
+        """Rows as the library takes them.
+
+        Args:
+            features: float32 [rows, columns], or csr.
+            bins_of: what was made of more rows, and has bins already.
+            plain: not to be trained on.
+        """
+
+    def start(self, model: bytes, train: Any, matrices: list[tuple[Any, str]], ring: Ring) -> None:
+        """Begins with a model, or with none (b""). Raises Problem."""
+
+    def update(self, at: int) -> None:
+        """Grows the trees of a round, counted from 0."""
+
+    def measured(self, matrices: list[tuple[Any, str]], at: int) -> dict[str, float]:
+        """Metrics of the trees up to that round, by name: `validation-rmse`."""
+
+    def model(self, rounds: int = 0) -> bytes:
+        """The model of so many rounds; 0: of all."""
+
+    def reset(self) -> None:
+        """Goes on as a model does that was saved and loaded."""
+
+    def importance(self, rounds: int) -> dict[str, float]:
+        """How much each feature matters."""
+
+
+# --- data ---------------------------------------------------------------------------------------------------------------
+
+
+class Data:
+    """The tables of this host, and what their columns mean; validation and test may be None.
+
+    sharded: whether each host has rows of its own.
+    """
+
+    train: Table
+    validation: Table | None
+    test: Table | None
+
+    def __init__(self, hp: Namespace) -> None:
+        """Reads the channels. Raises Problem."""
+        if not hp.train:
+            raise Problem("the job has no channel train" if in_job() else "give --train FILE or FOLDER, or a channel train")
+        self.sharded = (
+            hp.sharded
+            if hp.sharded is not None
+            else said_of("train", "training").get("S3DistributionType") == "ShardedByS3Key"
+        )
+        hp.sharded = self.sharded
+        self.train = read_channel(hp, hp.train, None, "train", "training")
+        self.validation = read_channel(hp, hp.validation, self.train, "validation") if hp.validation else None
+        self.test = read_channel(hp, hp.test, self.train, "test") if hp.test else None
+        if self.validation is None and hp.validation_fraction:
+            self.train, self.validation = held_out(self.train, hp.validation_fraction, hp.seed)
+
+    def digest(self) -> str:
+        """Differs where the training data does."""
+        table = self.train
+        parts = [
+            table.target,
+            *(table.columns.values() if table.sparse is None else (table.sparse.data, table.sparse.indices)),
+        ]
+        crc = 0
+        for part in parts:
+            crc = zlib.crc32(repr(part.tolist()).encode() if part.dtype == object else part.tobytes(), crc)
+        return f"{table.rows} rows, {crc:08x}"
+
+    def mean(self, hp: Namespace, of: Features | None, target: Target | None) -> tuple[Features, Target]:
+        """What the columns of the training data mean, or those of a model to go on from. Raises Problem."""
+        values = Target.values(self.train, hp.objective)
+        features = of or Features.of(self.train)
+        features.check(self.train, "the channel train")
+        for name, table in (("validation", self.validation), ("test", self.test)):
+            if table is not None:
+                features.check(table, f"the channel {name}")
+        return features, target or Target.of(
+            self.train.target_name or "the first column", hp.objective, values, hp.num_class
+        )
+
+
+def read_channel(hp: Namespace, path: str, like: Table | None, *names: str) -> Table:
+    """The rows of a channel, with the columns of another table if there is one. Raises Problem."""
+    what = f"the channel {names[0]}"
+    if piped(path, *names):
+        raise Problem(f"{what} is in Pipe mode, and rows are wanted all at once: use FastFile or File")
+    columns = tuple(like.columns) if like is not None and like.named else None
+    return read_files(files_of(path, what), how(hp, columns, said_of(*names)), what)
+
+
+def how(hp: Namespace, columns: tuple[str, ...] | None, facts: dict[str, str], labelled: bool = True) -> How:
+    """How files are read."""
+    return How(
+        target=hp.target or "",
+        weight=hp.weight or "",
+        second_weighs=bool(hp.csv_weights),
+        text=hp.categorical_columns or (),
+        ignored=hp.ignore_columns or (),
+        labelled=labelled,
+        columns=columns,
+        content=CONTENT_TYPES.get(facts.get("ContentType", "").partition(";")[0].strip().lower(), ""),
+    )
+
+
+def held_out(table: Table, fraction: float, seed: int) -> tuple[Table, Table]:
+    """The table without this part of its rows, and those rows. Raises Problem."""
+    order = numpy.random.default_rng(seed).permutation(table.rows)
+    count = int(table.rows * fraction)
+    if not 0 < count < table.rows:
+        raise Problem(f"validation_fraction {fraction:g} of {table.rows} rows leaves none for training or for validation")
+    return table.take(numpy.sort(order[count:])), table.take(numpy.sort(order[:count]))
+
+
+# --- training -----------------------------------------------------------------------------------------------------------
+
+
+class Training:
+    """One job: its matrices, its booster, and what it has measured.
+
+    history: the values of each round, by name (`validation-rmse`).
+    mark: rounds, model and history of the last moment that a resumed job can go on from to the same end.
+    """
+
+    def __init__(self, hp: Namespace, ring: Ring, engine: Engine) -> None:
+        self.hp, self.ring, self.engine = hp, ring, engine
+        trouble = ""
+        try:
+            self._prepare()
+        except Problem as problem:
+            trouble = str(problem)
+        ring.join()
+        ring.together(lambda: _refuse(trouble))
+        self._meet()
+        self.history: dict[str, list[float]] = {}
+        self.mark: tuple[int, bytes, dict[str, list[float]]] | None = None
+        folder = checkpoint_folder(hp.checkpoint_dir)
+        self.guard = Guard(str(folder or ""), usual_copies(str(folder)) if folder else "", ranks=ring)
+        self._restore()
+
+    def _prepare(self) -> None:
+        """What a rank does alone: reads, and makes the bins of columns that it knows all rows of. Raises Problem."""
+        hp = self.hp
+        before = previous_model(hp.previous_model)
+        self.previous = Model(before, self.engine.name, self.engine.file) if before else None
+        self.data = Data(hp)
+        known = (self.previous.features, self.previous.target) if self.previous else (None, None)
+        if self.previous and not self.engine.continues:
+            raise Problem(f"library {self.engine.name} does not go on from a model: leave out the channel model")
+        if self.previous and self.previous.target.objective != hp.objective:
+            raise Problem(f"the model to go on from has the objective {self.previous.target.objective}, not {hp.objective}")
+        self.features, self.target = self.data.mean(hp, *known)
+        self.engine.prepare(hp, self.target, self.features, self.ring)
+        # Before ranks meet: afterwards libraries would make bins out of all ranks' rows, and others than one rank does.
+        self.train = None if self.data.sharded else self._matrix(self.data.train, numpy.arange(self.data.train.rows))
+
+    def _meet(self) -> None:
+        """What ranks do together before training. Raises Problem."""
+        ring, data = self.ring, self.data
+        digests = ring.together(data.digest)
+        other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
+        if other is not None and not data.sharded:
+            raise Problem(
+                f"the ranks see different training data: rank 0 {digests[0]}, rank {other} {digests[other]}; every host "
+                "needs all rows (S3DataDistributionType FullyReplicated), or set sharded to true"
+            )
+        if data.sharded:
+            self.features = ring.together(lambda: Features.common(ring.gather(self.features)))[0]
+            values = sorted(set().union(*ring.gather(Target.values(data.train, self.hp.objective))), key=_by_kind)
+            name = self.target.name
+            if not self.previous:
+                self.target = ring.together(lambda: Target.of(name, self.hp.objective, values, self.hp.num_class))[0]
+            self.engine.prepare(self.hp, self.target, self.features, ring)
+        shares = ring.together(lambda: self._share(data.train, False))
+        empty = next((rank for rank, share in enumerate(shares) if not len(share)), None)
+        if empty is not None:
+            raise Problem(f"rank {empty} has no rows to train on: take fewer ranks")
+        self.rows = sum(map(len, shares))
+        mine = shares[ring.rank]
+        if self.train is None or ring.world_size > 1:
+            whole = self.train
+            self.train = ring.together(lambda: _Kept(self._matrix(data.train, mine, whole)))[ring.rank].value
+        self.matrices = [(self.train, "train")]
+        if data.validation is not None:
+            table = data.validation
+            kept = ring.together(lambda: _Kept(self._matrix(table, self._share(table, True), plain=True)))
+            self.matrices.append((kept[ring.rank].value, "validation"))
+        digest = " ".join(digests) if data.sharded else digests[0]
+        before = self.previous.fingerprint if self.previous else ""
+        self.facts = {"training data": digest, "hyperparameters": self.engine.facts(), "model to go on from": before}
+
+    def _share(self, table: Table, whole: bool) -> Any:
+        """Positions of this rank's rows; of those that every host has it is all of them if `whole`, else a part."""
+        if self.data.sharded:
+            return numpy.arange(self.ring.local_rank, table.rows, self.ring.local_size)
+        return numpy.arange(table.rows) if whole else numpy.arange(self.ring.rank, table.rows, self.ring.world_size)
+
+    def _matrix(self, table: Table, rows: Any, bins_of: Any = None, plain: bool = False) -> Any:
+        """These rows as the library takes them. Raises Problem."""
+        weights = None if table.weights is None else table.weights[rows]
+        return self.engine.matrix(
+            self.features.matrix(table, rows), self.target.labels(table, rows), weights, bins_of, plain
+        )
+
+    # --- where it stands
+
+    def _restore(self) -> None:
+        """Goes on from the newest checkpoint, else from the model to go on from, else from nothing. Raises Problem."""
+        path = self.guard.newest()
+        model = self.previous.model if self.previous else None
+        self.first = self.round = self.previous.rounds if self.previous else 0
+        if path:
+            state = json.loads(Path(path, "state.json").read_text(encoding="utf-8"))
+            for name, value in self.facts.items():
+                if state["facts"].get(name) != value:
+                    raise Problem(
+                        f"{path} is of another training (its {name} differ): remove it to train from scratch, or use "
+                        "another folder"
+                    )
+            self.round, self.history = state["round"], state["history"]
+            if self.engine.name == "xgboost" and self.hp.tree_method == "approx" and self.hp.subsample < 1:
+                self.ring.say("of approx the draws of rows cannot be gone on with: from here on other rows are drawn")
+            model = Path(path, self.engine.file).read_bytes()
+        self.engine.start(model or b"", self.train, self.matrices, self.ring)
+
+    @property
+    def random(self) -> bool:
+        """Whether the library has something that it keeps in no model."""
+        return self.engine.forgets
+
+    def _marks(self) -> bool:
+        """Whether a job that resumes can go on from this round. Sets `mark`.
+
+        Generators of random numbers are in no model. They begin anew after `reset`, which forgets what is predicted of the
+        rows too, so that it comes the more rarely the more trees there are.
+        """
+        done, last = self.round, self.mark[0] if self.mark else -1
+        every = self.hp.checkpoint_rounds or max(REPEATED, last // REPEATED)
+        if self.random and last >= 0 and done < last + every:
+            return False
+        if self.random and done > self.first:
+            self.engine.reset()
+        model = self.engine.model() if done else b""
+        self.mark = (done, model, {name: list(values) for name, values in self.history.items()})
+        return True
+
+    def checkpoint(self, reason: str) -> None:
+        """Saves the last mark, on all ranks together, unless that is done."""
+        if not self.random:
+            self._marks()
+        assert self.mark is not None
+        done, model, history = self.mark
+        if done <= max(self.guard.saved_step, self.first):
+            return
+
+        def save() -> None:
+            if self.ring.leads:
+                folder = Path(self.guard.path(done))
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / self.engine.file).write_bytes(model)
+                write_json(folder / "state.json", {"round": done, "history": history, "facts": self.facts})
+
+        self.guard.save(done, reason, save)
+
+    # --- the loop
+
+    def run(self) -> None:
+        """Trains to the end, or to the stop; writes the model."""
+        hp, ring = self.hp, self.ring
+        total = self.first + hp.num_round
+        ring.say(self.described())
+        stopped = False
+        while self.round < total and not self.settled() and not stopped:
+            if self.random:
+                self._marks()
+            self.engine.update(self.round)
+            self.round += 1
+            self.measure()
+            reason = self.guard.decide(self.round)
+            periodic = hp.checkpoint_rounds and (self.round - self.first) % hp.checkpoint_rounds == 0
+            if self.guard.folder and (reason or periodic):
+                if periodic and self.random:
+                    self._marks()
+                self.checkpoint(reason)
+            stopped = self.guard.stopping
+        self.finish(stopped)
+        if stopped:
+            self.guard.answer(self.guard.saved_step)
+        self.guard.close()
+
+    def described(self) -> str:
+        """What is trained on what, in a line."""
+        features, classes = self.features, self.target.classes
+        parts = [f"training on {self.rows} rows of {features.width or len(features.columns)} features"]
+        if features.categories:
+            parts[0] += f" ({len(features.categories)} of text)"
+        parts.append(f"target: {self.target.name}")
+        if classes is not None:
+            parts[-1] += f", classes {', '.join(map(str, classes[:5]))}{' ...' * (len(classes) > 5)}"
+        return "; ".join([*parts, f"{self.ring.world_size} rank{'s' * (self.ring.world_size > 1)}"])
+
+    def measure(self) -> None:
+        """Evaluates the round that was made last; raises Problem for what is not a number."""
+        values = self.engine.measured(self.matrices, self.round - 1)
+        shown = "".join(f"#011{name}:{value:.6g}" for name, value in values.items())
+        self.ring.say(f"[{self.round - 1}]{shown}")  # as the platform's logs have it
+        self.log({name.replace("-", ":", 1): value for name, value in values.items()}, self.round)
+        for name, value in values.items():
+            self.history.setdefault(name, []).append(value)
+            if not math.isfinite(value):
+                which = name.partition("-")[2]
+                raise Problem(
+                    f"{name} is {value:g} after round {self.round}: lower eta ({self.hp.eta:g}), or look whether the rows "
+                    f"can be measured by {which} (auc needs rows of both classes)"
+                )
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Keeps metrics where a job does."""
+        if self.ring.rank == 0 and in_job():
+            metrics.log(values, step=step)
+
+    def best(self) -> int | None:
+        """Which round was the best, counted from 0 among those of this job; None if nobody asks."""
+        if not self.hp.early_stopping_rounds or not self.history:
+            return None
+        name, values = list(self.history.items())[-1]
+        metric = name.partition("-")[2].partition("@")[0]
+        better = max if metric in HIGHER_IS_BETTER else min
+        return values.index(better(values))
+
+    def settled(self) -> bool:
+        """Whether validation has not got better for as many rounds as asked."""
+        best = self.best()
+        return best is not None and self.round - self.first - 1 - best >= self.hp.early_stopping_rounds
+
+    def finish(self, stopped: bool) -> None:
+        """Measures the test data, and writes model, metrics and picture."""
+        hp, ring = self.hp, self.ring
+        best = self.best()
+        at = len(next(iter(self.history.values()), ())) - 1 if best is None else best
+        results = {name.replace("-", "_", 1): values[at] for name, values in self.history.items()}
+        rounds = self.round if best is None else self.first + best + 1
+        if best is not None and best + 1 < self.round - self.first:
+            ring.say(f"the best round is {best + 1} of {self.round - self.first}; the model ends there")
+        if self.data.test is not None and not stopped:
+            table = self.data.test
+            kept = ring.together(lambda: _Kept(self._matrix(table, self._share(table, True), plain=True)))
+            values = self.engine.measured([(kept[ring.rank].value, "test")], rounds - 1)
+            ring.say(" ".join(f"{name}:{value:.6g}" for name, value in values.items()))
+            self.log({name.replace("-", ":", 1): value for name, value in values.items()}, self.round)
+            results |= {name.replace("-", "_", 1): value for name, value in values.items()}
+        if ring.rank == 0:
+            trained = {"rounds": rounds, "finished": not stopped, "world_size": ring.world_size, "rows": self.rows}
+            self._write(rounds, {"trained": trained, "metrics": results})
+        ring.gather(0)  # nobody leaves before the model is there
+        ring.say(f"model: {hp.model_dir}")
+
+    def _write(self, rounds: int, results: dict[str, Any]) -> None:
+        hp = self.hp
+        with whole_file(Path(hp.model_dir) / self.engine.file) as path:
+            path.write_bytes(self.engine.model(rounds))
+        about = {
+            "program": "tabular",
+            "trainshed": trainshed.__version__,
+            "library": self.engine.name,
+            self.engine.name: self.engine.version,
+            "hyperparameters": {name: getattr(hp, name) for name in sorted(hp.asked) if name not in _FOLDERS},
+            "features": self.features.plain(),
+            "target": self.target.plain(),
+            "fingerprint": self.facts["training data"],
+            **results,
+        }
+        write_json(Path(hp.model_dir) / "model.json", about)
+        write_json(Path(hp.output_data_dir) / "metrics.json", {**results["trained"], **results["metrics"]})
+        with whole_file(Path(hp.output_data_dir) / "feature_importance.svg") as path:
+            path.write_text(importance_picture(self.engine.importance(rounds), self.engine.kind), encoding="utf-8")
+
+
+_FOLDERS = ("train", "validation", "test", "previous_model", "model_dir", "output_data_dir", "checkpoint_dir", "predict")
+
+
+class _Kept:
+    """A value that stays on its rank: others get nothing of it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Kept, (None,)
+
+
+def _refuse(trouble: str) -> None:
+    if trouble:
+        raise Problem(trouble)
+
+
+def _by_kind(value: Any) -> tuple[bool, Any]:
+    return isinstance(value, str), value
+
+
+def importance_picture(scores: dict[str, float], kind: str) -> str:
+    """Bars as SVG: the features that matter most."""
+    from xml.sax.saxutils import escape
+
+    first = sorted(scores.items(), key=lambda item: -item[1])[:BARS]
+    most = max((score for _, score in first), default=0.0) or 1.0
+    parts = [f'<text x="10" y="20" font-weight="bold">Feature importance ({kind})</text>']
+    for index, (name, score) in enumerate(first):
+        y = 34 + 22 * index
+        shown = name if len(name) <= 24 else f"{name[:23]}…"
+        parts.append(f'<text x="190" y="{y + 14}" text-anchor="end">{escape(shown)}</text>')
+        parts.append(f'<rect x="200" y="{y + 2}" width="{max(1, 400 * score / most):.0f}" height="16" fill="#4477aa"/>')
+        parts.append(f'<text x="{206 + 400 * score / most:.0f}" y="{y + 14}">{score:.4g}</text>')
+    size = f'width="700" height="{44 + 22 * len(first)}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">{"".join(parts)}</svg>\n'
+
+
+# --- the model's folder -------------------------------------------------------------------------------------------------
+
+
+class Model:
+    """What a folder holds that `Training` has written. Raises Problem where it is not one.
+
+    library: whose model it must be, and `file` its name there.
+    """
+
+    def __init__(self, folder: str | Path, library: str, file: str) -> None:
+        root = Path(folder)
+        try:
+            content = json.loads((root / "model.json").read_text(encoding="utf-8"))
+            if content["program"] != "tabular":
+                raise ValueError(f"model.json is one of {content['program']}")
+            if library != (theirs := library_of(content)):
+                raise ValueError(f"its library is {theirs}, not {library}")
+            self.features = Features.of_plain(content["features"])
+            self.target = Target.of_plain(content["target"])
+            self.rounds, self.fingerprint = int(content["trained"]["rounds"]), str(content["fingerprint"])
+            self.model = (root / file).read_bytes()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Problem(f"{root} holds no model of tabular: {first_line(error)}") from error
+        self.hyperparameters = content["hyperparameters"]
+
+
+def library_of(content: dict[str, Any]) -> str:
+    """The library of a model, by its model.json; the first ones did not say it."""
+    return str(content.get("library", "xgboost"))
