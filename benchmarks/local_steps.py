@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, nargs="+", default=[50, 100])
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--outer", type=float, nargs=2, default=[0.7, 0.9], help="rate and momentum")
-    parser.add_argument("--bits", type=int, default=32, help="of a number that hosts exchange, 32 or 8")
+    parser.add_argument("--bits", type=int, default=32, help="of a number that hosts exchange: 32, 8 or 4")
     parser.add_argument("--ways", nargs="+", default=["ddp", "local", "alone"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     given = parser.parse_args()

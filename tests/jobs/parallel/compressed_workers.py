@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
+import signal
 import tempfile
 from contextlib import redirect_stderr
 from typing import Any
@@ -118,6 +120,21 @@ def spoiled() -> dict[str, Any]:
         "alike": all(torch.equal(one, other) for one, other in zip(every[0], every[-1], strict=True)),
         "kept": len(errors),
     }
+
+
+def killed() -> str:
+    """What a backward raises on the other ranks when one is killed in the middle of it, once gradients are compressed."""
+    started()
+    with redirect_stderr(io.StringIO()):
+        wrapped, optimizer, _, _ = made(None)
+    train(wrapped, optimizer, 0, START + 2)
+    if dist.get_rank() == 1:
+        wrapped.module[1].weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    try:
+        train(wrapped, optimizer, START + 2, START + 3)
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def refused() -> dict[str, str]:

@@ -99,25 +99,25 @@ def together(hosts: list[int], dtype: str, bits: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def summed(world: int, size: int) -> dict[str, Any]:
-    """Sums of eight bits: how far one is from the sum, and many together from theirs; whether all have the same."""
-    from trainshed.parallel.data.eight_bits import EightBits
+def summed(world: int, size: int, bits: int) -> dict[str, Any]:
+    """Sums of few bits: how far one is from the sum, and many together from theirs; whether all have the same."""
+    from trainshed.parallel.data.few_bits import FewBits
 
     rank = started()
-    eight = EightBits(dist.group.WORLD, size, torch.device("cpu"))
+    few = FewBits(dist.group.WORLD, size, torch.device("cpu"), bits)
     every = [
         torch.randn(20, size, generator=torch.Generator().manual_seed(one)) * torch.logspace(-30, 6, size)
         for one in range(world)
     ]
     whole = torch.stack(every).sum(0)
-    sums = torch.stack([eight.sum(one) for one in every[rank]])
+    sums = torch.stack([few.sum(one) for one in every[rank]])
     peaks = torch.stack([torch.nn.functional.pad(one, (0, -size % 256)).view(20, -1, 256).abs().amax(2) for one in every])
-    bound = peaks.sum(0).amax(0).repeat_interleave(256)[:size] / 127
+    bound = peaks.sum(0).amax(0).repeat_interleave(256)[:size] / (127 if bits == 8 else 7)
     return {
-        "alike": alike([sums]), "sent": eight.sent,
+        "alike": alike([sums]), "sent": few.sent,
         "once": float(((sums[0] - whole[0]).abs() / bound).max()),
         "together": float(((sums - whole).sum(0).abs() / bound).max()),
-        "zeros": float(EightBits(dist.group.WORLD, size, torch.device("cpu")).sum(torch.zeros(size)).abs().max()),
+        "zeros": float(FewBits(dist.group.WORLD, size, torch.device("cpu"), bits).sum(torch.zeros(size)).abs().max()),
     }  # fmt: skip
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import statistics
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +55,16 @@ def test_it_learns_as_well_as_with_whole_gradients(way: str) -> None:
 
     assert abs(statistics.fmean(found) - statistics.fmean(theirs)) <= statistics.pstdev(theirs)
     assert max(found) < 0.35 < 2.3, "ten digits by chance: 2.3"
+
+
+def test_ranks_are_told_when_one_is_killed_in_the_middle() -> None:
+    with tempfile.TemporaryDirectory() as out:
+        processes = ranks.start(2, ("compressed_workers:killed", ()), out=out)
+        try:
+            for process in processes:
+                process.join(120)
+            said = Path(out, "0.0")
+            assert said.exists(), ranks.log(out, 0)
+            assert "could not exchange the gradients with the other ranks" in pickle.loads(said.read_bytes())
+        finally:
+            ranks.end(processes)

@@ -23,7 +23,7 @@ def test_an_average_after_each_step_of_sgd_is_ddp(found: list[Any]) -> None:
     ("hosts", "dtype", "bits"),
     [
         *(([0, 1, 2, 3], "float32", 32), ([0, 0, 1, 1], "float32", 32), ([0, 1, 0, 1], "bfloat16", 32)),
-        *(([0, 1, 2, 3], "float32", 8), ([0, 0, 1, 1], "bfloat16", 8)),
+        *(([0, 1, 2, 3], "float32", 8), ([0, 0, 1, 1], "bfloat16", 8), ([0, 1, 2, 3], "float32", 4)),
     ],
 )
 def test_models_are_one_at_exchanges_and_apart_between_them(
@@ -36,19 +36,21 @@ def test_models_are_one_at_exchanges_and_apart_between_them(
         assert one["exchanges"] == 12 and one["fell"] < 0.6
     first = found[0]
     assert first["said"].startswith(f"trainshed: local steps: {hosts_of} hosts of {4 // hosts_of} rank")
-    numbers = 4 * parameters if bits == 32 else hosts_of * -(-parameters // (256 * hosts_of)) * 260  # whole blocks
+    numbers = 4 * parameters if bits == 32 else hosts_of * -(-parameters // (256 * hosts_of)) * (32 * bits + 4)  # blocks
     least = 12 * 2 * (hosts_of - 1) / hosts_of * numbers
     assert least <= first["sent"] < 1.5 * least
 
 
 @pytest.mark.on_ranks("local_workers:summed", world=4)
-@pytest.mark.parametrize(("hosts", "size"), [(4, 1), (4, 256), (4, 5000)])
-def test_sums_of_eight_bits_lose_little_once_and_nothing_in_the_end(found: list[Any], hosts: int, size: int) -> None:
+@pytest.mark.parametrize(("hosts", "size", "bits"), [(4, 1, 8), (4, 256, 4), (4, 5000, 8), (4, 5000, 4)])
+def test_sums_of_few_bits_lose_little_once_and_nothing_in_the_end(
+    found: list[Any], hosts: int, size: int, bits: int
+) -> None:
     for one in found:
         assert one["alike"] and one["zeros"] == 0
         assert one["once"] <= 1.01, "half a step of each number, and half a step of their sum"
         assert one["together"] <= 1.01, "of twenty sums: what one has lost, the next one brings"
-        assert one["sent"] == 20 * 2 * 3 * -(-size // 1024) * 260
+        assert one["sent"] == 20 * 2 * 3 * -(-size // 1024) * (32 * bits + 4)
 
 
 @pytest.mark.on_ranks("local_workers:resumed", world=2)

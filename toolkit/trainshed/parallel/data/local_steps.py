@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainshed.base.voice import tell
 
-from .eight_bits import EightBits
+from .few_bits import BITS, FewBits
 from .host_layout import HostLayout, found_layout
 
 
@@ -55,8 +55,8 @@ class LocalSteps:
         every: steps between exchanges, from 1.
         hosts: for each rank of the job the number of its host; by default ranks find that out.
         outer_rate, outer_momentum: of the outer optimizer; 1 and 0 average the hosts' models.
-        bits: of a number that hosts exchange: 32, or 8, of which four times as many exchanges cost as many bytes. What
-            rounding loses is made up for by the next exchange.
+        bits: of a number that hosts exchange: 32; or 8 or 4, of which four or eight times as many exchanges cost as many
+            bytes. What rounding loses is made up for by the next exchange.
 
     Raises:
         TypeError: the model is a DistributedDataParallel over several hosts, or a host's ranks have none.
@@ -78,8 +78,8 @@ class LocalSteps:
             raise ValueError(f"every = {every}: at least one step lies between exchanges")
         if not outer_rate > 0 or not 0 <= outer_momentum < 1:
             raise ValueError(f"outer_rate = {outer_rate}, outer_momentum = {outer_momentum}: above 0, and from 0 to below 1")
-        if bits not in (8, 32):
-            raise ValueError(f"bits = {bits}: 8 or 32")
+        if bits not in (32, *BITS):
+            raise ValueError(f"bits = {bits}: 32, 8 or 4")
         self._every, self._rate, self._momentum = every, outer_rate, outer_momentum
         self._layout = found_layout(hosts)
         self._rank = dist.get_rank()
@@ -109,9 +109,9 @@ class LocalSteps:
         self._speed = [torch.zeros_like(one) for one in self._exact]
         leads = self._rank == self._layout.hosts[self._host][0]
         count = sum(one.numel() for one in self._exact)
-        self._eight = (
-            EightBits(self._leaders, count, self._exact[0].device)
-            if bits == 8 and leads and len(self._layout.hosts) > 1
+        self._few = (
+            FewBits(self._leaders, count, self._exact[0].device, bits)
+            if bits in BITS and leads and len(self._layout.hosts) > 1
             else None
         )
         self._follow()
@@ -164,10 +164,10 @@ class LocalSteps:
             )
         leads = self._rank == self._layout.hosts[self._host][0]
         count = len(self._layout.hosts)
-        if self._eight is not None:
-            before = self._eight.sent
-            flat = self._eight.sum(flat)
-            self.sent += self._eight.sent - before
+        if self._few is not None:
+            before = self._few.sent
+            flat = self._few.sum(flat)
+            self.sent += self._few.sent - before
         elif leads and count > 1:
             dist.all_reduce(flat, group=self._leaders)
             self.sent += round(2 * (count - 1) / count * flat.numel() * flat.element_size())
@@ -223,7 +223,7 @@ class LocalSteps:
             "own": [one.detach().clone() for one in self._parameters],
             "buffers": [one.detach().clone() for one in self._inner.buffers()],
             "optimizer": self._optimizer.state_dict(),
-            "lost": self._eight.lost.clone() if self._eight is not None else None,
+            "lost": self._few.lost.clone() if self._few is not None else None,
         }
 
     @torch.no_grad()
@@ -250,8 +250,8 @@ class LocalSteps:
         for own, saved in zip(self._inner.buffers(), state["buffers"], strict=True):
             own.copy_(saved)
         self._optimizer.load_state_dict(state["optimizer"])
-        if self._eight is not None and state.get("lost") is not None:
-            self._eight.lost.copy_(state["lost"])
+        if self._few is not None and state.get("lost") is not None:
+            self._few.lost.copy_(state["lost"])
 
 
 def host_group(hosts: Sequence[int] | None = None) -> Any:

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainshed.base.voice import tell
 
 from .algorithms import timeout_of
+from .reducing import told
 
 LEAST_RATE = 2  # a gradient is sent as it is where its factors are not smaller by more than that
 
@@ -136,7 +137,7 @@ class PowerSGD:
             try:
                 future.set_result(self._compress(bucket).wait())
             except BaseException as error:
-                future.set_exception(error)  # type: ignore[arg-type]
+                future.set_exception(told(error))  # type: ignore[arg-type]
 
         self._in_order.submit(work)
         return future

@@ -80,10 +80,11 @@ class _Countdown:
         if self._error is None:
             self._future.set_result(self._result)
         else:
-            self._future.set_exception(_told(self._error))  # type: ignore[arg-type]
+            self._future.set_exception(told(self._error))  # type: ignore[arg-type]
 
 
-def _told(error: BaseException) -> RuntimeError:
+def told(error: BaseException) -> RuntimeError:
+    """What the backward of the other ranks raises."""
     said = RuntimeError(f"trainshed could not exchange the gradients with the other ranks (has one ended?): {error}")
     said.__cause__ = error
     return said
