@@ -59,7 +59,10 @@ class SlowRanks(Watcher):
 
     def turn(self, run: Supervised) -> None:
         now = time.monotonic()
-        if not self._folder or run.stopping or now < self._next:
+        if not self._folder or now < self._next:
+            return
+        if run.stopping:
+            self._next = now + FOREVER
             return
         # Host 0 reads a message of each host: with many hosts, less often.
         self._next = now + EVERY * max(1.0, len(self._roster.names) / 16)
