@@ -71,6 +71,7 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 ONE_WORKER = {
     "clients/": "host names of SDK v3, which are fixed, and moto's server",
     "jobs/slurm/": "a cluster",
+    "jobs/ray/": "a Ray cluster",
     "images/test_other_engines.py": "daemons of other engines",
     "jobs/parallel/test_runtime.py": "starts of ranks",
     "jobs/parallel/test_zero_bubble.py": "starts of ranks",

@@ -9,7 +9,7 @@ from trainshed.base.errors import EXIT_SUCCESS
 
 from .parser import Parser, UsageError
 
-PLACES = ("here", "slurm", "ssh")
+PLACES = ("here", "ray", "slurm", "ssh")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,13 +27,18 @@ def add_arguments(parser: Parser) -> None:
     place, course = groups["place"].add_argument, groups["course"].add_argument
     place(
         "--on", default="here", choices=PLACES, metavar="PLACE",
-        help="here (default), ssh: on the machines of --hosts, or slurm: submit it with "
-        "sbatch and follow it",
+        help="here (default), ssh: on the machines of --hosts, ray: on a Ray cluster, or slurm: "
+        "submit it with sbatch and follow it",
     )  # fmt: skip
     place(
         "--sbatch", action="append", default=[], metavar="NAME=VALUE",
         help="with --on slurm: one more option of sbatch, like partition=gpu; --detach submits "
         "and returns",
+    )  # fmt: skip
+    place(
+        "--address", default="", metavar="HOST:PORT",
+        help="with --on ray: the cluster's head, ray://HOST:PORT for its door for clients, or "
+        "auto, this machine's (default: RAY_ADDRESS, else auto)",
     )  # fmt: skip
     add_flags(groups)
     course(
@@ -64,6 +69,10 @@ def run(options: Namespace) -> int:
         from trainshed.runner.places.slurm.submit import run_on_slurm, with_options
 
         return run_on_slurm(with_options(job, options.sbatch), os.environ, dry_run=options.dry_run, detach=options.detach)
+    if options.on == "ray":
+        from trainshed.runner.places.ray.wishes import with_address
+
+        job = with_address(job, options.address)
     if options.find_batch_size and not options.dry_run:
         from trainshed.runner.tools.batch_size import run_fitted
 
@@ -86,5 +95,7 @@ def check(options: Namespace) -> None:
         raise UsageError("--sbatch goes with --on slurm")
     if options.find_batch_size and options.on != "here":
         raise UsageError(f"--find-batch-size cannot be used with --on {options.on}")
+    if options.address and options.on != "ray":
+        raise UsageError("--address goes with --on ray")
     if options.hosts is not None and options.on != "ssh":
         raise UsageError("--hosts goes with --on ssh")

@@ -36,7 +36,7 @@ class NotStarted(TrainshedError):
 class _Order:
     """What the background process is to do.
 
-    job, again: see `start`. hold: see there. on: HERE, SLURM or SSH.
+    job, again: see `start`. hold: see there. on: HERE, SLURM, SSH or RAY.
     follow: the folder of a run that goes on elsewhere, "" for a start.
     """
 
@@ -62,7 +62,7 @@ def start(
         again: the run that is taken up again.
         quiet: what the runner says before the run has its folder (that it pulls an image, for example) is not shown.
         hold: a descriptor that the runner keeps open for as long as it lives, a lock for example; no host gets it.
-        on: HERE, SSH, or SLURM: it is submitted and followed.
+        on: HERE, SSH, RAY, or SLURM: it is submitted and followed.
 
     Raises:
         NotStarted: it could not be started.

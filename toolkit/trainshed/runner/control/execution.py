@@ -27,7 +27,7 @@ from ..files.owner import hand_over
 from ..files.provenance import note_image
 from ..files.run import SSH_FOLLOWER, Run
 from ..files.staging import stage
-from ..job.job import HERE, SSH, Job
+from ..job.job import HERE, RAY, SSH, Job
 from ..job.references import secrets_of
 from ..places import Backend, choose
 from ..places.leftovers import remove_scratch
@@ -67,7 +67,7 @@ def run_job(
     Args:
         again: a run that is over and is taken up again, in its own folder, with its checkpoints.
         started: called when the run has its folder; that stays then, also where the job cannot be started.
-        on: HERE or SSH, where its hosts run.
+        on: HERE, SSH or RAY, where its hosts run.
 
     Raises:
         TrainshedError: the job could not be started at all.
@@ -375,6 +375,8 @@ def _could_not_run(error: Exception) -> Verdict:
 
 
 def _where(job: Job, place: str = "") -> str:
+    if place == RAY:
+        return f"{job.instances} {'host' if job.instances == 1 else 'hosts'} on Ray"
     if place == SSH:
         return f"on {some(list(job.machines), 3)}{f', in containers of {job.image}' if job.image else ''}"
     if job.image:

@@ -18,7 +18,7 @@ from trainshed.base.errors import TrainshedError, visible
 from ..files.mounts import ours_below
 from ..files.own_places import RUNS
 from ..files.run import CODE, MLFLOW, PROVENANCE, REPORT, RUNNER_LOG, Run
-from ..job.job import HERE, SLURM, SSH, Job
+from ..job.job import HERE, RAY, SLURM, SSH, Job
 from ..job.write import job_file
 from ..places.container_engine import EngineError
 from ..state import index
@@ -244,7 +244,9 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
 
 
 def place_of(run: Stored) -> str:
-    """Where a run is taken up again: HERE, SLURM or SSH."""
+    """Where a run is taken up again: HERE, SLURM, SSH or RAY."""
+    if run.about.get("engine") == RAY:
+        return RAY
     return SSH if run.on_ssh else SLURM if run.submitted else HERE
 
 

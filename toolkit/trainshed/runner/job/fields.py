@@ -428,12 +428,13 @@ FIELDS = _kept(
 )  # fmt: skip
 FIELDS += (
     Field("slurm", "mapping", "options for `--on slurm`"),
+    Field("ray", "mapping", "options for `--on ray`"),
     Field("ssh", "mapping", "options for `--on ssh`"),
     Field("kubernetes", "mapping", "options for `trainshed export kubernetes`"),
     Field("sagemaker", "mapping", "options for `trainshed export sagemaker`"),
 )
 
-PLACES = ("slurm", "ssh", "kubernetes", "sagemaker")
+PLACES = ("slurm", "ray", "ssh", "kubernetes", "sagemaker")
 BY_NAME = {row.name: row for row in FIELDS}
 
 

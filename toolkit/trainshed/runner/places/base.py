@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
 from ..files.run import Run
 
@@ -19,11 +18,24 @@ class Exit:
     note: str = ""
 
 
+class Child(Protocol):
+    """A process of ours, or what stands for one on another machine."""
+
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs. Returns at once."""
+
+
 class RunningHost(Protocol):
-    """A host: a child of ours whose pipes carry what it prints, and whose end is the host's."""
+    """A host: a child whose pipes carry what it prints, and whose end is the host's."""
 
     name: str
-    process: subprocess.Popen[bytes]
+
+    @property
+    def process(self) -> Child:
+        """Its pipes and its end."""
 
     def stop(self, grace: float) -> None:
         """Asks it to end within `grace` seconds; returns at once."""

@@ -150,7 +150,7 @@ def take_in(archive: str, aside: str, source: str, target: str, host: str, broug
         unpack(archive, out, left_out)
         if left_out:
             brought.notes.append(f"left out of what came from {source}: {some(left_out, 3)}")
-        _merge(out, target, target, host, brought)
+        merge(out, target, target, host, brought)
     except OSError as error:
         raise TrainshedError(f"{target}: {error.strerror}") from error
 
@@ -163,7 +163,7 @@ def is_whole(archive: str) -> bool:
         return file.read() == bytes(1024)
 
 
-def _merge(source: str, target: str, top: str, host: str, brought: Brought) -> None:
+def merge(source: str, target: str, top: str, host: str, brought: Brought) -> None:
     """Moves what came into a folder. What is there already is replaced, but never what another host has just brought."""
     os.makedirs(target, exist_ok=True)
     for entry in os.scandir(source):
@@ -171,7 +171,7 @@ def _merge(source: str, target: str, top: str, host: str, brought: Brought) -> N
         if entry.is_dir(follow_symlinks=False):
             if os.path.lexists(place) and (os.path.islink(place) or not os.path.isdir(place)):
                 place = _another_place(place, top, host, brought)
-            _merge(entry.path, place, top, host, brought)
+            merge(entry.path, place, top, host, brought)
             continue
         if os.path.lexists(place) and brought.before.get(place) == _stamp(entry.path):
             continue  # as it was given to the host; another one may have a newer one

@@ -29,7 +29,7 @@ from .base import Exit, RunningHost
 from .leftovers import end_leftovers, remove_scratch
 
 # Variables of the caller that would speak of another job: of an outer launcher, or of a container this runs in.
-_FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", PREFIX, "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_", "PET_")
+FOREIGN_PREFIXES = ("SM_", "SAGEMAKER_", PREFIX, "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_", "PET_")
 _FOREIGN = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
      "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "JOB_COMPLETION_INDEX",
@@ -178,7 +178,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in environ.items()
-        if name in _KEPT or (name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES))
+        if name in _KEPT or (name not in _FOREIGN and not name.startswith(FOREIGN_PREFIXES))
     }
     paths = [os.path.abspath(path) for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     root = os.path.dirname(os.path.dirname(os.path.abspath(trainshed.__file__)))
@@ -205,7 +205,7 @@ def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tu
         if "OMP_NUM_THREADS" not in environ:
             own["OMP_NUM_THREADS"] = str(max(1, cpus() // ranks))
     wanted, devices = gpus.wanted(run), gpus.present(environ)
-    if len(run.hosts) > 1 and not devices and not job.distribution.processes_per_host and _ranks_by_cpus(job):
+    if len(run.hosts) > 1 and not devices and not job.distribution.processes_per_host and ranks_by_cpus(job):
         # Otherwise each host would take all CPUs.
         own[of_setting("processes_per_host")] = str(max(1, cpus() // len(run.hosts)))
     if wanted[index] == 0 or (devices and (wanted[index] is not None or len(run.hosts) > 1)):
@@ -213,7 +213,7 @@ def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tu
     return {**own, **job.environment}
 
 
-def _ranks_by_cpus(job: Job) -> bool:
+def ranks_by_cpus(job: Job) -> bool:
     """Whether a host has a rank for each CPU unless it is told otherwise: not with one process for all of its devices."""
     given = job.hyperparameters
     flagged = (kind for flag, kind in DISTRIBUTION_FLAGS if truthy(given.get(flag)))
