@@ -13,7 +13,7 @@ import numpy
 import torch
 import transformers
 from _common import Problem, World
-from _epochs import Epochs, Task, about_model
+from _epochs import Epochs, Task, about_model, freeze_unused
 from _labelled import Labelled, texts_of
 from _pretrained import NO_CODE, context, fingerprint, load_tokenizer, unloadable
 from _tokens import new_tokenizer
@@ -131,7 +131,7 @@ class Classifying(Task):
         return {"loss": loss, "accuracy": right.double().mean().item(), "f1": f1.item()}
 
     def save(self, target: Path) -> dict[str, Any]:
-        save(self.network, self.tokenizer, target)
+        save(target, self.network, self.tokenizer)
         return {
             "classes": list(self.data.classes),
             "multi_label": self.data.many,
@@ -192,15 +192,6 @@ def load_model(source: str, labels: dict[str, Any], world: World) -> Any:
     return model
 
 
-def freeze_unused(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Leaves weights alone that no text reaches, as of a pooler that is not looked at: ranks would wait for them."""
-    model.eval()
-    model(**batch).logits.float().sum().backward()
-    for weight in model.parameters():
-        weight.requires_grad_(weight.grad is not None)
-    model.zero_grad(set_to_none=True)
-
-
 def train(hp: Namespace, source: str | None, data: Data, world: World) -> None:
     """The whole job. Raises Problem."""
     logging.disable_progress_bar()
@@ -223,7 +214,7 @@ def train(hp: Namespace, source: str | None, data: Data, world: World) -> None:
         model.config.pad_token_id = tokenizer.pad_token_id
     model.to(world.device)
     task = Classifying(hp, model, tokenizer, data, length, world, fingerprint(model))
-    freeze_unused(model, batch_of(task.rows["train"].tokens[:1], task.pad, world.device))
+    freeze_unused(model, lambda: task.logits(model, "train", [0]))
     Epochs(hp, world, task).run(f"{task.count} texts, {len(data.classes)} classes")
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +300,15 @@ def schedule(kind: str, step: int, warmup: float, total: int) -> float:
         return (step + 1) / warmup
     left = 1.0 - max(0.0, step + 1 - warmup) / max(1.0, total + 1 - warmup)
     return {"cosine": 0.5 - 0.5 * math.cos(math.pi * left), "linear": left}.get(kind, 1.0)
+
+
+def freeze_unused(network: nn.Module, output: Callable[[], Tensor]) -> None:
+    """Leaves weights alone that no output reaches, as of a pooler that is not looked at: ranks would wait for them."""
+    network.eval()
+    output().float().sum().backward()
+    for weight in network.parameters():
+        weight.requires_grad_(weight.grad is not None)
+    network.zero_grad(set_to_none=True)
 
 
 def about_model(folder: str, program: str) -> dict[str, Any]:

@@ -62,7 +62,10 @@ class Loss(nn.Module):
         self.model = model
 
     def forward(self, windows: dict[str, Tensor]) -> Tensor:
-        loss: Tensor = self.model.loss(**windows)  # type: ignore[operator]
+        try:
+            loss: Tensor = self.model.loss(**windows)  # type: ignore[operator]
+        except ValueError as error:  # torch's, about a distribution of parameters that are no numbers
+            raise Problem("the loss is not a finite number: lower learning_rate") from error
         return loss
 
 

@@ -14,7 +14,7 @@ from _common import Problem, World, whole_file
 from transformers import TrainerCallback, TrainingArguments
 
 METRIC_NAMES = {"loss": "train_loss", "grad_norm": "grad_norm"}
-LAST = "config.json", "adapter_config.json"  # the files that make a folder a model
+LAST = "config.json", "adapter_config.json", "modules.json"  # the files that make a folder a model
 
 
 class Reporter(TrainerCallback):
@@ -94,13 +94,17 @@ def settings(
     return made
 
 
-def save(model: Any, tokenizer: Any, target: Path) -> None:
-    """Writes the model and its tokenizer; each file appears whole, and the one that makes it a model last."""
+def save(target: Path, *parts: Any) -> None:
+    """Writes what has `save_pretrained`: a model, its tokenizer.
+
+    Each file appears whole, and the one that makes the folder a model last.
+    """
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
+        for part in parts:
+            part.save_pretrained(temporary)
         (Path(temporary) / "README.md").unlink(missing_ok=True)  # PEFT's, a form to fill in
-        for source in sorted(Path(temporary).iterdir(), key=lambda path: path.name in LAST):
-            with whole_file(target / source.name) as path:
+        files = (path for path in Path(temporary).rglob("*") if path.is_file())
+        for source in sorted(files, key=lambda path: path.name in LAST):
+            with whole_file(target / source.relative_to(temporary)) as path:
                 shutil.copyfile(source, path)  # not moved: safetensors makes files that their owner alone may read

@@ -206,7 +206,7 @@ def write_model(hp: Namespace, model: Any, tokenizer: Any, facts: dict[str, Any]
     (target / "model.json").unlink(missing_ok=True)  # of what was there before
     if hp.merge:
         model = model.merge_and_unload()
-    save(model, tokenizer, target)
+    save(target, model, tokenizer)
     folders = ("train", "validation", "test", "predict", "model_dir", "output_data_dir", "checkpoint_dir")
     given = {name: value for name, value in vars(hp).items() if name not in folders}
     versions = {one.__name__: one.__version__ for one in (trainshed, torch, transformers, numpy)}

@@ -8,11 +8,13 @@
     python demo_data.py preferences DIR         the same for objective dpo
     python demo_data.py topics DIR              DIR/train/topics.csv, validation, test     (text_classification.py)
     python demo_data.py series DIR              DIR/train/series.jsonl, DIR/test/series.jsonl (forecasting.py)
+    python demo_data.py pairs DIR               DIR/train/pairs.jsonl, validation, test    (embeddings.py)
     python demo_data.py table DIR               DIR/train/*.csv, validation, test          (tabular.py)
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
 table: 569 tumours by 30 measures of their cells, which come with scikit-learn; the first column says which kind it is.
 text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
+pairs: the questions of `instructions` as anchors, with their answers.
 series: 24 monthly series of 160 values, drawn by numbers of a fixed seed: trend, season and noise, some values missing;
 the last 12 are in test alone.
 topics: sentences of the reference topics of Python's `help()`, each with the topic that it is of, of the 8 longest.
@@ -128,6 +130,14 @@ def write_table(root: Path) -> None:
         with _common.whole_file(root / channel / "tumours.csv") as path:
             lines = [[data.target_names[data.target[row]], *(f"{value:.6g}" for value in data.data[row])] for row in rows]
             path.write_text("".join(",".join(line) + "\n" for line in [names, *lines]), encoding="utf-8")
+
+
+def write_pairs(root: Path) -> None:
+    """The questions and answers as `root`/train, validation and test: JSON lines with anchor and positive."""
+    for channel, pairs in instructions().items():
+        with _common.whole_file(root / channel / "pairs.jsonl") as path:
+            lines = (json.dumps({"anchor": question, "positive": answer}) for question, answer in pairs)
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def write_series(root: Path) -> None:
@@ -256,7 +266,9 @@ def write_model(target: Path, texts: list[str], width: int = 64) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("digits", "table", "text", "topics", "series", "instructions", "preferences"))
+    parser.add_argument(
+        "what", choices=("digits", "table", "text", "topics", "series", "pairs", "instructions", "preferences")
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
     arguments = parser.parse_args(sys.argv[1:])
@@ -266,6 +278,8 @@ def main() -> None:
         write_table(arguments.folder)
     elif arguments.what == "text":
         write_text(arguments.folder)
+    elif arguments.what == "pairs":
+        write_pairs(arguments.folder)
     elif arguments.what == "series":
         write_series(arguments.folder)
     elif arguments.what == "topics":

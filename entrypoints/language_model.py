@@ -314,7 +314,7 @@ def train(hp: Namespace, world: World) -> None:
     if model.device.type == "xla":
         model.to("cpu").tie_weights()  # XLA's tensors have no memory to save from, and lose their ties on the way
     if world.rank == 0:
-        save(model, tokenizer, Path(hp.model_dir))
+        save(Path(hp.model_dir), model, tokenizer)
         facts = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
         write_json(Path(hp.output_data_dir) / "metrics.json", {**facts, **reporter.results})
     world.say(f"model: {hp.model_dir}")

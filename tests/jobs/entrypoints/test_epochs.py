@@ -23,6 +23,11 @@ pytestmark = pytest.mark.torch
 
 # By program: what demo_data writes for it, the packages it needs, and hyperparameters that make it small.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, object]]] = {
+    "embeddings": (
+        "pairs", ("sentence_transformers",),
+        {"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 400, "max_length": 16, "num_hidden_layers": 1,
+         "batch_size": 40},
+    ),
     "forecasting": (
         "series", ("gluonts",),
         {"time_freq": "M", "prediction_length": 4, "context_length": 6, "num_batches_per_epoch": 3, "num_cells": 8,

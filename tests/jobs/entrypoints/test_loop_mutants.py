@@ -112,6 +112,36 @@ def series(draw: random.Random) -> tuple[str, bytes]:
     return draw.choice(["a.json", "a.jsonl"]), as_lines(made, draw)
 
 
+def pairs(draw: random.Random) -> tuple[str, bytes]:
+    """Texts that belong together, or with a score."""
+    words = ["fine", "dull", "day", "film", "é", "🦊", "", " ", "a" * 300, '"', "\x00", "\n"][
+        : draw.choice([4, 4, 4, 6, 12])
+    ]
+
+    def text() -> str:
+        return " ".join(draw.choices(words, k=4))
+
+    names = draw.choice(
+        [["anchor", "positive"]] * 3 + [["anchor", "positive", "negative"]] * 2 + [["sentence1", "sentence2"]]
+    )
+    made: list[dict[str, Any]] = [{name: text() for name in names} for _ in range(draw.choice([1, 2, 9, 20]))]
+    if names[0] == "sentence1":
+        made = [{**one, "score": draw.choice([0, 1, round(draw.random(), 2), 0.5])} for one in made]
+    if draw.random() < 0.3:
+        rows = [list(made[0]), *([str(value) for value in one.values()] for one in made)]
+        return "a.csv", as_csv(mutated(rows, draw) if draw.random() < 0.5 else rows)
+    return "a.jsonl", as_lines(made, draw)
+
+
+def embed_with(folder: Path, said: dict[str, Any]) -> None:
+    """sentence-transformers itself embeds with the model."""
+    import numpy
+    from sentence_transformers import SentenceTransformer
+
+    made = SentenceTransformer(str(folder), device="cpu").encode(["fine day", "é" * 400])
+    assert made.shape == (2, said["width"]) and numpy.isfinite(made).all()
+
+
 def forecast_on(folder: Path, said: dict[str, Any]) -> None:
     """GluonTS itself forecasts with the model."""
     import numpy
@@ -128,6 +158,16 @@ def forecast_on(folder: Path, said: dict[str, Any]) -> None:
 
 # By program: a file of data, what to check of a model, hyperparameters that are always given, and those that change.
 PROGRAMS: dict[str, tuple[Callable[..., tuple[str, bytes]], Callable[..., None], dict[str, str], dict[str, list[str]]]] = {
+    "embeddings": (
+        pairs, embed_with,
+        {"hidden_size": "8", "num_attention_heads": "2", "num_hidden_layers": "1", "vocab_size": "300", "max_length": "8"},
+        {
+            "max_length": ["4", "1", "64"],
+            "scale": ["0.01", "1000", "0", "20"],
+            "hidden_size": ["2", "7", "16"],
+            "keep": ["last"],
+        },
+    ),
     "forecasting": (
         series, forecast_on,
         {"time_freq": "D", "prediction_length": "3", "context_length": "4", "num_batches_per_epoch": "2", "num_cells": "4",
@@ -223,9 +263,8 @@ def work(name: str) -> None:
     print(f"{trained} of {COUNT} trained")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "recommend" else pytest.param(name, marks=pytest.mark.heavy) for name in PROGRAMS]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_a_mutant_trains_or_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     paths = os.pathsep.join([str(programs.TOOLKIT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])

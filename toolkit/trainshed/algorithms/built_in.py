@@ -50,7 +50,7 @@ BUILT_IN = (
     ),
     BuiltIn("Latent Dirichlet Allocation", ("lda",), instead="scikit-learn's LatentDirichletAllocation"),
     BuiltIn("Neural Topic Model", ("ntm",), instead="BERTopic in a script of your own"),
-    BuiltIn("Object2Vec", ("object2vec",), instead="sentence-transformers in a script of your own"),
+    BuiltIn("Object2Vec", ("object2vec",), instead="`embeddings` for texts; for tokens of your own, a script of your own"),
     BuiltIn("Sequence-to-Sequence", ("seq2seq",), instead="transformers' Seq2SeqTrainer in a script of your own"),
     BuiltIn("Text Generation (JumpStart)", program="fine_tune", instead="its own names; models in the channel `model`"),
     BuiltIn("Text Classification", program="text_classification", instead="its own names; models in the channel `model`"),
