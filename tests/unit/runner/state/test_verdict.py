@@ -87,3 +87,25 @@ def test_a_job_that_somebody_else_stopped_is_not_completed(run: Run) -> None:
     record(run, "algo-1", "Stopped")
     verdict = judge(run, Ending((HostEnd("algo-1", 0), HostEnd("algo-2", 0))))
     assert (verdict.status, verdict.exit_code) == ("Stopped", 143)
+
+
+@pytest.mark.parametrize(
+    ("settings", "codes", "status"),
+    [
+        ({"trainshed_engine": "torchrun", "trainshed_min_nodes": 2}, (137, 0, 0), "Completed"),
+        ({"trainshed_engine": "torchrun", "trainshed_min_nodes": "2"}, (69, 0, 0), "Completed"),
+        ({"trainshed_engine": "torchrun", "trainshed_min_nodes": 2}, (137, 137, 0), "Failed"),
+        ({"trainshed_engine": "torchrun", "trainshed_min_nodes": 3}, (137, 0, 0), "Failed"),
+        ({"trainshed_min_nodes": 2}, (137, 0, 0), "Failed"),
+        ({}, (137, 0, 0), "Failed"),
+    ],
+)
+def test_an_elastic_job_completes_without_hosts_that_it_does_not_need(
+    settings: dict[str, object], codes: tuple[int, ...], status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = Job(name="x", instances=3, max_runtime_seconds=60, hyperparameters=dict(settings))
+    made = layout.plan(job, in_containers=False, now=0)
+    layout.place(layout.claim(made), interface="lo")
+    verdict = judge(made, Ending(tuple(HostEnd(f"algo-{number}", code) for number, code in enumerate(codes, 1))))
+    assert verdict.status == status

@@ -36,7 +36,7 @@ from ..state.job_json import described
 from ..state.records import fingerprints_of, phases_of
 from ..state.status import StatusFile
 from ..state.stored import Stored, load
-from ..state.verdict import judge
+from ..state.verdict import judge, went_on_without
 from .attempts import Attempts
 from .live_mlflow import LiveMlflow
 from .parent import with_parent
@@ -316,6 +316,8 @@ class Execution:
         """Collects, writes the last status, shows the summary."""
         run, metrics, screen = self.run, self.metrics, self.screen
         verdict = judge(run, ending)
+        for end in went_on_without(run, ending):
+            screen.say(f"{end.name} was lost ({end.note or f'exited with {end.code}'}): the job has ended without it")
         self.status.to("Uploading")
         screen.status("collecting model and output")
         began = time.monotonic()

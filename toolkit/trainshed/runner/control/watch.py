@@ -24,6 +24,7 @@ from ..files.ending import Ending, HostEnd
 from ..files.grace import KILL_SECONDS
 from ..files.metrics import Metrics
 from ..files.run import Run
+from ..job.least_hosts import least_hosts
 from ..places.base import RunningHost
 
 FAILURE_GRACE = 30.0  # seconds that the other hosts get once one has failed
@@ -228,7 +229,11 @@ class Watch:
             end = host.exit()
             self.ended.append(HostEnd(host.name, end.code, end.note, asked=self.phase is not Phase.RUNNING))
             others = ", ".join(other.name for other in self.living)
-            if end.code and others and self.phase is Phase.RUNNING:
+            if not (end.code and others and self.phase is Phase.RUNNING):
+                continue
+            if 0 < least_hosts(self.run.job) <= len(self.living):  # they agree how the job ends, or go on without it
+                self.screen.say(f"{host.name} exited with {end.code}: {others} may go on without it")
+            else:
                 self.screen.say(f"{host.name} exited with {end.code}: stopping {others}")
                 grace = min(FAILURE_GRACE, self.run.job.grace_seconds)
                 self.ask_to_stop(Cause.HOST, grace, f"{host.name} failed")

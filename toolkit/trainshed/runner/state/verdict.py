@@ -11,6 +11,7 @@ from trainshed.base.units import duration
 
 from ..files.ending import Ending, HostEnd, Verdict
 from ..files.run import Host, Run
+from ..job.least_hosts import least_hosts
 from .records import failure_of, record_of
 
 # What a host prints when another one failed.
@@ -53,12 +54,24 @@ def judge(run: Run, ending: Ending) -> Verdict:
     return Verdict("Completed", "Completed", 0)
 
 
+def went_on_without(run: Run, ending: Ending) -> tuple[HostEnd, ...]:
+    """Hosts that an elastic job has lost, if it has succeeded without them; () otherwise.
+
+    The hosts that are left succeed only if their leader says so, which counts on what is left being enough.
+    """
+    least = least_hosts(run.job)
+    good = [end for end in ending.hosts if not end.code and not _stopped_itself(run, end)]
+    return tuple(end for end in ending.hosts if end.code) if 0 < least <= len(good) else ()
+
+
 def first_failure(run: Run, ending: Ending) -> HostEnd | None:
-    """The end of the host that failed first.
+    """The end of the host that failed first; None where the job has succeeded without it.
 
     `train`'s hosts agree on it among themselves and all name it in their records. With other images, or where there was
     no time to agree, it is the first to end that was not stopped by us, nor lost its peer if another really failed.
     """
+    if went_on_without(run, ending):
+        return None
     failed = [end for end in ending.hosts if end.code and not (end.asked and _was_stopped(run, end, ending))]
     failed = [end for end in failed if not _stopped_itself(run, end)]
 
