@@ -81,8 +81,13 @@ class Hosts:
                 command = [sys.executable, "-m", "trainshed.container.main"]
                 if code:
                     command[1:] = ["-c", f"{code}\nimport os\nfrom trainshed.container.main import main\nos._exit(main())"]
+                command = [*self.prefix(number), *command]
                 process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
             self.processes[number] = process
+
+    def prefix(self, number: int) -> list[str]:
+        """What a host's command begins with."""
+        return []
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until every host that was started has printed `text` so many times."""

@@ -18,7 +18,7 @@ from trainshed.contract.reading import read_job
 from trainshed.contract.wire.secret_names import environment_secrets
 from trainshed.machine.signals import Interrupted, Stops
 
-from . import console, planning
+from . import console, launchers, planning
 from .attempts import Attempts, TrainingResult
 from .cluster import resolve
 from .data_seen import data_seen
@@ -27,7 +27,8 @@ from .planning import Planned
 from .program import prepare
 from .report.finish import finish
 from .report.run_record import RunRecord
-from .roster import agree, make_roster, tell_before_start
+from .roster import agree, elastic, make_roster, tell_before_start
+from .roster.roster import LeaderMoved
 from .scratch import Scratch
 from .supervisor.launch_plan import StartError
 
@@ -115,7 +116,7 @@ class Training:
             self._record.data_seen(data_seen(job, self._voice.say))
             planned = Planned(job, cluster, program, self.plan(job, cluster, program, scratch.path))
             self._join(planned, roster, scratch)
-        return self.run(planned, roster)
+        return self._run_under_leaders(planned, roster)
 
     def _planned_dry(self, scratch: str) -> Planned:
         """The first four steps, without a trace."""
@@ -186,7 +187,7 @@ class Training:
         for line in plan.says:
             self._voice.say(line)
         roster.join(planned.job.settings.host_timeout_seconds)
-        self._settle = lambda result: self._agreed(roster, planned.job, result)
+        self._settle = lambda result: self._left(roster, planned.job, result)
         if plan.scratch:
             scratch.make()
 
@@ -199,9 +200,38 @@ class Training:
         """
         return Attempts(planned, roster, self._record, self._environ, self._voice, self._stops).run()
 
+    def _run_under_leaders(self, planned: Planned, roster: Roster) -> TrainingResult:
+        """Step 5, again each time when another host of an elastic job comes to lead it."""
+        result = self.run(planned, roster)
+        if not elastic(planned.job, planned.cluster):
+            return result
+        from .progress import newest_step, resumption
+        from .roster.succession import Succession
+
+        assert isinstance(roster, Succession)
+        while True:
+            try:
+                agreed = self._agreed(roster, planned.job, result)
+            except LeaderMoved as moved:
+                self._record.restarted(moved.lost)
+                resuming = resumption(newest_step(planned.job.paths.checkpoints))
+                self._voice.say(f"{roster.leader} leads the job now: starting the ranks again, {resuming}")
+                plan = launchers.moved(planned.plan, roster.term, roster.address, roster.leads, len(roster.names))
+                result = self.run(planned.replace(plan=plan), roster)
+            else:
+                self._settle = lambda _: agreed  # noqa: B023 (the loop is over)
+                return agreed
+
     def finish(self, result: TrainingResult) -> int:
         """Step 6: agrees with the other hosts, writes the outcome, says it; returns the exit status."""
         return finish(self._paths, self._record, self._settle(result), self._voice)
+
+    def _left(self, roster: Roster, job: TrainingJob, result: TrainingResult) -> TrainingResult:
+        """The same for a host that cannot start its ranks again, whoever leads."""
+        try:
+            return self._agreed(roster, job, result)
+        except LeaderMoved as moved:
+            return result.replace(failure=result.failure or moved.lost)
 
     def _agreed(self, roster: Roster, job: TrainingJob, result: TrainingResult) -> TrainingResult:
         """The result of the whole job, from what all hosts report."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trainshed.base.errors import LaunchError
-from trainshed.container import planning
+from trainshed.container import launchers, planning
 from trainshed.container.cluster import sagemaker, single
 from trainshed.container.launchers import LAUNCHERS
 from trainshed.container.launchers.horovod import NAMES as HOROVODS_NAMES
@@ -461,3 +461,16 @@ def test_a_pipelines_ranks_are_started_by_whoever_the_job_names(
 def test_the_engine_mpi_is_for_pipelines(job_tree: Any) -> None:
     with pytest.raises(LaunchError, match="trainshed_engine = mpi works with the distribution pipeline"):
         planned(job_tree, {**TORCHRUN, "trainshed_engine": "mpi"})
+
+
+def test_an_elastic_agent_under_another_leader_has_its_rendezvous_there(job_tree: Any) -> None:
+    settings = {"trainshed_distribution": "torchrun", "trainshed_engine": "torchrun", "trainshed_min_nodes": "1"}
+    hosts = ("algo-1", "algo-2", "algo-3")
+    plan = planned(job_tree, settings, hosts, "algo-2")
+    for leads in (True, False):
+        (before,), (after,) = plan.processes, launchers.moved(plan, 1, "algo-2", leads, 3).processes
+        changed = dict(word.split("=", 1) for word in after.argv if word not in before.argv)
+        assert changed.pop("--rdzv-endpoint").startswith("algo-2:")
+        assert changed.pop("--nnodes") == "1:2" and changed.pop("--rdzv-id").endswith("-1")
+        assert f"is_host={str(leads).lower()}" in changed.pop("--rdzv-conf").split(",") and not changed
+        assert len(after.argv) == len(before.argv) and after.env == before.env

@@ -75,6 +75,13 @@ LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
 }
 
 
+def moved(plan: LaunchPlan, term: int, address: str, leads: bool, hosts: int) -> LaunchPlan:
+    """The plan of an elastic job under another leader: see `torchrun.moved`. hosts: of the whole job."""
+    from . import torchrun
+
+    return torchrun.moved(plan, term, address, leads=leads, most=hosts - term)
+
+
 def watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> list[Watcher]:
     """The launcher's own watchers of the run, if it has any. The plan's scratch folder must exist."""
     if plan.launcher == "parameter_server":

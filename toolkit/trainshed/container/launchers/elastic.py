@@ -80,6 +80,13 @@ class Observer:
         self.progress = self.progress.after_failure(newest_step(self.checkpoints))
         return self.progress.refusal
 
+    def wait_for_train(self) -> None:
+        """Waits while this host's `train` is stopped (SIGSTOP): it may be that the other hosts go on without this one."""
+        if self.starts and stopped(os.getppid()):
+            self.say("`train` is stopped on this host: the ranks are not started again before it runs")
+            while stopped(os.getppid()):
+                time.sleep(0.2)
+
     def host_lost(self) -> str:
         """The hosts that were lost since the last call, with commas; "" for none."""
         try:
@@ -89,6 +96,15 @@ class Observer:
             return ""
         new, self.lost = content[len(self.lost) :], content
         return new.strip().replace("\n", ", ")
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped, after proc(5)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
 
 
 def _print(text: str) -> None:
@@ -125,6 +141,7 @@ def _observe(observer: Observer) -> None:
         return
 
     def _start_workers(self: Any, group: Any) -> Any:
+        observer.wait_for_train()
         observer.host_lost()  # a host that was lost before this start must not cause another one
         observer.started(
             group.workers[0].world_size, group.group_world_size, group.spec.max_restarts - self._remaining_restarts

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Variables that ranks must not inherit from an outer torchrun.
 _FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)
 LAST_CALL = 10  # seconds that the agents wait for further hosts once there are enough
+LAST_CALL_AGAIN = 3  # the same under a new leader: the hosts' `train` have just met
 _ERROR_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "error_hook")
 
 
@@ -152,6 +153,36 @@ def agent_events(scratch: str) -> str:
 def lost_hosts(scratch: str) -> str:
     """Where torch's agent learns of hosts that are lost."""
     return f"{scratch}/lost-hosts"
+
+
+def moved(plan: LaunchPlan, term: int, address: str, *, leads: bool, most: int) -> LaunchPlan:
+    """The plan of an elastic agent under another leader, which serves a new rendezvous.
+
+    Args:
+        term: the leader's number.
+        address: where the other hosts find it.
+        leads: whether it is this host.
+        most: how many hosts there may be.
+    """
+    (agent,) = plan.processes
+    argv = []
+    for word in agent.argv:
+        name, _, value = word.partition("=")
+        if name == "--nnodes":
+            value = f"{value.partition(':')[0]}:{most}"
+        elif name == "--rdzv-id":
+            value = f"{value}-{term}"
+        elif name == "--rdzv-endpoint":
+            value = f"{address}:{value.rpartition(':')[2]}"
+        elif name == "--rdzv-conf":
+            settings = dict(pair.split("=") for pair in value.split(","))
+            settings.update(is_host=str(leads).lower(), last_call_timeout=str(LAST_CALL_AGAIN))
+            value = ",".join("=".join(pair) for pair in settings.items())
+        else:
+            argv.append(word)
+            continue
+        argv.append(f"{name}={value}")
+    return plan.replace(processes=(agent.replace(argv=tuple(argv)),))
 
 
 def _run_id(launch: Launch) -> str:

@@ -47,6 +47,7 @@ class RunRecord:
     def __init__(self, voice: Voice) -> None:
         self._voice = voice
         self.problem = ""
+        self._others: list[dict[str, Any]] = []  # restarts that were not the agent's
         self.started = time.time()
         self._phase_start = self.started
         self.path = ""
@@ -131,6 +132,7 @@ class RunRecord:
         self.phase("training")
         reason = {"at": time.time(), "reason": failure.summary, "place": failure.place, "exit_code": failure.exit_code}
         self.data.setdefault("restarts", []).append(reason)
+        self._others.append(reason)
 
     def held_up(self, episodes: list[dict[str, Any]]) -> None:
         """Ranks that were slower than the others during an attempt, and for which steps."""
@@ -144,7 +146,7 @@ class RunRecord:
                 restarts = [json.loads(line) for line in file]
         except (OSError, ValueError):
             return
-        self.data["restarts"] = restarts
+        self.data["restarts"] = sorted([*restarts, *self._others], key=lambda restart: float(restart.get("at", 0.0)))
 
     def ended(
         self,

@@ -10,6 +10,8 @@ host's failure file, and success only if every host succeeded.
     run      a host whose rank failed, or that got a stop signal, says so; host 0 stops all others
     ended    every host reports how its ranks ended; host 0 sends all of them the verdict
 
+In an elastic job the next host takes host 0's part when it is lost (`succession`).
+
 A broken connection is replaced; a host is lost only when it does not come back (`messages.LOST_AFTER`). A job on one
 host has the roster `Alone`.
 """
@@ -34,9 +36,15 @@ if TYPE_CHECKING:
     from trainshed.machine.signals import Stops
 
     from ..supervisor.launch_plan import Outcome
+    from .proof import JobKey
     from .roster import Roster
 
 # Sockets and hashes are slow to load, and jobs on one host never need them: hence the imports in the functions.
+
+
+def elastic(job: TrainingJob, cluster: Cluster) -> bool:
+    """Whether the job goes on without some of its hosts."""
+    return job.settings.engine == "torchrun" and cluster.participates and 0 < job.settings.min_nodes < len(cluster.hosts)
 
 
 def make_roster(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]) -> Roster:
@@ -49,20 +57,36 @@ def make_roster(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], 
 
     key = job_key(job, cluster, environ)
     port = job.settings.roster_port or cluster.port + (1 if cluster.port < 65_535 else -1)
+    if elastic(job, cluster):
+        return _succession(cluster, port, key, job.settings.grace_seconds, job.settings.min_nodes, say)
     if cluster.rank == 0:
         from .addresses import to_listen_on
 
-        elastic = job.settings.engine == "torchrun" and job.settings.min_nodes
-        return Leader(
-            cluster.hosts,
-            port,
-            key,
-            job.settings.grace_seconds,
-            say,
-            enough=job.settings.min_nodes if elastic else 0,
-            addresses=to_listen_on(cluster),
-        )
+        return Leader(cluster.hosts, port, key, job.settings.grace_seconds, say, addresses=to_listen_on(cluster))
     return Member(cluster.hosts, cluster.rank, (cluster.address, port), key, job.settings.grace_seconds, say)
+
+
+def _succession(cluster: Cluster, port: int, key: JobKey, grace: float, least: int, say: Callable[[str], None]) -> Roster:
+    """The roster of an elastic job, which any host may come to lead."""
+    from ..cluster.hosts import resolves
+    from .addresses import to_listen_on
+    from .succession import Succession
+
+    def where(number: int, found: str) -> tuple[str, int]:
+        if number == 0:
+            return cluster.address, port
+        name = cluster.hosts[number]
+        return (name if not found or resolves(name) else found), port
+
+    def listen_on() -> tuple[str, ...]:
+        if cluster.rank == 0:
+            return to_listen_on(cluster)
+        name = cluster.hosts[cluster.rank]
+        return to_listen_on(cluster.replace(address=name, hosts=(name,)) if resolves(name) else cluster)
+
+    return Succession(
+        cluster.hosts, cluster.rank, key, grace, say, enough=least, port=port, where=where, listen_on=listen_on
+    )
 
 
 def tell_before_start(roster: Roster, failure: Failure, host: str, seconds: float, say: Callable[[str], None]) -> Failure:
@@ -108,6 +132,9 @@ def agree(
     Returns:
         The first cause of its failure, None where no host failed; and host and reason if it was stopped early without a
         failure, "" for success.
+
+    Raises:
+        LeaderMoved: of an elastic job: the ranks are to be started again under another leader.
     """
     if isinstance(roster, Alone):
         return failure, interrupted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 
@@ -21,6 +22,7 @@ class Dialer:
     """Attempts to connect, one after the other.
 
     failing: why host 0 cannot be talked to, as the last attempts that reached something say; "" where none has.
+    refused: whether nobody listens on the port, as the machine of host 0 said at the last attempt.
     failing_since: since when they all say so.
     leader: the incarnation of host 0 with which the job has started, b"" before that.
     """
@@ -35,6 +37,7 @@ class Dialer:
         self.address = address
         self.failing = ""
         self.failing_since = 0.0
+        self.refused = False
         self.leader = b""
         self._host0 = host0
         self._rank = rank
@@ -83,8 +86,9 @@ class Dialer:
                 "their token, program, hyperparameters, job name or hosts differ",
                 now,
             )
-        except OSError:
+        except OSError as error:
             self.failing = ""
+            self.refused = error.errno == errno.ECONNREFUSED
             self._give_up(now)
         return None
 
@@ -117,7 +121,8 @@ class Dialer:
             self._connection.connect(address)
         except BlockingIOError:
             pass
-        except (OSError, UnicodeError):
+        except (OSError, UnicodeError) as error:
+            self.refused = isinstance(error, ConnectionRefusedError)
             self.close()
 
     def _look_up(self) -> tuple[int, Any]:
@@ -155,4 +160,5 @@ class Dialer:
         self._known = connection.family, connection.getpeername()
         self._connection = None
         self.failing = ""
+        self.refused = False
         return Link(connection, now, self._handshake.member_seal()), incarnation

@@ -40,7 +40,7 @@ class Stranger:
 
 
 class Door:
-    """Listens for the hosts of one job."""
+    """Listens for the hosts of one job. silent: whether nothing is said of strangers now."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Door:
             enter: takes a connection with proof, the claim, the address that it comes from, and the time.
         """
         self.strangers: dict[Stranger, None] = {}  # the oldest first
+        self.silent = False
         self._names = names
         self._key = key
         self._incarnation = incarnation
@@ -201,6 +202,8 @@ class Door:
 
     def _tell(self, text: str) -> None:
         """Tells the user about a stranger; not about very many."""
+        if self.silent:
+            return
         self._said += 1
         if self._said <= MOST_SAID:
             self._say(text)

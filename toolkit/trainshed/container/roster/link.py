@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import select
@@ -24,6 +25,7 @@ class Link:
 
     seen: when anything last came through it, on the caller's clock.
     open: whether it can still be read.
+    by_peer: whether it was closed because the other side's kernel said so, and neither by us nor for want of an answer.
     fd: its descriptor, also after it was closed.
     on_close: called before the socket is closed.
     """
@@ -40,6 +42,8 @@ class Link:
         self.fd = connection.fileno()
         self.seen = now
         self.open = True
+        self.by_peer = False
+        self._broken = 0  # the first failure's error number
         self.on_close: Callable[[], None] = lambda: None
         self._seal = seal
         self._in = bytearray()
@@ -71,14 +75,15 @@ class Link:
                 self._out = self._out[self.socket.send(self._out) :]
             except BlockingIOError:
                 if len(self._out) > LONGEST:  # a peer that reads nothing
-                    self._give_up()
+                    self._give_up(errno.ETIMEDOUT)
                 return
-            except OSError:
-                self._give_up()
+            except OSError as error:
+                self._give_up(error.errno or errno.EIO)
 
-    def _give_up(self) -> None:
+    def _give_up(self, number: int) -> None:
         """Stops sending. What the peer has sent is still read: `receive` closes the link after that."""
         self._out = b""
+        self._broken = self._broken or number
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -93,9 +98,11 @@ class Link:
                 data = self.socket.recv(1 << 16)
             except BlockingIOError:
                 break
-            except OSError:
+            except OSError as error:
+                self._broken = self._broken or error.errno or errno.EIO
                 data = b""
             if not data:
+                self.by_peer = self._broken in (0, errno.ECONNRESET, errno.EPIPE)
                 self.close()
                 break
             self.seen = now

@@ -39,7 +39,9 @@ RECONNECT_AFTER = 5 * ALIVE_EVERY  # of silence: a new connection may get throug
 
 
 class Member(ConnectedRoster):
-    """The roster as a host other than the first sees it."""
+    """The roster as a host other than the first sees it. role: what host 0 is called beside its name."""
+
+    role = "the first host"
 
     def __init__(
         self,
@@ -257,7 +259,7 @@ class Member(ConnectedRoster):
             return suspended(self.names[self.rank], self._away)
         if self.stopping:  # it has said why; the verdict itself is lost
             return stop_failure(self.stopping, self.stopping.partition(":")[0], self.stop_signal)
-        return of_host0(self.names[0], f"vanished: no sign of life for {now - self.seen:.0f} s")
+        return of_host0(self.names[0], f"vanished: no sign of life for {now - self.seen:.0f} s", self.role)
 
     def _give_up_host0(self, failure: Failure) -> None:
         self.given_up = failure
@@ -279,7 +281,7 @@ class Member(ConnectedRoster):
         self.link, incarnation = made
         if self.leader not in (b"", incarnation) and self.going:
             if self.given_up is None:
-                self._give_up_host0(of_host0(self.names[0], STARTED_AGAIN))
+                self._give_up_host0(of_host0(self.names[0], STARTED_AGAIN, self.role))
             self.unsaid = []  # it belongs to a job that the new process knows nothing of
         self.leader = incarnation
         for message in self.unsaid:

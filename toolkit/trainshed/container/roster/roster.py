@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from .messages import Report, Verdict
 
 
+class LeaderMoved(Exception):
+    """Another host leads: the ranks are to be started again. lost: the loss of the one before it, as a failure."""
+
+    def __init__(self, lost: Failure) -> None:
+        super().__init__(lost.summary)
+        self.lost = lost
+
+
 class Preparing(Watcher):
     """A roster's part in the runs before the hosts meet: they are abandoned when the job cannot start any more."""
 

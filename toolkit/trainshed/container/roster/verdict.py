@@ -88,13 +88,24 @@ def stop_failure(text: str, host: str, number: int = 0) -> Failure:
     )
 
 
-def of_host0(host: str, what: str) -> Failure:
-    """What has happened to host 0, as the job's failure."""
+def of_host0(host: str, what: str, role: str = "the first host") -> Failure:
+    """What has happened to host 0, or to whoever leads, as the job's failure."""
     return Failure(
         kind="ClusterError",
-        summary=f"{host} (the first host) {what}",
+        summary=f"{host} ({role}) {what}",
         exit_code=ClusterError.exit_code,
         hint=_LOST,
+        host=host,
+    )
+
+
+def cut_off(host: str, there: str) -> Failure:
+    """That a host can reach too few others to go on, as the job's failure. there: the hosts that it can reach."""
+    return Failure(
+        kind="ClusterError",
+        summary=f"{there} cannot reach the other hosts, which may go on by themselves: this part of the job ends",
+        exit_code=ClusterError.exit_code,
+        hint="of an elastic job the larger part goes on, or the leader's of two halves; look at the network between them",
         host=host,
     )
 
