@@ -14,7 +14,7 @@ import pytest
 
 from support.hosts import LIMIT, Hosts, ended
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.heavy]  # test_elastic_jobs has the short way
 own_networks = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2"
 )
@@ -183,7 +183,6 @@ def test_when_too_few_are_left_they_end_with_words(tmp_path: Path) -> None:
 
 
 @own_networks
-@pytest.mark.heavy
 def test_a_first_host_that_is_cut_off_ends_and_the_larger_part_goes_on(tmp_path: Path, switch: Switch) -> None:
     pytest.importorskip("torch")
     with ended() as made:
@@ -196,7 +195,6 @@ def test_a_first_host_that_is_cut_off_ends_and_the_larger_part_goes_on(tmp_path:
 
 
 @own_networks
-@pytest.mark.heavy
 def test_a_first_host_that_is_stopped_for_long_is_out_when_it_wakes(tmp_path: Path, switch: Switch) -> None:
     pytest.importorskip("torch")
     with ended() as made:
