@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 from jobs.ssh.machines import Lab, needs_sshd
 
@@ -47,3 +48,79 @@ def test_a_job_goes_there_and_its_results_come_home(lab: Lab) -> None:
     assert status["FinalMetricDataList"][0]["Value"] == 0.5
     assert lab.left == []
     assert not (lab.run / "ssh/hosts.json").exists()
+
+
+def test_hosts_may_be_one_machine(lab: Lab) -> None:
+    """They meet on loopback, in folders of their own; a failed start is repeated, from the checkpoints."""
+    lab.add("a")
+    script = """
+import os, pathlib, socket, sys
+host, port = os.environ["SM_CURRENT_HOST"], int(os.environ["MASTER_PORT"])
+kept = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints")
+first = not list(kept.iterdir())
+(kept / host).write_text(host)
+if first:
+    sys.exit("not yet")
+if host == "algo-1":
+    door = socket.create_server((os.environ["MASTER_ADDR"], port))
+    print("told:", door.accept()[0].recv(99).decode())
+else:
+    import time
+    while True:
+        try:
+            socket.create_connection((os.environ["MASTER_ADDR"], port)).sendall(b"hello from " + host.encode())
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+"""
+    job = lab.job(script, hosts=["a", "a"], retries=1)
+    done = lab.trainshed("run", str(job), "--on", "ssh")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "told: hello from algo-2" in (lab.run / "logs/algo-1.log").read_text()
+    assert "not yet" in done.stdout and "attempt 2" in done.stderr
+    assert lab.left == []
+
+
+def test_data_that_is_there_already_is_not_sent(lab: Lab) -> None:
+    lab.add("a")
+    (lab.folder / "large").mkdir()
+    (lab.folder / "large/there.bin").write_text("x" * 1000)
+    (lab.folder / "small").mkdir()
+    script = """
+import os
+for name in ("TRAIN", "EXTRA"):
+    folder = os.environ[f"SM_CHANNEL_{name}"]
+    print(name, os.listdir(folder), os.path.realpath(folder))
+"""
+    large = str(lab.folder / "large")
+    job = lab.job(script, channels={"train": str(lab.folder / "small")}, ssh={"data": {"train": large, "extra": large}})
+    done = lab.trainshed("run", str(job), "--on", "ssh")
+    assert done.returncode == 0, done.stderr
+    assert f"TRAIN ['there.bin'] {large}" in done.stdout and f"EXTRA ['there.bin'] {large}" in done.stdout
+    assert (lab.folder / "large/there.bin").is_file()
+    assert lab.trainshed("run", str(job)).returncode == 1  # here it has the small one, and no other
+
+
+def test_what_cannot_be_brought_home_is_kept(lab: Lab) -> None:
+    lab.add("a")
+    script = (
+        "import os; os.mkfifo(os.environ['SM_MODEL_DIR'] + '/pipe'); open(os.environ['SM_MODEL_DIR'] + '/m', 'w').write('m')"
+    )
+    done = lab.trainshed("run", str(lab.job(script)), "--on", "ssh")
+    assert done.returncode == 0, done.stderr
+    assert "left out of what came from a:" in done.stderr and "pipe" in done.stderr
+    assert (lab.run / "model/m").read_text() == "m"
+    shutil.rmtree(lab.folder / "runs")
+    agent = next(lab.there.glob("agent-*.py"))
+    kept = agent.read_text()
+    # From here on the agent cannot pack: it is put in order again by the next run.
+    text = f"import os\nopen(os.environ['SM_MODEL_DIR'] + '/m', 'w').write('m')\nopen({str(agent)!r}, 'w').write("
+    text += (
+        repr(kept.replace("def pack(folder: str) -> None:", "def pack(folder: str) -> None:\n    raise OSError(28, 'full')"))
+        + ")\n"
+    )
+    done = lab.trainshed("run", str(lab.job(text)), "--on", "ssh")
+    assert done.returncode == 1
+    assert "the results of algo-1 are not all here" in done.stderr and "kept on a in" in done.stderr
+    (left,) = lab.left
+    assert (left / "algo-1/ml/model/m").read_text() == "m"

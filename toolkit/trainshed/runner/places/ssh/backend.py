@@ -6,9 +6,11 @@ import json
 import os
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from trainshed.base.errors import TrainshedError, one_line, some
@@ -25,14 +27,15 @@ from ...job.references import look_up, secrets_of
 from ..base import DEFAULT_SHM, Exit, RunningHost
 from ..copying import Brought
 from .agent import LOST
-from .connection import Connection, Sockets, SshError
-from .follower import Order
+from .connection import Connection, Sockets, SshError, Unreachable
+from .follower import LONGEST_PAUSE, Order
 from .machine import Machine, facts_of
 from .shipping import Parcel, bring_home, check_room, send, send_toolkit
 from .survey import Meeting, at_once, clocks, has_ours, look_at, meet
 from .wishes import read_options
 
 BLIND = "the hosts are other machines"
+LONGEST_WAIT = 600.0  # seconds for a machine that is out of reach when its results are to come
 
 
 class SshHost:
@@ -337,7 +340,7 @@ class Machines:
             try:
                 if not running.reached:
                     raise SshError(f"{machine.name}: {running.exit().note or 'it was out of reach'}")
-                bring_home(machine, run, host, f"{folder}/ml", brought)
+                self._insist(partial(bring_home, machine, run, host, f"{folder}/ml", brought))
             except TrainshedError as error:
                 self.kept.add(host.name)
                 lost.append(
@@ -348,6 +351,22 @@ class Machines:
             self.say(f"warning: {note}")
         os.sync()  # the folders there are removed next
         return tuple(lost)
+
+    def _insist(self, work: Callable[[], None]) -> None:
+        """Does what needs a machine; one that is out of reach for a while is waited for. Raises TrainshedError."""
+        end = time.monotonic() + min(self.options.patience, LONGEST_WAIT)
+        told = False
+        while True:
+            try:
+                work()
+                return
+            except Unreachable as error:
+                if time.monotonic() >= end:
+                    raise
+                if not told:
+                    self.say(f"{error.message}, and its results are not here: trying again")
+                told = True
+                time.sleep(LONGEST_PAUSE / 3)
 
     def clear(self) -> None:
         """Ends what is left there, and removes the folders whose results are here."""
