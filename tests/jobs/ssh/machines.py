@@ -34,7 +34,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 MaxStartups 100
 AcceptEnv none
-SetEnv HOME={home} PATH={path}
+SetEnv HOME={home} PATH={path}{engine}
 """
 _CLIENT = """
 Host {name}
@@ -74,7 +74,9 @@ class Machine:
     def start(self, key: str, path: str = "") -> None:
         (self.folder / "authorized_keys").write_text(key)
         config = self.folder / "sshd_config"
-        config.write_text(_SSHD.format(folder=self.folder, home=self.home, path=path or os.environ["PATH"]))
+        engine = f" DOCKER_HOST={os.environ['DOCKER_HOST']}" if "DOCKER_HOST" in os.environ else ""
+        path = path or os.environ["PATH"]
+        config.write_text(_SSHD.format(folder=self.folder, home=self.home, path=path, engine=engine))
         inside = ["ip", "netns", "exec", self.space] if self.space else []
         command = [*inside, "/usr/sbin/sshd", "-D", "-e", "-f", str(config), "-p", str(self.port)]
         command += ["-o", f"ListenAddress={self.address}"]
