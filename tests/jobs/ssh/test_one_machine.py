@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
+
+import pytest
 
 from jobs.ssh.machines import Lab, needs_sshd
 
@@ -50,6 +54,7 @@ def test_a_job_goes_there_and_its_results_come_home(lab: Lab) -> None:
     assert not (lab.run / "ssh/hosts.json").exists()
 
 
+@pytest.mark.heavy
 def test_hosts_may_be_one_machine(lab: Lab) -> None:
     """They meet on loopback, in folders of their own; a failed start is repeated, from the checkpoints."""
     lab.add("a")
@@ -101,6 +106,7 @@ for name in ("TRAIN", "EXTRA"):
     assert lab.trainshed("run", str(job)).returncode == 1  # here it has the small one, and no other
 
 
+@pytest.mark.heavy
 def test_what_cannot_be_brought_home_is_kept(lab: Lab) -> None:
     lab.add("a")
     script = (
@@ -124,3 +130,43 @@ def test_what_cannot_be_brought_home_is_kept(lab: Lab) -> None:
     assert "the results of algo-1 are not all here" in done.stderr and "kept on a in" in done.stderr
     (left,) = lab.left
     assert (left / "algo-1/ml/model/m").read_text() == "m"
+
+
+@pytest.mark.skipif(not shutil.which("rsync"), reason="needs rsync")
+def test_a_channel_that_was_sent_before_is_not_sent_again(lab: Lab) -> None:
+    lab.add("a")
+    data = lab.folder / "some data's folder"
+    (data / "inner").mkdir(parents=True)
+    (data / "empty").mkdir()
+    for name in ("x.bin", "inner/y.bin", "gone.bin", "*odd\nname"):
+        (data / name).write_bytes(os.urandom(5000))
+    (data / "link").symlink_to(data / "x.bin")
+    (data / "inner/circle").symlink_to(data)
+    script = """
+import hashlib, os, pathlib
+top = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+for path in sorted(top.rglob("*")):
+    is_file = path.is_file()
+    print("found", ascii(str(path.relative_to(top))), hashlib.md5(path.read_bytes()).hexdigest() if is_file else "",
+          path.stat().st_ino if is_file else "")
+"""
+    job = str(lab.job(script, channels={"train": str(data)}))
+
+    def found() -> dict[str, tuple[str, str]]:
+        done = lab.trainshed("run", job, "--on", "ssh")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "and what is new in the channels train" in done.stderr
+        rows = [line.rsplit(" ", 2) for line in done.stdout.splitlines() if line.startswith("found ")]
+        return {name.removeprefix("found "): (digest, inode) for name, digest, inode in rows}
+
+    first = found()
+    assert {"'x.bin'", "'inner/y.bin'", "'gone.bin'", "'link'", "'empty'", "'*odd\\nname'"} <= first.keys()
+    assert not any("circle/" in name for name in first)
+    assert first["'link'"][0] == hashlib.md5((data / "x.bin").read_bytes()).hexdigest()
+    (data / "gone.bin").unlink()
+    (data / "inner/y.bin").write_bytes(os.urandom(6000))
+    second = found()
+    assert "'gone.bin'" not in second
+    assert second["'x.bin'"] == first["'x.bin'"]  # the same file, its number included
+    assert second["'inner/y.bin'"][0] == hashlib.md5((data / "inner/y.bin").read_bytes()).hexdigest()
+    assert lab.left == []

@@ -245,3 +245,36 @@ def test_hosts_that_do_not_reach_each_other(pair: Lab) -> None:
     assert "a does not reach b" in done.stderr and "b does not reach a" in done.stderr
     assert "open the ports between the hosts" in done.stderr
     assert pair.left == []
+
+
+@pytest.mark.heavy
+def test_a_machine_that_stays_away_does_not_keep_the_runner(pair: Lab) -> None:
+    process = started(pair)
+    script = int(printed(pair, "algo-2").split()[1])
+    pair.cable("b", "down")
+    process.send_signal(signal.SIGINT)
+    until(lambda: b"last " in printed(pair, "algo-1"), process)
+    process.send_signal(signal.SIGINT)  # a has ended, b does not hear
+    text = process.communicate(timeout=LIMIT)[0]
+    assert process.returncode == 1, text
+    assert "the results of algo-2 are not all here" in text and "may still run" in text
+    assert "kept on b in" in text
+    assert (pair.run / "model/algo-1").is_file()
+    (left,) = pair.left
+    assert os.listdir(left) == ["algo-2"]
+    if psutil.pid_exists(script):
+        psutil.Process(script).kill()
+
+
+@pytest.mark.heavy
+def test_patience_ends(pair: Lab) -> None:
+    job = pair.job(COUNTS, hyperparameters={"until": str(pair.folder / "go")}, grace_seconds=5, ssh={"patience": 5})
+    process = pair.start("run", str(job), "--on", "ssh")
+    until(lambda: all(b"line 3\n" in printed(pair, host) for host in ("algo-1", "algo-2")), process)
+    script = int(printed(pair, "algo-2").split()[1])
+    pair.cable("b", "down")
+    text = process.communicate(timeout=LIMIT)[0]
+    assert process.returncode == 69, text
+    assert "b has been out of reach for" in str(status(pair)["FailureReason"])
+    if psutil.pid_exists(script):
+        psutil.Process(script).kill()

@@ -7,6 +7,9 @@
     agent.py claim HOST RUN         a new folder for a host of the run; what an earlier start of this run left goes
     agent.py has PATH               whether there is one
     agent.py name PATH NEW          gives a folder its name, unless there is one of that name
+    agent.py store FOLDER           makes a folder for data of many runs
+    agent.py locked FILE COMMAND... runs a command while nobody else uses what the file stands for
+    agent.py link FOLDER NEW        hard links in NEW for the names on standard input (with NUL between) in FOLDER
     agent.py unpack FOLDER          a tar on standard input goes there
     agent.py pack FOLDER            what is in it, as a tar on standard output
     agent.py start HOST             starts what standard input says (JSON), which outlives this connection
@@ -67,6 +70,7 @@ def probe() -> None:
         "python": list(sys.version_info[:3]), "executable": sys.executable, "modules": known, "folder": folder,
         "free": disk.f_bavail * disk.f_frsize, "now": time.time(), "addresses": addresses(), "boot": boot(),
         "hostname": socket.gethostname(), "uid": os.getuid(), "gid": os.getgid(), "user": os.environ.get("USER", ""),
+        "rsync": bool(shutil.which("rsync")),
         "engines": [name for name in ("docker", "podman") if shutil.which(name)],
     }))  # fmt: skip
 
@@ -168,6 +172,38 @@ def name(path: str, new: str) -> None:
         if not os.path.isdir(new):
             raise
         shutil.rmtree(path, ignore_errors=True)
+
+
+def store(folder: str) -> None:
+    """Makes a folder, which may be there."""
+    os.makedirs(folder, exist_ok=True)
+
+
+def locked(path: str, *command: str) -> None:
+    """Becomes the command, with the lock; waits for who has it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    os.set_inheritable(file, True)
+    os.execvp(command[0], command)
+
+
+def link(folder: str, new: str) -> None:
+    """Lays out names of a folder once more; other disks get copies."""
+    os.makedirs(new, exist_ok=True)
+    names = [os.fsdecode(name) for name in sys.stdin.buffer.read().split(b"\0") if name]
+    with open(folder + ".lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for name in names:
+            source, target = folder + "/" + name, new + "/" + name
+            if os.path.isdir(source):
+                os.makedirs(target, exist_ok=True)
+                continue
+            try:
+                os.link(source, target)
+            except FileNotFoundError:  # it was gone before it could be sent
+                continue
+            except OSError:
+                shutil.copy2(source, target)
 
 
 def unpack(folder: str) -> None:
@@ -423,6 +459,7 @@ def main() -> None:
     """Does what the command line says."""
     known: dict[str, Callable[..., None]] = {
         "probe": probe, "ports": ports, "listen": listen, "reach": reach, "claim": claim, "has": has, "name": name,
+        "store": store, "locked": locked, "link": link,
         "unpack": unpack, "pack": pack, "start": start, "follow": follow, "signal": send, "remove": remove,
     }  # fmt: skip
     try:

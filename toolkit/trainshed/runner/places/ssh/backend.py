@@ -27,6 +27,7 @@ from ...job.references import look_up, secrets_of
 from ..base import DEFAULT_SHM, Exit, RunningHost
 from ..copying import Brought
 from .agent import LOST
+from .channel_store import bring, stored
 from .connection import Connection, Sockets, SshError, Unreachable
 from .follower import LONGEST_PAUSE, Order
 from .machine import Machine, facts_of
@@ -221,12 +222,14 @@ class Machines:
         token = new_token()
         parcels = [
             Parcel(run, host, self.options, self._base(run, host, machine), meeting.interfaces[number],
-                   links=not run.job.image)
+                   links=not run.job.image, apart=stored(run, host, machine, self.options))
             for number, (host, machine) in enumerate(zip(run.hosts, by_number, strict=True))
         ]  # fmt: skip
         sizes = [parcel.size() for parcel in parcels]
         at_once(lambda pair: check_room(*pair), zip(by_number, sizes, strict=True))
-        self.say(f"sending {shown(sum(sizes))} to {some([machine.name for machine in by_number], 3)}")
+        apart = sorted({channel.name for parcel in parcels for channel in parcel.apart})
+        more = f", and what is new in the channels {', '.join(apart)}," if apart else ""
+        self.say(f"sending {shown(sum(sizes))}{more} to {some([machine.name for machine in by_number], 3)}")
 
         def lay_out(number: int) -> dict[str, Any]:
             machine, host = by_number[number], run.hosts[number]
@@ -235,6 +238,8 @@ class Machines:
             machine.ask("claim", folder, run.id)
             self.started = True
             send(machine, folder, parcels[number].write)
+            for channel in parcels[number].apart:
+                bring(machine, channel, f"{folder}/ml/input/data/{channel.name}")
             environment = {**self._own(run, number, first, meeting, token), **run.job.environment, **self.secrets}
             return {
                 **self._command(run, number, machine, toolkit, environment),

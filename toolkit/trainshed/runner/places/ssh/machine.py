@@ -29,7 +29,7 @@ class Facts:
     modules: (version, file) of psutil, yaml and trainshed; None for one that is missing.
     folder: trainshed's own there; free: bytes on its disk.
     addresses: (interface, address) pairs, without loopback.
-    engines: container engines on the PATH.
+    engines: container engines on the PATH; rsync: whether there is one.
     ahead: seconds that its clock is ahead of ours.
     """
 
@@ -40,6 +40,7 @@ class Facts:
     free: int
     addresses: tuple[tuple[str, str], ...]
     engines: tuple[str, ...]
+    rsync: bool
     uid: int
     gid: int
     ahead: float
@@ -169,6 +170,7 @@ def facts_of(said: dict[str, Any]) -> Facts:
         free=int(said["free"]),
         addresses=tuple((str(name), str(address)) for name, address in said["addresses"]),
         engines=tuple(map(str, said["engines"])),
+        rsync=bool(said["rsync"]),
         uid=int(said["uid"]),
         gid=int(said["gid"]),
         ahead=float(said["ahead"]),

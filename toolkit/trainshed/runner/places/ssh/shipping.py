@@ -7,7 +7,7 @@ import io
 import os
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import trainshed
@@ -17,7 +17,7 @@ from trainshed.base.units import size as shown
 
 from ...files.platform_files import config_files, to_json
 from ...files.run import Host, Run
-from ...job.job import S3
+from ...job.job import S3, Channel
 from ..copying import Brought, beside, is_whole, take_in
 from .connection import SshError
 from .machine import Machine
@@ -37,29 +37,41 @@ class Parcel:
         base: what its /opt/ml is for `train`.
         interface: of the machine, that leads to the other hosts.
         links: whether channels that are there already are linked to; else they are mounted.
+        apart: channels that go another way.
     """
 
-    def __init__(self, run: Run, host: Host, options: Options, base: str, interface: str, *, links: bool = True) -> None:
+    def __init__(
+        self,
+        run: Run,
+        host: Host,
+        options: Options,
+        base: str,
+        interface: str,
+        *,
+        links: bool = True,
+        apart: Sequence[Channel] = (),
+    ) -> None:
         self.run, self.host, self.options, self.links = run, host, options, links
+        self.apart = apart
         self.configuration = config_files(run.job, run.name, host.name, base, interface)
 
     def members(self) -> Iterator[Member]:
         """Everything but the configuration that is written for the host."""
         run, host = self.run, self.host
         for top in ("input", "code") if run.job.source_dir and not run.job.source_dir.startswith(S3) else ("input",):
-            for name, path in _below(f"{host.folder}/{top}", f"ml/{top}", follow=False):
+            for name, path in below(f"{host.folder}/{top}", f"ml/{top}", follow=False):
                 linked = self.links and name.removeprefix("ml/input/data/") in self.options.data
                 if name.removeprefix(f"ml/{_CONFIG}/") not in self.configuration and not linked:
                     yield name, path
-        yield from _below(run.checkpoints, f"ml/{run.job.checkpoint_path}", follow=False)
+        yield from below(run.checkpoints, f"ml/{run.job.checkpoint_path}", follow=False)
         for channel in run.job.channels_of(host.name):
-            if channel.name in self.options.data:
+            if channel.name in self.options.data or channel in self.apart:
                 continue
             path, there = run.data(host, channel), f"ml/input/data/{channel.name}"
             if os.path.isfile(path):
                 yield f"{there}/{os.path.basename(path)}", path
             else:
-                yield from _below(path, there, follow=True)
+                yield from below(path, there, follow=True)
 
     def size(self) -> int:
         """Bytes of the files, about."""
@@ -90,7 +102,7 @@ class Parcel:
                 archive.addfile(info)
 
 
-def _below(folder: str, name: str, *, follow: bool, inside: tuple[str, ...] = ()) -> Iterator[Member]:
+def below(folder: str, name: str, *, follow: bool, inside: tuple[str, ...] = ()) -> Iterator[Member]:
     """What is in a folder, folders first; with `follow` what links lead to instead of them, but never in a circle."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -101,7 +113,7 @@ def _below(folder: str, name: str, *, follow: bool, inside: tuple[str, ...] = ()
     for entry in entries:
         if entry.is_dir(follow_symlinks=follow):
             if os.path.realpath(entry.path) not in here:
-                yield from _below(entry.path, f"{name}/{entry.name}", follow=follow, inside=here)
+                yield from below(entry.path, f"{name}/{entry.name}", follow=follow, inside=here)
         elif entry.is_file(follow_symlinks=follow) or (entry.is_symlink() and not follow):
             yield f"{name}/{entry.name}", os.path.realpath(entry.path) if follow else entry.path
 
@@ -194,7 +206,7 @@ def send_toolkit(machine: Machine) -> str:
 
 def _toolkit() -> Iterator[Member]:
     package = os.path.dirname(os.path.abspath(trainshed.__file__))
-    for name, path in _below(package, "trainshed", follow=False):
+    for name, path in below(package, "trainshed", follow=False):
         if "__pycache__" not in name.split("/"):
             yield name, path
 
