@@ -205,7 +205,7 @@ class Epochs:
         hp, world, at = self.hp, self.world, self.at
         rate = hp.learning_rate * schedule(hp.lr_schedule, at.step, hp.warmup_ratio * self.steps, self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("factor", 1.0)
         spare = world.rank >= len(whole)
         mine = slice(0, 1) if spare else slice(world.rank, None, world.size)
         summed, divisor = self.task.loss(self.model, whole, mine, (epoch, at.step))

@@ -9,12 +9,14 @@
     python demo_data.py topics DIR              DIR/train/topics.csv, validation, test     (text_classification.py)
     python demo_data.py series DIR              DIR/train/series.jsonl, DIR/test/series.jsonl (forecasting.py)
     python demo_data.py pairs DIR               DIR/train/pairs.jsonl, validation, test    (embeddings.py)
+    python demo_data.py ratings DIR             DIR/train/ratings.csv, validation, test    (recommend.py)
     python demo_data.py table DIR               DIR/train/*.csv, validation, test          (tabular.py)
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
 table: 569 tumours by 30 measures of their cells, which come with scikit-learn; the first column says which kind it is.
 text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
 pairs: the questions of `instructions` as anchors, with their answers.
+ratings: 3,000 of 40 items by 60 users, drawn by numbers of a fixed seed from tastes of three numbers each.
 series: 24 monthly series of 160 values, drawn by numbers of a fixed seed: trend, season and noise, some values missing;
 the last 12 are in test alone.
 topics: sentences of the reference topics of Python's `help()`, each with the topic that it is of, of the 8 longest.
@@ -138,6 +140,21 @@ def write_pairs(root: Path) -> None:
         with _common.whole_file(root / channel / "pairs.jsonl") as path:
             lines = (json.dumps({"anchor": question, "positive": answer}) for question, answer in pairs)
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def write_ratings(root: Path) -> None:
+    """The ratings as `root`/train, validation and test: CSV with the columns rating, user and item."""
+    draw = random.Random(0)
+    users, items = ([[draw.gauss(0, 1) for _ in range(3)] for _ in range(count)] for count in (60, 40))
+    parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    for number in range(3000):
+        user, item = draw.randrange(60), draw.randrange(40)
+        rating = 3 + sum(one * other for one, other in zip(users[user], items[item], strict=True)) + draw.gauss(0, 0.1)
+        part = {0: "validation", 5: "test"}.get(number % TEXT_HELD_OUT, "train")
+        parts[part].append(f"{rating:.3f},user-{user},item-{item}\n")
+    for part, lines in parts.items():
+        with _common.whole_file(root / part / "ratings.csv") as path:
+            path.write_text("rating,user,item\n" + "".join(lines), encoding="utf-8")
 
 
 def write_series(root: Path) -> None:
@@ -267,7 +284,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", choices=("digits", "table", "text", "topics", "series", "pairs", "instructions", "preferences")
+        "what", choices=("digits", "table", "text", "topics", "series", "pairs", "ratings", "instructions", "preferences")
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
@@ -280,6 +297,8 @@ def main() -> None:
         write_text(arguments.folder)
     elif arguments.what == "pairs":
         write_pairs(arguments.folder)
+    elif arguments.what == "ratings":
+        write_ratings(arguments.folder)
     elif arguments.what == "series":
         write_series(arguments.folder)
     elif arguments.what == "topics":

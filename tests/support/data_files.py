@@ -43,14 +43,16 @@ def varint(value: int) -> bytes:
     return found + bytes([value])
 
 
-def tensor_record(values: list[float], label: float) -> bytes:
-    """A message of recordio-protobuf with a vector and a label, float32."""
+def tensor_record(values: list[float], label: float, keys: list[int] | None = None) -> bytes:
+    """A message of recordio-protobuf with a vector and a label, float32. keys: of values that are not 0; None: dense."""
 
-    def entry(numbers: list[float]) -> bytes:
-        value = field(2, field(1, struct.pack(f"<{len(numbers)}f", *numbers)))
-        return field(1, b"values") + field(2, value)
+    def entry(numbers: list[float], keys: list[int] | None = None) -> bytes:
+        tensor = field(1, struct.pack(f"<{len(numbers)}f", *numbers))
+        if keys is not None:
+            tensor += field(2, b"".join(map(varint, keys)))
+        return field(1, b"values") + field(2, field(2, tensor))
 
-    return field(1, entry(values)) + field(2, entry([label]))
+    return field(1, entry(values, keys)) + field(2, entry([label]))
 
 
 def example(name: str, values: list[int]) -> bytes:

@@ -33,6 +33,10 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, object]]] = {
         {"time_freq": "M", "prediction_length": 4, "context_length": 6, "num_batches_per_epoch": 3, "num_cells": 8,
          "mini_batch_size": 8, "num_eval_samples": 10, "batch_size": None, "log_interval": None},
     ),
+    "recommend": (
+        "ratings", ("scipy", "safetensors"),
+        {"num_factors": 3, "predictor_type": "regressor", "mini_batch_size": 500, "batch_size": None},
+    ),
     "text_classification": (
         "topics", ("transformers",),
         {"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 400, "max_length": 16, "num_hidden_layers": 1},

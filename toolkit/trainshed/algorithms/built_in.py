@@ -34,12 +34,15 @@ BUILT_IN = (
     BuiltIn("Linear Learner", ("linear-learner",), "tabular", "`library=linear` and an `objective`; not its own names"),
     BuiltIn("AutoGluon-Tabular", instead="AutoGluon in a script of your own"),
     BuiltIn("TabTransformer", instead="pytorch-tabular in a script of your own"),
-    BuiltIn("Factorization Machines", ("factorization-machines",), instead="a script of your own with torch"),
+    BuiltIn(
+        "Factorization Machines", ("factorization-machines",), "recommend",
+        "AdamW; not served: bias_init_*, linear_init_*, uniform and constant factors, eps, rescale_grad", True,
+    ),
     BuiltIn("K-Nearest Neighbors", ("knn",), "knn", "exact; not served: reduced dimensions, INNER_PRODUCT", True),
     BuiltIn("K-Means", ("kmeans",), "clustering", "one host; not served: half_life_time_size", True),
     BuiltIn("PCA", ("pca",), "pca", "one host", True),
     BuiltIn("Random Cut Forest", ("randomcutforest",), "anomaly", "an isolation forest: scores from 0 to 1; one host", True),
-    BuiltIn("IP Insights", ("ipinsights",), instead="a script of your own with torch"),
+    BuiltIn("IP Insights", ("ipinsights",), instead="`recommend` on pairs that were seen, and pairs that were not"),
     BuiltIn(
         "DeepAR Forecasting", ("forecasting-deepar",), "forecasting",
         "an epoch is num_batches_per_epoch steps; not served: Parquet, ShardedByS3Key", True,
