@@ -10,10 +10,12 @@
     python demo_data.py series DIR              DIR/train/series.jsonl, DIR/test/series.jsonl (forecasting.py)
     python demo_data.py pairs DIR               DIR/train/pairs.jsonl, validation, test    (embeddings.py)
     python demo_data.py ratings DIR             DIR/train/ratings.csv, validation, test    (recommend.py)
+    python demo_data.py shapes DIR              DIR/train/*.png, train_annotation, test ...  (semantic_segmentation.py)
     python demo_data.py table DIR               DIR/train/*.csv, validation, test          (tabular.py)
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
 table: 569 tumours by 30 measures of their cells, which come with scikit-learn; the first column says which kind it is.
+shapes: 200 drawn pictures of discs and squares of 32 x 32 pixels, and the class of each pixel; every fifth is for testing.
 text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
 pairs: the questions of `instructions` as anchors, with their answers.
 ratings: 3,000 of 40 items by 60 users, drawn by numbers of a fixed seed from tastes of three numbers each.
@@ -228,6 +230,41 @@ def instructions() -> dict[str, list[tuple[str, str]]]:
     return parts
 
 
+def shapes(count: int, seed: int, size: int = 32) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
+    """Pictures uint8 [size, size, 3] of discs and squares on noise, and masks: 0 ground, 1 disc, 2 square; 255 at edges."""
+    import numpy
+
+    draw = numpy.random.default_rng(seed)
+    rows, columns = numpy.mgrid[:size, :size]
+    made = []
+    for _ in range(count):
+        picture = draw.integers(0, 90, (size, size, 3))
+        mask = numpy.zeros((size, size), numpy.uint8)
+        for kind in draw.permutation([1, 2])[: draw.integers(1, 3)]:
+            half, middle = draw.integers(4, size // 4), draw.integers(6, size - 6, 2)
+            away = numpy.hypot(rows - middle[0], columns - middle[1]) if kind == 1 else numpy.maximum(
+                abs(rows - middle[0]), abs(columns - middle[1])
+            )  # fmt: skip
+            picture[away <= half] = draw.integers(120, 256, 3)
+            mask[away <= half] = kind
+            mask[(away > half) & (away <= half + 1)] = 255
+        made.append((picture.astype(numpy.uint8), mask))
+    return made
+
+
+def write_shapes(root: Path) -> None:
+    """The shapes as `root`/train, test, and their masks in train_annotation, test_annotation."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise Problem("image files need Pillow: pip install pillow") from error
+    for channel, count, seed in (("train", 160, 0), ("test", 40, 1)):
+        for at, (picture, mask) in enumerate(shapes(count, seed)):
+            for name, content in ((channel, picture), (f"{channel}_annotation", mask)):
+                with _common.whole_file(root / name / f"{at:04d}.png") as path:
+                    Image.fromarray(content).save(path, "PNG")
+
+
 def write_instructions(root: Path, preferences: bool) -> None:
     """The questions as `root`/train, `root`/validation and `root`/test, and `root`/model."""
     parts = instructions()
@@ -284,7 +321,8 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", choices=("digits", "table", "text", "topics", "series", "pairs", "ratings", "instructions", "preferences")
+        "what",
+        choices=("digits", "table", "text", "topics", "series", "pairs", "ratings", "instructions", "preferences", "shapes"),
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
@@ -301,6 +339,8 @@ def main() -> None:
         write_ratings(arguments.folder)
     elif arguments.what == "series":
         write_series(arguments.folder)
+    elif arguments.what == "shapes":
+        write_shapes(arguments.folder)
     elif arguments.what == "topics":
         write_topics(arguments.folder)
     else:

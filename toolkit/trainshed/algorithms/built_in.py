@@ -63,7 +63,10 @@ BUILT_IN = (
         True,
     ),
     BuiltIn("Object Detection", ("object-detection",), instead="torchvision's references in a script of your own"),
-    BuiltIn("Semantic Segmentation", ("semantic-segmentation",), instead="torchvision's references in a script of your own"),
+    BuiltIn(
+        "Semantic Segmentation", ("semantic-segmentation",), "semantic_segmentation",
+        "its channels and `algorithm`; small networks or those in the channel `model`, no ResNet backbones, resized not cut",
+    ),
 )  # fmt: skip
 
 

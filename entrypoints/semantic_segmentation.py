@@ -1,0 +1,406 @@
+"""Trains a network that says the class of each pixel, from hyperparameters alone.
+
+    python demo_data.py shapes DIR
+    python semantic_segmentation.py --train DIR/train --train_annotation DIR/train_annotation
+    python semantic_segmentation.py --train ... --previous_model segformer      # a folder of Transformers, further
+    python semantic_segmentation.py --predict photo.png --model_dir model        # writes output/photo.png, its mask
+
+In a training job the hyperparameters come as `--key value`, the folders from SM_CHANNEL_TRAIN, SM_CHANNEL_TRAIN_ANNOTATION
+and so on, as the platform's semantic segmentation has them. README.md beside this file has the table of hyperparameters.
+"""
+
+from __future__ import annotations
+
+from _common import Parser, Problem, World, in_job, piped, previous_model, run, whole_file
+
+from trainshed.checkpoint import listen
+
+if __name__ == "__main__":
+    listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
+
+import json
+import shutil
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import _epochs
+import _images
+import _masks
+import _networks
+import numpy
+import torch
+from image_classification import Block, norm
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Subset
+
+WEIGHTS = "model.pt"
+
+
+def hyperparameters(argv: Sequence[str]) -> Namespace:
+    """Reads the command line; raises Problem."""
+    hp = Parser.declared(__file__).read(argv)
+    hp.batch_size = hp.mini_batch_size or hp.batch_size
+    hp.image_size = hp.image_size or hp.crop_size
+    return hp
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run trains on; `validation` and `test` may be None. labels: a checksum of the masks of all of train."""
+
+    train: Any
+    validation: Any
+    test: Any
+    labels: str
+    count: int
+    shape: tuple[int, int, int]
+
+    def summary(self) -> dict[str, object]:
+        """A few facts that differ if the data do."""
+        parts = [len(part) if part is not None else 0 for part in (self.train, self.validation, self.test)]
+        return {"images": parts, "shape": self.shape, "classes": self.count, "labels": self.labels}
+
+
+def load_data(hp: Namespace) -> Data:
+    """All the channels, the validation data held out of train if they have no channel; raises Problem."""
+    if not hp.train:
+        raise Problem("the job has no channel train" if in_job() else "give --train FOLDER and --train_annotation FOLDER")
+    for name in ("train", "validation", "test"):
+        if (path := getattr(hp, name)) and piped(path, name):
+            raise Problem(
+                f"the channel {name} is in Pipe mode, and images are read in another order each epoch: use FastFile"
+            )
+    sizes = (hp.image_size, hp.channels, hp.num_classes)
+    train, count, labels = _masks.read_channel(hp.train, hp.train_annotation, "the channel train", *sizes)
+    parts = []
+    for name in ("validation", "test"):
+        path, masks = getattr(hp, name), getattr(hp, f"{name}_annotation")
+        like = (count, train.shape)
+        parts.append(_masks.read_channel(path, masks, f"the channel {name}", *sizes, like)[0] if path else None)
+    if parts[0] is None and hp.validation_fraction:
+        kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
+        parts[0] = Subset(train, held_out) if held_out else None
+        return Data(Subset(train, kept), *parts, labels, count, train.shape)
+    return Data(train, *parts, labels, count, train.shape)
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """All that is needed to build the network and to feed it; model.json holds it.
+
+    shape: (channels, height, width) of the images.   mean, std: of the raw pixel values, one a channel.
+    library: "" for our own network, of `algorithm` and `width`, else "transformers".
+    """
+
+    classes: int
+    shape: list[int]
+    mean: list[float]
+    std: list[float]
+    algorithm: str = "fcn"
+    width: int = 16
+    library: str = ""
+
+
+def layer(inputs: int, outputs: int, size: int, dilation: int = 1) -> nn.Module:
+    """A convolution that keeps height and width, with norm and ReLU."""
+    around = dilation * (size // 2)
+    way = nn.Conv2d(inputs, outputs, size, padding=around, dilation=dilation, bias=False)
+    return nn.Sequential(way, norm(outputs), nn.ReLU(inplace=True))
+
+
+class Pyramid(nn.Module):
+    """Features beside their means over the picture and over parts of it (PSPNet), or wider looks at them (DeepLab v3)."""
+
+    def __init__(self, channels: int, algorithm: str) -> None:
+        super().__init__()
+        quarter = max(channels // 4, 1)
+        self.grids = (1, 2, 3, 6) if algorithm == "psp" else (1,)
+        # Without norm: of one pixel there is nothing to norm by.
+        self.means = nn.ModuleList(nn.Sequential(nn.Conv2d(channels, quarter, 1), nn.ReLU()) for _ in self.grids)
+        wide = (1, 2, 4) if algorithm == "deeplab" else ()
+        self.looks = nn.ModuleList(layer(channels, quarter, 3, dilation) for dilation in wide)
+        self.together = layer(channels + quarter * (len(self.grids) + len(wide)), channels, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        size = features.shape[-2:]
+        parts = [features, *(look(features) for look in self.looks)]
+        for grid, mean in zip(self.grids, self.means, strict=True):
+            pooled = mean(functional.adaptive_avg_pool2d(features, grid))
+            parts.append(functional.interpolate(pooled, size, mode="bilinear", align_corners=False))
+        return self.together(torch.cat(parts, dim=1))
+
+
+class Small(nn.Module):
+    """Normalised pixels to logits of each pixel: a residual network, what `algorithm` puts on it, and a way back up."""
+
+    def __init__(self, made: Architecture) -> None:
+        super().__init__()
+        width = made.width
+        self.fine = nn.Sequential(layer(made.shape[0], width, 3), Block(width, width, 1))
+        self.coarse = nn.Sequential(
+            Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1)
+        )
+        self.middle = nn.Identity() if made.algorithm == "fcn" else Pyramid(4 * width, made.algorithm)
+        self.up = layer(5 * width, 2 * width, 3)
+        self.head = nn.Conv2d(2 * width, made.classes, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        fine = self.fine(images)
+        coarse = self.middle(self.coarse(fine))
+        raised = functional.interpolate(coarse, fine.shape[-2:], mode="bilinear", align_corners=False)
+        return self.head(self.up(torch.cat([fine, raised], dim=1)))
+
+
+class Network(nn.Module):
+    """Raw pixel values (N, C, H, W), of any number type, to logits of each pixel (N, classes, H, W)."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, made: Architecture, body: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(made.mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(made.std).view(1, -1, 1, 1), persistent=False)
+        self.body, self.frozen = body, bool(made.library)
+
+    def forward(self, images: Tensor) -> Tensor:
+        size = images.shape[-2:]
+        if self.frozen and images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1)
+        answer = self.body((images.float() - self.mean) / self.std)
+        logits = getattr(answer, "logits", answer)
+        if logits.shape[-2:] != size:
+            logits = functional.interpolate(logits, size, mode="bilinear", align_corners=False)
+        return logits
+
+    def train(self, mode: bool = True) -> Network:
+        """As of any module, but statistics of batches that a library's network has learnt stay as they are."""
+        super().train(mode)
+        for module in self.modules() if self.frozen else ():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+        return self
+
+
+def borrowed(root: Path, count: int, shape: tuple[int, int, int]) -> tuple[Network, Architecture]:
+    """A network of Transformers, its head new if it had another number of classes. Raises Problem."""
+    _networks.need("transformers")
+    from transformers import AutoModelForSemanticSegmentation
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # a new head is what is wanted
+    logging.disable_progress_bar()
+    try:
+        body, facts = AutoModelForSemanticSegmentation.from_pretrained(
+            str(root), local_files_only=True, ignore_mismatched_sizes=True, output_loading_info=True,
+            trust_remote_code=False, num_labels=count, dtype=torch.float32,
+        )  # fmt: skip
+        said = json.loads(path.read_text()) if (path := root / "preprocessor_config.json").exists() else {}
+        mean, std = (
+            [255 * value for value in said.get(f"image_{what}") or usual]
+            for what, usual in zip(("mean", "std"), _networks.IMAGENET, strict=True)
+        )
+        made = Architecture(count, list(shape), mean, std, library="transformers")
+        network = Network(made, body)
+        with torch.no_grad():
+            answer = network.eval()(torch.zeros(1, *shape))
+    except Exception as error:  # of any library, about files that are not ours
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise Problem(f"{root} holds no network for segmentation that Transformers loads: {why}") from error
+    fresh = {*facts["missing_keys"], *(key[0] if isinstance(key, tuple) else key for key in facts["mismatched_keys"])}
+    if odd := sorted(name for name in fresh if "classifier" not in name and "head" not in name):
+        raise Problem(f"{root} lacks weights of its {type(body).__name__}: {odd[0]}")
+    if not torch.isfinite(answer).all():
+        raise Problem(f"{root} gives no finite numbers: its weights are damaged")
+    return network.train(), made
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+class Segmentation(_epochs.Task):
+    """What is trained: a network and the pictures of each part."""
+
+    program = "semantic_segmentation"
+
+    def __init__(self, hp: Namespace, world: World) -> None:
+        self.hp, self.world = hp, world
+        self.data = load_data(hp)
+        world.require_same("the ranks see different data", self.data.summary())
+        torch.manual_seed(hp.seed)
+        self.network, self.made = self._begin()
+        self.network.to(world.device)
+        hp.learning_rate = hp.learning_rate if hp.learning_rate is not None else 0.0005 if self.made.library else 0.005
+        self.amp = world.bfloat16(hp.amp)
+        self.count = len(self.data.train)
+        held = {"validation": self.data.validation, "test": self.data.test}
+        self.parts = {part: len(data) for part, data in held.items() if data is not None}
+        self.of_part = {"train": self.data.train, **held}
+        self.watched, self.higher = ("miou", True) if "validation" in self.parts else ("", False)
+        self.facts = {"architecture": json.dumps(asdict(self.made), sort_keys=True), "masks": self.data.labels}
+
+    def _begin(self) -> tuple[Network, Architecture]:
+        """The network: of a library, of an earlier job, or a new small one. Raises Problem."""
+        hp, data = self.hp, self.data
+        previous = previous_model(hp.previous_model)
+        if previous is None:
+            if hp.use_pretrained_model:
+                raise Problem("use_pretrained_model is 1, but there is no channel model: no weights come with this program")
+            mean, std = _images.statistics(_images.some(data.train, hp.seed))
+            made = self.world.from_first(Architecture(data.count, list(data.shape), mean, std, hp.algorithm, hp.width))
+            return Network(made, Small(made)), made
+        if not _is_ours(previous):
+            network, made = borrowed(previous, data.count, data.shape)
+            self.world.say(f"the network: {type(network.body).__name__} of transformers, with the weights in {previous}")
+            return network, made
+        network, made = load(previous)
+        if (made.classes, made.shape[0]) != (data.count, data.shape[0]):
+            theirs = f"{made.classes} classes and {made.shape[0]} channels"
+            raise Problem(f"the previous model has {theirs}, the data {data.count} and {data.shape[0]}")
+        self.world.say(f"going on from the model in {previous}")
+        return network, made
+
+    def loss(self, model: nn.Module, whole: Sequence[int], mine: slice, place: tuple[int, int]) -> tuple[Tensor, float]:
+        """Cross-entropy: the mean over the pixels of a picture that have a class, added up over pictures."""
+        images, labels = self.data.train[list(whole[mine])]
+        step = place[1]
+        if self.hp.augment == "flip":
+            draw = numpy.random.default_rng((self.hp.seed, step)).random(len(whole)) < 0.5
+            mirror = torch.from_numpy(draw[mine]).view(-1, 1, 1)
+            images = torch.where(mirror[..., None], images.flip(3), images)
+            labels = torch.where(mirror, labels.flip(2), labels)
+        if self.made.library:  # dropout: as drawn in a job that was never interrupted
+            torch.manual_seed((self.hp.seed * 1_000_003 + step) * self.world.size + self.world.rank)
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.amp):
+            logits = model(images.to(self.world.device))
+        return _losses(logits, labels.to(self.world.device)).sum(), float(len(whole))
+
+    def outputs(self, part: str, positions: Sequence[int]) -> list[Any]:
+        """Of each picture its loss, and how many pixels of each class were taken for each: [1 + classes ** 2]."""
+        images, labels = self.of_part[part][list(positions)]
+        labels = labels.to(self.world.device)
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.amp):
+            logits = self.network(images.to(self.world.device))
+        answers, count, made = logits.argmax(1), self.data.count, []
+        for loss, truth, answer in zip(_losses(logits, labels), labels, answers, strict=True):
+            known = truth != _masks.IGNORED
+            pairs = torch.bincount(truth[known] * count + answer[known], minlength=count * count)
+            made.append(numpy.concatenate([[float(loss)], pairs.cpu().numpy()]))
+        return made
+
+    def scores(self, part: str, outputs: list[Any]) -> dict[str, float]:
+        """Loss, pixel accuracy and mIoU: the mean over classes, that are there or are seen, of overlap to union."""
+        count, total = self.data.count, numpy.sum(outputs, axis=0)
+        pairs = total[1:].reshape(count, count)
+        either = pairs.sum(0) + pairs.sum(1) - pairs.diagonal()
+        seen = either > 0
+        return {
+            "loss": float(total[0]) / len(outputs),
+            "pixel_accuracy": float(pairs.diagonal().sum() / max(pairs.sum(), 1)),
+            "miou": float((pairs.diagonal()[seen] / either[seen]).mean()) if seen.any() else 0.0,
+        }
+
+    def save(self, target: Path) -> dict[str, Any]:
+        """Writes the network, as Transformers reads it or as a state_dict."""
+        if self.made.library:
+            with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
+                self.network.body.save_pretrained(temporary)  # type: ignore[operator, union-attr]
+                for source in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
+                    with whole_file(target / source.name) as path:
+                        shutil.copyfile(source, path)
+        else:
+            with whole_file(target / WEIGHTS) as path:
+                torch.save({name: value.detach().cpu() for name, value in self.network.body.state_dict().items()}, path)
+        return {"architecture": asdict(self.made)}
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of each picture the mean over its pixels that have a class; 0 where none has."""
+    every = functional.cross_entropy(logits.float(), labels, ignore_index=_masks.IGNORED, reduction="none")
+    return every.sum((1, 2)) / (labels != _masks.IGNORED).sum((1, 2)).clamp(min=1)
+
+
+# --- the model's folder -----------------------------------------------------------------------------------------------
+
+
+def _is_ours(root: Path) -> bool:
+    try:
+        return json.loads((root / "model.json").read_text(encoding="utf-8"))["program"] == "semantic_segmentation"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def load(model_dir: str | Path) -> tuple[Network, Architecture]:
+    """The trained network, on the CPU and ready to predict, with its architecture; raises Problem."""
+    root = Path(model_dir)
+    try:
+        made = Architecture(**json.loads((root / "model.json").read_text(encoding="utf-8"))["architecture"])
+        if made.library:
+            network, _ = borrowed(root, made.classes, tuple(made.shape))  # type: ignore[arg-type]
+            return Network(made, network.body).eval(), made
+        network = Network(made, Small(made))
+        network.body.load_state_dict(torch.load(root / WEIGHTS, map_location="cpu", weights_only=True))
+    except Problem:
+        raise
+    except Exception as error:  # of JSON, zip files, pickle and torch
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Problem(f"{root} holds no model of semantic_segmentation: {why}") from error
+    return network.eval(), made
+
+
+@torch.no_grad()
+def predict(hp: Namespace) -> None:
+    """Writes a mask for each image to output_data_dir; prints a JSON line: {"input", "mask", "classes": their parts}."""
+    network, made = load(hp.model_dir)
+    source = Path(hp.predict)
+    paths = _images.image_files(source) if source.is_dir() else [source]
+    if not paths:
+        raise Problem(f"{source} holds no images")
+    for path in paths:
+        with _images.opened(path) as image:
+            size = image.size
+            pixels = _images.decoded([(path, str(path))], tuple(made.shape))  # type: ignore[arg-type]
+            classes = network(pixels).argmax(1)[0].to(torch.uint8).numpy()
+            mask = _picture(classes, size)
+        name = (path.relative_to(source) if source.is_dir() else Path(path.name)).with_suffix(".png")
+        target = Path(hp.output_data_dir) / name
+        with whole_file(target) as written:
+            mask.save(written, "PNG")
+        parts = numpy.bincount(classes.ravel(), minlength=made.classes) / classes.size
+        shares = {str(at): round(float(part), 4) for at, part in enumerate(parts) if part}
+        print(json.dumps({"input": str(path), "mask": str(target), "classes": shares}))
+
+
+def _picture(classes: Any, size: tuple[int, int]) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(classes).resize(size, resample=0)
+
+
+def main() -> None:
+    """The command line."""
+    hp = hyperparameters(sys.argv[1:])
+    if hp.predict:
+        predict(hp)
+        return
+    world = World.join(hp.device)
+    task = Segmentation(hp, world)
+    what = f"{task.count} images of {_images.shown(task.data.shape)} with masks, {task.data.count} classes"
+    _epochs.Epochs(hp, world, task).run(what)
+    world.leave()
+
+
+if __name__ == "__main__":
+    run(main)
