@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import Problem
-from _jsonlines import Bad, files_below, kind_of, lines, names_of, object_of, shortened, text_of
+from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
 
 ROLES = ("system", "user", "assistant", "tool")
 OTHER_NAMES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "function": "tool"}
@@ -58,20 +58,8 @@ def load(path: str, what: str, objective: str, prompt_format: str) -> list[Any]:
     Raises:
         Problem: there is none, or a line is not what it must be; the first such is named, and how many there are.
     """
-    root, files = files_below(path, what, {"file of JSON lines": (".jsonl", ".json")})
-    found, bad = [], []
-    for file in files:
-        for where, line in lines(file, file.relative_to(root).as_posix()):
-            try:
-                found.append(_example(line, where, objective, prompt_format))
-            except Bad as error:
-                bad.append(f"{where}: {error}")
-    if bad:
-        more = f" ({len(bad)} lines are wrong in all)" if len(bad) > 1 else ""
-        raise Problem(f"{what} {root}: {bad[0]}{more}")
-    if not found:
-        raise Problem(f"{what} {root}: its files are empty")
-    return found
+    kinds = {"file of JSON lines": (".jsonl", ".json")}
+    return examples_below(path, what, kinds, lines, lambda line, where: _example(line, where, objective, prompt_format))
 
 
 def split(examples: Sequence[Any], fraction: float, seed: int) -> tuple[list[Any], list[Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from _common import Problem, folder
 
+Row, Made = TypeVar("Row"), TypeVar("Made")
 SHOWN = 60  # characters of a value in a message
 
 
@@ -25,6 +26,36 @@ def files_below(path: str, what: str, kinds: dict[str, tuple[str, ...]]) -> tupl
         wanted = ", or ".join(f"{kind} ({', '.join(f'*{ending}' for ending in each)})" for kind, each in kinds.items())
         raise Problem(f"{what} {root} holds no {wanted}")
     return root, files
+
+
+def examples_below(
+    path: str,
+    what: str,
+    kinds: dict[str, tuple[str, ...]],
+    rows: Callable[[Path, str], Iterable[tuple[str, Row]]],
+    example: Callable[[Row, str], Made],
+) -> list[Made]:
+    """What all files of these kinds below a folder hold, in order of files and lines.
+
+    rows: of (a file, its name below the folder) gives (where, row) of each. example: makes one of (row, where); raises Bad.
+
+    Raises:
+        Problem: there is none, or one is not what it must be; the first such is named, and how many there are.
+    """
+    root, files = files_below(path, what, kinds)
+    found, bad = [], []
+    for file in files:
+        for where, row in rows(file, file.relative_to(root).as_posix()):
+            try:
+                found.append(example(row, where))
+            except Bad as error:
+                bad.append(f"{where}: {error}")
+    if bad:
+        more = f" ({len(bad)} lines are wrong in all)" if len(bad) > 1 else ""
+        raise Problem(f"{what} {root}: {bad[0]}{more}")
+    if not found:
+        raise Problem(f"{what} {root}: its files are empty")
+    return found
 
 
 def _hidden(file: Path, root: Path) -> bool:

@@ -14,11 +14,12 @@ import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from _common import Problem
-from _jsonlines import Bad, files_below, kind_of, lines, names_of, object_of, shortened, text_of
+from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
 
 KINDS = {"CSV": (".csv", ".csv.gz"), "JSON lines": (".jsonl", ".json"), "lines of __label__x": (".txt", ".train", ".test")}
 MARK = "__label__"
@@ -41,21 +42,8 @@ def load(path: str, what: str, text: str, label: str) -> list[Labelled]:
     Raises:
         Problem: there is none, or one is not what it must be; the first such is named, and how many there are.
     """
-    root, files = files_below(path, what, KINDS)
-    found: list[Labelled] = []
-    bad: list[str] = []
-    for file in files:
-        for where, row in rows_of(file, file.relative_to(root).as_posix(), text, label):
-            try:
-                found.append(_labelled(row))
-            except Bad as error:
-                bad.append(f"{where}: {error}")
-    if bad:
-        more = f" ({len(bad)} lines are wrong in all)" if len(bad) > 1 else ""
-        raise Problem(f"{what} {root}: {bad[0]}{more}")
-    if not found:
-        raise Problem(f"{what} {root}: its files are empty")
-    return found
+    rows = partial(rows_of, text=text, label=label)
+    return examples_below(path, what, KINDS, rows, lambda row, _: _labelled(row))
 
 
 def _labelled(row: tuple[Any, Any] | Bad) -> Labelled:

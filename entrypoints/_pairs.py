@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import Problem
-from _jsonlines import Bad, files_below, kind_of, lines, names_of, object_of, shortened, text_of
+from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened, text_of
 from _labelled import decoded
 
 KINDS = {"JSON lines": (".jsonl", ".json"), "CSV with names of columns": (".csv", ".csv.gz")}
@@ -38,21 +38,7 @@ def load(path: str, what: str) -> list[Related]:
     Raises:
         Problem: there is none, or a line is not what it must be, or they are not alike; the first such is named.
     """
-    root, files = files_below(path, what, KINDS)
-    found: list[Related] = []
-    bad = []
-    for file in files:
-        for where, row in _rows(file, file.relative_to(root).as_posix()):
-            try:
-                found.append(_related(row, where))
-            except Bad as error:
-                bad.append(f"{where}: {error}")
-    if bad:
-        more = f" ({len(bad)} lines are wrong in all)" if len(bad) > 1 else ""
-        raise Problem(f"{what} {root}: {bad[0]}{more}")
-    if not found:
-        raise Problem(f"{what} {root}: its files are empty")
-    return found
+    return examples_below(path, what, KINDS, _rows, _related)
 
 
 def form(row: Related) -> str:

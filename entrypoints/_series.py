@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import Problem
-from _jsonlines import Bad, files_below, kind_of, lines, names_of, object_of, shortened
+from _jsonlines import Bad, examples_below, kind_of, lines, names_of, object_of, shortened
 
 ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 UNITS = {"A": "Y", "Y": "Y", "Q": "Q", "M": "M", "W": "W", "D": "D", "B": "B", "H": "h", "h": "h", "T": "min", "min": "min",
@@ -54,20 +54,8 @@ def load(path: str, what: str) -> list[Series]:
     Raises:
         Problem: there is none, or one is not what it must be; the first such is named, and how many there are.
     """
-    root, files = files_below(path, what, {"file of JSON lines": ENDINGS})
-    found, bad = [], []
-    for file in files:
-        for where, line in _unpacked(file, file.relative_to(root).as_posix()):
-            try:
-                found.append(series_of(object_of(line), where))
-            except Bad as error:
-                bad.append(f"{where}: {error}")
-    if bad:
-        more = f" ({len(bad)} lines are wrong in all)" if len(bad) > 1 else ""
-        raise Problem(f"{what} {root}: {bad[0]}{more}")
-    if not found:
-        raise Problem(f"{what} {root}: its files are empty")
-    return found
+    kinds = {"file of JSON lines": ENDINGS}
+    return examples_below(path, what, kinds, _unpacked, lambda line, where: series_of(object_of(line), where))
 
 
 def load_file(path: str) -> list[Series]:
