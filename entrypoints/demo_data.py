@@ -38,6 +38,8 @@ import random
 import re
 import sys
 import tarfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +82,7 @@ def text() -> dict[str, dict[str, str]]:
     }
 
 
-def write_digits(root: Path, form: str) -> None:
+def write_digits(root: Path, form: str = "npz") -> None:
     """The digits as `root`/train and `root`/test."""
     import numpy
 
@@ -265,7 +267,7 @@ def write_shapes(root: Path) -> None:
                     Image.fromarray(content).save(path, "PNG")
 
 
-def write_instructions(root: Path, preferences: bool) -> None:
+def write_instructions(root: Path, preferences: bool = False) -> None:
     """The questions as `root`/train, `root`/validation and `root`/test, and `root`/model."""
     parts = instructions()
     every = [pair for pairs in parts.values() for pair in pairs]
@@ -317,34 +319,31 @@ def write_model(target: Path, texts: list[str], width: int = 64) -> None:
         LlamaForCausalLM(config).save_pretrained(target)
 
 
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "digits": write_digits,
+    "table": write_table,
+    "text": write_text,
+    "topics": write_topics,
+    "series": write_series,
+    "pairs": write_pairs,
+    "ratings": write_ratings,
+    "instructions": write_instructions,
+    "preferences": partial(write_instructions, preferences=True),
+    "shapes": write_shapes,
+}
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "what",
-        choices=("digits", "table", "text", "topics", "series", "pairs", "ratings", "instructions", "preferences", "shapes"),
-    )
+    parser.add_argument("what", choices=tuple(WRITERS))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=("npz", "png", "tar"), default="npz", help="of the digits")
     arguments = parser.parse_args(sys.argv[1:])
     if arguments.what == "digits":
         write_digits(arguments.folder, arguments.format)
-    elif arguments.what == "table":
-        write_table(arguments.folder)
-    elif arguments.what == "text":
-        write_text(arguments.folder)
-    elif arguments.what == "pairs":
-        write_pairs(arguments.folder)
-    elif arguments.what == "ratings":
-        write_ratings(arguments.folder)
-    elif arguments.what == "series":
-        write_series(arguments.folder)
-    elif arguments.what == "shapes":
-        write_shapes(arguments.folder)
-    elif arguments.what == "topics":
-        write_topics(arguments.folder)
     else:
-        write_instructions(arguments.folder, preferences=arguments.what == "preferences")
+        WRITERS[arguments.what](arguments.folder)
     print(f"{arguments.what}: {', '.join(str(path) for path in sorted(arguments.folder.iterdir()))}")
 
 

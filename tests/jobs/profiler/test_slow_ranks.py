@@ -102,6 +102,17 @@ def named(job: Hosts) -> list[tuple[int, str]]:
     return [(int((re.search(r"at step (\d+)", line) or [0, 0])[1]), line) for line in lines]
 
 
+def line_about_a_slow_rank(job: Hosts) -> str:
+    """The only line that the job prints about one that is slow from its first step until it is named."""
+    tell(job, "slow")
+    job.start()
+    job.wait_for_host(0, "holds up the others")
+    tell(job, "end")
+    assert job.exit_codes() == [0], job.all_output()
+    ((_, line),) = named(job)
+    return line
+
+
 def test_a_rank_that_sleeps_on_another_host_is_named_until_it_keeps_up_again(hosts) -> None:
     job = hosts(2, kind="sleeper")
     tell(job, "slow")
@@ -125,28 +136,14 @@ def test_a_rank_that_sleeps_on_another_host_is_named_until_it_keeps_up_again(hos
 
 @pytest.mark.heavy
 def test_a_rank_with_a_slow_loader_is_named_with_its_data(hosts) -> None:
-    job = hosts(1, kind="loader")
-    tell(job, "slow")
-    job.start()
-    job.wait_for_host(0, "holds up the others")
-    tell(job, "end")
-    assert job.exit_codes() == [0], job.all_output()
-
-    ((_, line),) = named(job)
+    line = line_about_a_slow_rank(hosts(1, kind="loader"))
     assert "rank 1 on 127.0.0.1 " in line and "the difference is in its wait for data" in line
 
 
 @pytest.mark.heavy
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one CPU every rank is crowded")
 def test_a_rank_whose_cpu_others_have_is_named_with_what_it_waits_for(hosts) -> None:
-    job = hosts(1, kind="crowded")
-    tell(job, "slow")
-    job.start()
-    job.wait_for_host(0, "holds up the others")
-    tell(job, "end")
-    assert job.exit_codes() == [0], job.all_output()
-
-    ((_, line),) = named(job)
+    line = line_about_a_slow_rank(hosts(1, kind="crowded"))
     assert "rank 1 on 127.0.0.1 " in line and "of a step it has no CPU: other processes have it" in line
 
 
