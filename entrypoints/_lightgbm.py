@@ -207,6 +207,10 @@ class Engine:
             return self.grown
         return self.live.model_to_string(num_iteration=rounds or -1).encode()
 
+    def state(self) -> bytes:
+        """The model: there is nothing else to go on from."""
+        return self.model()
+
     def reset(self) -> None:
         """Goes on from the model as it is written down."""
         self.grown, self.live = self.model(), None

@@ -150,6 +150,10 @@ class Engine:
         """As skops has it."""
         return bytes(skops.io.dumps(self.fitted)) if self.fitted is not None else b""
 
+    def state(self) -> bytes:
+        """The model: there is nothing else to go on from."""
+        return self.model()
+
     def reset(self) -> None:
         """There is nothing to forget."""
 

@@ -151,7 +151,7 @@ def first_line(error: Exception) -> str:
         while words.startswith("["):
             words = words.partition("]")[2].lstrip(": ")
         place, colon, rest = words.partition(": ")
-        words = rest if colon and (".cc:" in place or ".h:" in place or ".cu:" in place) else words
+        words = rest if colon and (".cc:" in place or ".cpp:" in place or ".h:" in place or ".cu:" in place) else words
         if words and not words.endswith((".cc", ".h")) and not ("/src/" in words and " " not in words.strip()):
             lines.append(words.strip())
     return " ".join(dict.fromkeys(lines))[:400] or type(error).__name__

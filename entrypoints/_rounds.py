@@ -72,6 +72,9 @@ class Engine(Protocol):
     def model(self, rounds: int = 0) -> bytes:
         """The model of so many rounds; 0: of all."""
 
+    def state(self) -> bytes:
+        """What a job that resumes starts with: the model, and what else the library keeps."""
+
     def reset(self) -> None:
         """Goes on as a model does that was saved and loaded."""
 
@@ -172,7 +175,7 @@ class Training:
     """One job: its matrices, its booster, and what it has measured.
 
     history: the values of each round, by name (`validation-rmse`).
-    mark: rounds, model and history of the last moment that a resumed job can go on from to the same end.
+    mark: rounds, state and history of the last moment that a resumed job can go on from to the same end.
     """
 
     def __init__(self, hp: Namespace, ring: Ring, engine: Engine) -> None:
@@ -293,8 +296,8 @@ class Training:
             return False
         if self.random and done > self.first:
             self.engine.reset()
-        model = self.engine.model() if done else b""
-        self.mark = (done, model, {name: list(values) for name, values in self.history.items()})
+        state = self.engine.state() if done else b""
+        self.mark = (done, state, {name: list(values) for name, values in self.history.items()})
         return True
 
     def checkpoint(self, reason: str) -> None:
@@ -302,7 +305,7 @@ class Training:
         if not self.random:
             self._marks()
         assert self.mark is not None
-        done, model, history = self.mark
+        done, state, history = self.mark
         if done <= max(self.guard.saved_step, self.first):
             return
 
@@ -310,7 +313,7 @@ class Training:
             if self.ring.leads:
                 folder = Path(self.guard.path(done))
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / self.engine.file).write_bytes(model)
+                (folder / self.engine.file).write_bytes(state)
                 write_json(folder / "state.json", {"round": done, "history": history, "facts": self.facts})
 
         self.guard.save(done, reason, save)

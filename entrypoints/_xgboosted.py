@@ -30,6 +30,8 @@ class Engine:
     def prepare(self, hp: Namespace, target: Target, features: Features, ring: Ring) -> None:
         """Takes the settings. Raises Problem for what is not served."""
         self.hp, self.features = hp, features
+        if hp.grow_policy == "symmetric":
+            raise Problem("grow_policy symmetric is CatBoost's: leave it out, or set library to catboost")
         self.parameters = parameters(hp, target, ring)
         if ring.world_size > 1 and hp.tree_method == "exact":
             raise Problem("tree_method exact is for one rank: use hist or approx")
@@ -86,6 +88,10 @@ class Engine:
         return (
             self.booster[:rounds] if rounds and self._sliced and rounds < self.booster.num_boosted_rounds() else self.booster
         )
+
+    def state(self) -> bytes:
+        """The model: there is nothing else to go on from."""
+        return self.model()
 
     def reset(self) -> None:
         """Forgets what is predicted of rows, and begins its generators anew."""

@@ -1,4 +1,4 @@
-"""Trains boosted trees, or a linear model, on tables, with XGBoost, LightGBM or scikit-learn, from hyperparameters alone.
+"""Trains boosted trees, or a linear model, on tables: XGBoost, LightGBM, CatBoost or scikit-learn, by hyperparameters alone.
 
     python tabular.py --train adult.csv --objective binary:logistic --target income
     python tabular.py --train adult.csv --objective binary:logistic --target income --library lightgbm
@@ -36,12 +36,13 @@ from _rounds import Model, Training, how, library_of
 from _tables import files_of, read_files
 from xgboost.core import XGBoostError
 
-ENGINES = {"xgboost": "_xgboosted", "lightgbm": "_lightgbm", "linear": "_linear"}
-OTHER_NAMES = {  # of LightGBM's and CatBoost's on the platform, and ours, which are XGBoost's
+ENGINES = {"xgboost": "_xgboosted", "lightgbm": "_lightgbm", "catboost": "_catboosted", "linear": "_linear"}
+OTHER_NAMES = {  # LightGBM's and CatBoost's, and ours, which are XGBoost's
     "num_boost_round": "num_round", "iterations": "num_round", "learning_rate": "eta", "num_leaves": "max_leaves",
     "feature_fraction": "colsample_bytree", "bagging_fraction": "subsample", "feature_fraction_bynode": "colsample_bynode",
     "lambda_l1": "alpha", "lambda_l2": "lambda", "min_gain_to_split": "gamma", "metric": "eval_metric",
-    "num_threads": "nthread",
+    "num_threads": "nthread", "depth": "max_depth", "l2_leaf_reg": "lambda", "rsm": "colsample_bylevel",
+    "border_count": "max_bin",
 }  # fmt: skip
 
 
@@ -69,8 +70,9 @@ def engine_of(library: str) -> Any:
     try:
         return importlib.import_module(ENGINES[library])
     except ImportError as error:
+        extra = "tabular,catboost" if library == "catboost" else "tabular"
         raise Problem(
-            f"library {library} needs {error.name}, not installed here: pip install 'trainshed[tabular]'"
+            f"library {library} needs {error.name}, not installed here: pip install 'trainshed[{extra}]'"
         ) from error
 
 

@@ -30,7 +30,7 @@ class BuiltIn(Record):
 BUILT_IN = (
     BuiltIn("XGBoost", ("xgboost", "sagemaker-xgboost"), "tabular", "not served: ranking, survival, GPUs over Dask", True),
     BuiltIn("LightGBM", program="tabular", instead="`library=lightgbm`; not served: dart, goss, rf"),
-    BuiltIn("CatBoost", program="tabular", instead="texts are categories; XGBoost's names of hyperparameters"),
+    BuiltIn("CatBoost", program="tabular", instead="`library=catboost`; one host; texts are categories"),
     BuiltIn("Linear Learner", ("linear-learner",), "tabular", "`library=linear` and an `objective`; not its own names"),
     BuiltIn("AutoGluon-Tabular", instead="AutoGluon in a script of your own"),
     BuiltIn("TabTransformer", instead="pytorch-tabular in a script of your own"),
