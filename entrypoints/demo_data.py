@@ -11,11 +11,13 @@
     python demo_data.py pairs DIR               DIR/train/pairs.jsonl, validation, test    (embeddings.py)
     python demo_data.py ratings DIR             DIR/train/ratings.csv, validation, test    (recommend.py)
     python demo_data.py shapes DIR              DIR/train/*.png, train_annotation, test ...  (semantic_segmentation.py)
+    python demo_data.py boxes DIR               DIR/train/*.png, train_annotation, test ...  (object_detection.py)
     python demo_data.py table DIR               DIR/train/*.csv, validation, test          (tabular.py)
 
 digits: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth is for testing.
 table: 569 tumours by 30 measures of their cells, which come with scikit-learn; the first column says which kind it is.
 shapes: 200 drawn pictures of discs and squares of 32 x 32 pixels, and the class of each pixel; every fifth is for testing.
+boxes: these pictures, and COCO's JSON with a box around each shape.
 text: the reference topics of Python's own `help()`, 460 kB of English and code; every tenth is for validation.
 pairs: the questions of `instructions` as anchors, with their answers.
 ratings: 3,000 of 40 items by 60 users, drawn by numbers of a fixed seed from tastes of three numbers each.
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 TEXT_HELD_OUT = 10
 SHARD = 300  # images
+SHAPES = (("train", 160, 0), ("test", 40, 1))  # channels, their pictures, seeds
 
 
 def digits() -> dict[str, tuple[numpy.ndarray, numpy.ndarray]]:
@@ -260,11 +263,36 @@ def write_shapes(root: Path) -> None:
         from PIL import Image
     except ImportError as error:
         raise Problem("image files need Pillow: pip install pillow") from error
-    for channel, count, seed in (("train", 160, 0), ("test", 40, 1)):
+    for channel, count, seed in SHAPES:
         for at, (picture, mask) in enumerate(shapes(count, seed)):
             for name, content in ((channel, picture), (f"{channel}_annotation", mask)):
                 with _common.whole_file(root / name / f"{at:04d}.png") as path:
                     Image.fromarray(content).save(path, "PNG")
+
+
+def write_boxes(root: Path) -> None:
+    """The shapes as `root`/train, test, and their boxes as COCO's JSON in train_annotation, test_annotation."""
+    import numpy
+
+    write_shapes(root)
+    for channel, count, seed in SHAPES:
+        images, boxes = [], []
+        for at, (_, mask) in enumerate(shapes(count, seed)):
+            (root / f"{channel}_annotation" / f"{at:04d}.png").unlink()
+            images.append({"id": at, "file_name": f"{at:04d}.png", "width": mask.shape[1], "height": mask.shape[0]})
+            for kind in (1, 2):
+                rows, columns = numpy.nonzero(mask == kind)
+                if len(rows):
+                    low, high = (int(columns.min()), int(rows.min())), (int(columns.max()) + 1, int(rows.max()) + 1)
+                    box = [*low, high[0] - low[0], high[1] - low[1]]
+                    one = {"id": len(boxes), "image_id": at, "category_id": kind, "bbox": box, "area": box[2] * box[3]}
+                    boxes.append({**one, "iscrowd": 0})
+        content = {
+            "images": images,
+            "annotations": boxes,
+            "categories": [{"id": 1, "name": "disc"}, {"id": 2, "name": "square"}],
+        }
+        _common.write_json(root / f"{channel}_annotation" / "instances.json", content)
 
 
 def write_instructions(root: Path, preferences: bool = False) -> None:
@@ -330,6 +358,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "instructions": write_instructions,
     "preferences": partial(write_instructions, preferences=True),
     "shapes": write_shapes,
+    "boxes": write_boxes,
 }
 
 

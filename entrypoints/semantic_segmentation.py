@@ -19,19 +19,17 @@ if __name__ == "__main__":
     listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
 
 import json
-import shutil
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import _bodies
 import _epochs
 import _images
 import _masks
-import _networks
 import numpy
 import torch
 from image_classification import Block, norm
@@ -163,68 +161,36 @@ class Small(nn.Module):
         return self.head(self.up(torch.cat([fine, raised], dim=1)))
 
 
-class Network(nn.Module):
+class Network(_bodies.Fed):
     """Raw pixel values (N, C, H, W), of any number type, to logits of each pixel (N, classes, H, W)."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, made: Architecture, body: nn.Module) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(made.mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(made.std).view(1, -1, 1, 1), persistent=False)
-        self.body, self.frozen = body, bool(made.library)
+        super().__init__(made.mean, made.std, body, bool(made.library))
 
     def forward(self, images: Tensor) -> Tensor:
-        size = images.shape[-2:]
-        if self.frozen and images.shape[1] == 1:
-            images = images.expand(-1, 3, -1, -1)
-        answer = self.body((images.float() - self.mean) / self.std)
+        answer = self.body(self.normal(images))
         logits = getattr(answer, "logits", answer)
-        if logits.shape[-2:] != size:
-            logits = functional.interpolate(logits, size, mode="bilinear", align_corners=False)
+        if logits.shape[-2:] != images.shape[-2:]:
+            logits = functional.interpolate(logits, images.shape[-2:], mode="bilinear", align_corners=False)
         return logits
-
-    def train(self, mode: bool = True) -> Network:
-        """As of any module, but statistics of batches that a library's network has learnt stay as they are."""
-        super().train(mode)
-        for module in self.modules() if self.frozen else ():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
-        return self
 
 
 def borrowed(root: Path, count: int, shape: tuple[int, int, int]) -> tuple[Network, Architecture]:
     """A network of Transformers, its head new if it had another number of classes. Raises Problem."""
-    _networks.need("transformers")
-    from transformers import AutoModelForSemanticSegmentation
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()  # a new head is what is wanted
-    logging.disable_progress_bar()
+    what = "segmentation"
+    heads = ("classifier", "head")
+    body, mean, std = _bodies.borrowed(root, "AutoModelForSemanticSegmentation", what, heads, num_labels=count)
+    made = Architecture(count, list(shape), mean, std, library="transformers")
+    network = Network(made, body)
     try:
-        body, facts = AutoModelForSemanticSegmentation.from_pretrained(
-            str(root), local_files_only=True, ignore_mismatched_sizes=True, output_loading_info=True,
-            trust_remote_code=False, num_labels=count, dtype=torch.float32,
-        )  # fmt: skip
-        said = json.loads(path.read_text()) if (path := root / "preprocessor_config.json").exists() else {}
-        mean, std = (
-            [255 * value for value in said.get(f"image_{what}") or usual]
-            for what, usual in zip(("mean", "std"), _networks.IMAGENET, strict=True)
-        )
-        made = Architecture(count, list(shape), mean, std, library="transformers")
-        network = Network(made, body)
         with torch.no_grad():
             answer = network.eval()(torch.zeros(1, *shape))
-    except Exception as error:  # of any library, about files that are not ours
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise Problem(f"{root} holds no network for segmentation that Transformers loads: {why}") from error
-    fresh = {*facts["missing_keys"], *(key[0] if isinstance(key, tuple) else key for key in facts["mismatched_keys"])}
-    if odd := sorted(name for name in fresh if "classifier" not in name and "head" not in name):
-        raise Problem(f"{root} lacks weights of its {type(body).__name__}: {odd[0]}")
+    except Exception as error:  # of any network, about pictures that are not for it
+        raise Problem(f"{root} holds no network for {what} of such pictures: {_bodies.line(error)}") from error
     if not torch.isfinite(answer).all():
         raise Problem(f"{root} gives no finite numbers: its weights are damaged")
-    return network.train(), made
+    network.train()
+    return network, made
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -261,7 +227,7 @@ class Segmentation(_epochs.Task):
             mean, std = _images.statistics(_images.some(data.train, hp.seed))
             made = self.world.from_first(Architecture(data.count, list(data.shape), mean, std, hp.algorithm, hp.width))
             return Network(made, Small(made)), made
-        if not _is_ours(previous):
+        if not _bodies.is_of(previous, self.program):
             network, made = borrowed(previous, data.count, data.shape)
             self.world.say(f"the network: {type(network.body).__name__} of transformers, with the weights in {previous}")
             return network, made
@@ -315,11 +281,7 @@ class Segmentation(_epochs.Task):
     def save(self, target: Path) -> dict[str, Any]:
         """Writes the network, as Transformers reads it or as a state_dict."""
         if self.made.library:
-            with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as temporary:
-                self.network.body.save_pretrained(temporary)  # type: ignore[operator, union-attr]
-                for source in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
-                    with whole_file(target / source.name) as path:
-                        shutil.copyfile(source, path)
+            _bodies.save(self.network.body, target)
         else:
             with whole_file(target / WEIGHTS) as path:
                 torch.save({name: value.detach().cpu() for name, value in self.network.body.state_dict().items()}, path)
@@ -335,13 +297,6 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 # --- the model's folder -----------------------------------------------------------------------------------------------
 
 
-def _is_ours(root: Path) -> bool:
-    try:
-        return json.loads((root / "model.json").read_text(encoding="utf-8"))["program"] == "semantic_segmentation"
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def load(model_dir: str | Path) -> tuple[Network, Architecture]:
     """The trained network, on the CPU and ready to predict, with its architecture; raises Problem."""
     root = Path(model_dir)
@@ -355,8 +310,7 @@ def load(model_dir: str | Path) -> tuple[Network, Architecture]:
     except Problem:
         raise
     except Exception as error:  # of JSON, zip files, pickle and torch
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise Problem(f"{root} holds no model of semantic_segmentation: {why}") from error
+        raise Problem(f"{root} holds no model of semantic_segmentation: {_bodies.line(error)}") from error
     return network.eval(), made
 
 

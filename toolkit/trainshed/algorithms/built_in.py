@@ -62,7 +62,10 @@ BUILT_IN = (
         "not served: several labels, use_weighted_loss, early_stopping, changed colours; trained weights: channel `model`",
         True,
     ),
-    BuiltIn("Object Detection", ("object-detection",), instead="torchvision's references in a script of your own"),
+    BuiltIn(
+        "Object Detection", ("object-detection",), "object_detection",
+        "its channels of JSON; a small network or those in the channel `model`, no base_network; not served: RecordIO",
+    ),
     BuiltIn(
         "Semantic Segmentation", ("semantic-segmentation",), "semantic_segmentation",
         "its channels and `algorithm`; small networks or those in the channel `model`, no ResNet backbones, resized not cut",
