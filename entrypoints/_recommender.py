@@ -1,6 +1,6 @@
-"""The training of recommend.py: a factorization machine in plain PyTorch, in the loop of `_epochs`.
+"""The training of recommend.py: a factorization machine, or two towers, in plain PyTorch, in the loop of `_epochs`.
 
-Source of the model: Rendle, "Factorization Machines" (2010): bias + sum of weights + sum over pairs of the products of
+Source of the machine: Rendle, "Factorization Machines" (2010): bias + sum of weights + sum over pairs of the products of
 their factors, the latter as half of (square of the sum - sum of the squares).
 """
 
@@ -10,7 +10,7 @@ import json
 import math
 import zlib
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,51 @@ class Machine(nn.Module):
     def forward(self, keys: Tensor, values: Tensor) -> Tensor:
         """Scores. [rows]"""
         linear = (self.linear(keys)[..., 0] * values).sum(1)
-        parts = self.factors(keys) * values[..., None]
-        pairs: Tensor = 0.5 * (parts.sum(1).square() - parts.square().sum(1)).sum(1)
-        return self.bias + linear + pairs
+        return self.bias + linear + self.pairs(keys, self.factors(keys) * values[..., None])
+
+    def pairs(self, keys: Tensor, parts: Tensor) -> Tensor:
+        """What features give together. parts: their factors. [rows, entries, factors] -> [rows]"""
+        made: Tensor = 0.5 * (parts.sum(1).square() - parts.square().sum(1)).sum(1)
+        return made
+
+
+class Towers(Machine):
+    """Users and items, each through a network of its own to as many numbers as there are factors: their product counts.
+
+    sides: [features + 1], 1 for features of users, 0 for those of items.
+    """
+
+    sides: Tensor
+
+    def __init__(self, features: int, factors: int, spread: float, hidden: int, sides: Tensor) -> None:
+        super().__init__(features, factors, spread)
+        self.register_buffer("sides", sides, persistent=False)
+        self.users, self.items = (
+            nn.Sequential(nn.Linear(factors, hidden), nn.ReLU(), nn.Linear(hidden, factors)) for _ in range(2)
+        )
+
+    def pairs(self, keys: Tensor, parts: Tensor) -> Tensor:
+        of_users = self.sides[keys][..., None]
+        users, items = (parts * of_users).sum(1), (parts * (1 - of_users)).sum(1)
+        made: Tensor = (self.users(users) * self.items(items)).sum(1)
+        return made
+
+
+def network_of(hp: Mapping[str, Any], columns: dict[str, dict[str, int]], features: int) -> Machine:
+    """The network that hyperparameters ask for. Raises Problem for columns that there are not."""
+    spread = hp["factors_init_sigma"]
+    if hp.get("model", "machine") == "machine":  # the first models did not say it
+        return Machine(features, hp["num_factors"], spread)
+    if len(columns) < 2:
+        raise Problem("model towers needs a table with columns of users and of items: take model machine for sparse rows")
+    users = hp["user_columns"] or list(columns)[:1]
+    if unknown := [name for name in users if name not in columns]:
+        raise Problem(f"user_columns: there is no column {unknown[0]}, but {', '.join(columns)}")
+    if set(users) == set(columns):
+        raise Problem("user_columns are all the columns: some must be of items")
+    sides = torch.zeros(features + 1)
+    sides[[at for name in users for at in columns[name].values()]] = 1.0
+    return Towers(features, hp["num_factors"], spread, hp["hidden_size"], sides)
 
 
 @dataclass(frozen=True)
@@ -207,28 +249,30 @@ class Recommending(Task):
         torch.manual_seed(hp.seed)
         self.hp, self.data, self.world = hp, data, world
         self.binary = hp.predictor_type == "binary_classifier"
-        self.network = Machine(data.width, hp.num_factors, hp.factors_init_sigma).to(world.device)
+        self.network = network_of(vars(hp), data.columns, data.width).to(world.device)
         mean = float(data.parts["train"].targets.mean())
         if not self.binary:
             nn.init.constant_(self.network.bias, mean)
         self.count = len(data.parts["train"])
         self.parts = {part: len(rows) for part, rows in data.parts.items()}
-        same = ("num_factors", "predictor_type", "factors_init_sigma", "bias_lr", "linear_lr", "factors_lr", "bias_wd",
-                "linear_wd", "factors_wd")  # fmt: skip
+        same = ("model", "user_columns", "hidden_size", "num_factors", "predictor_type", "factors_init_sigma", "bias_lr",
+                "linear_lr", "factors_lr", "bias_wd", "linear_wd", "factors_wd")  # fmt: skip
         self.facts = {name: getattr(hp, name) for name in same} | {"features": data.width}
         self.facts["rows"] = {part: digest(rows) for part, rows in data.parts.items() if part != "test"}
 
     def groups(self, weight_decay: float) -> list[dict[str, Any]]:
         hp, network = self.hp, self.network
-        weights = {"bias": network.bias, "linear": network.linear.weight, "factors": network.factors.weight}
+        weights = {"bias": [network.bias], "linear": [network.linear.weight]}
+        known = {id(weight) for some in weights.values() for weight in some}
+        weights["factors"] = [weight for weight in network.parameters() if id(weight) not in known]
         rates = {name: getattr(hp, f"{name}_lr") for name in weights}
         return [
             {
-                "params": [weight],
+                "params": some,
                 "weight_decay": getattr(hp, f"{name}_wd"),
                 "factor": 1.0 if rates[name] is None else rates[name] / hp.learning_rate if hp.learning_rate else 0.0,
             }
-            for name, weight in weights.items()
+            for name, some in weights.items()
         ]
 
     def scored(self, model: nn.Module, part: str, positions: Sequence[int]) -> Tensor:
@@ -297,7 +341,7 @@ def predict(hp: Namespace) -> None:
     root = Path(hp.model_dir)
     try:
         columns = json.loads((root / "columns.json").read_text(encoding="utf-8"))
-        network = Machine(facts["features"], facts["hyperparameters"]["num_factors"], 0.0)
+        network = network_of(facts["hyperparameters"], columns, facts["features"])
         network.load_state_dict(load_file(root / "model.safetensors"))
     except Exception as error:  # of any library, about files that are not ours
         raise Problem(f"{root} holds no model of {PROGRAM}: {str(error).splitlines()[0]}") from error

@@ -1,4 +1,4 @@
-"""Trains a factorization machine on users, items and ratings, or on sparse rows, from hyperparameters alone.
+"""Trains a factorization machine or two towers on users, items and ratings, from hyperparameters alone; or on sparse rows.
 
     python demo_data.py ratings data                                       # a small data set
     python recommend.py --train data/train --test data/test --predictor_type regressor --num_factors 8 --target rating

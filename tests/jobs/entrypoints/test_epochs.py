@@ -35,7 +35,8 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, object]]] = {
     ),
     "recommend": (
         "ratings", ("scipy", "safetensors"),
-        {"num_factors": 3, "predictor_type": "regressor", "mini_batch_size": 500, "batch_size": None},
+        {"model": "towers", "hidden_size": 4, "num_factors": 3, "predictor_type": "regressor", "mini_batch_size": 500,
+         "batch_size": None},
     ),
     "text_classification": (
         "topics", ("transformers",),

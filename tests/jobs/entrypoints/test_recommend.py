@@ -129,6 +129,44 @@ def test_what_is_wrong_is_named(
     assert "\n" not in str(raised.value) and not (tmp_path / "model").exists()
 
 
+def test_two_towers_learn_pairs_and_plain_code_and_predict_agree(train: Train, tmp_path: Path) -> None:
+    output = train(test=channel(tmp_path / "train", rows()), model="towers", hidden_size=8, **{**LEARN, "num_factors": 4})
+    assert "test_binary_classification_accuracy=1 " in output
+    said = train(predict=tmp_path / "train", predictor_type=None, num_factors=None)
+    scores = [json.loads(line)["score"] for line in said.splitlines()]
+
+    from safetensors.torch import load_file
+
+    weights = load_file(tmp_path / "model/model.safetensors")
+    columns = json.loads((tmp_path / "model/columns.json").read_text())
+    user, item = columns["user"]["3"], columns["item"]["i5"]
+
+    def tower(name: str, at: int) -> Any:
+        inner = weights[f"{name}.0.weight"] @ weights["factors.weight"][at] + weights[f"{name}.0.bias"]
+        return weights[f"{name}.2.weight"] @ inner.relu() + weights[f"{name}.2.bias"]
+
+    linear = weights["linear.weight"][[user, item]].sum()
+    score = (weights["bias"] + linear + tower("users", user) @ tower("items", item)).sigmoid().item()
+    assert score == pytest.approx(scores[3 * 8 + 5], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "words"),
+    [
+        ("1 0:1\n0 1:1\n", {}, "model towers needs a table with columns"),
+        (rows(), {"user_columns": "owner"}, "user_columns: there is no column owner, but user, item"),
+        (rows(), {"user_columns": "user,item"}, "user_columns are all the columns"),
+    ],
+)
+def test_towers_need_users_and_items(
+    text: str, changed: dict[str, Any], words: str, program: ModuleType, train: Train, tmp_path: Path
+) -> None:
+    channel(tmp_path / "train", text, "a.libsvm" if ":" in text else "a.csv")
+    with pytest.raises(program.Problem, match=words):
+        train(model="towers", **changed)
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_feature_dim_that_is_too_small_is_named(program: ModuleType, train: Train, tmp_path: Path) -> None:
     channel(tmp_path / "train", libsvm(), "a.libsvm")
     with pytest.raises(program.Problem, match="feature_dim is 5, and the data has 16 features"):
