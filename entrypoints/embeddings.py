@@ -16,19 +16,18 @@ are checked before torch is loaded.
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, in_job, previous_model, require_libraries, run
+from _common import Parser, Problem, in_job, run
 
 from trainshed.checkpoint import listen
 
 if __name__ == "__main__":
     listen()  # before torch is imported: that takes seconds, and a stop in that time shall end with status 0 too
 
-import os
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
+import _from_weights
 from _instructions import split
 from _pairs import Related, form, load
 
@@ -68,25 +67,7 @@ def load_data(hp: Namespace) -> dict[str, list[Related]]:
 
 def main() -> None:
     """The command line."""
-    hp = hyperparameters(sys.argv[1:])
-    require_libraries(__file__)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # ranks are as many as cores
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models come from folders
-    if hp.predict:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
-        import _embedder
-
-        _embedder.predict(hp)
-        return
-    source = previous_model(hp.previous_model)
-    if hp.learning_rate is None:
-        hp.learning_rate = RATES["scratch" if source is None else "pretrained"]
-    parts = load_data(hp)
-    import _embedder
-
-    world = World.join(hp.device)
-    _embedder.train(hp, None if source is None else str(source), parts, world)
-    world.leave()
+    _from_weights.start(__file__, hyperparameters(sys.argv[1:]), "_embedder", load_data, RATES)
 
 
 if __name__ == "__main__":
