@@ -38,10 +38,11 @@ class Done:
 
 @dataclass
 class Project:
-    """A folder with code and data; `trainshed` runs in it."""
+    """A folder with code and data; `trainshed` runs in it, with the interpreter `python`."""
 
     folder: Path
     running: list[subprocess.Popen[str]] = field(default_factory=list)
+    python: str = sys.executable
 
     def write(self, files: dict[str, str]) -> Project:
         """Files by their path below the folder."""
@@ -61,7 +62,7 @@ class Project:
         """Starts `trainshed` in the background."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_"))}
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainshed.cli", *arguments],
+            [self.python, "-m", "trainshed.cli", *arguments],
             cwd=self.folder,
             env={
                 **inherited,

@@ -49,6 +49,7 @@ def test_an_unknown_flag_is_refused_in_one_line(command: str, capsys: pytest.Cap
         "steps": ["status"],
         "data": ["show", "here"],
         "rm": ["run"],
+        "release": ["all"],
     }
     words = ["--colour"] if command == "plan" else [*needed.get(command, []), "--colour"]
     words += ["train.py"] if command == "plan" else []

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attach": ("[RUN]", "watch a run until it ends"),
     "watch": ("[RUN]", "show curves, machine and log of a run"),
     "stop": ("[RUN]", "stop a run"),
+    "release": ("POOL ...", "remove warm pools"),
     "resume": ("[RUN]", "continue a run from its checkpoints"),
     "lineage": ("[RUN]", "show where a run comes from, and what came of it"),
     "rerun": ("[RUN]", "make a run again: its code, data, packages"),

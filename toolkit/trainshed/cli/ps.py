@@ -14,7 +14,8 @@ def add_arguments(parser: Parser) -> None:
     """The command line."""
     parser.description = (
         "Lists the runs of this machine that have not ended: those in ./runs and in the index. `trainshed ls` searches all "
-        "runs, past ones too, by metrics, hyperparameters and tags."
+        "runs, past ones too, by metrics, hyperparameters and tags. Below them: the warm pools that jobs with `keep_alive` "
+        "have left (`trainshed release` removes them)."
     )
     parser.epilog = (
         "A run whose runner was killed is Lost: `trainshed stop` ends it and collects its results, "
@@ -26,9 +27,14 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Prints the table; returns the exit status."""
     from trainshed.runner.control.operations import state_of
+    from trainshed.runner.display import pools
     from trainshed.runner.display.runs import table
+    from trainshed.runner.files.warm import pool
     from trainshed.runner.state.stored import every
 
+    pool.sweep(os.environ)
     runs = [(stored, state_of(stored, os.environ)) for stored in every(os.environ)]
     print(visible(table(runs, everything=options.all)), end="")
+    if kept := pools.table(pool.every(os.environ)):
+        print("\n" + visible(kept), end="")
     return EXIT_SUCCESS

@@ -34,7 +34,7 @@ WRONG = [
     "[1]",
     "1e-400x",
 ]
-NUMBERS = [(name, row) for name, row in every() if row.kind in ("whole", "number", "size", "durations")]
+NUMBERS = [(name, row) for name, row in every() if row.kind in ("whole", "number", "size", "duration", "durations")]
 
 
 def written(name: str, value: str) -> str:

@@ -108,6 +108,20 @@ def test_all_that_can_be_asked_for_is_valid(tmp_path: Path) -> None:
     assert made["EnableManagedSpotTraining"] and made["VpcConfig"]["Subnets"] == ["subnet-1"]
 
 
+def test_keep_alive_is_the_jobs_unless_the_place_says_another(tmp_path: Path) -> None:
+    for place, kept in (({}, 90), ({"keep_alive_seconds": 600}, 600)):
+        made, _ = request(job(tmp_path, place, keep_alive=90.0))
+        check(made)
+        assert made["ResourceConfig"]["KeepAlivePeriodInSeconds"] == kept
+    with pytest.raises(JobError) as caught:
+        request(job(tmp_path, keep_alive=25_000.0))
+    assert "the platform allows 21600" in str(caught.value) + caught.value.details
+    groups = (InstanceGroup("cpus", 1, "ml.c5.xlarge"), InstanceGroup("gpus", 2, "ml.g5.2xlarge"))
+    made, notes = request(job(tmp_path, {"instance_type": ""}, instances=3, instance_groups=groups, keep_alive=90.0))
+    assert "KeepAlivePeriodInSeconds" not in made["ResourceConfig"]
+    assert any("keep_alive is left out" in note for note in notes)
+
+
 def test_groups_of_hosts_are_the_platforms(tmp_path: Path) -> None:
     groups = (InstanceGroup("cpus", 1, "ml.c5.xlarge"), InstanceGroup("gpus", 2, "ml.g5.2xlarge"))
     made = job(tmp_path, {"instance_type": ""}, instances=3, instance_groups=groups)

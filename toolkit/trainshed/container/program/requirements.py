@@ -17,7 +17,7 @@ from ..scratch import can_execute, own_folder
 from ..supervisor.launch_plan import LaunchPlan, ProcessSpec, StartError
 from ..supervisor.loop import run
 from ..supervisor.spawn import find_executable
-from . import install_errors
+from . import install_errors, kept_packages
 from .requirements_file import STAND_INS, without
 from .turn import Turn
 
@@ -74,8 +74,52 @@ def install(
         arguments.append(program.folder)
     if not arguments:
         return program
+    kept = None
+    if program.kind != "package":  # else it would hold the code as well, which changes
+        kept = kept_packages.find(arguments[-1], environ, _pip_files(environ), _environment_is_writable(), say)
+    if kept is not None:
+        # Two hosts of a job share the folder.
+        with Turn(kept.place, f"installing {what}", job.settings.install_timeout_seconds, say, _look(others)) as seconds:
+            if kept.is_whole():
+                say(f"{what} is installed already: the warm pool has it")
+                return _with_packages(program, kept.prefix) if kept.prefix else program
+            job = job.replace(settings=job.settings.replace(install_timeout_seconds=seconds))
+            if kept.begin():
+                try:
+                    made = _install(program, job, environ, say, others, arguments, what, kept.prefix)
+                except BaseException as error:
+                    kept.drop()
+                    if not isinstance(error, ProgramError) or not _is_full(error):
+                        raise
+                    say("the warm pool's disk is full: the packages are installed for this run alone")
+                else:
+                    kept.finish(say)
+                    return made
+    return _install(program, job, environ, say, others, arguments, what, "")
+
+
+def _is_full(error: ProgramError) -> bool:
+    text = f"{error.message}\n{error.details}"
+    return "No space left" in text or "Disk quota" in text
+
+
+def _look(others: Preparing | None) -> Callable[[], None]:
+    return others.look if others is not None else lambda: None
+
+
+def _install(
+    program: Program,
+    job: TrainingJob,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    others: Preparing | None,
+    arguments: list[str],
+    what: str,
+    prefix: str,
+) -> Program:
+    """Runs the installer. prefix: the folder that gets the packages, "" for the interpreter's own or one of this run's."""
     aside = own_folder("packages", environ, job.paths)
-    target = "" if _environment_is_writable() else aside
+    target = prefix or ("" if _environment_is_writable() else aside)
     command = _installer(environ)
     installer = "uv" if os.path.basename(command[0]) == "uv" else "pip"
     variables = {**environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
@@ -95,8 +139,8 @@ def install(
     spec = ProcessSpec(argv=(*command, *arguments), env=variables, cwd=program.folder, label="install", signal_group=True)
     seconds = job.settings.install_timeout_seconds
     # Two hosts of a job may share an environment: processes on one machine.
-    look = others.look if others is not None else lambda: None
-    with nullcontext(seconds) if target else Turn(_environment(), f"installing {what}", seconds, say, look) as seconds:
+    turn = nullcontext(seconds) if target else Turn(_environment(), f"installing {what}", seconds, say, _look(others))
+    with turn as seconds:
         problem = _run(spec, what, seconds, say, others)
         if problem and target and installer == "pip" and "Permission denied" in problem.errors:
             # pip tried to remove an older version from the environment. Without that, it need not know of any.
@@ -108,7 +152,11 @@ def install(
             details=install_errors.excerpt(problem.errors, problem.output),
             hint=install_errors.hint(problem.errors),
         )
-    return program.replace(packages=_site_packages(target), scripts=f"{target}/bin") if target else program
+    return _with_packages(program, target) if target else program
+
+
+def _with_packages(program: Program, prefix: str) -> Program:
+    return program.replace(packages=_site_packages(prefix), scripts=f"{prefix}/bin")
 
 
 def _requirements(program: Program, job: TrainingJob, environ: Mapping[str, str], say: Callable[[str], None]) -> list[str]:

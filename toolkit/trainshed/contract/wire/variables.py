@@ -27,6 +27,8 @@ LOG_LEVEL = "TRAINSHED_LOG_LEVEL"
 MODEL_STORE = "TRAINSHED_MODEL_STORE"
 MPI_SOCKET = "TRAINSHED_MPI_SOCKET"
 NOTICE_FILE = "TRAINSHED_NOTICE_FILE"
+OWN_PACKAGES_STAY = "TRAINSHED_OWN_PACKAGES_STAY"
+PACKAGES = "TRAINSHED_PACKAGES"
 PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
 PROBE = "TRAINSHED_PROBE"
 ROSTER_TOKEN = "TRAINSHED_ROSTER_TOKEN"
@@ -124,6 +126,18 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         "`train`, for the ranks",
         "the ranks (`trainshed.checkpoint`)",
         "file that appears when an interruption is announced (contract/wire/notice.py)",
+    ),
+    (
+        OWN_PACKAGES_STAY,
+        "the runner, for a job with `keep_alive`",
+        "`train`",
+        "1 where the interpreter's own packages outlive the job: requirements go there, and their folder gets a note",
+    ),
+    (
+        PACKAGES,
+        "the runner, for a job with `keep_alive`",
+        "`train`",
+        "folder that stays for the next run: for the installed requirements.txt, or a note that it is installed",
     ),
     (
         PLAN_ONLY,

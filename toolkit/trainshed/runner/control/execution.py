@@ -41,6 +41,7 @@ from .attempts import Attempts
 from .live_mlflow import LiveMlflow
 from .parent import with_parent
 from .pinned import with_pinned_models
+from .warm import Warm
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ class Execution:
         self.attempts_before = 0  # by earlier runners
         self.mounts: Mounts | None = None  # channels that are file systems
         self.mlflow: LiveMlflow | None = None
+        self.warm = Warm(job, backend, environ, screen.say)
 
     def run_to_the_end(self) -> Finished:
         """Runs the job with all its attempts to its end and reports it."""
@@ -202,6 +204,7 @@ class Execution:
                 raise
             finally:
                 self._unmount()
+                self.warm.leave()
                 if self.mlflow is not None:
                     self.mlflow.finish()
                 hand_over(self.run, self.environ)
@@ -260,6 +263,7 @@ class Execution:
                 self.attempts_before += 1
                 layout.put_aside(self.run, self.attempts_before)
             self.screen.keep(self.run.words)
+            self.run = self.warm.taken(self.run)
             layout.place(self.run, interface=self.backend.interface, say=self.screen.say, environ=self.environ)
             note_image(self.run, self.backend.image, self.screen.say)
             self.screen.say(f"{self.run.name}: {_where(self.job, self.backend.place)}, in {shown(self.run.folder)}")

@@ -14,6 +14,7 @@ from trainshed.contract.wire.fingerprints import described, in_shape
 
 from ..state.status import savings
 from ..state.stored import Stored
+from .columns import in_columns
 from .summary import shown
 
 MOST_HOSTS = 4  # with data of their own that are shown
@@ -32,10 +33,7 @@ def table(runs: Iterable[tuple[Stored, Standing]], *, everything: bool) -> str:
         hosts = f"{resources.get('InstanceCount', '?')} {kind}"
         row = (run.name, status, more or "-", ago(run.status.get("CreationTime")), hosts, shown(run.folder))
         rows.append(tuple(map(one_line, row)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
-    )
+    return in_columns(rows)
 
 
 def ago(stamp: Any) -> str:

@@ -24,9 +24,7 @@ def hand_over(run: Run, environ: Mapping[str, str]) -> None:
     uid, gid = caller(environ)
     if os.getuid() != 0 or uid == 0:
         return
-    for root, folders, names in os.walk(run.folder):
-        for name in (".", *folders, *names):
-            _give(os.path.join(root, name), uid, gid)
+    give_all(run.folder, environ)
     parent = os.path.dirname(run.folder)
     if os.path.basename(parent) == RUNS:
         _give(parent, uid, gid)
@@ -35,6 +33,16 @@ def hand_over(run: Run, environ: Mapping[str, str]) -> None:
             _give(run.checkpoints, uid, gid)
     except OSError:
         pass
+
+
+def give_all(folder: str, environ: Mapping[str, str]) -> None:
+    """Under sudo: gives a folder, as far as it is root's, to the user who called sudo. Otherwise does nothing."""
+    uid, gid = caller(environ)
+    if os.getuid() != 0 or uid == 0:
+        return
+    for root, folders, names in os.walk(folder):
+        for name in (".", *folders, *names):
+            _give(os.path.join(root, name), uid, gid)
 
 
 def _give(path: str, uid: int, gid: int) -> None:

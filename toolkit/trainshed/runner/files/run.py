@@ -61,7 +61,10 @@ class Host:
 
 @dataclass(frozen=True)
 class Run:
-    """One start of a job. `id` is unique, and in the environment of every process of the run."""
+    """One start of a job. `id` is unique, and in the environment of every process of the run.
+
+    pool: the folder of its warm pool, "" for none.
+    """
 
     job: Job
     name: str
@@ -69,6 +72,7 @@ class Run:
     folder: str
     started: float
     hosts: tuple[Host, ...]
+    pool: str = ""
 
     @property
     def model(self) -> str:
@@ -84,6 +88,11 @@ class Run:
     def artifacts(self) -> str:
         """Where the archives go."""
         return f"{self.folder}/output"
+
+    @property
+    def packages(self) -> str:
+        """The pool's folder for packages, "" for none."""
+        return f"{self.pool}/packages" if self.pool else ""
 
     def log(self, host: str) -> str:
         """Everything that a host printed."""

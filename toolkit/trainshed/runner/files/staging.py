@@ -111,12 +111,15 @@ def _fetch(
     from .fetching.bring import Way, bring_all
     from .fetching.kept import find_cache
     from .fetching.sources import listed
+    from .warm.pool import channels_of
 
     say(f"downloading {channel.path} for the channel {channel.name}")
     source, items = listed(channel, environ)
     wanted = [(item, _target(folder, item.name, channel)) for folder, item in _dealt(run, channel, items)]
     aside = f"{run.folder}/staged/{channel.name}/{ASIDE}"
-    way = Way(find_cache(environ), shared, aside, say, status)
+    spare = channels_of(run.pool) if run.pool else None
+    cache = find_cache(environ)
+    way = Way(cache or spare, shared, aside, say, status, spare if cache is not None else None)
     with _Preparing(channel):
         bring_all(f"the channel {channel.name}", source, wanted, way)
 

@@ -147,6 +147,18 @@ class Checker:
             return False
         return node.value
 
+    def duration(self, row: Field) -> float:
+        """Seconds, of one `20`, `20s`, `1.5m` or `2h` within the row's bounds."""
+        node = self.node(row.name)
+        if node is None:
+            return row.default
+        match = None if isinstance(node.value, (dict, list, bool)) else _DURATION.fullmatch(node.text.strip())
+        seconds = float(match[1]) * _SECONDS[match[2]] if match is not None else -1.0
+        if not row.low <= seconds <= row.high:
+            self.problem(row.name, f"must be a time like 10m or 90s, at most {row.high / 3600:g}h")
+            return row.default
+        return seconds
+
     def durations(self, name: str) -> tuple[float, ...]:
         """Seconds: one or a list of `20`, `20s`, `1.5m`, `2h`, in text separated by commas."""
         node = self.node(name)
@@ -233,6 +245,7 @@ _KINDS: dict[str, Callable[[Checker, Field], Any]] = {
     "whole": Checker.whole,
     "number": Checker.number,
     "size": lambda fields, row: fields.size(row.name),
+    "duration": Checker.duration,
     "durations": lambda fields, row: fields.durations(row.name),
     "switch": lambda fields, row: fields.flag(row.name),
     "words": Checker.words,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     # mapping: names that the user chooses, values of the kind `of`. record: names that `rows` lists.
     Kind = Literal[
-        "text", "choice", "whole", "number", "size", "durations", "switch", "words",
+        "text", "choice", "whole", "number", "size", "duration", "durations", "switch", "words",
         "path", "folder", "mapping", "record",
     ]  # fmt: skip
 
@@ -51,7 +51,7 @@ class Field(Record):
     kind: how its value is read and which JSON values the schema allows.
     help: one line for the page, the schema and, unless `flag_help` is given, the flag.
     default: the value where the field is absent; `clone` leaves it out.
-    low, high: bounds of numbers, both allowed.
+    low, high: bounds of numbers, and of durations in seconds, both allowed.
     choices: words allowed; for a number, words allowed instead of one.
     pattern: regular expression for the whole text.
     most: characters of a text, entries of a mapping or list; 0 for no limit.
@@ -362,6 +362,11 @@ FIELDS = _kept(
         "max_runtime_seconds", "number", "stop the job after so long", default=0.0,
         low=0, high=LONGEST_RUNTIME, flags=("--max-runtime",), metavar="SECONDS", group="course",
         request="StoppingCondition.MaxRuntimeInSeconds",
+    ),
+    Field(
+        "keep_alive", "duration", "keep packages and data so long for the next run: 10m (docs/warm.md)",
+        default=0.0, low=0, high=DAY, flags=("--keep-alive",), metavar="TIME", group="course",
+        request="ResourceConfig.KeepAlivePeriodInSeconds",
     ),
     Field(
         "grace_seconds", "number", "time from a stop signal to SIGKILL (default: 110)",

@@ -12,7 +12,7 @@ from .fields import FIELDS, Field
 PAGE = "docs/running.md"
 START, END = "<!-- fields: made from the table in the code -->\n", "<!-- end of fields -->\n"
 _KINDS = {
-    "text": "text", "size": "size, like 8g", "durations": "durations, like 20s,1.5m",
+    "text": "text", "size": "size, like 8g", "duration": "time, like 10m or 90s", "durations": "durations, like 20s,1.5m",
     "switch": "true or false", "words": "list of texts", "path": "path",
     "folder": "folder", "mapping": "mapping", "record": "mapping",
 }  # fmt: skip

@@ -21,6 +21,7 @@ _DURATION = {
     "type": ["string", "number"],
     "pattern": rf"^\s*{_DURATION_TEXT}(\s*,\s*{_DURATION_TEXT})*\s*$",
 }
+_ONE_DURATION = {"type": ["string", "number"], "pattern": rf"^\s*{_DURATION_TEXT}\s*$"}
 
 
 def schema() -> dict[str, Any]:
@@ -99,6 +100,7 @@ _KINDS: dict[str, Callable[[Field], dict[str, Any]]] = {
     "whole": _whole,
     "number": lambda row: {"type": "number", "minimum": row.low, "maximum": row.high},
     "size": lambda _: _SIZE,
+    "duration": lambda _: _ONE_DURATION,
     "durations": lambda _: {"anyOf": [_DURATION, {"type": "array", "items": _DURATION}]},
     "switch": lambda _: {"type": "boolean"},
     "words": lambda row: {"type": "array", "items": _TEXT, "maxItems": row.most},

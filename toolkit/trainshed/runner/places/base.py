@@ -77,6 +77,9 @@ class Backend(Protocol):
     def mount_obstacle(self) -> str:
         """Why hosts cannot be shown a file system that this process mounts, "" if they can; after `prepare`."""
 
+    def pool_obstacle(self) -> str:
+        """Why hosts cannot use folders that stay for other runs, "" if they can; after `prepare`."""
+
     def start(self, run: Run) -> list[RunningHost]:
         """Starts all hosts, or none; again after `clear`, for another attempt. Raises TrainshedError."""
 

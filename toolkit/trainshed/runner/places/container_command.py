@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainshed.base.secrets import new_token
-from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID
+from trainshed.contract.wire.variables import PACKAGES, ROSTER_TOKEN, RUN_ID
 
 from ..files.run import Host, Run
 from ..job.client_names import is_read_by_client
@@ -19,6 +19,7 @@ from .base import DEFAULT_SHM
 from .container_engine import Engine
 
 LABEL = "org.trainshed"
+POOL_PACKAGES = "/opt/trainshed-packages"  # what containers call the packages of their warm pool
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def mounts(run: Run, host: Host) -> list[tuple[str, str, bool]]:
         if not channel.staged and os.path.isfile(channel.path):
             target += f"/{os.path.basename(channel.path)}"
         pairs.append((run.data(host, channel), target, channel.access != "rw"))
-    return [(source, f"{host.base}/{target}", read_only) for source, target, read_only in pairs]
+    found = [(source, f"{host.base}/{target}", read_only) for source, target, read_only in pairs]
+    return [*found, (run.packages, POOL_PACKAGES, False)] if run.packages else found
 
 
 def _mount(source: str, target: str, read_only: bool) -> str:
@@ -148,6 +150,8 @@ def _environment(run: Run, machine: Machine) -> tuple[list[str], dict[str, str]]
     values = {"TRAINING_JOB_NAME": run.name, RUN_ID: run.id}
     if len(run.hosts) > 1:
         values[ROSTER_TOKEN] = machine.token
+    if run.packages and not machine.copies:
+        values[PACKAGES] = POOL_PACKAGES
     if machine.uid != 0 and not machine.copies:  # the image knows no such user: caches go to HOME, and getpass asks for USER
         values |= {"HOME": "/tmp", "USER": machine.user}
     values |= {**run.job.environment, **machine.secrets}

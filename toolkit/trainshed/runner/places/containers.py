@@ -173,6 +173,10 @@ class Containers:
             return "files are copied to the container engine"
         return "the container engine is rootless" if self.machine.engine.rootless else ""
 
+    def pool_obstacle(self) -> str:
+        """What keeps the containers from folders of this machine."""
+        return f"files are copied to the container engine at {self.place}" if self.machine.copies else ""
+
     def start(self, run: Run) -> list[RunningHost]:
         """Creates all containers, then starts them, so that an error of one leaves none running."""
         self.run, self.hosts, self.created, self.pids = run, [], [], None

@@ -15,7 +15,16 @@ from trainshed.base.secrets import mask_mapping, new_token
 from trainshed.contract.choices import DISTRIBUTION_FLAGS
 from trainshed.contract.hyperparameters import truthy
 from trainshed.contract.settings import FRAMEWORKS
-from trainshed.contract.wire.variables import ENTRYPOINTS, LOG_LEVEL, PREFIX, ROSTER_TOKEN, RUN_ID, of_setting
+from trainshed.contract.wire.variables import (
+    ENTRYPOINTS,
+    LOG_LEVEL,
+    OWN_PACKAGES_STAY,
+    PACKAGES,
+    PREFIX,
+    ROSTER_TOKEN,
+    RUN_ID,
+    of_setting,
+)
 from trainshed.machine.cgroup import cpus
 from trainshed.machine.isolation import isolated
 from trainshed.machine.network import free_port
@@ -101,6 +110,10 @@ class Processes:
 
     def mount_obstacle(self) -> str:
         """None: what this process mounts, they see."""
+        return ""
+
+    def pool_obstacle(self) -> str:
+        """None."""
         return ""
 
     def start(self, run: Run) -> list[RunningHost]:
@@ -197,6 +210,8 @@ def _own(run: Run, index: int, host: Host, environ: Mapping[str, str], ports: tu
     """
     job = run.job
     own = {"SAGEMAKER_BASE_DIR": host.base, "TRAINING_JOB_NAME": run.name, RUN_ID: run.id}
+    if run.packages:
+        own |= {PACKAGES: run.packages, OWN_PACKAGES_STAY: "1"}
     if len(run.hosts) > 1:
         ranks = max(1, job.distribution.processes_per_host) * len(run.hosts)
         own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], of_setting("roster_port"): ports[1]}

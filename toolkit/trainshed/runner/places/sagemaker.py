@@ -24,6 +24,7 @@ FIELDS = (
 DEFAULT_RUNTIME = 86_400
 DEFAULT_VOLUME = 30  # GB
 # The service's own limits.
+LONGEST_KEEP_ALIVE = 21_600  # seconds
 LONGEST_VALUE, LONGEST_VARIABLE, MOST_HYPERPARAMETERS, MOST_VARIABLES = 2500, 512, 100, 100
 _ROLE = re.compile(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 
@@ -79,10 +80,15 @@ def request(job: Job) -> tuple[dict[str, Any], list[str]]:
             place.problem("max_wait_seconds", f"must be at least the job's own time, {runtime}")
         if not checkpoints:
             notes.append("sagemaker.checkpoints is not set: after an interruption the job starts from the beginning")
-    if place.get("keep_alive_seconds", int, 0):
+    keep_alive = place.get("keep_alive_seconds", int, 0 if job.instance_groups else int(job.keep_alive))
+    if job.keep_alive and job.instance_groups:
+        notes.append("keep_alive is left out: the platform keeps hosts of one kind alone, and the job has instance_groups")
+    if keep_alive:
         if job.instance_groups:  # the API refuses it
             place.problem("keep_alive_seconds", "is for hosts of one kind; the job has instance_groups")
-        made["ResourceConfig"]["KeepAlivePeriodInSeconds"] = place.get("keep_alive_seconds", int, 0)
+        if keep_alive > LONGEST_KEEP_ALIVE:
+            place.problem("keep_alive_seconds", f"is {keep_alive}, and the platform allows {LONGEST_KEEP_ALIVE}")
+        made["ResourceConfig"]["KeepAlivePeriodInSeconds"] = keep_alive
     subnets, groups = place.get("subnets", list, []), place.get("security_groups", list, [])
     if bool(subnets) != bool(groups):
         place.problem("subnets", "and security_groups must be set together")

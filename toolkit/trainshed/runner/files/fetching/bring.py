@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.units import size as shown_size
@@ -31,7 +31,7 @@ LOOK = 0.1  # seconds between two looks at how far it is
 class Way:
     """How items come to their places.
 
-    cache: None for none.
+    cache: None for none. spare: takes what the cache does not, for a while: a warm pool's; None for none.
     shared: whether a place may be another name of the cache's file, since nobody can write to it there.
     aside: a folder for parts of items that the cache does not keep, on the disk of the places.
     say, status: for the person: what matters, and how far it is.
@@ -42,6 +42,11 @@ class Way:
     aside: str
     say: Callable[[str], None]
     status: Callable[[str], None]
+    spare: Cache | None = None
+
+    def without_cache(self) -> Way:
+        """The same way, with the spare cache if there is one."""
+        return replace(self, cache=self.spare, spare=None)
 
 
 def bring_all(what: str, source: Source, wanted: list[tuple[Item, str]], way: Way) -> None:
@@ -57,11 +62,12 @@ def bring_all(what: str, source: Source, wanted: list[tuple[Item, str]], way: Wa
     total = -1 if any(size < 0 for size in sizes) else sum(sizes)
     if way.cache is not None and (obstacle := way.cache.obstacle()):
         way.say(f"warning: {what} is not kept for other runs: {obstacle}")
-        way = Way(None, way.shared, way.aside, way.say, way.status)
+        way = way.without_cache()
     if way.cache is not None and total > way.cache.limit:
         limit = shown_size(way.cache.limit)
-        way.say(f"{what}: {shown_size(total)} are not kept for other runs: the cache may hold {limit}")
-        way = Way(None, way.shared, way.aside, way.say, way.status)
+        kept_how = "in the warm pool alone" if way.spare is not None else "not"
+        way.say(f"{what}: {shown_size(total)} are {kept_how} kept for other runs: the cache may hold {limit}")
+        way = way.without_cache()
     way = _affordable(what, wanted, total, way)
     progress = Progress(what, len(wanted), total)
     over = threading.Event()
@@ -190,7 +196,7 @@ def _affordable(what: str, wanted: list[tuple[Item, str]], total: int, way: Way)
         if _room(way.cache.folder, coming + copied, way.cache):
             return way
         way.say(f"{what} is not kept for other runs: the disk has no room for that")
-        way = Way(None, way.shared, way.aside, way.say, way.status)
+        way = replace(way, cache=None)
     other = kept.find_cache(os.environ)
     if not _room(here, total, other if other is not None and _same_disk(other, here) else None):
         raise TrainshedError(

@@ -149,6 +149,10 @@ class RayHosts:
         """The nodes are other machines."""
         return "the nodes of a Ray cluster do not see a file system that is mounted here"
 
+    def pool_obstacle(self) -> str:
+        """The pools are on this machine."""
+        return "the job does not run on this machine"
+
     def start(self, run: Run) -> list[RunningHost]:
         """Waits until Ray has placed all hosts and they run. Raises RayError; Interrupted for a stop signal."""
         self.fetched, self.started = None, False

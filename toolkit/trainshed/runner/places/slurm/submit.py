@@ -68,6 +68,8 @@ def run_on_slurm(
             run = layout.plan(job, in_containers=False, now=time.time())
             print(mask_text(script_of(run, options, environ), secrets_of(job, {})), end="")
             return 0
+        if job.keep_alive:
+            screen.say("warning: keep_alive: nothing is kept for the next run: the job does not run on this machine")
         return Submission(job, options, screen, environ, again, started).run_to_the_end(detach=detach)
     except Interrupted as error:
         screen.say(str(error))

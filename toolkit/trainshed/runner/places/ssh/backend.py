@@ -193,6 +193,10 @@ class Machines:
         """What is mounted here is not seen there."""
         return BLIND
 
+    def pool_obstacle(self) -> str:
+        """The pools are on this machine."""
+        return "the job does not run on this machine"
+
     def start(self, run: Run) -> list[RunningHost]:
         """Sends each machine what its host needs, starts all, follows them."""
         self.run, self.hosts, self.kept = run, [], set()

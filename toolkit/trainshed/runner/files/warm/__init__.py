@@ -1,0 +1,1 @@
+"""Warm pools: what a job with `keep_alive` leaves for the next run of its shape. pool: on disk; keeper: ends it in time."""
