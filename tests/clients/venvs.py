@@ -1,5 +1,5 @@
-"""Virtual environments for tests/clients and tests/jobs/ray: each SDK, moto, ray and Amazon's toolkit in one of
-its own, made once and kept.
+"""Virtual environments for tests/clients, tests/jobs/ray and tests/jobs/kubernetes: each SDK, moto, ray, the Kubernetes
+client and Amazon's toolkit in one of its own, made once and kept.
 
 `python tests/clients/venvs.py` makes them all by hand, with a line for each. They lie in .venv-clients, or where
 TRAINSHED_TEST_CLIENTS says, each under the hash of its pins; older ones of the same name are removed.
@@ -31,6 +31,7 @@ PACKAGES = {
     # Its own requirements forget the last four.
     "smdebug": ["smdebug==1.0.34", "pandas", "psutil", "requests", "setuptools"],
     "ray": ["ray[client]==2.60.0", "psutil", "pyyaml"],
+    "kubernetes": ["kubernetes==37.0.2", "psutil", "pyyaml"],
 }
 PINNED_FOR = (3, 11)
 

@@ -97,7 +97,7 @@ def run(options: Namespace) -> int:
 
     job = with_parent(job_of(options, os.environ), os.environ)
     if options.place == "kubernetes":
-        from trainshed.runner.places.kubernetes import manifests
+        from trainshed.runner.places.kubernetes.manifests import manifests, to_yaml
 
         objects, notes = manifests(job, jobset=options.jobset)
         text = to_yaml(objects)
@@ -112,21 +112,6 @@ def run(options: Namespace) -> int:
         say(note)
     print(text, end="")
     return EXIT_SUCCESS
-
-
-def to_yaml(objects: list[dict[str, object]]) -> str:
-    """Several objects as one YAML stream, fields in our order, text of several lines as a block."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: object) -> bool:  # `&id001` is for machines
-            return True
-
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-    Dumper.add_representer(str, text)
-    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True, width=120)  # type: ignore[no-any-return]
 
 
 def pack(job: Job, path: str) -> None:

@@ -35,7 +35,7 @@ def run(options: Namespace) -> int:
     """Continues the run; returns the job's exit status. Raises UsageError, TrainshedError."""
     from trainshed.runner.control.operations import place_of, to_resume
     from trainshed.runner.job.flags import hyperparameter_of
-    from trainshed.runner.job.job import SLURM
+    from trainshed.runner.job.job import KUBERNETES, SLURM
     from trainshed.runner.state.stored import find
 
     texts = pairs("--hyperparameter", options.hyperparameter)
@@ -64,6 +64,10 @@ def run(options: Namespace) -> int:
         from trainshed.runner.places.slurm.submit import run_on_slurm
 
         return run_on_slurm(again.job, os.environ, again=again)
+    if place_of(stored) == KUBERNETES:
+        from trainshed.runner.places.kubernetes.on_cluster import run_on_cluster
+
+        return run_on_cluster(again.job, os.environ, again=again)
     from trainshed.runner.control.execution import run_job
 
     return run_job(again.job, os.environ, again=again, on=place_of(stored))

@@ -1,4 +1,4 @@
-"""`trainshed run`: runs a training job here or on other machines, or submits it to Slurm."""
+"""`trainshed run`: runs a training job here or on other machines, or submits it to Slurm or Kubernetes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainshed.base.errors import EXIT_SUCCESS
 
 from .parser import Parser, UsageError
 
-PLACES = ("here", "ray", "slurm", "ssh")
+PLACES = ("here", "kubernetes", "ray", "slurm", "ssh")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,8 +27,8 @@ def add_arguments(parser: Parser) -> None:
     place, course = groups["place"].add_argument, groups["course"].add_argument
     place(
         "--on", default="here", choices=PLACES, metavar="PLACE",
-        help="here (default), ssh: on the machines of --hosts, ray: on a Ray cluster, or slurm: "
-        "submit it with sbatch and follow it",
+        help="here (default), ssh: on the machines of --hosts, ray: on a Ray cluster, "
+        "kubernetes: as pods of a cluster, or slurm: submit it with sbatch and follow it",
     )  # fmt: skip
     place(
         "--sbatch", action="append", default=[], metavar="NAME=VALUE",
@@ -82,6 +82,10 @@ def run(options: Namespace) -> int:
 
         print(start(job, os.environ, on=options.on).name)
         return EXIT_SUCCESS
+    if options.on == "kubernetes":
+        from trainshed.runner.places.kubernetes.on_cluster import run_on_cluster
+
+        return run_on_cluster(job, os.environ, dry_run=options.dry_run)
     from trainshed.runner.control.execution import run_job
 
     return run_job(job, os.environ, dry_run=options.dry_run, on=options.on)

@@ -12,7 +12,7 @@ from trainshed.runner.files.run import Run
 from trainshed.runner.job.job import Job
 from trainshed.runner.places.container_command import Machine, create
 from trainshed.runner.places.container_engine import Engine
-from trainshed.runner.places.kubernetes import manifests
+from trainshed.runner.places.kubernetes.manifests import manifests
 from trainshed.runner.places.processes import Processes
 from trainshed.runner.places.slurm.submit import environment_of
 

@@ -20,7 +20,7 @@ import trainshed
 from trainshed.base.errors import EXIT_INTERNAL, TrainshedError
 
 from ..files.run import Run
-from ..job.job import HERE, SLURM, Job
+from ..job.job import HERE, KUBERNETES, SLURM, Job
 from ..state.stored import Stored, load
 
 
@@ -36,7 +36,7 @@ class NotStarted(TrainshedError):
 class _Order:
     """What the background process is to do.
 
-    job, again: see `start`. hold: see there. on: HERE, SLURM, SSH or RAY.
+    job, again: see `start`. hold: see there. on: HERE, SLURM, SSH, RAY or KUBERNETES.
     follow: the folder of a run that goes on elsewhere, "" for a start.
     """
 
@@ -62,7 +62,7 @@ def start(
         again: the run that is taken up again.
         quiet: what the runner says before the run has its folder (that it pulls an image, for example) is not shown.
         hold: a descriptor that the runner keeps open for as long as it lives, a lock for example; no host gets it.
-        on: HERE, SSH, RAY, or SLURM: it is submitted and followed.
+        on: HERE, SSH, RAY, or SLURM or KUBERNETES: it is submitted and followed.
 
     Raises:
         NotStarted: it could not be started.
@@ -170,6 +170,10 @@ def _done(order: _Order, started: Callable[[Run], None]) -> int:
                 from .execution import take_up as take_up_there
 
                 return take_up_there(stored, os.environ, screen, started=started) or 0
+            if stored.on_kubernetes:
+                from ..places.kubernetes.on_cluster import take_up as take_up_in_cluster
+
+                return take_up_in_cluster(stored, os.environ, screen, started=started) or 0
             from ..places.slurm.following import take_up
 
             return take_up(stored, os.environ, screen, started=started) or 0
@@ -180,6 +184,10 @@ def _done(order: _Order, started: Callable[[Run], None]) -> int:
         from ..places.slurm.submit import run_on_slurm
 
         return run_on_slurm(order.job, os.environ, again=order.again, started=started)
+    if order.on == KUBERNETES:
+        from ..places.kubernetes.on_cluster import run_on_cluster
+
+        return run_on_cluster(order.job, os.environ, again=order.again, started=started)
     from .execution import run_job
 
     return run_job(order.job, os.environ, again=order.again, started=started, on=order.on)

@@ -18,7 +18,7 @@ from trainshed.base.errors import TrainshedError, visible
 from ..files.mounts import ours_below
 from ..files.own_places import RUNS
 from ..files.run import CODE, MLFLOW, PROVENANCE, REPORT, RUNNER_LOG, Run
-from ..job.job import HERE, RAY, SLURM, SSH, Job
+from ..job.job import HERE, KUBERNETES, RAY, SLURM, SSH, Job
 from ..job.write import job_file
 from ..places.container_engine import EngineError
 from ..state import index
@@ -99,6 +99,12 @@ def _wait_for_follower(run: Stored, environ: Mapping[str, str], *, kill: bool) -
     if run.on_ssh:
         time.sleep(PAUSE)
         return
+    if run.on_kubernetes:
+        from ..places.kubernetes.on_cluster import stop_from_elsewhere as stop_in_cluster
+
+        stop_in_cluster(run, environ)
+        time.sleep(PAUSE)
+        return
     from ..places.slurm.following import stop_from_elsewhere
 
     stop_from_elsewhere(run, environ, kill=kill)
@@ -155,7 +161,7 @@ def remove(run: Stored, environ: Mapping[str, str], say: Say, *, force: bool = F
     while run.finishing:  # the run has ended; its runner prints the summary
         time.sleep(PAUSE)
     remove_leftovers(run, environ)
-    own = {RUNNER_LOG, REPORT, PROVENANCE, CODE, MLFLOW, "slurm", "ssh", "job.json", "status.json"}
+    own = {RUNNER_LOG, REPORT, PROVENANCE, CODE, MLFLOW, "slurm", "ssh", "kubernetes", "job.json", "status.json"}
     own |= {"labels.json", ".labels.lock"}  # catalog/labels.py
     own |= {"output", "logs", "model", "checkpoints", "staged", "attempts"}
     job = run.about.get("job") or {}
@@ -244,9 +250,9 @@ def to_resume(run: Stored, environ: Mapping[str, str], say: Say, change: Callabl
 
 
 def place_of(run: Stored) -> str:
-    """Where a run is taken up again: HERE, SLURM, SSH or RAY."""
-    if run.about.get("engine") == RAY:
-        return RAY
+    """Where a run is taken up again: HERE, SLURM, SSH, RAY or KUBERNETES."""
+    if run.about.get("engine") in (RAY, KUBERNETES):
+        return str(run.about["engine"])
     return SSH if run.on_ssh else SLURM if run.submitted else HERE
 
 

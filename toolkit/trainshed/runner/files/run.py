@@ -14,6 +14,7 @@ runs/digits-2026-11-21-10-15-30-123/
     output/                       model.tar.gz, output.tar.gz when it is over
     slurm/                        on Slurm: the batch script, the job's number
     ssh/                          on machines reached by ssh: while it runs there, where
+    kubernetes/                   in a cluster: which job there, how far its logs were read
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ REPORT = "report.html"  # where `trainshed report` writes
 BATCH_SCRIPT, SLURM_NUMBER, CANCELLED, FOLLOWER = "slurm/job.sh", "slurm/number", "slurm/cancelled", "slurm/follower.lock"
 # Of a job on machines that are reached by ssh: there while it may run on them; the lock of the one who follows it.
 SSH_HOSTS, SSH_FOLLOWER = "ssh/hosts.json", "ssh/follower.lock"
+# Of a job in a cluster of Kubernetes: where it is; the lock of the one who follows it.
+CLUSTER_JOB, CLUSTER_FOLLOWER = "kubernetes/job.json", "kubernetes/follower.lock"
 PROVENANCE, CODE = "provenance.json", "code.json"
 MLFLOW = "mlflow.json"  # which run it is in MLflow, and which metrics there are the script's own
 

@@ -435,7 +435,7 @@ FIELDS += (
     Field("slurm", "mapping", "options for `--on slurm`"),
     Field("ray", "mapping", "options for `--on ray`"),
     Field("ssh", "mapping", "options for `--on ssh`"),
-    Field("kubernetes", "mapping", "options for `trainshed export kubernetes`"),
+    Field("kubernetes", "mapping", "options for `--on kubernetes` and `trainshed export kubernetes`"),
     Field("sagemaker", "mapping", "options for `trainshed export sagemaker`"),
 )
 

@@ -21,7 +21,7 @@ from ..files.ending import Ending, Verdict
 from ..files.metrics import Metrics
 from ..files.platform_files import input_data_config, shown_hyperparameters
 from ..files.run import Run
-from ..job.job import S3, Job
+from ..job.job import Job
 from . import identity
 
 MESSAGES = {
@@ -153,7 +153,7 @@ class StatusFile:
         ]
         self.data.pop("ModelArtifacts", None)  # where it was to be
         if model:
-            fields["ModelArtifacts"] = {"S3ModelArtifacts": model if model.startswith(S3) else f"file://{model}"}
+            fields["ModelArtifacts"] = {"S3ModelArtifacts": model if "://" in model else f"file://{model}"}
         if verdict.status == "Failed":
             fields["FailureReason"] = mask_text(verdict.reason, self.secrets)[:LONGEST_REASON]
         message = verdict.reason.splitlines()[0] if verdict.reason else ""

@@ -14,7 +14,7 @@ from trainshed.base.secrets import MASK
 
 from ..files.own_places import RUNS
 from ..files.run import SSH_HOSTS, Run, hosts_of, slurm_number
-from ..job.job import SSH, Job
+from ..job.job import KUBERNETES, SSH, Job
 from . import identity, index
 from .job_json import job_of
 from .status import ENDED
@@ -99,6 +99,11 @@ class Stored:
         return self.about.get("engine") == SSH
 
     @property
+    def on_kubernetes(self) -> bool:
+        """Whether its hosts are pods of a cluster."""
+        return self.about.get("engine") == KUBERNETES
+
+    @property
     def elsewhere(self) -> str:
         """Name of the other machine that the runner is on, as far as can be known; "" if it is this one."""
         runner = self.ours.get("Runner")
@@ -113,6 +118,9 @@ class Stored:
         """Who has the job whether or not a runner lives, like `job 7 of Slurm`; "" for a run on this machine."""
         if self.on_ssh and not self.copied and not self.ended and os.path.exists(f"{self.folder}/{SSH_HOSTS}"):
             return f"on {some(self._machines, 3)}"
+        if self.on_kubernetes:
+            job = None if self.copied else self.ours.get("KubernetesJob")
+            return f"job {one_line(job)} of Kubernetes" if isinstance(job, str) and job else ""
         number = None if self.copied else self.ours.get("SlurmJobId")
         return f"job {number} of Slurm" if isinstance(number, (int, str)) and _NUMBER.fullmatch(str(number)) else ""
 
@@ -146,7 +154,7 @@ class Stored:
     @property
     def in_containers(self) -> bool:
         """Whether its hosts are containers."""
-        return bool(self.about.get("containers")) and not self.on_ssh
+        return bool(self.about.get("containers")) and not self.on_ssh and not self.on_kubernetes
 
     @property
     def engine(self) -> str:

@@ -11,12 +11,11 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import Any
 
-from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_TIMEOUT, TrainshedError
-from trainshed.base.locks import hold, is_held
+from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_TIMEOUT
+from trainshed.base.locks import is_held
 from trainshed.base.units import duration
 from trainshed.machine.signals import SignalPipe
 
@@ -27,23 +26,14 @@ from ...files.ending import Ending, HostEnd, Verdict
 from ...files.grace import KILL_SECONDS
 from ...files.metrics import Metrics
 from ...files.run import CANCELLED, FOLLOWER, Run
-from ...job.job import Job
-from ...job.references import look_up, secrets_of
 from ...state.records import failure_of, phases_of, record_of
 from ...state.status import StatusFile
 from ...state.stored import Stored, load
+from ..submission import claim, exit_status_of, known_secrets, status_of
 from .client import RUNNING, Client, State
 from .follow import End, Follower, nodes_of
 
 PAUSE = 0.5  # seconds between two looks at a run that somebody else follows
-
-
-def claim(folder: str) -> int | None:
-    """The lock of a run's follower; None while there is one. Raises TrainshedError where the folder cannot be used."""
-    try:
-        return hold(f"{folder}/{FOLLOWER}")
-    except OSError as error:
-        raise TrainshedError(f"cannot follow the job: {error.filename or folder}: {error.strerror}") from error
 
 
 def to_the_end(run: Run, number: int, client: Client, screen: Screen, signals: SignalPipe, status: StatusFile) -> int:
@@ -72,7 +62,7 @@ def take_up(
     Raises:
         TrainshedError: the run's files are none, or Slurm does not answer.
     """
-    lock = claim(stored.folder)
+    lock = claim(stored.folder, FOLLOWER)
     if lock is None:
         return None
     signals = SignalPipe()
@@ -83,15 +73,9 @@ def take_up(
         client = Client(environ)
         client.check()
         run, number = stored.run(), int(stored.ours["SlurmJobId"])
-        screen.secrets = _secrets(run.job, environ)
+        screen.secrets = known_secrets(run.job, environ)
         screen.keep(run.words)
-        status = StatusFile(run, before=stored.status, first=stored.said[1], secrets=screen.secrets)
-        kept = ("SlurmJobId", "SlurmState", "Restarts", "Nodes")
-        status.data["Trainshed"] |= {name: stored.ours[name] for name in kept if name in stored.ours}
-        if (began := _seconds(stored.status.get("TrainingStartTime"))) is not None:  # it has gone on meanwhile
-            status.seconds_before = status.billed_before = 0.0
-            status.training_since = began
-        status.to(stored.said[1])
+        status = status_of(stored, run, screen.secrets, ("SlurmJobId", "SlurmState", "Restarts", "Nodes"))
         started(run)
         return to_the_end(run, number, client, screen, signals, status)
     finally:
@@ -121,12 +105,6 @@ def stop_from_elsewhere(stored: Stored, environ: Mapping[str, str], *, kill: boo
         time.sleep(PAUSE)
 
 
-def exit_status_of(stored: Stored) -> int:
-    """What a run that has ended exited with."""
-    code = stored.ours.get("ExitCode")
-    return code if isinstance(code, int) else 1
-
-
 def note_state(status: StatusFile, state: State) -> None:
     """A transition of `status.json`."""
     known: dict[str, Any] = {"SlurmState": state.state, "Restarts": state.restarts, "Nodes": state.nodes}
@@ -135,21 +113,6 @@ def note_state(status: StatusFile, state: State) -> None:
         status.to("Training", f"Running on {state.nodes}")
     elif not state.over:
         status.to("Pending", state.reason or state.state)
-
-
-def _secrets(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What is to be masked; a reference that leads nowhere any more has nothing to hide."""
-    try:
-        return secrets_of(job, look_up(job, environ))
-    except TrainshedError:
-        return secrets_of(job, {})
-
-
-def _seconds(text: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _finish(run: Run, end: End, status: StatusFile, metrics: Metrics, screen: Screen) -> int:

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, JobError, Problem, TrainshedError, did_you_mean
+from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_SIGNAL_BASE, JobError, Problem, did_you_mean
 from trainshed.base.files import remove, write_atomic
 from trainshed.base.secrets import mask_text, new_token
 from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
 from trainshed.machine.isolation import isolated
-from trainshed.machine.signals import Interrupted, SignalPipe, stop_raises
+from trainshed.machine.signals import Interrupted, SignalPipe
 
 from ...display.screen import Screen
 from ...display.summary import shown
 from ...files import layout
-from ...files.ending import Verdict
-from ...files.metrics import Metrics
-from ...files.run import BATCH_SCRIPT, CANCELLED, SLURM_NUMBER, Run
+from ...files.run import BATCH_SCRIPT, CANCELLED, FOLLOWER, SLURM_NUMBER, Run
 from ...files.staging import stage
 from ...job.job import Job
-from ...job.references import look_up, secrets_of
-from ...state import index
-from ...state.job_json import described
-from ...state.status import StatusFile
-from ...state.stored import load
+from ...job.references import secrets_of
 from ..processes import inherited
+from ..submission import Submission
 from .client import Client
-from .following import claim, to_the_end
+from .following import to_the_end
 from .script import RUNTIMES, Options, batch_script
 
 _OURS = ("nodes", "ntasks-per-node", "ntasks", "output", "error", "open-mode", "array", "wrap")  # the script relies on them
@@ -70,7 +63,7 @@ def run_on_slurm(
             return 0
         if job.keep_alive:
             screen.say("warning: keep_alive: nothing is kept for the next run: the job does not run on this machine")
-        return Submission(job, options, screen, environ, again, started).run_to_the_end(detach=detach)
+        return SlurmSubmission(job, options, screen, environ, again, started).run_to_the_end(detach=detach)
     except Interrupted as error:
         screen.say(str(error))
         return EXIT_SIGNAL_BASE + error.number
@@ -126,8 +119,8 @@ def script_of(run: Run, options: Options, environ: Mapping[str, str]) -> str:
     return batch_script(run, options, train_command(environ), variables)
 
 
-class Submission:
-    """One job on its way to Slurm, and to its end. Raises TrainshedError and Interrupted where it was not submitted."""
+class SlurmSubmission(Submission):
+    """One job on its way to Slurm, and to its end."""
 
     def __init__(
         self,
@@ -138,92 +131,36 @@ class Submission:
         again: Run | None = None,
         started: Callable[[Run], None] | None = None,
     ) -> None:
-        self.job, self.options, self.screen, self.environ = job, options, screen, environ
-        self.again, self.started = again, started
+        super().__init__(job, screen, environ, FOLLOWER, again, started)
+        self.options = options
         self.client = Client(environ)
+        self.number = 0
 
-    def run_to_the_end(self, *, detach: bool = False) -> int:
-        """Submits the job and follows it; its exit status.
+    def check(self) -> None:
+        """Raises SlurmError where this machine cannot submit jobs."""
+        self.client.check()
 
-        Args:
-            detach: return as soon as Slurm has it.
-        """
-        signals = SignalPipe()
-        lock = None
-        try:
-            with stop_raises("before the job was submitted"):
-                self.client.check()
-                secrets = look_up(self.job, self.environ)
-                self.screen.secrets = secrets_of(self.job, secrets)
-                self._claim()
-            try:
-                with stop_raises("before the job was submitted"):
-                    self._place()
-                lock = claim(self.run.folder)
-                number = self._submit(secrets)
-            except Interrupted as error:
-                self._given_up(Verdict("Stopped", "Stopped", EXIT_SIGNAL_BASE + error.number, reason=str(error)))
-                raise
-            except TrainshedError as error:
-                reason = f"{error.message}\nhint: {error.hint}" if error.hint else error.message
-                self._given_up(Verdict("Failed", "Failed", error.exit_code, reason=reason))
-                raise
-            if detach:
-                self.status.data["Trainshed"].pop("Runner", None)  # nobody follows it from here on
-            self.status.to("Pending", f"Slurm has the job as number {number}")
-            if detach:
-                return 0
-            return to_the_end(self.run, number, self.client, self.screen, signals, self.status)
-        finally:
-            signals.close()
-            if lock is not None:
-                os.close(lock)
-
-    def _claim(self) -> None:
-        """Makes the folder and its index entry: from here on other commands find the run, whatever happens to this one."""
-        if self.again is not None:
-            self.run = self.again
-            before = load(self.run.folder).status
-            self.status = StatusFile(self.run, before=before, secrets=self.screen.secrets)
-        else:
-            self.run = layout.claim(layout.plan(self.job, in_containers=False, now=time.time()))
-            self.status = StatusFile(self.run, secrets=self.screen.secrets)
-        about = described(self.run, secrets=self.screen.secrets)
-        try:
-            write_atomic(f"{self.run.folder}/job.json", json.dumps(about, indent=2) + "\n")
-        except OSError as error:
-            raise layout.unusable(error, self.run.folder) from error
-        index.note(self.run, self.environ)
-        if self.started is not None:
-            self.started(self.run)
-
-    def _place(self) -> None:
+    def fill(self) -> None:
+        """The hosts' trees, the batch script, channels that are fetched from here."""
         run, screen = self.run, self.screen
-        try:
-            if self.again is not None:
-                layout.put_aside(run, layout.attempts(run.folder) + 1)
-                for name in (SLURM_NUMBER, CANCELLED):
-                    remove(f"{run.folder}/{name}")
-            screen.keep(run.words)
-            place(run, script_of(run, self.options, self.environ), screen.say)
-            stage(run, self.environ, screen.say, status=screen.status, blind=BLIND)
-        except BaseException:
-            if self.again is None and self.started is None:  # else somebody knows the run, and looks there for the reason
-                index.forget(run.id, self.environ)
-                shutil.rmtree(run.folder, ignore_errors=True)  # it was made, or empty, before
-            raise
+        if self.again is not None:
+            for name in (SLURM_NUMBER, CANCELLED):
+                remove(f"{run.folder}/{name}")
+        place(run, script_of(run, self.options, self.environ), screen.say)
+        stage(run, self.environ, screen.say, status=screen.status, blind=BLIND)
 
-    def _submit(self, secrets: Mapping[str, str]) -> int:
+    def submit(self, secrets: Mapping[str, str]) -> str:
+        """Gives the batch script to sbatch."""
         run, job = self.run, self.job
         environment = {**environment_of(run, self.environ), **secrets}
-        number = self.client.submit(f"{run.folder}/{BATCH_SCRIPT}", environment, run.folder)
-        self.screen.say(f"{run.name}: job {number} of Slurm, {job.instances} node(s), in {shown(run.folder)}")
-        self.status.data["Trainshed"] |= {"SlurmJobId": number}
-        return number
+        self.number = self.client.submit(f"{run.folder}/{BATCH_SCRIPT}", environment, run.folder)
+        self.screen.say(f"{run.name}: job {self.number} of Slurm, {job.instances} node(s), in {shown(run.folder)}")
+        self.status.data["Trainshed"] |= {"SlurmJobId": self.number}
+        return f"Slurm has the job as number {self.number}"
 
-    def _given_up(self, verdict: Verdict) -> None:
-        if os.path.isdir(self.run.folder):
-            self.status.ended(verdict, None, Metrics.of(()), "")
+    def follow(self, signals: SignalPipe) -> int:
+        """Until Slurm has ended it."""
+        return to_the_end(self.run, self.number, self.client, self.screen, signals, self.status)
 
 
 def train_command(environ: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from trainshed.base.errors import JobError
 from trainshed.container.cluster import resolve
 from trainshed.contract.reading import read_job
 from trainshed.runner.job.job import Channel, InstanceGroup, Job, Reference, Resources
-from trainshed.runner.places.kubernetes import manifests, merged
+from trainshed.runner.places.kubernetes.manifests import Started, manifests, merged, of_run
 
 VERSION = "1.34"
 
@@ -241,3 +242,23 @@ def test_the_command_prints_yaml_that_reads_back(source: Path, tmp_path: Path) -
     check(objects)
     assert json.loads(objects[0]["data"]["hyperparameters.json"])["lr"] == "1.10"
     assert objects[-1]["spec"]["backoffLimit"] == 10 and "&id" not in done.stdout
+
+
+@pytest.mark.parametrize("jobset", [False, True])
+def test_one_start_of_a_run(source: Path, jobset: bool) -> None:
+    """Its names, labels and retries are the run's; results are where earlier starts have left them."""
+    given = job(source, retries=2)
+    place = {**given.places["kubernetes"], "jobset": jobset, "queue": "gpu"}
+    made = of_run(replace(given, places={"kubernetes": place}), Started("digits-s2", "0" * 32, "digits"))
+    check(made.objects)
+    last = made.objects[-1]
+    assert last["kind"] == ("JobSet" if jobset else "Job") and last["metadata"]["name"] == "digits-s2"
+    assert last["spec"]["suspend"] is True
+    assert last["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
+    text = json.dumps(made.objects)
+    assert '"subPath": "digits/checkpoints"' in text and "digits-s2/" not in text
+    assert made.secrets == ["HF_TOKEN"] and made.secrets_name == "digits-s2-secrets" and "hf_of_mine" not in text
+    spec = last["spec"]["replicatedJobs"][0]["template"]["spec"] if jobset else last["spec"]
+    assert spec["template"]["metadata"]["labels"]["trainshed/run"] == "0" * 32
+    assert "suspend" not in spec if jobset else spec["backoffLimit"] == 2 * 3
+    assert not any("kubectl create secret" in note for note in made.notes)

@@ -17,31 +17,68 @@ import base64
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from trainshed.base.errors import EXIT_INTERRUPTED, EXIT_JOB
 from trainshed.base.secrets import mask_bytes, new_token
 from trainshed.contract.paths import DEFAULT_BASE
 from trainshed.contract.wire.secret_names import secret_bytes
-from trainshed.contract.wire.variables import ROSTER_TOKEN, SECRET_NAMES, of_setting
+from trainshed.contract.wire.variables import ROSTER_TOKEN, RUN_ID, SECRET_NAMES, of_setting
 
-from ..files import code
-from ..files.grace import CLUSTER_REPORT_SECONDS
-from ..files.platform_files import config_files, to_json
-from ..job.job import ALL_GPUS, Job
-from ..job.references import secrets_of
-from .base import DEFAULT_SHM
-from .disclosure import disclosed, disclosures, secret_variables
-from .target import Place
+from ...files import code
+from ...files.grace import CLUSTER_REPORT_SECONDS
+from ...files.platform_files import config_files, to_json
+from ...job.job import ALL_GPUS, Job
+from ...job.references import secrets_of
+from ..base import DEFAULT_SHM
+from ..disclosure import disclosed, disclosures, secret_variables
+from ..target import Place
 
 FIELDS = (
     "namespace", "volumes", "output", "checkpoints", "secrets", "retries", "labels", "annotations", "pod", "gpu_resource",
+    "queue", "jobset",
+    "kubeconfig", "context", "start_seconds",  # of `trainshed run`: wishes.py
 )  # fmt: skip
+RUN_LABEL, QUEUE_LABEL = "trainshed/run", "kueue.x-k8s.io/queue-name"
 PORT = 7777  # of rank 0; the hosts' own is the next one
 RETRIES = 3
 MOST_CODE = 1_000_000  # bytes that a ConfigMap may hold: 1 MiB, of which some goes to names
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LONGEST_NAME = 40  # pods' names are host names (63), and JobSet adds `-node-0-<index>`
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run's objects.
+
+    objects: the last one is the Job or JobSet, which owns the others.
+    notes: what the user should know. secrets: variables that the Secret of `secrets_name` has to hold.
+    """
+
+    objects: list[dict[str, Any]]
+    notes: list[str]
+    secrets: list[str]
+    secrets_name: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """What makes a manifest that of one start of a run.
+
+    id: of the run, for labels and the environment. folder: of its results, on volumes, the same for each start.
+    """
+
+    name: str
+    id: str
+    folder: str
+
+
+def of_run(job: Job, started: Started) -> Made:
+    """The objects of one start of a run. Raises as `manifests`."""
+    place = Place(job, "kubernetes", FIELDS)
+    made = _Export(job, place, bool(place.values.get("jobset")), started)
+    return Made(_checked(made, job), made.notes, made.wanted, f"{made.name}-secrets")
 
 
 def manifests(job: Job, *, jobset: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
@@ -52,20 +89,26 @@ def manifests(job: Job, *, jobset: bool = False) -> tuple[list[dict[str, Any]], 
         ProgramError: its code cannot be read.
     """
     place = Place(job, "kubernetes", FIELDS)
-    made = _Export(job, place, jobset)
+    made = _Export(job, place, jobset or place.get("jobset", bool, False))
+    return _checked(made, job), made.notes
+
+
+def _checked(made: _Export, job: Job) -> list[dict[str, Any]]:
     objects = made.objects()
-    if not place.problems:
+    if not made.place.problems:
         for where in disclosures(objects, job):
-            place.problem("pod", f"{where} would hold a secret in the clear", "give it as a variable of the job")
-    place.done()
-    return objects, made.notes
+            made.place.problem("pod", f"{where} would hold a secret in the clear", "give it as a variable of the job")
+    made.place.done()
+    return objects
 
 
 class _Export:
-    def __init__(self, job: Job, place: Place, jobset: bool) -> None:
-        self.job, self.place, self.jobset = job, place, jobset
+    def __init__(self, job: Job, place: Place, jobset: bool, started: Started | None = None) -> None:
+        self.job, self.place, self.jobset, self.started = job, place, jobset, started
         self.notes: list[str] = []
-        self.name = job.name.lower()
+        self.wanted: list[str] = []  # variables that the job's Secret holds
+        self.name = started.name if started else job.name.lower()
+        self.folder = started.folder if started else self.name
         if not _NAME.fullmatch(self.name) or len(self.name) > LONGEST_NAME:
             place.problem("job.name", f"must be a DNS label of at most {LONGEST_NAME} characters, first a letter")
         if job.instance_groups:
@@ -80,6 +123,9 @@ class _Export:
             "app.kubernetes.io/managed-by": "trainshed",
             **{name: str(value) for name, value in place.get("labels", dict, {}).items()},
         }
+        if started:
+            self.labels[RUN_LABEL] = started.id
+        self.queue = place.get("queue", str, "")
 
     def objects(self) -> list[dict[str, Any]]:
         several = self.job.instances > 1
@@ -93,8 +139,16 @@ class _Export:
         if several and not self.jobset:  # a JobSet makes its own
             made.append(self.service())
         template = self.job_spec(self.pod([name for name, _ in files]))
-        made.append(self.job_set(template) if self.jobset else self.object("batch/v1", "Job", self.name, spec=template))
-        return made
+        job = self.job_set(template) if self.jobset else self.object("batch/v1", "Job", self.name, spec=template)
+        if self.queue:  # Kueue lets it go when there is room
+            job["metadata"]["labels"][QUEUE_LABEL] = self.queue
+            job["spec"]["suspend"] = True
+        return [*made, job]
+
+    @property
+    def retries(self) -> int:
+        """Starts of the whole job beyond the first: a run's are those of its job, as everywhere."""
+        return self.place.get("retries", int, self.job.retries if self.started else RETRIES)  # type: ignore[no-any-return]
 
     # --- objects ---
 
@@ -123,7 +177,7 @@ class _Export:
         return self.object("v1", "Service", self.name, spec=spec)
 
     def job_spec(self, pod: dict[str, Any]) -> dict[str, Any]:
-        job, retries = self.job, self.place.get("retries", int, RETRIES)
+        job, retries = self.job, self.retries
         spec: dict[str, Any] = {
             "completionMode": "Indexed",
             "completions": job.instances,
@@ -147,7 +201,7 @@ class _Export:
     def job_set(self, template: dict[str, Any]) -> dict[str, Any]:
         spec = {
             "network": {"enableDNSHostnames": True, "subdomain": self.name, "publishNotReadyAddresses": True},
-            "failurePolicy": {"maxRestarts": self.place.get("retries", int, RETRIES)},
+            "failurePolicy": {"maxRestarts": self.retries},
             "replicatedJobs": [
                 {"name": "node", "replicas": 1, "template": {"metadata": {"labels": dict(self.labels)}, "spec": template}}
             ],
@@ -224,6 +278,8 @@ class _Export:
     def environment(self) -> list[dict[str, Any]]:
         job = self.job
         named: dict[str, Any] = {"TRAINING_JOB_NAME": self.name, of_setting("interrupted_exit_code"): str(EXIT_INTERRUPTED)}
+        if self.started:
+            named[RUN_ID] = self.started.id
         if job.instances > 1:
             first = f"{self.name}-node-0-0" if self.jobset else f"{self.name}-0"
             named |= {"NNODES": str(job.instances), "MASTER_ADDR": f"{first}.{self.name}", "MASTER_PORT": str(PORT)}
@@ -236,7 +292,8 @@ class _Export:
                 references[name] = {"name": str(where["name"]), "key": str(where["key"])}
             else:
                 self.place.problem(f"secrets.{name}", "must have the form {name: SECRET, key: KEY}")
-        if wanted:
+        self.wanted = wanted
+        if wanted and not self.started:
             values = " ".join(f'--from-literal={name}="${name}"' for name in wanted)
             self.notes.append(f"create the Secret first: kubectl create secret generic {self.name}-secrets {values}")
         named |= {name: value for name, value in job.environment.items() if name not in references}
@@ -293,11 +350,11 @@ class _Export:
                 self.place.problem(f"job.channels.{name}", "is not on a volume that pods can mount", hint)
         output, checkpoints = self.place.get("output", str, ""), self.place.get("checkpoints", str, "")
         if output:
-            found += [(output, f"{self.name}/{folder}", folder, False) for folder in ("model",)]
+            found += [(output, f"{self.folder}/{folder}", folder, False) for folder in ("model",)]
         else:
             self.notes.append("kubernetes.output is not set: the model is lost when the pods end")
         if checkpoints or output:
-            found.append((checkpoints or output, f"{self.name}/checkpoints", "checkpoints", False))
+            found.append((checkpoints or output, f"{self.folder}/checkpoints", "checkpoints", False))
         else:
             self.notes.append("kubernetes.checkpoints is not set: a replacement pod starts training from the beginning")
         return found
@@ -314,6 +371,21 @@ class _Export:
         elif wanted.gpus:
             limits[self.place.get("gpu_resource", str, "nvidia.com/gpu")] = wanted.gpus
         return {"requests": dict(limits), "limits": limits} if limits else {}
+
+
+def to_yaml(objects: list[dict[str, Any]]) -> str:
+    """Several objects as one YAML stream, fields in our order, text of several lines as a block."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: object) -> bool:  # `&id001` is for machines
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True, width=120)  # type: ignore[no-any-return]
 
 
 def merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
