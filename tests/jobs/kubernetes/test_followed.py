@@ -64,8 +64,8 @@ def test_secrets_are_in_a_secret_alone(cluster: OwnCluster, submit: Submit) -> N
 def test_the_first_host_that_failed_says_why(cluster: OwnCluster, submit: Submit) -> None:
     job = submit(instances=2)
     first, second = (cluster.run(pod) for pod in cluster.until_pods(2))
+    cluster.exit(first, 3, message=FAILURE)  # each host reports the first cause
     cluster.exit(second, 3, message=FAILURE)
-    cluster.exit(first, 1, message="Stopped: host-1 has failed\n")
     cluster.finish("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
     assert job.end() == 3, job.output
     assert job.status["TrainingJobStatus"] == "Failed" and job.status["Trainshed"]["FailedHost"] == "host-1"
@@ -85,22 +85,22 @@ def test_trouble_in_words(cluster: OwnCluster, submit: Submit) -> None:
 
     pod = cluster.run(pod)
     cluster.exit(pod, 137, "OOMKilled")
-    job.until("host-0: OOMKilled: out of memory, more than resources.memory allows")
+    job.until("algo-1: OOMKilled: out of memory, more than resources.memory allows")
     pod = replaced()
-    job.until("host-0 starts again, as pod digits")
+    job.until("algo-1 starts again, as pod digits")
     target = {"type": "DisruptionTarget", "status": "True", "message": "low on priority"}
     cluster.say(pod, conditions=[{**target, "reason": "PreemptionByScheduler"}])
-    job.until("host-0: preempted by a pod of higher priority")
+    job.until("algo-1: preempted by a pod of higher priority")
     cluster.exit(pod, 143)
     pod = replaced()
     cluster.say(pod, conditions=[{**target, "reason": "DeletionByTaintManager"}])
-    job.until("host-0: its node node-a is lost, or was closed to it")
+    job.until("algo-1: its node node-a is lost, or was closed to it")
     pod = replaced()
     cluster.say(pod, phase="Failed", reason="Evicted", message="The node was low on resource: memory.", containerStatuses=[])
-    job.until("host-0: evicted from node-a: The node was low on resource: memory.")
+    job.until("algo-1: evicted from node-a: The node was low on resource: memory.")
     pod = replaced()
     cluster.event("FailedMount", 'MountVolume.SetUp failed for volume "code": object not registered', pod)
-    job.until("host-0: a volume cannot be mounted: MountVolume.SetUp failed")
+    job.until("algo-1: a volume cannot be mounted: MountVolume.SetUp failed")
     cluster.exit(pod)
     cluster.finish()
     assert job.end() == 0
@@ -141,7 +141,7 @@ def test_an_api_server_that_is_away_does_not_end_the_job(cluster: OwnCluster, su
     cluster.exit(pod)
     cluster.finish()
     assert job.end() == 0, job.output
-    lines = (job.folder / "run/logs/host-0.log").read_text().splitlines()
+    lines = (job.folder / "run/logs/algo-1.log").read_text().splitlines()
     assert sorted(lines) == [f"line {number}" for number in range(1, 7)], lines
 
 
@@ -208,7 +208,7 @@ def test_a_killed_follower_is_replaced(cluster: OwnCluster, submit: Submit) -> N
     cluster.exit(pod)
     cluster.finish()
     assert job.end() == 0, job.output
-    assert (job.folder / "run/logs/host-0.log").read_text() == "line 1\nline 2\nline 3\n"
+    assert (job.folder / "run/logs/algo-1.log").read_text() == "line 1\nline 2\nline 3\n"
     assert job.status["TrainingJobStatus"] == "Completed"
 
 

@@ -77,7 +77,11 @@ def test_two_hyphens_are_checked_as_any_value(capsys: pytest.CaptureFixture[str]
     ("command", "words", "near"),
     [
         ("run", ["--instanses", "2"], "(did you mean '--instances'?)"),
-        ("run", ["--on", "slrum"], "argument --on: 'slrum' must be one of here, ray, slurm, ssh (did you mean 'slurm'?)"),
+        (
+            "run",
+            ["--on", "slrum"],
+            "argument --on: 'slrum' must be one of here, kubernetes, ray, slurm, ssh (did you mean 'slurm'?)",
+        ),
         ("doctor", ["--jsn"], "(did you mean '--json'?)"),
         (
             "export",

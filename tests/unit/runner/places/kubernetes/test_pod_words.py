@@ -14,6 +14,7 @@ from trainshed.runner.places.kubernetes.pod_words import (
     end_of,
     event_words,
     has_log,
+    index_in,
     index_of,
     is_running,
     lost_end,
@@ -76,6 +77,11 @@ def test_pods_that_are_as_they_should_be() -> None:
     running = pod(state={"running": {"startedAt": "2026-11-23T20:00:00Z"}}, phase="Running")
     assert trouble_of(running) is None and is_running(running) and has_log(running) and end_of(running) is None
     assert index_of(running) == 0 and not has_log(pod())
+
+
+def test_names_of_pods() -> None:
+    assert index_in("digits-2026-11-23-0-abcde") == 0 and index_in("digits-node-0-12-x7z9q") == 12
+    assert index_in("digits-2026-11-23-21-28-27-793") is None
 
 
 def test_how_pods_end() -> None:

@@ -75,6 +75,10 @@ class ApiServer:
         else:
             namespace = self._from_pod()
         self.namespace = self.options.namespace or namespace or "default"
+        if not self.configuration.verify_ssl:  # the kubeconfig says so: not once more with each request
+            import urllib3
+
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self.pool = client.ApiClient(self.configuration).rest_client.pool_manager
 
     def _from_file(self, file: str) -> str:
@@ -228,8 +232,10 @@ def _problem(status: int, body: bytes, namespace: str) -> KubernetesError:
     elif status == 403 and "exceeded quota" not in text:
         hint = (
             f"the account may not do this in the namespace {namespace}: it needs create, get, list, watch, patch and delete "
-            "of jobs, pods, configmaps, secrets and services, and get of pods/log"
+            "of jobs, create and get of configmaps, secrets and services, all but create of pods, and get of pods/log"
         )
+    elif status == 404 and text.startswith("namespaces "):
+        hint = "kubernetes.namespace names it; `kubectl get namespaces` lists them"
     return Refused(f"the cluster refuses: {text}", status, str(told.get("reason") or ""), hint)
 
 

@@ -216,7 +216,7 @@ class Followed:
         pod.item, pod.gone = item, deleted
         if pod.end is None:
             pod.end = pod_words.end_of(item) or (pod_words.lost_end(item) if deleted else None)
-            if pod.end is not None and pod.end.words:
+            if pod.end is not None and pod.end.words and pod.end.words != pod.said:
                 pod.said = pod.end.words
                 self.screen.say(f"{self._name(index)}: {pod.end.words}")
         if pod.log is None and pod_words.has_log(item):
@@ -245,12 +245,14 @@ class Followed:
         name_of_job = self.place.name
         ours = name == name_of_job or name.startswith(f"{name_of_job}-") or (kind == "Workload" and name_of_job in name)
         words = pod_words.event_words(item) if ours and not self.deleted else ""
-        pod = self.pods.get(uid)
         if not words:
             return
-        if pod is not None and pod.end is None and not pod_words.has_log(pod.item) and pod_words.event_is_stuck(item):
-            self.stuck.setdefault(uid, (time.monotonic(), f"{self._name(pod.index)}: {words}"))
-        said = f"{self._name(pod.index)}: {words}" if pod is not None else words
+        pod = self.pods.get(uid)  # not known yet where its event was faster
+        index = pod_words.index_in(name) if kind == "Pod" else None
+        said = words if index is None else f"{self._name(index)}: {words}"
+        waits = pod is None or (pod.end is None and not pod_words.has_log(pod.item))
+        if waits and pod_words.event_is_stuck(item):
+            self.stuck.setdefault(uid, (time.monotonic(), said))
         if said not in self.events and (pod is None or pod.said != words):
             self.events.add(said)
             self.screen.say(said)
@@ -382,16 +384,20 @@ class Followed:
             return
         pods = self._last_pods()
         running = [pod for pod in pods if pod_words.is_running(pod.item) and not pod.gone]
-        if len(running) == len(self.run.hosts):
+        done = [pod for pod in pods if pod.end is not None and pod.end.code == 0]
+        counted = False
+        if (running or done) and len(running) + len(done) == len(self.run.hosts):
             nodes = list(dict.fromkeys(pod_words.node_of(pod.item) for pod in running))
-            now = ("Training", f"Running on {', '.join(nodes)}")
+            now = ("Training", f"Running on {', '.join(nodes)}") if not done else self.state
         elif (self.job.get("spec") or {}).get("suspend"):
             now = ("Pending", f"waits in the queue {self.options.queue}" if self.options.queue else "suspended")
         else:
-            why = next((pod.said for pod in pods if pod.said and pod.end is None), "")
-            now = ("Pending", why or f"{len(running)} of {len(self.run.hosts)} pods run")
+            troubles = [pod_words.trouble_of(pod.item) for pod in pods if pod.end is None]
+            why = next((trouble.words for trouble in troubles if trouble is not None), "")
+            counted = True
+            now = ("Pending", why or f"{len(running) + len(done)} of {len(self.run.hosts)} pods run")
         if now != self.state:
-            if now[0] != self.state[0]:
+            if now[0] != self.state[0] and not counted:  # what is wrong with a pod was told
                 self.screen.say(f"{self.place.name}: {now[1][:1].lower()}{now[1][1:]}")
             self.state = now
             self.changed(*now)

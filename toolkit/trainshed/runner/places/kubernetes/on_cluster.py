@@ -334,8 +334,8 @@ def _to_the_end(
     fresh: bool = True,
 ) -> int:
     """Follows a job until it is over, takes it away, writes how it ended; its exit status."""
-    # `train` calls the pods so.
-    run = replace(run, hosts=tuple(replace(host, name=f"host-{number}") for number, host in enumerate(run.hosts)))
+    if len(run.hosts) > 1:  # `train` calls them so
+        run = replace(run, hosts=tuple(replace(host, name=f"host-{number}") for number, host in enumerate(run.hosts)))
     metrics = Metrics.of(run.job.metric_definitions)
 
     def changed(phase: str, message: str) -> None:
@@ -349,7 +349,7 @@ def _to_the_end(
         screen.say(f"warning: {place.name} is left in the cluster: {error.message}")
     known = [(index, pod) for index, pod in end.pods.items() if index < len(run.hosts)]
     ends = tuple(HostEnd(run.hosts[index].name, pod.code, pod.words) for index, pod in known)
-    model = _model(run, place)
+    model = _model(run, place) if verdict.status == "Completed" else ""
     status.ended(verdict, Ending(ends, end.stop_signal, seconds=end.seconds), metrics, model)
     screen.block(render(run, verdict, {}, metrics, None, time.time() - run.started))
     if model:
@@ -366,9 +366,14 @@ def _model(run: Run, place: Place) -> str:
 def _said(pod: PodEnd) -> str:
     """What `train` has left; of one that could not leave anything, the last line that Kubernetes has kept."""
     told = pod.message.strip()
-    if re.match(r"[A-Z][A-Za-z]+: ", told):
+    if _is_ours(pod):
         return told.split("\n\n")[0]
     return f"last output: {told.splitlines()[-1]}" if told else ""
+
+
+def _is_ours(pod: PodEnd) -> bool:
+    """Whether the message is a failure file's text."""
+    return re.match(r"[A-Z][A-Za-z]+: ", pod.message) is not None
 
 
 def judge(run: Run, end: End) -> Verdict:
@@ -392,5 +397,9 @@ def judge(run: Run, end: End) -> Verdict:
         return Verdict("Failed", "Failed", 1, reason=clip(f"Kubernetes: {why}: {message}", REASON_BYTES))
     _, _, index, pod = min(failed, key=lambda one: one[:3])
     name = run.hosts[index].name if index < len(run.hosts) else f"pod {index}"
+    # All hosts report the first cause, and name where it was.
+    named = re.search(r" on (host-\d+)\b", pod.message.partition("\n")[0]) if _is_ours(pod) else None
+    if named is not None and named[1] in {host.name for host in run.hosts}:
+        name = named[1]
     reason = "\n".join(part for part in (pod.words, _said(pod)) if part) or f"exit status {pod.code}"
     return Verdict("Failed", "Failed", pod.code, name, clip(reason, REASON_BYTES))

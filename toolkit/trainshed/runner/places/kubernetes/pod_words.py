@@ -7,6 +7,7 @@ Kueue and of the cluster autoscaler on their events. An object is the JSON of th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -122,6 +123,12 @@ def index_of(pod: Object) -> int | None:
     metadata = _of(pod, "metadata")
     text = _of(metadata, "annotations").get(INDEX) or _of(metadata, "labels").get(INDEX)
     return int(str(text)) if str(text).isdecimal() else None
+
+
+def index_in(name: str) -> int | None:
+    """The same by the name that the Job controller has given to a pod: `JOB-INDEX-abcde`."""
+    match = re.search(r"-(\d+)-[a-z0-9]{5}$", name)
+    return int(match[1]) if match else None
 
 
 def condition(thing: Object, kind: str) -> Object | None:
