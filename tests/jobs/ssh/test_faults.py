@@ -109,3 +109,21 @@ def test_a_job_without_hosts(lab: Lab) -> None:
     (lab.folder / "t.py").write_text(NOTHING)
     done = lab.trainshed("run", "t.py", "--on", "ssh")
     assert done.returncode == 2 and "hosts" in done.stderr and "--hosts user@a,user@b" in done.stderr
+
+
+def test_the_doctor_tells_of_each_machine(lab: Lab) -> None:
+    """All at once, good and bad ones; and then whether they reach each other."""
+    for name in "abc":
+        lab.add(name)
+    job = lab.job(NOTHING)
+    done = lab.trainshed("doctor", "--cluster", str(job))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"ok    {name} " in done.stdout for name in "abc") and "ok    clocks" in done.stdout
+    assert "ok    ports" in done.stdout and "all reach each other: a at " in done.stdout
+    lab.machines["b"].stop()
+    done = lab.trainshed("doctor", "--cluster", str(job), "--hosts", "a,b")
+    assert done.returncode == 1 and "ok    a " in done.stdout and "c " not in done.stdout
+    assert "fail  b " in done.stdout and "nothing answers at its ssh port" in done.stdout
+    done = lab.trainshed("doctor", "--cluster", "--hosts", "ssh://a")
+    assert done.returncode == 1 and "is an address of another kind" in done.stdout
+    assert lab.trainshed("doctor", "--hosts", "a").returncode == 2

@@ -245,6 +245,9 @@ def test_hosts_that_do_not_reach_each_other(pair: Lab) -> None:
     assert "a does not reach b" in done.stderr and "b does not reach a" in done.stderr
     assert "open the ports between the hosts" in done.stderr
     assert pair.left == []
+    done = pair.trainshed("doctor", "--cluster", str(pair.job("print(1)")))
+    assert done.returncode == 1 and "ok    a " in done.stdout and "ok    b " in done.stdout
+    assert "fail  ports" in done.stdout and "a does not reach b" in done.stdout and "b does not reach a" in done.stdout
 
 
 @pytest.mark.heavy

@@ -5,6 +5,7 @@
     agent       the one file that runs there, alone: looks at the machine, starts, follows and ends `train`
     machine     one that has been reached: its agent, what it has
     survey      whether all machines can run the job, and how they reach each other
+    checkup     the same for `trainshed doctor --cluster`
     channel_store  channels that went there before
     shipping    files there, results home
     follower    a process here for each host: passes on what `train` prints there, over any number of connections
