@@ -34,7 +34,7 @@ LIMIT = 180.0  # seconds
 COMES_SECONDS = 10  # `trainshed_host_timeout_seconds` where a host never comes
 SCRIPT = """\
 import os, time
-print("ready", flush=True)
+print("ready", os.environ.get("WORLD_SIZE", ""), flush=True)
 while not os.path.exists("/opt/ml/code/go"):
     if os.path.exists("/opt/ml/code/fail"):
         raise ValueError("bad label 17")
@@ -47,6 +47,8 @@ LAUNCHERS: dict[str, dict[str, object]] = {
     "mpi": {"trainshed_distribution": "mpi"},
     "pipeline": {"trainshed_distribution": "pipeline"},
 }
+# Two hosts are enough for it.
+ELASTIC: dict[str, dict[str, object]] = {"elastic": {**LAUNCHERS["torchrun's agent"], "trainshed_min_nodes": 2}}
 VANISHED = 69
 
 
@@ -55,7 +57,8 @@ class Event:
     """One thing that happens.
 
     act: does it, once every node is ready (None: the last node is never started).
-    victim: index of the node that is killed, whose end is Docker's, None for no such node.
+    victims: indices of the nodes that are killed or cut off, whose ends are not the job's.
+    least: nodes that it takes.
     status: every other node's exit status, and `says` what its failure file begins with, "" for no such file.
     """
 
@@ -63,7 +66,12 @@ class Event:
     act: Callable[[list[Running]], None] | None
     status: int
     says: str = ""
-    victim: int | None = None
+    victims: tuple[int, ...] = ()
+    least: int = 2
+
+    def lost(self, nodes: int) -> set[int]:
+        """The victims among so many nodes, counted from the first."""
+        return {number % nodes for number in self.victims}
 
 
 def release(running: list[Running]) -> None:
@@ -96,19 +104,55 @@ LAST = "algo-{last}"
 EVENTS = [
     Event("success", release, 0),
     Event("a rank raises", fail, 1, "UserError: "),
-    Event("a node is SIGKILLed", lambda nodes: nodes[-1].signal("KILL"), VANISHED, f"ClusterError: {LAST} vanished", -1),
+    Event("a node is SIGKILLed", lambda nodes: nodes[-1].signal("KILL"), VANISHED, f"ClusterError: {LAST} vanished", (-1,)),
     Event(
         "node 0 is SIGKILLed",
         lambda nodes: nodes[0].signal("KILL"),
         VANISHED,
         "ClusterError: algo-1 (the first host) van",
-        0,
+        (0,),
     ),
     Event("network away for 20 s", cut_for_a_while, 0),
     Event("network away for good", lambda nodes: link(nodes[-1], "down"), VANISHED, "ClusterError: "),
     Event("a host never comes", None, VANISHED, f"ClusterError: {LAST} "),
     Event("SIGTERM to one node", lambda nodes: nodes[-1].signal("TERM"), 143, "Interrupted: "),
 ]
+
+
+def without(
+    *victims: int, lose: Callable[[Running], None] = lambda one: one.signal("KILL")
+) -> Callable[[list[Running]], None]:
+    """Loses nodes, each as soon as the first of those that are left starts its ranks without the one before."""
+
+    def act(running: list[Running]) -> None:
+        left = list(running)
+        for victim in victims:
+            lost = running[victim]
+            leads = lost is left[0]
+            left.remove(lost)
+            lose(lost)
+            if leads and victim != victims[-1]:
+                left[0].wait_for("leads the job now", timeout=LIMIT)
+        for one in left:
+            one.wait_for(f"ready {len(left)}", timeout=LIMIT)
+        release(left)
+
+    return act
+
+
+ELASTIC_EVENTS = [
+    Event("success", release, 0, least=3),
+    Event("a node is SIGKILLed", without(-1), 0, victims=(-1,), least=3),
+    Event("node 0 is SIGKILLed", without(0), 0, victims=(0,), least=3),
+    Event("node 0 is SIGKILLed, and node 1 as it starts the ranks again", without(0, 1), 0, victims=(0, 1), least=4),
+    Event("network of node 0 away for good", without(0, lose=lambda one: link(one, "down")), 0, victims=(0,), least=3),
+]
+
+
+def cells_of(nodes: int) -> list[tuple[str, Event]]:
+    """The launchers and what happens to jobs of so many nodes."""
+    firm = [(launcher, event) for launcher in LAUNCHERS for event in EVENTS]
+    return firm + [(launcher, event) for launcher in ELASTIC for event in ELASTIC_EVENTS if event.least <= nodes]
 
 
 _SECONDS = re.compile(r"\d+ s\b")  # for how long a host has heard nothing: each has a clock of its own
@@ -128,9 +172,9 @@ class Row:
     @property
     def problem(self) -> str:
         """What is not as it should be, "" where all is."""
-        victim = None if self.event.victim is None else self.event.victim % len(self.statuses)
+        lost = self.event.lost(len(self.statuses))
         for number, (status, failure) in enumerate(zip(self.statuses, self.failures, strict=True)):
-            if number == victim:
+            if number in lost:
                 continue
             last = len(self.statuses) + (self.event.act is None)
             says = self.event.says.format(last=last)
@@ -139,7 +183,7 @@ class Row:
             if not failure.startswith(says) or bool(failure) != bool(says):
                 return f"algo-{number + 1} says {failure!r}, not {says!r}"
         if (
-            len({_SECONDS.sub("0 s", failure) for number, failure in enumerate(self.failures) if number != victim}) > 1
+            len({_SECONDS.sub("0 s", failure) for number, failure in enumerate(self.failures) if number not in lost}) > 1
             and "good" not in self.name
         ):
             return f"the nodes do not agree: {self.failures}"
@@ -147,17 +191,17 @@ class Row:
 
     def markdown(self) -> str:
         """The row of the table."""
-        victim = None if self.event.victim is None else self.event.victim % len(self.statuses)
-        said = list(dict.fromkeys(text for n, text in enumerate(self.failures) if n != victim))
+        lost = self.event.lost(len(self.statuses))
+        said = list(dict.fromkeys(text for n, text in enumerate(self.failures) if n not in lost))
         text = "; ".join(f"`{one}`" if one else "success" for one in said).replace("|", "\\|")
-        statuses = " ".join(f"({status})" if n == victim else str(status) for n, status in enumerate(self.statuses))
+        statuses = " ".join(f"({status})" if n in lost else str(status) for n, status in enumerate(self.statuses))
         return f"| {self.name} | {statuses} | {text} | {self.seconds:.1f} |"
 
 
 def run(launcher: str, event: Event, nodes: int, containers: Containers, network: str) -> Row:
     """Runs one job; `containers` removes it."""
     names = [f"algo-{number + 1}" for number in range(nodes)]
-    settings = {"trainshed_processes_per_host": 1, **LAUNCHERS[launcher]}
+    settings = {"trainshed_processes_per_host": 1, **{**LAUNCHERS, **ELASTIC}[launcher]}
     if event.act is None:
         settings["trainshed_host_timeout_seconds"] = COMES_SECONDS
     running = []
@@ -217,8 +261,7 @@ def main() -> int:
     cells = [
         (launcher, event, int(nodes), image)
         for nodes in options.nodes.split(",")
-        for launcher in LAUNCHERS
-        for event in EVENTS
+        for launcher, event in cells_of(int(nodes))
         if all(word in f"{launcher}, {nodes} nodes: {event.name}" for word in options.words)
     ]
     print("| job and event | exit status | failure | seconds |\n|---|---|---|---|", flush=True)

@@ -11,7 +11,7 @@ import pytest
 from support.docker_cli import Containers
 from support.image_fixtures import base_image, cpu_image, docker, network  # noqa: F401 (fixtures)
 
-from .matrix import EVENTS, LAUNCHERS, Event, run
+from .matrix import Event, cells_of, run
 
 pytestmark = [pytest.mark.docker, pytest.mark.torch]
 # What no other test has: tests/faults, tests/roster and tests/mpi break hosts of one launcher or the other, too.
@@ -26,7 +26,7 @@ DEFAULT = {
 
 def cells() -> list[object]:
     """(launcher, event, nodes) as pytest parameters."""
-    everything = [(launcher, event, nodes) for nodes in (2, 3, 4) for launcher in LAUNCHERS for event in EVENTS]
+    everything = [(launcher, event, nodes) for nodes in (2, 3, 4) for launcher, event in cells_of(nodes)]
     wanted = [
         cell
         for cell in everything

@@ -163,8 +163,27 @@ def _observe(observer: Observer) -> None:
                 return RunResult(state=WorkerState.UNHEALTHY)
         return result
 
+    _give_each_start_its_store()
     setattr(agent, "_start_workers", _start_workers)  # noqa: B010 (not by assignment, which mypy takes for a mistake)
     setattr(agent, "_monitor_workers", _monitor_workers)  # noqa: B010
+
+
+def _give_each_start_its_store() -> None:
+    """Has ranks that start again meet in a new store.
+
+    torch's agents keep the first one, in which gloo then finds the addresses of ranks that are gone: each rank may take the
+    other one for the one that connects, and both wait until the process group's time limit (torch 2.13, two hosts or more).
+    """
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler as Handler
+
+    following = Handler.next_rendezvous
+
+    def next_rendezvous(self: Any) -> Any:
+        # With neither of these torch makes them as it does for the first start; it names them by the round.
+        self._bootstrap_store_info = self._shared_tcp_store_server = None
+        return following(self)
+
+    setattr(Handler, "next_rendezvous", next_rendezvous)  # noqa: B010 (as above)
 
 
 if __name__ == "__main__":
