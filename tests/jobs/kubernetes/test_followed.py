@@ -145,6 +145,17 @@ def test_an_api_server_that_is_away_does_not_end_the_job(cluster: OwnCluster, su
     assert sorted(lines) == [f"line {number}" for number in range(1, 7)], lines
 
 
+def test_many_lines_at_the_end_are_all_there(cluster: OwnCluster, submit: Submit) -> None:
+    """Each comes in a packet of its own, as API servers send them."""
+    job = submit()
+    pod = cluster.run(cluster.until_pods(1)[0])
+    cluster.print(pod, *(f"line {number}" for number in range(3000)))
+    cluster.exit(pod)
+    cluster.finish()
+    assert job.end() == 0
+    assert (job.folder / "run/logs/algo-1.log").read_text().split("\n")[:-1] == [f"line {number}" for number in range(3000)]
+
+
 def test_ctrl_c_has_the_pods_end_and_leaves_nothing(cluster: OwnCluster, submit: Submit) -> None:
     job = submit(instances=2)
     for pod in cluster.until_pods(2):

@@ -32,10 +32,10 @@ from .watched import Answered, Changed, Listed, Watched
 MOST_TIMES = 10_000  # of lines of a log that are noted
 NOTE_SECONDS = 1.0  # between two notes of how far logs were read
 LOOK_SECONDS = 0.2  # between two turns
-LATE_SECONDS = 30.0  # that lines may take once the job is over
+LATE_SECONDS = 30.0  # without a line once the job is over
 GONE_SECONDS = 20.0  # that killed pods may take to be gone
 SILENT_SECONDS = 3600.0  # that the API server may be away
-MOST_WAITING = 64  # blocks of lines that are read ahead
+MOST_WAITING = 256  # blocks of lines that are read ahead
 SEEN = "kubernetes/seen.json"  # below the run's folder: how far which log was read
 JOB, PODS, EVENTS = "job", "pods", "events"
 
@@ -105,6 +105,8 @@ class Followed:
         self.run, self.place, self.api, self.options = run, place, api, options
         self.screen, self.metrics, self.signals, self.changed = screen, metrics, signals, changed
         self.news: queue.Queue[object] = queue.Queue(MOST_WAITING)
+        self.woken, self.waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.moved = 0.0  # when the last line came
         self.job: dict[str, Any] | None = None
         self.job_gone = False
         self.pods: dict[str, _Pod] = {}
@@ -132,9 +134,9 @@ class Followed:
         core = f"/api/v1/namespaces/{self.api.namespace}"
         one = {"fieldSelector": f"metadata.name={self.place.name}"}
         watched = [
-            Watched(self.api, JOB, self.place.path, one, self.news.put),
-            Watched(self.api, PODS, f"{core}/pods", selector, self.news.put),
-            Watched(self.api, EVENTS, f"{core}/events", {}, self.news.put),
+            Watched(self.api, JOB, self.place.path, one, self._put),
+            Watched(self.api, PODS, f"{core}/pods", selector, self._put),
+            Watched(self.api, EVENTS, f"{core}/events", {}, self._put),
         ]
         for thread in watched:
             thread.start()
@@ -145,8 +147,10 @@ class Followed:
                 self._act()
                 self._tell_state()
                 if self._over():
-                    late = late or time.monotonic()
-                    if self._all_read() or time.monotonic() - late > LATE_SECONDS:
+                    if late is None:
+                        late = time.monotonic()
+                        self._last_look(f"{core}/pods", selector)
+                    if self._all_read() or time.monotonic() - max(late, self.moved) > LATE_SECONDS:
                         break
                 self.seen.note()
                 self._wait()
@@ -158,6 +162,7 @@ class Followed:
             for log in [pod.log for pod in self.pods.values() if pod.log is not None]:
                 log.close()
             self._unblock()
+            os.close(self.woken)  # not the other end: a thread may still use it
         ends = {pod.index: pod.end or pod_words.lost_end(pod.item) for pod in self._last_pods()}
         job = None if self.job_gone else self.job
         return End(job, ends, self.stop_signal, self.given_up, time.monotonic() - start)
@@ -179,6 +184,17 @@ class Followed:
             elif isinstance(seen, Changed):
                 self._changed(seen.kind, seen.item, seen.deleted)
         self.screen.flush()
+
+    def _last_look(self, path: str, query: dict[str, str]) -> None:
+        """How the pods are now that the job is over: the watches do not wait for each other."""
+        with suppress(KubernetesError):
+            self._listed(Listed(PODS, tuple(self.api.ask("GET", path, query).get("items") or ())))
+
+    def _put(self, seen: object) -> None:
+        """For threads: hands something to the loop, and wakes it."""
+        self.news.put(seen)
+        with suppress(OSError):  # it is awake already, or over
+            os.write(self.waker, b"x")
 
     def _listed(self, listed: Listed) -> None:
         items = listed.items
@@ -221,7 +237,7 @@ class Followed:
                 self.screen.say(f"{self._name(index)}: {pod.end.words}")
         if pod.log is None and pod_words.has_log(item):
             mark = self.seen.marks.get(uid, Mark())
-            pod.log = PodLog(self.api, pod_words.name_of(item), uid, mark, self.news.put)
+            pod.log = PodLog(self.api, pod_words.name_of(item), uid, mark, self._put)
             pod.log.start()
         if pod.log is not None and (pod.end is not None or deleted):
             pod.log.ended.set()
@@ -260,12 +276,14 @@ class Followed:
     def _lines(self, lines: Lines) -> None:
         pod = self.pods[lines.uid]
         pod.read = pod.read or lines.over
-        if not lines.data:
-            return
         with open(self.run.log(self._name(pod.index)), "ab") as file:
             file.write(lines.data)
             size = file.tell()
-        self.seen.marks[lines.uid], self.seen.sizes[self._name(pod.index)] = lines.mark, size
+        if lines.mark is not None:
+            self.seen.marks[lines.uid], self.seen.sizes[self._name(pod.index)] = lines.mark, size
+        if not lines.data:
+            return
+        self.moved = time.monotonic()
         self.metrics.scan(lines.data)
         self.screen.lines(self._tagged(pod.index, lines.data), error=False)
 
@@ -342,9 +360,13 @@ class Followed:
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self.signals.fd, select.POLLIN)
+        poll.register(self.woken, select.POLLIN)
         for fd in self.screen.waiting:
             poll.register(fd, select.POLLOUT)
-        poll.poll(LOOK_SECONDS * 1000 if self.news.empty() else 0)
+        # A screen that takes nothing more is waited for, whatever has come.
+        poll.poll(LOOK_SECONDS * 1000 if self.news.empty() or self.screen.full else 0)
+        with suppress(BlockingIOError):
+            os.read(self.woken, 1 << 16)
         for number in self.signals.take():
             if number in STOP_SIGNALS:
                 self._stop(number)

@@ -10,7 +10,7 @@ Source: PodLogOptions of core/v1 (`timestamps`, `sinceTime`).
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -20,6 +20,7 @@ from .pod_words import CONTAINER
 
 SILENT_SECONDS = 3600.0  # a script may print nothing for so long; then it is asked again
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+MARK_SECONDS = 0.5  # between two marks that are handed on
 SLACK_SECONDS = 2  # that lines may be out of order
 TRIES = 5  # of a pod that has ended, and whose node does not answer
 _GONE = (404, 410)
@@ -36,21 +37,14 @@ class Mark:
         """The second from which lines are asked for again, 0 for the beginning."""
         return max(self.times, default=0) // 10**9 - SLACK_SECONDS if self.times else 0
 
-    def after(self, times: Iterable[int]) -> Mark:
-        """The mark behind lines of these times."""
-        counted = Counter(self.times)
-        counted.update(times)
-        start = Mark(counted).since * 10**9
-        return Mark({time: count for time, count in counted.items() if time >= start})
-
 
 @dataclass(frozen=True)
 class Lines:
-    """Whole lines of a pod and the mark behind them; `over` where no more will come."""
+    """Whole lines of a pod; the mark behind them, now and then; `over` where no more will come."""
 
     uid: str
     data: bytes
-    mark: Mark
+    mark: Mark | None
     over: bool = False
 
 
@@ -64,6 +58,7 @@ class PodLog(threading.Thread):
     def __init__(self, api: ApiServer, name: str, uid: str, mark: Mark, put: Callable[[object], None]) -> None:
         super().__init__(daemon=True, name=f"log of {name}")
         self.api, self.uid, self.mark, self.put = api, uid, mark, put
+        self.marked = 0.0
         self.path = f"/api/v1/namespaces/{api.namespace}/pods/{name}/log"
         self.ended = threading.Event()  # `train` has ended there: what can be read now is all
         self.closed = threading.Event()
@@ -102,40 +97,44 @@ class PodLog(threading.Thread):
         if self.mark.since:
             since = datetime.fromtimestamp(self.mark.since, timezone.utc)
             query["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
+        position = Position(self.mark)
         with self.api.stream(self.path, query, SILENT_SECONDS) as stream:
             self.current = stream
             try:
-                position = Position(self.mark)
                 for block in stream.blocks():
-                    data = position.new(block)
-                    self.mark = position.mark
-                    if data:
-                        self.put(Lines(self.uid, data, self.mark))
+                    if data := position.new(block):
+                        due = time.monotonic() - self.marked >= MARK_SECONDS
+                        self.marked = time.monotonic() if due else self.marked
+                        self.put(Lines(self.uid, data, position.mark if due else None))
             finally:
-                self.current = None
+                self.current, self.mark = None, position.mark
 
 
 class Position:
     """Where a log is read, from a mark on: what comes again is left out."""
 
     def __init__(self, mark: Mark) -> None:
-        self.mark = mark
-        self.again = dict(mark.times)
+        self.times, self.again = dict(mark.times), dict(mark.times)
+
+    @property
+    def mark(self) -> Mark:
+        """Behind what was read so far."""
+        start = Mark(self.times).since * 10**9
+        self.times = {when: count for when, count in self.times.items() if when >= start}
+        return Mark(dict(self.times))
 
     def new(self, lines: Iterable[bytes]) -> bytes:
         """The lines that were not read before, without their times."""
-        found, times = [], []
+        found = []
         for line in lines:
-            time, text = split(line)
-            if time is None:  # the node's own words, like that a log cannot be read
+            when, text = split(line)
+            if when is None:  # the node's own words, like that a log cannot be read
                 found.append(line)
-            elif self.again.get(time):
-                self.again[time] -= 1
+            elif self.again.get(when):
+                self.again[when] -= 1
             else:
                 found.append(text)
-                times.append(time)
-        if times:
-            self.mark = self.mark.after(times)
+                self.times[when] = self.times.get(when, 0) + 1
         return b"".join(found)
 
 
