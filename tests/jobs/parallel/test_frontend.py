@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -448,3 +449,132 @@ def test_a_batch_that_differs_in_one_bit_or_in_the_order_has_another_digest() ->
     conjugate = torch.tensor([1 + 2j])
     assert digest([((conjugate.conj(),), {})]) == digest([((conjugate.conj().resolve_conj(),), {})])
     assert digest([]) == digest([((torch.empty(0), "text"), {})])
+
+
+def test_what_a_unit_compiles_runs_compiled_and_only_there() -> None:
+    ran = []
+
+    def backend(graph: Any, _examples: Any) -> Any:
+        def run(*args: Any) -> Any:
+            ran.append(len(args))
+            return graph.forward(*args)
+
+        return run
+
+    @torch.compile(backend=backend)
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+    class Compiling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return doubled(self.linear(x))
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = Compiling(), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(doubled(self.first(x)))
+
+    model, x = Both(), torch.randn(3, 4)
+    expected = plain(model, x)
+    holder, trace = record(model, x, ["first", "last"])
+    for _ in range(2):
+        ran.clear()
+        found = replay(holder, trace, [0, 1], x)
+        assert ran == [1]
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+
+
+def test_a_unit_that_begins_to_compile_after_it_was_recorded_stays_right() -> None:
+    class Later(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.function = nn.Linear(4, 4), torch.sin
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.function(self.linear(x))
+
+    model, x = nn.Sequential(Later(), nn.Linear(4, 4)), torch.randn(3, 4)
+    expected = plain(model, x)
+    holder, trace = record(model, x, ["0", "1"])
+    replay(holder, trace, [0, 1], x)
+    model[0].function = torch.compile(torch.sin, backend="eager")
+    for _ in range(2):
+        for name, gradient in replay(holder, trace, [0, 1], x).items():
+            torch.testing.assert_close(gradient, expected[name])
+
+
+def test_a_module_whose_result_is_another_value_than_recorded_is_refused_in_its_place() -> None:
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.through = nn.Linear(4, 4), False
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x if self.through else self.linear(x)
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.last = Either(), Either(), nn.Linear(4, 4)
+            self.crossed = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            one, other = self.a(x), self.b(x)
+            return self.last(other if self.crossed else one) + one
+
+    model, x = Pair(), torch.randn(3, 4)
+    holder, trace = record(model, x, ["a", "b", "last"])
+    expected = plain(model, x)
+    for name, gradient in replay(holder, trace, [0, 2], x).items():
+        torch.testing.assert_close(gradient, expected[name])
+    model.crossed = True
+    with pytest.raises(TraceMismatch, match="module 'last'"):
+        replay(holder, trace, [0, 2], x)
+    model.crossed, model.a.through = False, True
+    model.a.forward = lambda x: (x, x)
+    with pytest.raises(TraceMismatch, match="the result of 'a'"):
+        replay(holder, trace, [0, 2], x)
+
+
+def test_the_last_stage_computes_what_follows_modules_of_others() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(3, 4)
+    holder, trace = record(model, x)
+    expected = plain(model, x)
+    gates = UnitGates(model)
+    gates.put(trace.units)
+    forward = StageForward(trace, gates, CPU, 0, 2, {}, (1,))
+    forward.is_last = False
+    holder.attach(forward)
+    forward.run(step, (holder, x), {})
+    received = {1: forward.values[1].detach().requires_grad_()}
+    last = StageForward(trace, gates, CPU, 2, 2, received, ())
+    last.is_last = True
+    holder.attach(last)
+    last.run(step, (holder, x), {})
+    (loss,) = last.losses
+    model.zero_grad()
+    loss.backward()
+    forward.values[1].backward(received[1].grad)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name])
+
+
+def test_a_module_that_the_forward_calls_in_a_thread_is_an_event_like_others() -> None:
+    class Threaded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with ThreadPoolExecutor(1) as pool:
+                return self.b(pool.submit(self.a, x).result())
+
+    assert_same(Threaded(), torch.randn(3, 4))

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import torch
 import torch.utils.checkpoint
 from torch import nn
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch._C import _len_torch_function_stack
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
 
 _module_call = nn.Module.__call__
 _module_apply = nn.Module._apply
@@ -60,11 +61,13 @@ class Interception:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self._mode = OperationMode(handler)
+        self._lifted = False
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Within this context everything goes to the handler."""
         self._patch()
+        patch_functions(self._mode)
         try:
             with self._mode:
                 yield
@@ -73,28 +76,30 @@ class Interception:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Within this context, inside `active`, PyTorch is itself."""
-        on_top = _get_current_function_mode() is self._mode
-        restore()
-        self._mode.enabled = False
-        if on_top:
-            self._mode.__exit__(None, None, None)
+        """Within this context, inside `active`, PyTorch is itself.
+
+        Where nothing was compiled calls of modules only pass through: to replace `nn.Module.__call__` each time takes long,
+        since Python then forgets what it had cached about every class.
+        """
+        self._lifted = True
+        if self._mode.compiles:
+            nn.Module.__call__ = _module_call  # type: ignore[method-assign]
+        left = self._mode.leave()
         try:
             yield
         finally:
-            if on_top:
-                self._mode.__enter__()
-            self._mode.enabled = True
-            self._patch()
+            self._mode.resume(left)
+            if nn.Module.__call__ is _module_call:
+                self._patch()
+            self._lifted = False
 
     def _patch(self) -> None:
-        handler, mode = self.handler, self._mode
-
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return handler.module_call(module, args, kwargs)
+            if self._lifted:
+                return _module_call(module, *args, **kwargs)
+            return self.handler.module_call(module, args, kwargs)
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
-        patch_functions(mode)
 
 
 def patch_functions(mode: OperationMode) -> None:
@@ -156,6 +161,16 @@ def call_natively(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     return _module_call(module, *args, **kwargs)
 
 
+# How a mode was left: it lies under one of the user's; it was taken off the stack; and the compiler may work as well.
+_COVERED, _OFF, _OUT = range(3)
+
+
+def _compiles() -> bool:
+    """Whether anything was compiled so far: else no unit needs to tell the compiler that it may work."""
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", None)
+    return backends is None or any(map(callable, backends.values()))  # None stands for what must not be compiled
+
+
 class OperationMode(TorchFunctionMode):
     """Hands tensor operations to a handler, questions about tensors excepted.
 
@@ -166,6 +181,7 @@ class OperationMode(TorchFunctionMode):
         super().__init__()
         self.handler = handler
         self._stance: Any = None
+        self.compiles = False  # whether a compiler may be at work in units
         self.enabled = True  # a mode of the user's may lie above ours, which then cannot be taken off the stack
 
     def __enter__(self) -> OperationMode:
@@ -173,6 +189,7 @@ class OperationMode(TorchFunctionMode):
             self._stance.__enter__()
         elif "torch._dynamo" in sys.modules:  # else nothing is compiled
             self._stance = torch.compiler.set_stance("force_eager")
+            self.compiles = _compiles()
         super().__enter__()
         return self
 
@@ -180,6 +197,32 @@ class OperationMode(TorchFunctionMode):
         super().__exit__(*error)
         if self._stance is not None:
             self._stance.__exit__(None, None, None)
+
+    def leave(self) -> int:
+        """From here to `resume` PyTorch is itself, for a unit: also what the user compiled.
+
+        Returns:
+            What `resume` needs to know.
+        """
+        self.enabled = False
+        if not _len_torch_function_stack():  # in a thread of the user's
+            return _COVERED
+        top = _pop_mode()
+        if top is not self:
+            _push_mode(top)
+            return _COVERED
+        if not self.compiles:
+            return _OFF
+        self._stance.__exit__(None, None, None)
+        return _OUT
+
+    def resume(self, left: int) -> None:
+        """After the unit."""
+        if left == _OFF:
+            _push_mode(self)
+        elif left == _OUT:
+            self.__enter__()
+        self.enabled = True
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -42,8 +42,9 @@ class Meta:
 
     def empty(self, device: torch.device | str = "meta") -> torch.Tensor:
         """A tensor like it, without values."""
-        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
-        return made.requires_grad_(self.requires_grad)
+        return torch.empty_strided(
+            self.shape, self.stride, dtype=self.dtype, device=device, requires_grad=self.requires_grad
+        )
 
     def memory_order(self) -> tuple[int, ...]:
         """Its dimensions in the order in which they lie in memory; as they are where it does not fill its memory.
@@ -122,6 +123,18 @@ class Event:
     def slots(self) -> tuple[Slot, ...]:
         """Leaves of the result; to be asked when it is recorded."""
         return tuple(leaves(self.result, objects=True))
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether it does nothing else than to make values of its arguments; to be asked when it is recorded."""
+        more = (self.mutated, self.left, self.refilled, self.holders, self.swapped, self.counts, self.taken, self.draws)
+        return not any(more)
+
+    @cached_property
+    def sole(self) -> int | None:
+        """Number of the value that is its whole result; to be asked when it is recorded."""
+        alone = isinstance(self.result, Slot) and self.result.kind == "value"
+        return self.result.value if alone else None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ class Scout(StageForward):
         self.checked_to = trace.decided_from
         self.passing = True
 
+    def _plain(self, name: str, is_unit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Every event is looked at."""
+
     def _event(self, name: str, is_unit: bool, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._next >= self.trace.decided_from:
             if self.trace.decided_from < len(self.trace.events) or self.trace.reads:
