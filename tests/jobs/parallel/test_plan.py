@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from array import array
 from pathlib import Path
@@ -232,3 +233,15 @@ def test_what_is_measured_is_the_forward_that_is_recorded(ranks: int) -> None:
     assert trace.calls == [unit.unit for unit in plan.units]
     assert measured >= set("abcd")
     assert torch.equal(net(x), before) and all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_planning_leaves_python_as_it_was() -> None:
+    def fails(*_args: Any) -> Any:
+        raise ValueError("no forward")
+
+    before = gc.get_threshold()
+    make_plan(subject(blocks(), torch.randn(8, 32)), Wish(ranks=2))
+    assert gc.get_threshold() == before
+    with pytest.raises(ValueError, match="no forward"):
+        make_plan(Subject(blocks(), fails, lambda handler: None, (torch.randn(8, 32),)), Wish(ranks=2))
+    assert gc.get_threshold() == before

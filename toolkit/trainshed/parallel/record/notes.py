@@ -137,15 +137,15 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
         """A module that is registered in several places belongs to none alone."""
         return ("", f"{where}.{name}") if where in several else (where, name)
 
-    def once(key: Key, holder: MutableMapping[str, Any], name: str, identity: Any) -> Iterator[tuple[Key, Place]]:
+    def first(key: Key, identity: Any) -> Key | None:
+        """A key for what was not given before."""
         if identity in seen:
-            return
+            return None
         seen.add(identity)
-        where, what = key
-        while (where, what) in used:
-            what += "'"
-        used.add((where, what))
-        yield (where, what), Place(holder, name)
+        while key in used:
+            key = key[0], f"{key[1]}'"
+        used.add(key)
+        return key
 
     kinds: dict[type, list[str]] = {}  # the names that a class gives, for a model has many modules of one class
     for where, module in modules:
@@ -153,7 +153,8 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
         for name, value in list(own.items()):
             if name in OF_EVERY_MODULE:
                 continue
-            yield from once(of_module(where, name), own, name, (id(own), name))
+            if (key := first(of_module(where, name), (id(own), name))) is not None:
+                yield key, Place(own, name)
             if type(value) in ATOMS:
                 continue
             if is_own(value):
@@ -161,7 +162,8 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
                 shared = id(inner) in holders
                 for part in list(inner):
                     key = ("", f"{where}.{name}.{part}".lstrip(".")) if shared else of_module(where, f"{name}.{part}")
-                    yield from once(key, inner, part, (id(inner), part))
+                    if (key := first(key, (id(inner), part))) is not None:
+                        yield key, Place(inner, part)
             elif callable(value) and not isinstance(value, (nn.Module, type)):
                 called.append((value, kind))
         if kind not in kinds:
@@ -174,18 +176,20 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
                     of_class = _ClassVariables(parent)
                     for name in list(of_class):
                         key = ("", f"{parent.__module__}.{parent.__qualname__}.{name}")
-                        yield from once(key, of_class, name, (parent, name))
+                        if (key := first(key, (parent, name))) is not None:
+                            yield key, Place(of_class, name)
             called.append((getattr(kind, "forward", None), kind))
         for name in kinds[kind]:
-            if name not in own:
-                yield from once(of_module(where, name), own, name, (id(own), name))
+            if name not in own and (key := first(of_module(where, name), (id(own), name))) is not None:
+                yield key, Place(own, name)
         for hooks in ("_forward_hooks", "_forward_pre_hooks"):
             if own.get(hooks):
                 called += [(hook, None) for hook in own[hooks].values()]
     for one in behind(function)[1] if function is not None else ():
         if is_own(one):
             for name in list(one.__dict__):
-                yield from once(("", f"{type(one).__qualname__}.{name}"), one.__dict__, name, (id(one.__dict__), name))
+                if (key := first(("", f"{type(one).__qualname__}.{name}"), (id(one.__dict__), name))) is not None:
+                    yield key, Place(one.__dict__, name)
     for start, owner in called:
         if (id(start), owner) in seen:
             continue
@@ -197,7 +201,8 @@ def places(root: nn.Module, function: Function = None, gone: frozenset[Key] = fr
             variables = Variables(one)
             for name in list(variables):
                 key = ("", f"{one.__module__}.{one.__qualname__}:{name}")
-                yield from once(key, variables, name, ("variable", variables.place(name)))
+                if (key := first(key, ("variable", variables.place(name)))) is not None:
+                    yield key, Place(variables, name)
     for where, name in gone - used:
         if not where:
             continue

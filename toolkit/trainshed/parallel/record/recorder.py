@@ -121,7 +121,8 @@ class Recorder:
         self, name: str, unit: nn.Module | None, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         given = leaves((args, kwargs), objects=True)
-        swapped = self._swapped(unit) if unit is not None else {}
+        parts = list(unit.named_modules()) if unit is not None else []
+        swapped = self._swapped(parts)
         given += swapped.values()
         places = self._sideways.look(name) if unit is not None else {}
         taken = self._taken(name, places)
@@ -131,7 +132,7 @@ class Recorder:
         self._find_strangers(name, inputs)
         history = nodes_of(inputs)
         versions = [_version(tensor) for tensor in inputs]
-        buffers = self._buffers_of(unit) if unit is not None else []
+        buffers = self._buffers_of(parts)
         random_before, dice_before = rng.get_state(self.device), dice.get_state()
         self.trace.asks |= not dice.same(self._rolled, dice_before)  # drawn between the units, for any purpose
         numbers = tuple(tag[1] for tensor in inputs if (tag := self._tag(tensor)) is not None)
@@ -294,24 +295,32 @@ class Recorder:
             self.trace.paths.append(self._path(unit, event.name))
         return max(0, len(self.trace.calls) - 1)
 
-    def _buffers_of(self, unit: nn.Module) -> list[tuple[str, dict[str, Any], str, torch.Tensor, int]]:
-        """Name, holder, key, tensor and version of each buffer of a unit."""
+    def _buffers_of(self, parts: list[tuple[str, nn.Module]]) -> list[tuple[str, dict[str, Any], str, torch.Tensor, int]]:
+        """Name, holder, key, tensor and version of each buffer of a unit.
+
+        Args:
+            parts: the modules that it is made of.
+        """
         return [
             (f"{self._modules.get(id(module), '?')}.{key}".lstrip("."), module._buffers, key, buffer, _version(buffer))
-            for module in unit.modules()
+            for _, module in parts
             for key, buffer in module._buffers.items()
             if buffer is not None
         ]
 
-    def _swapped(self, unit: nn.Module) -> dict[tuple[str, str, str], torch.Tensor]:
+    def _swapped(self, parts: list[tuple[str, nn.Module]]) -> dict[tuple[str, str, str], torch.Tensor]:
         """Computed tensors that the unit has in place of its parameters or buffers (`torch.func.functional_call`)."""
         return {
             (name, kind, key): tensor
-            for name, module in unit.named_modules()
+            for name, module in parts
             for kind in ("_parameters", "_buffers")
             for key, tensor in getattr(module, kind).items()
-            if tensor is not None and self._tag(tensor) is not None
+            if tensor is not None and not self._is_own(tensor) and self._tag(tensor) is not None
         }
+
+    def _is_own(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a parameter of the model's, which has no tag: to look for one takes longer."""
+        return type(tensor) is nn.Parameter and id(tensor) in self._parameters
 
     def _taken(self, unit: str, places: dict[Place, Any]) -> list[tuple[Place, Any]]:
         """Values of this forward that lie in the unit before its call, from an earlier call or from code between units."""
