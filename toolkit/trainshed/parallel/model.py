@@ -219,7 +219,7 @@ class PipelineModel(nn.Module):
             self._pins.setdefault("", settings.default_partition)
 
     def _attach(self, handler: Backward | None) -> None:
-        self._handler = handler
+        vars(self)["_handler"] = handler  # for each microbatch: what a module does with any attribute takes long
 
     # What this rank holds --------------------------------------------------------------------------------------------
 

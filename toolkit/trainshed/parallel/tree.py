@@ -52,7 +52,7 @@ def _collect(value: Any, found: list[Any], around: list[int] | None, stops: Cont
     """Args:
     around: ids of the objects that are being walked; None where objects are leaves.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind is torch.Tensor:
         found.append(value)
     elif (kind is tuple or kind is list) and not stops:
@@ -61,7 +61,7 @@ def _collect(value: Any, found: list[Any], around: list[int] | None, stops: Cont
     elif kind is dict and not stops:
         for item in value.values():
             _collect(item, found, around, stops)
-    elif isinstance(value, _ATOMS) or (stops and id(value) in stops):
+    elif _is_leaf(kind) or (stops and id(value) in stops):
         found.append(value)
     elif isinstance(value, (tuple, list, set, frozenset)):
         for item in value:
@@ -83,6 +83,14 @@ def _collect(value: Any, found: list[Any], around: list[int] | None, stops: Cont
         found += inner if any(isinstance(leaf, (torch.Tensor, Stand)) for leaf in inner) else [value]
     else:
         found.append(value)
+
+
+@cache
+def _is_leaf(kind: type) -> bool:
+    """Whether values of a type are leaves whatever is in them: not so for a plain object, which counts by what it holds."""
+    if issubclass(kind, _ATOMS):
+        return True
+    return issubclass(kind, torch.nn.Module) and not issubclass(kind, (tuple, list, set, frozenset, MutableMapping))
 
 
 def _is_data(value: Any) -> bool:
@@ -137,9 +145,10 @@ def _map(function: Callable[[Any], Any], value: Any, made: dict[int, Any] | None
     """Args:
     made: id of an object that is being walked -> its copy; None where objects are leaves.
     """
-    if type(value) is torch.Tensor:
+    kind: Any = type(value)
+    if kind is torch.Tensor:
         return function(value)
-    if isinstance(value, _ATOMS) or (stops and id(value) in stops):
+    if _is_leaf(kind) or (stops and id(value) in stops):
         return function(value)
     if isinstance(value, (tuple, list, set, frozenset)):
         return _like(value, [_map(function, item, made, stops) for item in value])
@@ -162,7 +171,6 @@ def _map(function: Callable[[Any], Any], value: Any, made: dict[int, Any] | None
         return made[id(value)]
     if not any(isinstance(leaf, (torch.Tensor, Stand)) for leaf in leaves(value, objects=True)):
         return function(value)
-    kind: Any = type(value)
     changed = made[id(value)] = kind() if kind in _PLAIN else object.__new__(kind)
     for name, item in attributes_of(value).items():
         object.__setattr__(changed, name, _map(function, item, made, stops))

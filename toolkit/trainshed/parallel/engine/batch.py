@@ -29,24 +29,29 @@ _EVEN = 0x2545F4914F6CDD1C
 def digest(microbatches: list[Microbatch]) -> int:
     """A number that changes with the tensors' values and order, below 2**62; of long tensors with a part of the values."""
     pieces: dict[int, torch.Tensor] = {}  # an argument that is not split is in every microbatch
-    found: dict[torch.device, list[torch.Tensor]] = {}
+    found: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}  # one kind at once: each call takes long
+    kinds = []
     for leaf in leaves(microbatches):
         if isinstance(leaf, torch.Tensor) and leaf.numel() and not leaf.is_meta:
             if id(leaf) not in pieces:
-                pieces[id(leaf)] = _bits(leaf.detach())
-            found.setdefault(leaf.device, []).append(pieces[id(leaf)])
-    facts = []
+                pieces[id(leaf)] = _sample(leaf.detach())
+            kinds.append((leaf.device, leaf.dtype))
+            found.setdefault(kinds[-1], []).append(pieces[id(leaf)])
+    numbers = {kind: number for number, kind in enumerate(found)}
+    facts: list[Any] = [numbers[kind] for kind in kinds]
     for parts in found.values():
         whole = torch.cat(parts)
-        weights = torch.arange(len(whole), device=whole.device).mul_(_EVEN).add_(1)
-        facts.append((len(whole), int(weights.mul_(whole).sum())))
+        bits = whole.view(_BITS[whole.element_size()]).to(torch.int64)
+        weights = torch.arange(len(bits), device=bits.device).mul_(_EVEN).add_(1)
+        facts.append((len(bits), int(weights.mul_(bits).sum())))
     return int.from_bytes(hashlib.sha256(repr(facts).encode()).digest()[:8], "big") >> 2
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    sample = plain.resolve_neg().reshape(-1)[:: max(1, tensor.numel() // _SAMPLED)]
-    return sample.view(_BITS[sample.element_size()]).to(torch.int64)
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    flat, apart = tensor.resolve_neg().reshape(-1), tensor.numel() // _SAMPLED
+    return flat[::apart] if apart > 1 else flat
 
 
 @dataclass(frozen=True)

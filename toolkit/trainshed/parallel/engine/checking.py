@@ -215,6 +215,8 @@ def refuse_hooks(root: nn.Module, ways: Sequence[Way]) -> None:
         PipelineError: a parameter that several stages read has a gradient hook, which would be given parts of the gradient.
     """
     several = {name for way in ways for name in way.cut.several}
+    if not several:
+        return
     hooked = [name for name, parameter in root.named_parameters() if name in several and parameter._backward_hooks]
     if hooked:
         raise PipelineError(

@@ -36,11 +36,15 @@ _ONE_MODEL = "what Python decides by must be the same on all ranks of a pipeline
 
 @dataclass
 class _Now:
-    """The step that begins."""
+    """The step that begins.
+
+    shapes: what is known of each microbatch without looking at the model.
+    """
 
     function: Callable[..., Any]
     microbatches: list[Microbatch]
     base: Hashable
+    shapes: tuple[Any, ...]
     look: Look
 
 
@@ -81,11 +85,12 @@ class Chooser:
 
     def recall(self, function: Callable[..., Any], microbatches: list[Microbatch]) -> int:
         """Number of the record that is known to fit a step that begins; `UNKNOWN` if that is to be found out."""
-        base = (function, len(microbatches), self._modes(), tuple(map(facts, microbatches)))
+        shapes = tuple(map(facts, microbatches))
+        base = (function, len(microbatches), self._modes(), shapes)
         units = self._units()
         if units is None:
             return UNKNOWN
-        self._now = _Now(function, microbatches, base, self._look(function, microbatches, units))
+        self._now = _Now(function, microbatches, base, shapes, self._look(function, microbatches, units))
         return self._records.recall(base, self._now.look)
 
     def choose(
@@ -114,7 +119,7 @@ class Chooser:
         if not prepared.asks and (known or not prepared.tallies):
             if not known:
                 self._records.fits(number, now.base, now.look)
-            return prepared, prepared.by_shape([_facts(subject) for subject in subjects])
+            return prepared, prepared.by_shape(now.shapes)
         ways = list(prepared.ways)
         taken = self._taken(subjects, ways, alone=known)
         if len(ways) > len(prepared.ways):

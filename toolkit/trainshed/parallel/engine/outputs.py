@@ -24,6 +24,7 @@ class _Described(Stand):
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+        self.bytes = tensor.numel() * tensor.element_size()
 
 
 # Two numbers at the start of a message: its length, and that of the description of the structure (0: as before).
@@ -96,9 +97,9 @@ class Post:
             return _Described(leaf)
 
         structure = map_leaves(describe, results, objects=True)
-        if not _pickles(structure):
-            structure, parts = None, []
-        described = pickle.dumps(structure)
+        described = _pickled(structure)
+        if described is None or (described != self.described and not _pickles(structure)):
+            described, parts = _LOCAL, []
         fresh = b"" if described == self.described else described
         self.described = described
         length = _HEADER + len(fresh) + sum(map(len, parts))
@@ -117,11 +118,11 @@ class Post:
             nonlocal at
             if not isinstance(leaf, _Described):
                 return leaf
-            made = torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
-            if made.numel():
-                size = made.numel() * made.element_size()
-                made.view(-1).view(torch.uint8).copy_(letter[at : at + size])
-                at += size
+            size = leaf.bytes
+            if not size:
+                return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
+            made = letter[at : at + size].clone().view(leaf.dtype).view(leaf.shape)
+            at += size
             return made
 
         found: list[Any] = map_leaves(filled, pickle.loads(self.described), objects=True)
@@ -176,6 +177,13 @@ def _portable(leaf: Any) -> Any:
     if isinstance(leaf, (torch.Tensor, str, int, float, bool, type(None), NotSent)):
         return leaf
     return leaf if _pickles(leaf) else NotSent(type(leaf).__name__)
+
+
+def _pickled(value: Any) -> bytes | None:
+    try:
+        return pickle.dumps(value)
+    except Exception:
+        return None
 
 
 def _pickles(value: Any) -> bool:

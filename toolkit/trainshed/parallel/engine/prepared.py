@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,7 @@ class Prepared:
         several = len({way.facts for way in self.ways}) < len(self.ways)
         return several or any(way.cut.trace.asks for way in self.ways)
 
-    def by_shape(self, shapes: list[Any]) -> list[int]:
+    def by_shape(self, shapes: Sequence[Any]) -> list[int]:
         """The way of each microbatch by what is known of its inputs."""
         numbers = {way.facts: number for number, way in enumerate(self.ways)}
         return [numbers[one] for one in shapes]

@@ -90,7 +90,7 @@ class Loop:
         """One step."""
         self._module.skipped.clear()
         for number in range(self._microbatches):
-            self._module.microbatch = number
+            self._module.take(number)
             loss = self._module()
             if self._training and number not in self._module.skipped:
                 self._module.turns_back(number)

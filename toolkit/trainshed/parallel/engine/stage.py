@@ -143,6 +143,10 @@ class StageModule(nn.Module):
         self.microbatch = 0
         self.skipped: set[int] = set()
 
+    def take(self, microbatch: int) -> None:
+        """Which one `forward` runs; past what `nn.Module` does with any attribute, which takes long."""
+        vars(self)["microbatch"] = microbatch
+
     def forward(self, *received: torch.Tensor) -> Any:
         """Runs the current microbatch.
 
@@ -249,7 +253,8 @@ class StageModule(nn.Module):
             return torch.zeros((), device=self.frame.device)
         if not forward.losses:
             raise TraceMismatch("the step function did not call model.backward(loss) as it did when it was recorded")
-        loss = torch.stack([loss.float() if loss.dtype.itemsize < 4 else loss for loss in forward.losses]).sum()
+        losses = [loss.float() if loss.dtype.itemsize < 4 else loss for loss in forward.losses]
+        loss = losses[0] if len(losses) == 1 and not losses[0].dim() else torch.stack(losses).sum()
         if not loss.requires_grad:
             raise PipelineError("the loss given to model.backward does not depend on any parameter")
         return loss * (step.scale * step.parts[self.microbatch])
@@ -297,7 +302,7 @@ class ReplayStage(PipelineStage):
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Tells the module which microbatch it is."""
-        self.module.microbatch = fwd_chunk_id
+        self.module.take(fwd_chunk_id)
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def clear_runtime_states(self) -> None:

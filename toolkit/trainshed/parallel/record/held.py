@@ -50,12 +50,15 @@ class OfStages:
     """
 
     def __init__(self, root: nn.Module, places: frozenset[Place]) -> None:
-        self._held = [(place, holder, key, was) for place, holder, key, was in held_tensors(root) if place in places]
+        found = held_tensors(root) if places else ()
+        self._held = [(place, holder, key, was) for place, holder, key, was in found if place in places]
         self._own: dict[int, list[Any]] = {}
         self._copies: dict[int, list[Any]] = {}
 
     def turn(self, stage: int) -> None:
         """Before a stage's forward."""
+        if not self._held:
+            return
         if stage not in self._own:
             copies = {id(was): was.clone() for *_, was in self._held}  # what has two names has them still
             self._own[stage] = self._copies[stage] = [copies[id(was)] for *_, was in self._held]
@@ -64,7 +67,8 @@ class OfStages:
 
     def turned(self, stage: int) -> None:
         """After it."""
-        self._own[stage] = [holder[key] for _, holder, key, _ in self._held]
+        if self._held:
+            self._own[stage] = [holder[key] for _, holder, key, _ in self._held]
 
     def over(self) -> None:
         """After the step: the tensors themselves are as the last stage has left its own."""

@@ -83,9 +83,7 @@ class Switches:
         Args:
             args, kwargs: of the step function, for one microbatch.
         """
-        if not self._held or any(
-            len(one.own) != one.size or _part(one.own, "_modules") != one.children for one in self._held
-        ):
+        if not self._held or any(map(_is_other, self._held)):
             self._see()
         outside: Values = {}
         inside: Values = {("", "modules"): self._made_of, ("", "training"): tuple(o.own.get("training") for o in self._held)}
@@ -95,7 +93,8 @@ class Switches:
             for key in one.keys:
                 if key in own:
                     _note(one.name, key, own[key], found, seen, whole=one.outside)
-            if hooks := (*_part(own, "_forward_hooks"), *_part(own, "_forward_pre_hooks")):
+            if own.get("_forward_hooks") or own.get("_forward_pre_hooks"):
+                hooks = (*_part(own, "_forward_hooks"), *_part(own, "_forward_pre_hooks"))
                 inside[one.name, "hooks"] = tuple(map(_maker, hooks))
             if one.forward is not None:
                 _variables(one.forward, outside, seen)
@@ -179,6 +178,15 @@ def _frozen(value: Any, depth: int) -> Hashable:
         return frozenset(one for one in value if isinstance(one, _PLAIN))
     entries = list(value.items()) if isinstance(value, dict) else list(value)
     return len(entries), tuple(_frozen(one, depth + 1) for one in entries[-_LONGEST:])
+
+
+def _is_other(held: _Held) -> bool:
+    """Whether a module has other attributes or children than when it was first seen."""
+    own = held.own
+    if len(own) != held.size:
+        return True
+    children = own.get("_modules")
+    return (tuple(children.values()) if children else ()) != held.children
 
 
 def _part(own: dict[str, Any], name: str) -> tuple[Any, ...]:
