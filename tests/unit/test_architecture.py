@@ -72,7 +72,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "__main__": {"cli"},
     **{wing: GROUND for wing in WINGS},
     "rules": {*GROUND, "metrics", "observe"},
-    "parallel": {*GROUND, "checkpoint"},  # its checkpoints go through the same engine
+    "parallel": {*GROUND, "checkpoint", "machine"},  # its checkpoints go through the same engine
     "compat": {*GROUND, "parallel"},  # Amazon's names for what parallel does
 }
 # The runner's rooms, each of which knows those before it.

@@ -32,7 +32,8 @@ part at the same `path`; together in one folder (as a platform that uploads all 
 them) the parts are the checkpoint. If one storage fails at the very last step, the rename, others may
 have published already; `load` then refuses the mixture.
 
-While saving, each rank needs host memory for a copy of its share.
+While saving, each rank needs host memory for a copy of 64 MiB of its share, or of its largest tensor: what is more goes
+into files of its own, `<host>.rank<n>.1.safetensors` and so on.
 """
 
 from __future__ import annotations
@@ -55,19 +56,22 @@ from .load import Contents
 from .manifest import Damaged
 from .ranks import Ranks, current
 from .save import check_space, explain, write_files
-from .shardfile import Layout
-from .snapshots import rank_files
+from .shardfile import Layout, Piece
+from .snapshots import objects_file, tensors_file
 from .write_plan import Planner, tensor_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, TypeVar
 
     from .manifest import FileEntry
     from .remote import Remote
 
     Result = TypeVar("Result")
+
+# Bytes of tensors in one file, at most; a larger tensor has one for itself.
+_PORTION = 64 << 20
 
 
 class Saved:
@@ -139,7 +143,7 @@ def _save(
     remote = _remote(ranks, path, copy_to)
     planner = Planner(ranks)
     planner.update(tensors)
-    layout = Layout(planner.share)
+    layouts = [Layout(pieces) for pieces in _portions(planner.share)]
     save = f"{ranks.token}1"
 
     def begin() -> str:
@@ -151,12 +155,15 @@ def _save(
         return ""
 
     def write() -> list[FileEntry]:
-        memory = SnapshotMemory()
-        buffer = memory.reserve(layout.memory)
+        memory, aside = SnapshotMemory(), asides[ranks.peers[0]]
+        buffer = memory.reserve(max(layout.memory for layout in layouts))
         buffer.ready()
-        memory.copy([tensor_of(piece, tensors) for piece in layout.pieces], layout.views(buffer.bytes_))
-        memory.wait()
-        return write_files(asides[ranks.peers[0]], rank_files(ranks, layout, buffer, objects))
+        written = write_files(aside, [objects_file(ranks, objects)])
+        for number, layout in enumerate(layouts):
+            memory.copy([tensor_of(piece, tensors) for piece in layout.pieces], layout.views(buffer.bytes_))
+            memory.wait()
+            written += write_files(aside, [tensors_file(ranks, layout, buffer, number)])
+        return written
 
     def publish() -> None:
         if ranks.leads:
@@ -177,6 +184,19 @@ def _save(
             remote.push(path)
         except OSError as error:
             _say(f"WARNING: {path} has no copy: {explain(error)}")
+
+
+def _portions(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """What goes into one file after the other: the memory for a copy of all would be as much as the state itself."""
+    portions: list[list[Piece]] = [[]]
+    size = 0
+    for piece in pieces:
+        if size and size + piece.nbytes > _PORTION:
+            portions.append([])
+            size = 0
+        portions[-1].append(piece)
+        size += piece.nbytes
+    return portions
 
 
 def load(path: str | os.PathLike[str], *, copy_to: str = "", group: Any = None) -> Saved:

@@ -101,20 +101,31 @@ class Snapshots:
 
 
 def rank_files(ranks: Ranks, layout: Layout, buffer: Buffer, tree: Any) -> list[Content]:
-    """The two files of this rank: its tensors, which are in the buffer or still on their way there, and its objects.
+    """The two files of this rank: its tensors, which are in the buffer or still on their way there, and its objects."""
+    return [tensors_file(ranks, layout, buffer), objects_file(ranks, tree)]
+
+
+def tensors_file(ranks: Ranks, layout: Layout, buffer: Buffer, number: int = 0) -> Content:
+    """A file of this rank's tensors, which are in the buffer or still on their way there.
+
+    Args:
+        number: of the file, where they are in several.
+    """
+    buffer.view[: len(layout.header)] = layout.header
+    several = f".{number}" if number else ""
+    return Content(name=f"{ranks.host}.rank{ranks.rank}{several}.safetensors", data=buffer.view, size=layout.size)
+
+
+def objects_file(ranks: Ranks, tree: Any) -> Content:
+    """The file of this rank's objects.
 
     Args:
         tree: plain objects and small tensors; what `torch.load` reads with `weights_only=True`.
     """
-    buffer.view[: len(layout.header)] = layout.header
     blob = io.BytesIO()
     torch.save(tree, blob)
     objects = blob.getbuffer()
-    prefix = f"{ranks.host}.rank{ranks.rank}"
-    return [
-        Content(name=f"{prefix}.safetensors", data=buffer.view, size=layout.size),
-        Content(name=f"{prefix}.objects", data=_page_aligned(objects), size=objects.nbytes),
-    ]
+    return Content(name=f"{ranks.host}.rank{ranks.rank}.objects", data=_page_aligned(objects), size=objects.nbytes)
 
 
 def _page_aligned(data: memoryview) -> memoryview:

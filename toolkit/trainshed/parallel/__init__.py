@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .optimizer import PipelineOptimizer
     from .plan.plan_file import Plan, load_plan
     from .split import StepOutput
-    from .start import init, is_initialized, partition, shutdown
+    from .start import delayed_initialization, init, is_initialized, partition, shutdown
     from .step_function import step
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "StepOutput",
     "TraceMismatch",
     "clip_grad_norm_",
+    "delayed_initialization",
     "dp_group",
     "dp_rank",
     "dp_size",
@@ -93,6 +94,7 @@ _HOMES = {
     "StepOutput": "split",
     "TraceMismatch": "errors",
     "clip_grad_norm_": "clip",
+    "delayed_initialization": "start",
     "init": "start",
     "is_initialized": "start",
     "load_checkpoint": "checkpoint",

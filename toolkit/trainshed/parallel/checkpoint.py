@@ -162,11 +162,21 @@ def _refuse_old(path: str) -> None:
 def _load_model(saved: parts.Saved, holding: Holding, strict: bool) -> None:
     stored = saved.stored
     wanted = {_MODEL + name: tensor for name, tensor in holding.tensors().items()}
-    missing = sorted(name.removeprefix(_MODEL) for name in wanted if name not in stored)
+    waiting = {_MODEL + name for name in (holding.waiting.names if holding.waiting is not None else ())}
+    missing = sorted(name.removeprefix(_MODEL) for name in wanted.keys() | waiting if name not in stored)
     if missing and strict:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise PipelineError(f"{missing[0]}{more} of the model are missing" if more else f"{missing[0]} is missing")
     saved.fill({name: tensor for name, tensor in wanted.items() if name in stored})
+    later = waiting & stored.keys()
+    if later and holding.waiting is not None:
+        holding.waiting.come_from_elsewhere(name.removeprefix(_MODEL) for name in later)
+        holding.when_partitioned(lambda: _load_later(saved, holding, later))
+
+
+def _load_later(saved: parts.Saved, holding: Holding, names: set[str]) -> None:
+    """Loads the parameters that this rank holds, of those that had no values when the checkpoint was read."""
+    saved.fill({_MODEL + name: one for name, one in holding.tensors().items() if _MODEL + name in names})
 
 
 def _load_optimizer(saved: parts.Saved, holding: Holding, optimizer: torch.optim.Optimizer) -> None:

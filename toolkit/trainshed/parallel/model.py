@@ -15,7 +15,7 @@ from .engine.sharded import ShardedEngine
 from .engine.steps import Engine
 from .engine.suitable import check_kind, check_names
 from .engine.whole import on_first_rank
-from .errors import PipelineError
+from .errors import NotServed, PipelineError
 from .gather import gather_model, load_model
 from .plan.plan_file import Plan
 from .record.intercept import let_modules_move
@@ -67,6 +67,11 @@ class PipelineModel(nn.Module):
         self._post_step: list[Callable[[Any, Any], Any]] = []
         self.engine: Engine | ShardedEngine
         if grid().settings.sharded_data_parallel_degree > 1:
+            if session.tape is not None:
+                raise NotServed(
+                    "delayed_initialization() serves stages only, not sharded data parallelism",
+                    hint="build the model without it",
+                )
             self.engine = ShardedEngine(
                 self.holding,
                 self._attach,
@@ -87,6 +92,7 @@ class PipelineModel(nn.Module):
                 overlap=overlapping_allreduce,
                 buffers=broadcast_buffers,
                 bucket_bytes=bucket_cap_mb * 2**20,
+                tape=session.tape,
             )
         self._read_pins()
         module.register_forward_pre_hook(_within_steps)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from trainshed.contract.wire.pipeline import PipelineSettings
 
+    from .delayed.tape import Tape
     from .engine.holding import Holding
     from .grid import Grid
 
@@ -42,6 +43,7 @@ class Session:
     built_in: id of a module -> the module, and the stage of the `partition` block that it was built in.
     in_step: whether a step function runs now.
     planned: in a process that only makes a plan, the settings that the plan is for.
+    tape: what was done to a model that was built without values.
     """
 
     grid: Grid | None = None
@@ -52,6 +54,7 @@ class Session:
     built_in: dict[int, tuple[nn.Module, int]] = field(default_factory=dict)
     in_step: bool = False
     planned: PipelineSettings | None = None
+    tape: Tape | None = None
 
     def clear(self) -> None:
         """Forgets everything."""

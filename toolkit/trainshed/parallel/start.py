@@ -15,6 +15,8 @@ from torch import nn
 from trainshed.contract.wire.pipeline import PipelineSettings, read_settings, settings_from_environment
 from trainshed.contract.wire.variables import PLAN_ONLY
 
+from .delayed.tape import Addresses, Tape
+from .errors import PipelineError
 from .grid import Grid, make_grid
 from .session import session
 
@@ -84,3 +86,30 @@ def partition(stage: int) -> Iterator[None]:
     finally:
         session.partition_stack.pop()
         nn.Module.__init__ = native  # type: ignore[method-assign]
+
+
+@contextmanager
+def delayed_initialization(enabled: bool = True) -> Iterator[None]:
+    """A model that is built inside gets the values of its parameters in the first step, a rank those of its own stages.
+
+    They are those that it would have had; until then it takes next to no memory. Random numbers go on as ever. Give all
+    ranks the same seed first, and do all that changes parameters inside the block.
+
+    Args:
+        enabled: False does nothing.
+
+    Raises:
+        PipelineError: the model is wrapped already, or the system reserves no addresses.
+    """
+    if not enabled:
+        yield
+        return
+    if session.model is not None:
+        raise PipelineError(
+            "delayed_initialization() comes after the model was wrapped", hint="build the model inside of it, then wrap it"
+        )
+    if session.tape is None:
+        session.tape = Tape()
+    with Addresses(session.tape), session.tape:
+        yield
+    session.tape.fill_all_but_parameters()

@@ -42,6 +42,11 @@ def test_defects_on_two_ranks(name: str) -> None:
     assert not _problems(name, 2, "defects")
 
 
+@pytest.mark.parametrize("name", table.names(2, "larger"))
+def test_larger_models_on_two_ranks(name: str) -> None:
+    assert not _problems(name, 2, "larger")
+
+
 @pytest.mark.parametrize("name", table.names(4))
 def test_on_four_ranks(name: str) -> None:
     assert not _problems(name, 4)

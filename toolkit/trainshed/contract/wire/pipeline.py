@@ -62,6 +62,8 @@ class PipelineSettings(Record):
     fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
     sharded_data_parallel_degree: ranks that a model without stages is sharded over (FSDP2; HSDP where there are more).
+    delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
+        the first step, each on its own rank; `delayed_initialization()` does so without it.
     verify: which steps are compared with the undivided model before they end: "changes" (the first one, and the first ones
         of another recorded forward), "first" or "off".
     verify_steps: every how many training steps one is verified besides; 0 for none.
@@ -86,6 +88,7 @@ class PipelineSettings(Record):
     shard_optimizer_state: bool = False
     prescaled_batch: bool = False
     sharded_data_parallel_degree: int = 1
+    delayed_parameter_initialization: bool = False
     tensor_parallel_degree: int = 1
     timeout_seconds: int = 1800
     verify: str = "first"
@@ -133,7 +136,6 @@ _WITHOUT_EFFECT = {
 _REFUSED = {
     "tensor_parallel_degree": "use more pipeline stages, or torch.distributed.tensor.parallel without a pipeline",
     "offload_activations": "use torch.autograd.graph.save_on_cpu, or activation checkpoints",
-    "delayed_parameter_initialization": "build the model on the CPU of every rank; each keeps only its own stage",
 }
 _KINDS: dict[str, type] = {"memory_weight": float, "default_partition": int, "atomic": tuple}
 

@@ -35,8 +35,8 @@ _MAKERS = frozenset(
         *("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor"),
     }
 )
-# In place of a rank's number.
-_SEVERAL = -1
+# In place of a rank's number; of the second one no values have been made yet, on any rank.
+_SEVERAL, NOT_YET = -1, -2
 _TENSORS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # In-place operations that draw random numbers, and torch.nn.init's. They draw here as well: what is drawn next is then the
 # same on all ranks.
@@ -126,7 +126,7 @@ class AbsentParameter(nn.Parameter):
                 return args[0]
             if attribute in _TENSORS:
                 _refuse(args, attribute)
-            if attribute == "grad" and not _asked_by_torch():
+            if attribute == "grad" and args[0]._home[1] != NOT_YET and not _asked_by_torch():
                 return AbsentGradient.of(args[0])
         elif name == "__set__" and isinstance(args[1], AbsentGradient):
             return None if args[1]._home[1] == args[0]._home[1] else _refuse_gradient(args)
@@ -157,13 +157,16 @@ class AbsentParameter(nn.Parameter):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         name, rank = self._home  # type: ignore[attr-defined]
-        return f"AbsentParameter({name!r}, {list(self.shape)}, on rank {rank} of the pipeline)"
+        where = f"on rank {rank} of the pipeline" if rank != NOT_YET else "without values yet"
+        return f"AbsentParameter({name!r}, {list(self.shape)}, {where})"
 
 
 def _changes_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an operation changes a parameter by numbers and by tensors that its own rank has as well (`clamp_`,
     `mul_(0.9)`, `copy_(other)`): that rank does the same."""
     if not _in_place(name) or name == "set_" or not isinstance(args[0], (AbsentParameter, AbsentGradient)):
+        return False
+    if args[0]._home[1] == NOT_YET:  # type: ignore[union-attr]
         return False
     if name == "copy_" and sys._getframe(2).f_code.co_name == "_load_from_state_dict":
         return False  # on one rank alone it would load a part
@@ -190,8 +193,11 @@ def _change_those_here(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
     mine = [chosen(one) for one in args]
     named = {key: chosen(one) for key, one in kwargs.items()}
-    if any(isinstance(one, AbsentParameter) for one in tensors((mine, named))):
-        _refuse((mine, named), func.__name__)
+    if any(isinstance(one, AbsentParameter) for one in tensors((mine, named))) or any(
+        isinstance(one, AbsentParameter) and one._home[1] == NOT_YET  # type: ignore[attr-defined]
+        for one in args[0]
+    ):
+        _refuse((args, kwargs), func.__name__)
     if here:
         func(*mine, **named)
 
@@ -223,6 +229,12 @@ def _asked_by_torch() -> bool:
 
 def _refuse(where: Any, what: str) -> NoReturn:
     name, rank = _first(where)._home
+    if rank == NOT_YET:
+        raise PipelineError(
+            f"parameter {name!r} has no values before the first step ({what})",
+            hint="the model was built with delayed_initialization(): what changes or reads parameters belongs inside that "
+            "block, or after the first step; load_checkpoint() may come before it",
+        )
     raise PipelineError(
         f"parameter {name!r} is on rank {rank} of the pipeline, and cannot be read on this one ({what})",
         hint="model.state_dict(), called on all ranks, gives the whole model, and model.local_named_parameters() what is "
@@ -260,18 +272,20 @@ class Absent:
     def __init__(self) -> None:
         self._absent: list[tuple[nn.Parameter, torch.Tensor, tuple[int, ...]]] = []  # what stands for it, its own strides
 
-    def give_up(self, root: nn.Module, homes: Mapping[str, int], device: torch.device) -> None:
+    def give_up(self, root: nn.Module, homes: Mapping[str, int], device: torch.device, *, move: bool = True) -> None:
         """Moves what is local to the device and frees the rest.
 
         Args:
             homes: name -> rank in the pipeline, of the parameters that are not here.
+            move: False leaves where it is what is local.
         """
         with torch.inference_mode(False):  # the first step may be an evaluation; training comes later
             for name, parameter in root.named_parameters():
                 if isinstance(parameter, AbsentParameter):
                     continue
                 if name not in homes:
-                    parameter.data = parameter.data.to(device)
+                    if move:
+                        parameter.data = parameter.data.to(device)
                     continue
                 value = math.nan if parameter.is_floating_point() else 0
                 element = torch.full((1,) * max(parameter.dim(), 1), value, dtype=parameter.dtype, device=device)
@@ -282,8 +296,21 @@ class Absent:
                 parameter.grad = None
                 parameter._home = (name, homes[name])  # type: ignore[attr-defined]
                 parameter.__class__ = AbsentParameter
-            for buffer in root.buffers():
+            for buffer in root.buffers() if move else ():
                 buffer.data = buffer.data.to(device)
+
+    @staticmethod
+    def find(parameter: nn.Parameter, home: int) -> None:
+        """An absent parameter is on this rank of the pipeline."""
+        parameter._home = (parameter._home[0], home)  # type: ignore[attr-defined]
+
+    def take_back(self, parameter: nn.Parameter, value: torch.Tensor) -> None:
+        """An absent parameter is here from now on."""
+        self._absent = [one for one in self._absent if one[0] is not parameter]
+        with torch.inference_mode(False):
+            parameter.__class__ = nn.Parameter
+            parameter.data = value
+            del parameter._home  # type: ignore[attr-defined]
 
     @contextmanager
     def as_zeros(self) -> Iterator[None]:

@@ -10,6 +10,10 @@ from torch import nn
 from ..grid import Grid
 from .placement import Placement
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .waiting import Waiting
+
 
 class Holding:
     """Parameters and buffers of one model on one rank; names are those of the user's module.
@@ -19,6 +23,7 @@ class Holding:
 
     placement: which rank holds which parameter; None before the first step, and where parameters are sharded.
     partitioned: whether the first step has given the parameters their places.
+    waiting: parameters that get their values then.
     """
 
     def __init__(self, root: nn.Module, grid: Grid) -> None:
@@ -28,7 +33,8 @@ class Holding:
         self.partitioned = False
         self._home_of_unit: Mapping[str, int] = {}
         self._home_of_buffer: dict[str, int] = {}
-        self._waiting: list[Callable[[], None]] = []
+        self.waiting: Waiting | None = None
+        self._actions: list[Callable[[], None]] = []
 
     def settle(self, placement: Placement | None = None, home_of_unit: Mapping[str, int] | None = None) -> None:
         """The model is partitioned from now on; runs what was waiting for that.
@@ -40,8 +46,8 @@ class Holding:
         self.placement = placement
         self._home_of_unit = home_of_unit or {}
         self.partitioned = True
-        waiting, self._waiting = self._waiting, []
-        for action in waiting:
+        actions, self._actions = self._actions, []
+        for action in actions:
             action()
 
     def note_buffers(self, homes: Mapping[str, int]) -> None:
@@ -53,7 +59,7 @@ class Holding:
         if self.partitioned:
             action()
         else:
-            self._waiting.append(action)
+            self._actions.append(action)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -104,8 +110,9 @@ class Holding:
         }
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that this rank holds: parameters and saved buffers, by name."""
-        held = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        """All that this rank holds and that has values: parameters and saved buffers, by name."""
+        waiting = self.waiting.names if self.waiting is not None else ()
+        held = {name: parameter.detach() for name, parameter in self.parameters.items() if name not in waiting}
         return {**held, **self.buffers()}
 
     def owned_tensors(self) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..errors import PipelineError
 from ..grid import Grid
 from .shape import Cut
 
@@ -73,16 +75,44 @@ def extend(before: Placement, fresh: set[str], now: Iterable[str], cut: Cut, ran
     return Placement(holders)
 
 
-def broadcast_state(root: nn.Module, grid: Grid) -> None:
-    """Parameters and buffers of global rank 0 on all ranks, as they are before the first step. Collective."""
+def broadcast_state(root: nn.Module, grid: Grid, waiting: frozenset[str] = frozenset()) -> None:
+    """Parameters and buffers of global rank 0 on all ranks, as they are before the first step. Collective.
+
+    What is the same on all ranks is not written: where it was read from a file that lies in memory as it is, no rank needs
+    memory for those parameters that others will hold.
+
+    Args:
+        waiting: names of parameters that have no values yet.
+
+    Raises:
+        PipelineError: a rank has another model.
+    """
     if grid.world == 1:
         return
     with torch.no_grad():
-        for tensor in [*root.parameters(), *root.buffers()]:
+        parameters = [one for name, one in root.named_parameters() if name not in waiting]
+        tensors = [*parameters, *root.buffers()]
+        found = [[b""]] * grid.world
+        dist.all_gather_object(found, [_digest(one) for one in tensors], group=grid.control_group)
+        for rank, digests in enumerate(found):
+            if len(digests) != len(found[0]):
+                raise PipelineError(
+                    f"rank {rank} has {len(digests)} parameters and buffers, and rank 0 has {len(found[0])}",
+                    hint="build the same model on all ranks",
+                )
+        for position, tensor in enumerate(tensors):
+            if all(digests[position] == found[0][position] for digests in found):
+                continue
             whole = tensor.detach().to(grid.device).contiguous()
             dist.broadcast(whole, src=0)
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.copy_(whole)
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    """Of type and values."""
+    values = tensor.detach().contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0)
+    return hashlib.blake2b(values.cpu().numpy().data, person=str(tensor.dtype).encode()[-16:], digest_size=16).digest()
 
 
 def broadcast_buffers(root: nn.Module, grid: Grid) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,12 +26,15 @@ from ..record.subject import Subject
 from .link import measure_link
 
 
-def agree_on_plan(subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, given: Plan | None) -> Plan:
+def agree_on_plan(
+    subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, given: Plan | None, *, busy: bool = True
+) -> Plan:
     """The plan for a job: the given one, the one in its file, or a new one; rank 0 prints it. Collective.
 
     Args:
         pins: module -> stage, as the script asked.
         given: global rank 0's counts.
+        busy: whether the ranks may have room for the gradients of the whole model, which they compute meanwhile.
 
     Raises:
         PlanError: on all ranks, if global rank 0 finds that no plan can be read or made.
@@ -39,7 +43,8 @@ def agree_on_plan(subject: Subject, grid: Grid, pins: dict[str, int], microbatch
     plan = from_leader(grid, lambda: _fitting(given, pins) or read(subject.root, settings, pins))
     if plan is None:
         link = measure_link(grid)
-        plan = from_leader(grid, lambda: make(subject, settings, pins, microbatches, link), lambda: keep_busy(subject, grid))
+        meanwhile = partial(keep_busy, subject, grid) if busy else lambda: None
+        plan = from_leader(grid, lambda: make(subject, settings, pins, microbatches, link), meanwhile)
     if grid.rank == 0:
         for line in assignment_lines(plan):
             print(line, flush=True)

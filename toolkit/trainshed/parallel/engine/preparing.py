@@ -12,6 +12,7 @@ from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
+from ..delayed.tape import Tape
 from ..errors import PlanError, SeveralPasses
 from ..plan.plan_file import Plan
 from ..record.naming import never_called
@@ -32,6 +33,7 @@ from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, Way, cut
 from .stage import Frame, StageModule
 from .suitable import check_values
+from .waiting import Waiting
 
 _ONE_ORDER = (
     "all ranks of one pipeline need the same data, and must build and run the model in one order: "
@@ -48,9 +50,11 @@ class Preparation:
         pins: module -> stage, as set by `set_partition`.
         overlap: whether to sum gradients over replicas during the backward.
         bucket_bytes: bytes of gradients that are summed at once.
+        tape: tells the values of parameters that the model was built without.
 
     plan: given before the first step, or made in it.
     sync: sums the gradients; None before the first step.
+    delayed: whether the model was built without values.
     whole: in the first step all parameters as they were before they got their places, for whoever verifies it; empty but on
         the first rank of a pipeline. None in later steps.
     """
@@ -64,6 +68,7 @@ class Preparation:
         pins: dict[str, int],
         overlap: bool,
         bucket_bytes: int,
+        tape: Tape | None = None,
     ) -> None:
         self.holding = holding
         self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
@@ -83,6 +88,8 @@ class Preparation:
         self._overlap = overlap
         self._bucket_bytes = bucket_bytes
         self._absent = Absent()
+        self.delayed = tape is not None
+        self._waiting = holding.waiting = Waiting(holding.root, tape, self._absent, holding.grid.device)
         self._latest: deque[Trace] = deque(maxlen=8)
         self._chooser = Chooser(
             self._grid,
@@ -141,14 +148,11 @@ class Preparation:
 
     def _recorded(self, subject: Subject, microbatches: int) -> Way:
         if self._planned is not None:
-            write_only(subject, self._planned, self._pins, microbatches)
+            with self._absent.as_zeros():
+                write_only(subject, self._planned, self._pins, microbatches)
         first = not self.holding.partitioned
         if first:
-            check_values(self._root)
-            agree_with_replicas(self._grid, *self.alike())
-            self._root.to(self._grid.device)
-            broadcast_state(self._root, self._grid)
-            self.plan = agree_on_plan(subject, self._grid, self._pins, microbatches, self.plan)
+            self._begin(subject, microbatches)
         if self.plan is None:
             raise PlanError("there is no plan")
         units = self.plan.unit_names | never_called(self._root, self.plan.unit_names)
@@ -185,6 +189,20 @@ class Preparation:
         self.holding.note_buffers({name: shape.stage_at(position) % ranks for name, position in trace.buffers.items()})
         return Way(shape, facts((subject.args, subject.kwargs)), first)
 
+    def _begin(self, subject: Subject, microbatches: int) -> None:
+        """Before the first record of all: the state that ranks start from, and the plan."""
+        grid, root, waiting = self._grid, self._root, self._waiting.names
+        check_values(root)
+        agree_with_replicas(grid, *self.alike())
+        self._waiting.agree(grid)
+        if waiting:
+            self._absent.give_up(root, {}, grid.device)
+        broadcast_state(root, grid, waiting)
+        if not waiting:
+            root.to(grid.device)
+        with self._absent.as_zeros():
+            self.plan = agree_on_plan(subject, grid, self._pins, microbatches, self.plan, busy=not waiting)
+
     def _settle(self, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""
         grid, root = self._grid, self._root
@@ -198,9 +216,10 @@ class Preparation:
         elsewhere = {name: ranks[0] for name, ranks in placement.holders.items() if name in read and name not in local}
         self._placed = {name: parameter for name, parameter in root.named_parameters() if name in read}
         self._known = dict(root.named_parameters())
-        if grid.settings.verifies:
+        if grid.settings.verifies and not self._waiting.names:
             every = root.named_parameters() if grid.place.pipeline == 0 else ()
             self.whole = {name: parameter.data for name, parameter in every}
+        self._waiting.settle(root, elsewhere, grid.device)
         self._absent.give_up(root, elsewhere, grid.device)
         held = {name: parameter for name, parameter in root.named_parameters() if name in local}
         usual = reached_by_replicas(grid, shape.trace.reached & held.keys())

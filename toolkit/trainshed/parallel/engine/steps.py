@@ -11,6 +11,7 @@ import torch
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
+from ..delayed.tape import Tape
 from ..errors import PipelineError, SeveralPasses, TraceMismatch
 from ..plan.plan_file import Plan
 from ..record.at_hand import name_of
@@ -52,6 +53,7 @@ class Engine:
         overlap: whether to sum gradients over replicas during the last microbatch's backward.
         buffers: whether replicas take the buffers of replica 0 before each training step.
         bucket_bytes: bytes of gradients that are summed over replicas at once.
+        tape: tells the values of parameters that the model was built without.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Engine:
         overlap: bool,
         buffers: bool,
         bucket_bytes: int,
+        tape: Tape | None = None,
     ) -> None:
         self.steps = 0
         self._alarm = Alarm(holding.grid)
@@ -79,7 +82,7 @@ class Engine:
         self._average = average
         self._buffers = buffers
         self._preparation = Preparation(
-            holding, attach, planned=planned, pins=pins, overlap=overlap, bucket_bytes=bucket_bytes
+            holding, attach, planned=planned, pins=pins, overlap=overlap, bucket_bytes=bucket_bytes, tape=tape
         )
         self._verifier = Verifier(holding, self._preparation, attach, loss_scale=loss_scale, average=average)
 

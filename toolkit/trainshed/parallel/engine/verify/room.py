@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from pathlib import Path
 
 import torch
 from torch import nn
+
+from trainshed.machine.cgroup import memory_limit, memory_used
 
 from ...grid import Grid
 from ...plan.plan_file import Plan
@@ -17,7 +18,6 @@ from ..absent import AbsentParameter
 _SPARE = 1.25
 # A step of the undivided model that is planned to take longer is verified by one microbatch.
 _SECONDS = 30.0
-_GROUP = Path("/sys/fs/cgroup")
 
 
 class Extent(IntEnum):
@@ -88,22 +88,5 @@ def _free(device: torch.device) -> float:
         return torch.cuda.mem_get_info(device)[0] + unused
     import psutil
 
-    return float(min(psutil.virtual_memory().available, _free_in_group()))
-
-
-def _free_in_group() -> float:
-    """Bytes that this process's control group may still take (cgroups(7), version 2, else 1); infinite without a limit."""
-    for folder, limit, used, cached in (
-        (_GROUP, "memory.max", "memory.current", "inactive_file"),
-        (_GROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            most = (folder / limit).read_text().strip()
-            taken = int((folder / used).read_text())
-            lines = (folder / "memory.stat").read_text().splitlines()
-        except (OSError, ValueError):
-            continue
-        if most.isdigit() and int(most) < 1 << 60:
-            # Pages of files that nobody has used for a while go when memory is short.
-            return int(most) - taken + sum(int(line.split()[1]) for line in lines if line.startswith(f"{cached} "))
-    return float("inf")
+    available, limit, used = psutil.virtual_memory().available, memory_limit(), memory_used()
+    return float(available if limit is None or used is None else min(available, limit - used))

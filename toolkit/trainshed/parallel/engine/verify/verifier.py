@@ -181,6 +181,8 @@ class Check:
         if self._leads:
             count, plan = len(self._step.microbatches), self._preparation.plan
             mine = extent_of(self._root, plan, self._grid, self._uses(), count, whole=whole)
+            if self._preparation.delayed:  # no rank ever has the whole model
+                mine = max(mine, Extent.IN_PARTS)
         return max(self._gathered(ROOM, mine))
 
     def _sampled(self) -> int:

@@ -23,6 +23,7 @@ from .checkpoint import load, resume_from_checkpoint, save, save_checkpoint
 from .model import (
     DistributedModel,
     DistributedOptimizer,
+    delay_param_initialization,
     model_creation,
     set_activation_checkpointing,
     set_partition,
@@ -49,7 +50,7 @@ PP_GROUP, TP_GROUP, RDP_GROUP = CommGroup.PP_GROUP, CommGroup.TP_GROUP, CommGrou
 amp = SimpleNamespace(GradScaler=GradScaler)
 patches = SimpleNamespace(checkpoint=_checkpoint)
 unserved.install(__name__)
-delay_param_initialization = tensor_parallelism = _without_effect
+tensor_parallelism = _without_effect
 __version__ = "1.9.0"
 
 
@@ -204,6 +205,7 @@ __all__ = [
     "allgather",
     "barrier",
     "broadcast",
+    "delay_param_initialization",
     "dp_barrier",
     "init",
     "is_initialized",

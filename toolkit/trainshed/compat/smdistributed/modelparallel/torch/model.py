@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from trainshed.parallel import GradScaler, PipelineModel, PipelineOptimizer, clip_grad_norm_
 from trainshed.parallel.errors import NotServed
-from trainshed.parallel.session import session
+from trainshed.parallel.session import grid, session
+from trainshed.parallel.start import delayed_initialization
 
 from . import transformers_support
 
@@ -181,7 +182,7 @@ def _checkpointed(module: nn.Module, preserve_rng_state: bool) -> None:
 
 @contextmanager
 def model_creation(tensor_parallelism: bool = False, **_options: Any) -> Iterator[None]:
-    """Builds a model as it is, in its own types.
+    """Builds a model as it is, in its own types; without values, if the setting `delayed_parameter_initialization` says so.
 
     Raises:
         NotServed: the script expects tensor parallel modules in it.
@@ -191,10 +192,18 @@ def model_creation(tensor_parallelism: bool = False, **_options: Any) -> Iterato
             "model_creation(tensor_parallelism=True) is not supported: it would replace modules by tensor parallel ones",
             hint="pass False; AWS's GPT scripts do so with the hyperparameter use_distributed_transformer=0",
         )
-    yield
+    with delayed_initialization(grid().settings.delayed_parameter_initialization):
+        yield
+
+
+@contextmanager
+def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
+    """Builds a model whose parameters get their values in the first step, each on its own rank."""
+    with delayed_initialization(enabled):
+        yield
 
 
 @contextmanager
 def without_effect(*_args: Any, **_kwargs: Any) -> Iterator[None]:
-    """For contexts of tensor parallelism and delayed initialisation, in scripts that have them switched off."""
+    """For contexts of tensor parallelism, in scripts that have it switched off."""
     yield

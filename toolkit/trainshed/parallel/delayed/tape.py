@@ -1,0 +1,345 @@
+"""Notes what a script does to large tensors while it builds a model, and does that again for those that are wanted.
+
+Large tensors get addresses and no memory (arena). An operation that would write one is noted instead, with the state of the
+random generator that it starts from, so that a tensor gets the values that it would have had, whichever others are made.
+What is drawn is drawn (into memory that is given back): later draws of the script start from the same state as ever. Small
+tensors are made at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import PipelineError
+from ..tree import tensors
+from .arena import Arena
+
+# Bytes; smaller tensors are made at once.
+SMALL = 1 << 16
+_ALLOCATE = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+_BY_ADDRESS = frozenset({"numpy", "tolist", "__array__", "__reduce_ex__", "__dlpack__"})
+
+
+class _Place(NamedTuple):
+    """A tensor in the arena."""
+
+    address: int
+    nbytes: int
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+class _Given(NamedTuple):
+    """A large tensor of the script's, which must not change."""
+
+    tensor: torch.Tensor
+    version: int
+
+
+class _Noted(NamedTuple):
+    """made: the places of what it returns anew. rolled: the generator, and its state before; None if it draws nothing."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reads: tuple[int, ...]
+    made: tuple[_Place, ...]
+    rolled: torch.Tensor | None
+
+
+class Tape(TorchDispatchMode):
+    """What was done to one model.
+
+    Args:
+        small: bytes up to which a tensor is made at once.
+    """
+
+    def __init__(self, small: int = SMALL) -> None:
+        super().__init__()
+        self._small = small
+        self._arena, self._scratch = Arena(), Arena()
+        self._noted: list[_Noted] = []
+        self._writers: dict[int, list[int]] = defaultdict(list)  # storage -> numbers of what writes it
+        self._storages: dict[int, torch.UntypedStorage] = {}  # of what waits, by address
+        self._filled = 0  # bytes that this tape has written itself
+
+    def waits(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has no values yet."""
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            return False
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.untyped_storage().data_ptr() in self._storages
+
+    def fill_all_but_parameters(self) -> None:
+        """Gives values to whatever else the script still holds: buffers, masks, data. At the end of a block.
+
+        Raises:
+            PipelineError: something in the block wrote past this tape.
+        """
+        if self.written():
+            raise PipelineError(
+                "parameters were written in the block past torch's operations: in another thread, or by their address",
+                hint="do that without the block, or after the first step",
+            )
+        gc.collect()
+        parameters = (one for one in gc.get_objects() if issubclass(type(one), torch.nn.Parameter))
+        kept = {self._place(one).address for one in parameters if self.waits(one)}
+        for address, storage in list(self._storages.items()):
+            if address not in kept:
+                # One is ours. torch counts them for its own tests of what is shared; where it does not tell, all live.
+                count = getattr(torch._C, "_storage_Use_Count", lambda _: 2)(storage._cdata)
+                del self._storages[address]
+                if count > 1:
+                    with _Off(), torch.random.fork_rng([]):
+                        storage.copy_(self._replayed(address, storage.nbytes()))
+        self._filled = self._arena.written()
+
+    def written(self) -> int:
+        """Bytes that were written past this tape."""
+        return self._arena.written() - self._filled
+
+    def values(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A new tensor with the values that this one has now, of the same strides.
+
+        Raises:
+            PipelineError: a tensor that they are made from has changed since.
+        """
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad(), torch.random.fork_rng([]), _Off():
+            place = self._place(tensor.detach())
+            return _at(place, self._replayed(place.address, place.nbytes))
+
+    def fingerprint(self) -> bytes:
+        """Equal on ranks that have built the same model from the same seed."""
+        digest = hashlib.sha256()
+        first = min(self._writers, default=0)
+
+        def shown(leaf: Any) -> Any:
+            if isinstance(leaf, _Place):
+                return leaf._replace(address=leaf.address - first)
+            if isinstance(leaf, _Given):
+                return tuple(leaf.tensor.shape), str(leaf.tensor.dtype)
+            return leaf.tolist() if isinstance(leaf, torch.Tensor) else repr(leaf)
+
+        for noted in self._noted:
+            digest.update(repr((str(noted.function), _mapped(shown, noted.args), _mapped(shown, noted.kwargs))).encode())
+            if noted.rolled is not None:
+                digest.update(noted.rolled.numpy().tobytes())
+        return digest.digest()
+
+    # While the model is built ----------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inputs = tensors((args, kwargs))
+        waiting = [one for one in inputs if self.waits(one)]
+        writes = _written(func, args, kwargs)
+        if writes:
+            return self._write(func, args, kwargs, waiting, writes)
+        if func.is_view or not (waiting or _on_cpu(inputs, kwargs)):
+            return func(*args, **kwargs)
+        return self._make(func, args, kwargs, waiting)
+
+    def _write(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        waiting: list[torch.Tensor],
+        writes: list[torch.Tensor],
+    ) -> Any:
+        """An operation in place."""
+        if not any(self.waits(one) for one in writes):
+            args, kwargs = self._with_values(args, kwargs) if waiting else (args, kwargs)
+            return func(*args, **kwargs)
+        if not all(self.waits(one) for one in writes):
+            raise PipelineError(
+                f"{func} writes large and small tensors at once, which delayed initialisation cannot note",
+                hint="loop over the tensors, or build this module outside of the block",
+            )
+        self._note(func, args, kwargs, ())
+        if _draws(func):
+            scratch = {id(one): self._scratch.tensor(one.size(), one.stride(), one.dtype) for one in writes}
+            func(*_mapped(lambda leaf: scratch.get(id(leaf), leaf), args), **kwargs)
+            self._scratch.give_back()
+        return args[0] if len(func._schema.returns) == 1 else None
+
+    def _make(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], waiting: list[torch.Tensor]) -> Any:
+        """An operation that returns new tensors."""
+        shapes = self._shapes(func, args, kwargs)
+        large = shapes is not None and all(one.numel() * one.element_size() > self._small for one in shapes)
+        if shapes is None or not large:
+            args, kwargs = self._with_values(args, kwargs) if waiting else (args, kwargs)
+            return func(*args, **kwargs)
+        made = [self._arena.tensor(one.size(), one.stride(), one.dtype) for one in shapes]
+        self._storages.update((one.untyped_storage().data_ptr(), one.untyped_storage()) for one in made)
+        if func._schema.name.split("::")[-1] not in _ALLOCATE:
+            self._note(func, args, kwargs, made)
+            if _draws(func):
+                given = self._with_values(args, kwargs) if waiting else (args, kwargs)
+                func(*given[0], **given[1])
+        return made[0] if len(func._schema.returns) == 1 else tuple(made)
+
+    def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
+        """The results on the meta device; None where they are no tensors, or their shapes depend on values."""
+        if not func._schema.returns or any(str(one.type) != "Tensor" for one in func._schema.returns):
+            return None
+        device = {"device": torch.device("meta")} if any(one.name == "device" for one in func._schema.arguments) else {}
+        if kwargs.get("pin_memory") or kwargs.get("layout") not in (None, torch.strided):
+            return None
+        try:
+            result = func(*_mapped(_on_meta, args), **{**_mapped(_on_meta, kwargs), **device})
+        except Exception:  # there is no such operation on the meta device: it is done with values
+            return None
+        return tensors(result)
+
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Iterable[torch.Tensor]) -> None:
+        places = tuple(map(self._place, made))
+        reads = tuple({self._place(one).address for one in tensors((args, kwargs)) if self.waits(one)})
+        rolled = _generator(args, kwargs).get_state() if _draws(func) else None
+        number = len(self._noted)
+        self._noted.append(_Noted(func, _mapped(self._kept, args), _mapped(self._kept, kwargs), reads, places, rolled))
+        written = {self._place(one).address for one in _written(func, args, kwargs)}
+        for address in [*written, *(place.address for place in places)]:
+            self._writers[address].append(number)
+
+    def _kept(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Generator):  # its state is noted
+            return None
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if self.waits(leaf):
+            return self._place(leaf)
+        if leaf.numel() * leaf.element_size() <= self._small:
+            return leaf.detach().clone()
+        return _Given(leaf, leaf._version)
+
+    @staticmethod
+    def _place(tensor: torch.Tensor) -> _Place:
+        storage = tensor.untyped_storage()
+        return _Place(
+            storage.data_ptr(), storage.nbytes(), tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        )
+
+    def _with_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def value(leaf: Any) -> Any:
+            return self.values(leaf) if isinstance(leaf, torch.Tensor) and self.waits(leaf) else leaf
+
+        return _mapped(value, args), _mapped(value, kwargs)
+
+    # Afterwards ------------------------------------------------------------------------------------------------------
+
+    def _replayed(self, address: int, nbytes: int) -> torch.UntypedStorage:
+        """A new storage with the values of one."""
+        memory: dict[int, torch.UntypedStorage] = {}
+
+        def here(where: int, size: int) -> torch.UntypedStorage:
+            if where not in memory:
+                memory[where] = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+            return memory[where]
+
+        def real(leaf: Any) -> Any:
+            if isinstance(leaf, _Place):
+                return _at(leaf, here(leaf.address, leaf.nbytes))
+            if isinstance(leaf, _Given):
+                if leaf.tensor._version != leaf.version:
+                    raise PipelineError(
+                        f"a tensor of shape {list(leaf.tensor.shape)} that a parameter was made from has changed since",
+                        hint="give the model a copy of it (tensor.clone())",
+                    )
+                return leaf.tensor
+            return leaf
+
+        for number in self._needed(address):
+            noted = self._noted[number]
+            if noted.rolled is not None:
+                torch.default_generator.set_state(noted.rolled)
+            result = noted.function(*_mapped(real, noted.args), **_mapped(real, noted.kwargs))
+            for place, made in zip(noted.made, tensors(result) if noted.made else (), strict=True):
+                _at(place, here(place.address, place.nbytes)).copy_(made)
+        return here(address, nbytes)
+
+    def _needed(self, address: int) -> list[int]:
+        """Numbers of what was done to a storage, and to those that this was made from, in its order."""
+        found: set[int] = set()
+        waiting = [(address, len(self._noted))]
+        while waiting:
+            where, before = waiting.pop()
+            for number in self._writers.get(where, ()):
+                if number < before and number not in found:
+                    found.add(number)
+                    waiting += [(read, number) for read in self._noted[number].reads if read != where]
+        return sorted(found)
+
+
+class Addresses(TorchFunctionMode):
+    """What goes past the operations, straight to a tensor's memory, gets its values."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _BY_ADDRESS and args and self._tape.waits(args[0]):
+            args = (self._tape.values(args[0]), *args[1:])
+            result = func(*args, **(kwargs or {}))
+            if hasattr(result, "setflags"):  # numpy's: what is written into it would be lost
+                result.setflags(write=False)
+            return result
+        return func(*args, **(kwargs or {}))
+
+
+_Off = torch.utils._python_dispatch._disable_current_modes
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Of the lists and tuples of an operation's arguments; places are leaves."""
+    if isinstance(value, (_Place, _Given)):
+        return function(value)
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return type(value)(_mapped(function, one) for one in value)
+    if isinstance(value, dict):
+        return {key: _mapped(function, one) for key, one in value.items()}
+    return function(value)
+
+
+def _at(place: _Place, storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=place.dtype).set_(storage, place.offset, place.size, place.stride)  # type: ignore[call-overload]
+
+
+def _on_meta(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device="meta")
+
+
+def _on_cpu(inputs: list[torch.Tensor], kwargs: dict[str, Any]) -> bool:
+    """Whether what is made is on the CPU."""
+    device = kwargs.get("device")
+    return (device is None or torch.device(device).type == "cpu") and all(one.device.type == "cpu" for one in inputs)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += tensors(args[number] if number < len(args) else kwargs.get(argument.name))
+    return found
+
+
+def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator:
+    given = (one for one in (*args, *kwargs.values()) if isinstance(one, torch.Generator))
+    return next(given, torch.default_generator)
+
+
+def _draws(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags

@@ -1,0 +1,97 @@
+"""Parameters of a model that was built without values: they get them when it is known which rank holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..delayed.tape import Tape
+from ..errors import PipelineError
+from ..grid import Grid
+from .absent import NOT_YET, Absent
+
+
+class Waiting:
+    """What waits in one model.
+
+    Args:
+        tape: tells the values; None if the model was built with them.
+        absent: keeps the parameters meanwhile.
+
+    names: parameters that wait.
+
+    Raises:
+        PipelineError: parameters were changed past the tape, after the block in which the model was built.
+    """
+
+    def __init__(self, root: nn.Module, tape: Tape | None, absent: Absent, device: torch.device) -> None:
+        self.names: frozenset[str] = frozenset()
+        self._tape, self._absent = tape, absent
+        self._values: dict[str, torch.Tensor] = {}
+        self._elsewhere: frozenset[str] = frozenset()
+        if tape is None:
+            return
+        _check_unwritten(tape)
+        for buffer in root.buffers():
+            if tape.waits(buffer):  # it is a part of a parameter
+                buffer.data = tape.values(buffer)
+        self._values = {name: one.detach() for name, one in root.named_parameters() if tape.waits(one)}
+        self.names = frozenset(self._values)
+        absent.give_up(root, dict.fromkeys(self.names, NOT_YET), device, move=False)
+
+    def agree(self, grid: Grid) -> None:
+        """Collective, where something waits.
+
+        Raises:
+            PipelineError: the ranks would make other values.
+        """
+        if self._tape is None or grid.world == 1:
+            return
+        found: list[bytes] = [b""] * grid.world
+        dist.all_gather_object(found, self._tape.fingerprint(), group=grid.control_group)
+        other = next((rank for rank, one in enumerate(found) if one != found[0]), None)
+        if other is not None:
+            raise PipelineError(
+                f"rank {other} would give the model other values than rank 0",
+                hint="set the same seed on all ranks (torch.manual_seed) before the model is built, and build it alike",
+            )
+
+    def come_from_elsewhere(self, names: Iterable[str]) -> None:
+        """These are loaded when the model is partitioned: no values need to be made for them."""
+        self._elsewhere |= frozenset(names)
+
+    def settle(self, root: nn.Module, homes: dict[str, int], device: torch.device) -> None:
+        """Gives values to what is here from now on.
+
+        Args:
+            homes: name -> rank in the pipeline, of the parameters that are not here.
+
+        Raises:
+            PipelineError: what they are made from has changed.
+        """
+        if self._tape is None:
+            return
+        _check_unwritten(self._tape)
+        for name, parameter in root.named_parameters():
+            if name not in self._values:
+                continue
+            if name in homes:
+                self._absent.find(parameter, homes[name])
+                continue
+            waits = self._values[name]
+            value = torch.empty_like(waits) if name in self._elsewhere else self._tape.values(waits)
+            if value.untyped_storage().nbytes() > value.numel() * value.element_size():  # a part of something larger
+                value = value.clone()
+            self._absent.take_back(parameter, value.to(device))
+        self._values, self._tape, self.names = {}, None, frozenset()
+
+
+def _check_unwritten(tape: Tape) -> None:
+    if written := tape.written():
+        raise PipelineError(
+            f"{written} bytes of parameters were written after the block in which the model was built",
+            hint="do what changes them (load_state_dict, own initialisation) inside the block of delayed_initialization()",
+        )
