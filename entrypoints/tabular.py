@@ -69,6 +69,8 @@ def engine_of(library: str) -> Any:
     """The module of a library. Raises Problem where that is not installed."""
     try:
         return importlib.import_module(ENGINES[library])
+    except OSError as error:  # a library of the system that it links
+        raise Problem(f"library {library} cannot be loaded: {first_line(error)} (Debian's libgomp1 has libgomp)") from error
     except ImportError as error:
         extra = "tabular,catboost" if library == "catboost" else "tabular"
         raise Problem(

@@ -10,7 +10,7 @@ umask 022
 
 command -v apt-get >/dev/null || { echo "system.sh: BASE_IMAGE must be Debian or Ubuntu (no apt-get in it)" >&2; exit 1; }
 
-packages=ca-certificates
+packages="ca-certificates libgomp1" # LightGBM links the latter; torch and scikit-learn bring their own
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3 python3-venv"
 [ "$WITH_MPI" != 1 ] || packages="$packages openmpi-bin openssh-client openssh-server"
 if [ "$WITH_COMPILER" = 1 ]; then

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support import image_build
-from support.docker_cli import Containers, docker
+from support.docker_cli import Containers, Job, docker
 from support.wheels import make_wheel
 
 needs_docker = pytest.mark.docker
@@ -303,6 +303,33 @@ def test_a_ready_program_trains_without_code_data_network_or_root(
     assert done.status == 0, done.output
     assert (job.folder / "output/success").is_file()
     assert any(path.is_file() for path in (job.folder / "model").rglob("*"))
+
+
+@needs_docker
+def test_a_container_that_is_killed_goes_on_to_the_same_trees(container: Containers) -> None:
+    """With LightGBM, which links what neither torch nor scikit-learn brings along."""
+    rows = "".join(f"{(x * y) % 7},{x},{y}\n" for x in range(12) for y in range(12))
+
+    def job(name: str) -> Job:
+        made = container.job(name).configure(
+            {"sagemaker_program": "tabular", "library": "lightgbm", "num_round": 2000, "eta": 0.02, "subsample": 0.7,
+             "checkpoint_rounds": 20}
+        )  # fmt: skip
+        channels = json.dumps({"train": {"TrainingInputMode": "File"}})
+        made.write({"input/data/train/rows.csv": rows, "input/config/inputdataconfig.json": channels})
+        return made.write({"checkpoints/.keep": ""})
+
+    straight, killed = job("straight"), job("killed")
+    running = container.start(job=killed, env={"OMP_NUM_THREADS": "1"})
+    running.wait_for("[60]#011")
+    docker("kill", running.name, check=False)
+    assert running.wait().status in (137, 0), "killed, or so quick that it was done"
+    for one in (straight, killed):
+        done = container(job=one, env={"OMP_NUM_THREADS": "1"})
+        assert done.status == 0, done.output
+        assert ("resuming from" in done.output) == (one is killed)
+    trees = [one.read("model/model.txt").partition("\nparameters:")[0] for one in (straight, killed)]
+    assert trees[0] == trees[1]
 
 
 @needs_docker

@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy
@@ -28,7 +29,7 @@ VALUES: dict[str, list[str]] = {
     "objective": ["reg:squarederror", "binary:logistic", "multi:softmax", "multi:softprob", "reg:gamma", "reg:tweedie",
                   "count:poisson", "reg:logistic", "reg:squaredlogerror", "reg:absoluteerror", "binary:hinge", "reg:linear",
                   "binary:logitraw", "rank:pairwise"],
-    "library": ["lightgbm", "lightgbm", "linear", "linear", "xgboost"],
+    "library": ["lightgbm", "lightgbm", "linear", "linear", "xgboost", *["catboost"] * (find_spec("catboost") is not None)],
     "num_leaves": ["2", "31"],
     "min_data_in_leaf": ["0", "1", "5"],
     "booster": ["gbtree", "dart", "gblinear"],
