@@ -11,7 +11,7 @@ and so on, as the platform's object detection has them. README.md beside this fi
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, in_job, piped, previous_model, run, whole_file
+from _common import Parser, Problem, World, previous_model, run, whole_file
 
 from trainshed.checkpoint import listen
 
@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import _annotated
 import _bodies
 import _boxes
 import _epochs
@@ -37,7 +38,6 @@ from image_classification import Block
 from semantic_segmentation import layer
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Subset
 
 WEIGHTS = "model.pt"
 MOST = 100  # boxes of a picture that are measured, as COCO has it
@@ -50,49 +50,6 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     hp.batch_size = hp.mini_batch_size or hp.batch_size
     hp.image_size = hp.image_size or hp.image_shape
     return hp
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Data:
-    """What a run trains on; `validation` and `test` may be None. boxes: a checksum of all the boxes of train."""
-
-    train: Any
-    validation: Any
-    test: Any
-    boxes: str
-    classes: list[str]
-    shape: tuple[int, int, int]
-
-    def summary(self) -> dict[str, object]:
-        """A few facts that differ if the data do."""
-        parts = [len(part) if part is not None else 0 for part in (self.train, self.validation, self.test)]
-        return {"images": parts, "shape": self.shape, "classes": self.classes, "boxes": self.boxes}
-
-
-def load_data(hp: Namespace) -> Data:
-    """All the channels, the validation data held out of train if they have no channel; raises Problem."""
-    if not hp.train:
-        raise Problem("the job has no channel train" if in_job() else "give --train FOLDER and --train_annotation FOLDER")
-    for name in ("train", "validation", "test"):
-        if (path := getattr(hp, name)) and piped(path, name):
-            raise Problem(
-                f"the channel {name} is in Pipe mode, and images are read in another order each epoch: use FastFile"
-            )
-    sizes = (hp.image_size, hp.channels, hp.num_classes)
-    train, classes, boxes = _boxes.read_channel(hp.train, hp.train_annotation, "the channel train", *sizes)
-    parts = []
-    for name in ("validation", "test"):
-        path, marks = getattr(hp, name), getattr(hp, f"{name}_annotation")
-        like = (classes, train.shape)
-        parts.append(_boxes.read_channel(path, marks, f"the channel {name}", *sizes, like)[0] if path else None)
-    if parts[0] is None and hp.validation_fraction:
-        kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
-        parts[0] = Subset(train, held_out) if held_out else None
-        return Data(Subset(train, kept), *parts, boxes, classes, train.shape)
-    return Data(train, *parts, boxes, classes, train.shape)
 
 
 # --- the network ------------------------------------------------------------------------------------------------------
@@ -260,7 +217,7 @@ class Detection(_epochs.Task):
 
     def __init__(self, hp: Namespace, world: World) -> None:
         self.hp, self.world = hp, world
-        self.data = load_data(hp)
+        self.data = _annotated.load(hp, _boxes.read_channel)
         world.require_same("the ranks see different data", self.data.summary())
         torch.manual_seed(hp.seed)
         self.network, self.made = self._begin()
@@ -272,7 +229,7 @@ class Detection(_epochs.Task):
         self.parts = {part: len(data) for part, data in held.items() if data is not None}
         self.of_part = {"train": self.data.train, **held}
         self.watched, self.higher = ("map", True) if "validation" in self.parts else ("", False)
-        self.facts = {"architecture": json.dumps(asdict(self.made), sort_keys=True), "boxes": self.data.boxes}
+        self.facts = {"architecture": json.dumps(asdict(self.made), sort_keys=True), "boxes": self.data.checksum}
 
     def _begin(self) -> tuple[Network, Architecture]:
         """The network: of a library, of an earlier job, or a new small one. Raises Problem."""

@@ -11,7 +11,7 @@ and so on, as the platform's semantic segmentation has them. README.md beside th
 
 from __future__ import annotations
 
-from _common import Parser, Problem, World, in_job, piped, previous_model, run, whole_file
+from _common import Parser, Problem, World, previous_model, run, whole_file
 
 from trainshed.checkpoint import listen
 
@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import _annotated
 import _bodies
 import _epochs
 import _images
@@ -35,7 +36,6 @@ import torch
 from image_classification import Block, norm
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Subset
 
 WEIGHTS = "model.pt"
 
@@ -46,49 +46,6 @@ def hyperparameters(argv: Sequence[str]) -> Namespace:
     hp.batch_size = hp.mini_batch_size or hp.batch_size
     hp.image_size = hp.image_size or hp.crop_size
     return hp
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Data:
-    """What a run trains on; `validation` and `test` may be None. labels: a checksum of the masks of all of train."""
-
-    train: Any
-    validation: Any
-    test: Any
-    labels: str
-    count: int
-    shape: tuple[int, int, int]
-
-    def summary(self) -> dict[str, object]:
-        """A few facts that differ if the data do."""
-        parts = [len(part) if part is not None else 0 for part in (self.train, self.validation, self.test)]
-        return {"images": parts, "shape": self.shape, "classes": self.count, "labels": self.labels}
-
-
-def load_data(hp: Namespace) -> Data:
-    """All the channels, the validation data held out of train if they have no channel; raises Problem."""
-    if not hp.train:
-        raise Problem("the job has no channel train" if in_job() else "give --train FOLDER and --train_annotation FOLDER")
-    for name in ("train", "validation", "test"):
-        if (path := getattr(hp, name)) and piped(path, name):
-            raise Problem(
-                f"the channel {name} is in Pipe mode, and images are read in another order each epoch: use FastFile"
-            )
-    sizes = (hp.image_size, hp.channels, hp.num_classes)
-    train, count, labels = _masks.read_channel(hp.train, hp.train_annotation, "the channel train", *sizes)
-    parts = []
-    for name in ("validation", "test"):
-        path, masks = getattr(hp, name), getattr(hp, f"{name}_annotation")
-        like = (count, train.shape)
-        parts.append(_masks.read_channel(path, masks, f"the channel {name}", *sizes, like)[0] if path else None)
-    if parts[0] is None and hp.validation_fraction:
-        kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
-        parts[0] = Subset(train, held_out) if held_out else None
-        return Data(Subset(train, kept), *parts, labels, count, train.shape)
-    return Data(train, *parts, labels, count, train.shape)
 
 
 # --- the network ------------------------------------------------------------------------------------------------------
@@ -203,7 +160,7 @@ class Segmentation(_epochs.Task):
 
     def __init__(self, hp: Namespace, world: World) -> None:
         self.hp, self.world = hp, world
-        self.data = load_data(hp)
+        self.data = _annotated.load(hp, _masks.read_channel)
         world.require_same("the ranks see different data", self.data.summary())
         torch.manual_seed(hp.seed)
         self.network, self.made = self._begin()
@@ -215,7 +172,7 @@ class Segmentation(_epochs.Task):
         self.parts = {part: len(data) for part, data in held.items() if data is not None}
         self.of_part = {"train": self.data.train, **held}
         self.watched, self.higher = ("miou", True) if "validation" in self.parts else ("", False)
-        self.facts = {"architecture": json.dumps(asdict(self.made), sort_keys=True), "masks": self.data.labels}
+        self.facts = {"architecture": json.dumps(asdict(self.made), sort_keys=True), "masks": self.data.checksum}
 
     def _begin(self) -> tuple[Network, Architecture]:
         """The network: of a library, of an earlier job, or a new small one. Raises Problem."""
@@ -225,16 +182,16 @@ class Segmentation(_epochs.Task):
             if hp.use_pretrained_model:
                 raise Problem("use_pretrained_model is 1, but there is no channel model: no weights come with this program")
             mean, std = _images.statistics(_images.some(data.train, hp.seed))
-            made = self.world.from_first(Architecture(data.count, list(data.shape), mean, std, hp.algorithm, hp.width))
+            made = self.world.from_first(Architecture(data.classes, list(data.shape), mean, std, hp.algorithm, hp.width))
             return Network(made, Small(made)), made
         if not _bodies.is_of(previous, self.program):
-            network, made = borrowed(previous, data.count, data.shape)
+            network, made = borrowed(previous, data.classes, data.shape)
             self.world.say(f"the network: {type(network.body).__name__} of transformers, with the weights in {previous}")
             return network, made
         network, made = load(previous)
-        if (made.classes, made.shape[0]) != (data.count, data.shape[0]):
+        if (made.classes, made.shape[0]) != (data.classes, data.shape[0]):
             theirs = f"{made.classes} classes and {made.shape[0]} channels"
-            raise Problem(f"the previous model has {theirs}, the data {data.count} and {data.shape[0]}")
+            raise Problem(f"the previous model has {theirs}, the data {data.classes} and {data.shape[0]}")
         self.world.say(f"going on from the model in {previous}")
         return network, made
 
@@ -259,7 +216,7 @@ class Segmentation(_epochs.Task):
         labels = labels.to(self.world.device)
         with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.amp):
             logits = self.network(images.to(self.world.device))
-        answers, count, made = logits.argmax(1), self.data.count, []
+        answers, count, made = logits.argmax(1), self.data.classes, []
         for loss, truth, answer in zip(_losses(logits, labels), labels, answers, strict=True):
             known = truth != _masks.IGNORED
             pairs = torch.bincount(truth[known] * count + answer[known], minlength=count * count)
@@ -268,7 +225,7 @@ class Segmentation(_epochs.Task):
 
     def scores(self, part: str, outputs: list[Any]) -> dict[str, float]:
         """Loss, pixel accuracy and mIoU: the mean over classes, that are there or are seen, of overlap to union."""
-        count, total = self.data.count, numpy.sum(outputs, axis=0)
+        count, total = self.data.classes, numpy.sum(outputs, axis=0)
         pairs = total[1:].reshape(count, count)
         either = pairs.sum(0) + pairs.sum(1) - pairs.diagonal()
         seen = either > 0
@@ -351,7 +308,7 @@ def main() -> None:
         return
     world = World.join(hp.device)
     task = Segmentation(hp, world)
-    what = f"{task.count} images of {_images.shown(task.data.shape)} with masks, {task.data.count} classes"
+    what = f"{task.count} images of {_images.shown(task.data.shape)} with masks, {task.data.classes} classes"
     _epochs.Epochs(hp, world, task).run(what)
     world.leave()
 

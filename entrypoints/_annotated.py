@@ -1,0 +1,59 @@
+"""The channels of pictures with annotations beside them: `train` and `train_annotation`, and so on. Raises Problem."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import _images
+from _common import Problem, in_job, piped
+from torch.utils.data import Subset
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run trains on; `validation` and `test` may be None.
+
+    checksum: of all annotations of train. classes: as the reader gives them. shape: (channels, height, width).
+    """
+
+    train: Any
+    validation: Any
+    test: Any
+    checksum: str
+    classes: Any
+    shape: tuple[int, int, int]
+
+    def summary(self) -> dict[str, object]:
+        """A few facts that differ if the data do."""
+        parts = [len(part) if part is not None else 0 for part in (self.train, self.validation, self.test)]
+        return {"images": parts, "shape": self.shape, "classes": self.classes, "annotations": self.checksum}
+
+
+def load(hp: Namespace, read_channel: Callable[..., tuple[Any, Any, str]]) -> Data:
+    """All the channels, the validation data held out of train if they have no channel.
+
+    read_channel: gives the pictures of a channel, the classes and a checksum, of (pictures, annotations, what it is called,
+    image_size, channels, num_classes, classes and shape of train to keep to).
+    """
+    if not hp.train:
+        raise Problem("the job has no channel train" if in_job() else "give --train FOLDER and --train_annotation FOLDER")
+    for name in ("train", "validation", "test"):
+        if (path := getattr(hp, name)) and piped(path, name):
+            raise Problem(
+                f"the channel {name} is in Pipe mode, and images are read in another order each epoch: use FastFile"
+            )
+    sizes = (hp.image_size, hp.channels, hp.num_classes)
+    train, classes, checksum = read_channel(hp.train, hp.train_annotation, "the channel train", *sizes)
+    parts = []
+    for name in ("validation", "test"):
+        path, beside = getattr(hp, name), getattr(hp, f"{name}_annotation")
+        like = (classes, train.shape)
+        parts.append(read_channel(path, beside, f"the channel {name}", *sizes, like)[0] if path else None)
+    if parts[0] is None and hp.validation_fraction:
+        kept, held_out = _images.split(train.labels, hp.validation_fraction, hp.seed)
+        parts[0] = Subset(train, held_out) if held_out else None
+        return Data(Subset(train, kept), *parts, checksum, classes, train.shape)
+    return Data(train, *parts, checksum, classes, train.shape)
