@@ -114,6 +114,24 @@ def test_where_no_stage_can_be_even_nothing_is_measured_twice(monkeypatch: pytes
     assert measured and len(measured) == len(set(measured))
 
 
+class Same(nn.Module):
+    """Ends with operations that may return what they were given, as the `logits.float()` of language models does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = blocks()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:  # type: ignore[attr-defined]
+            x = block(x).contiguous()
+        return x.float().to("cpu")
+
+
+def test_an_operation_that_returns_its_argument_holds_no_parameters() -> None:
+    plan = make_plan(subject(Same(), torch.randn(8, 32)), Wish(ranks=4))
+    assert plan.stages == 4 and plan.shared == ()
+
+
 def test_shared_parameters_and_boundaries_are_in_the_plan() -> None:
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
     model[2].weight = model[0].weight

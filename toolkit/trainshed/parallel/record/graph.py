@@ -20,7 +20,8 @@ def parameters_reached(outputs: Iterable[torch.Tensor], stops: set[Any]) -> set[
     found: set[int] = set()
     for tensor in outputs:
         if tensor.grad_fn is not None:
-            waiting.append(tensor.grad_fn)
+            if tensor.grad_fn not in stops:  # an operation may return what it was given, as `float` of float32
+                waiting.append(tensor.grad_fn)
         elif tensor.requires_grad:
             found.add(id(tensor))
     seen = set(waiting)
