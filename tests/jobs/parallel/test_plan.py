@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from array import array
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import zoo  # noqa: E402
 from torch import nn  # noqa: E402
 
+from trainshed.parallel.delayed.shapes import ShapesOnly  # noqa: E402
 from trainshed.parallel.errors import PlanError  # noqa: E402
 from trainshed.parallel.plan import planner  # noqa: E402
 from trainshed.parallel.plan.costs import Link  # noqa: E402
@@ -42,6 +45,22 @@ def step(model: Any, x: torch.Tensor) -> torch.Tensor:
     loss = model(x).square().mean()
     model.backward(loss)
     return loss
+
+
+def zoo_holder(model: nn.Module) -> Any:
+    """Passes all but `backward` on to the model."""
+
+    class Shown(Holder):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module(*args, **kwargs)
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(super().__getattr__("module"), name)
+
+    return Shown(model)
 
 
 def subject(module: nn.Module, x: torch.Tensor, device: str = "cpu") -> Subject:
@@ -93,6 +112,31 @@ def test_a_model_on_the_meta_device_is_planned_by_its_operations() -> None:
     plan = make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=2))
     assert plan.starts() == (0, 2)
     assert plan.to_json() == make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=2)).to_json()
+
+
+def recorded(name: str, counts: bool) -> list[Any]:
+    """What a forward of a model of the zoo does, each module without children a unit of its own."""
+    model, inputs, function = zoo.build(name)
+    holder = zoo_holder(model)
+    asked = Subject(model, function, lambda h: setattr(holder, "handler", h), (holder, *inputs), counts=counts)
+    asked.attach(planner._Nothing())
+    units = [path for path, module in model.named_modules() if path and not list(module.children())]
+    with ShapesOnly(model.parameters()) if counts else nullcontext():
+        return [(e.name, e.position, e.replicated, e.parameters, e.changes) for e in profile(asked, units).events]
+
+
+@pytest.mark.parametrize("name", sorted(set(zoo.ZOO) - {"experts", "data_dependent"}))
+def test_counting_finds_the_operations_that_are_timed(name: str) -> None:
+    assert recorded(name, True) == recorded(name, False)
+
+
+@pytest.mark.parametrize("name", ["experts", "data_dependent"])
+def test_a_plan_by_counting_says_that_the_forward_asks_for_values(name: str) -> None:
+    model, inputs, function = zoo.build(name)
+    holder = zoo_holder(model)
+    asked = Subject(model, function, lambda h: setattr(holder, "handler", h), (holder, *inputs), counts=True)
+    counted, asks, *_ = make_plan(asked, Wish(ranks=1)).notes
+    assert counted.startswith("operations were counted, not timed") and asks.startswith("the forward asks for values")
 
 
 def test_a_unit_that_dominates_is_named_with_what_would_help() -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings, read_settings, settings_from_environment
-from trainshed.contract.wire.variables import PLAN_ONLY
+from trainshed.contract.wire.variables import PLAN_COUNTS, PLAN_ONLY
 
 from .delayed.tape import Addresses, Tape
 from .errors import PipelineError
@@ -109,7 +109,7 @@ def delayed_initialization(enabled: bool = True) -> Iterator[None]:
             "delayed_initialization() comes after the model was wrapped", hint="build the model inside of it, then wrap it"
         )
     if session.tape is None:
-        session.tape = Tape()
+        session.tape = Tape(draws=not os.environ.get(PLAN_COUNTS))
     with Addresses(session.tape), session.tape:
         yield
     session.tape.fill_all_but_parameters()

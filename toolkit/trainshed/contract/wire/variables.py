@@ -29,6 +29,7 @@ MPI_SOCKET = "TRAINSHED_MPI_SOCKET"
 NOTICE_FILE = "TRAINSHED_NOTICE_FILE"
 OWN_PACKAGES_STAY = "TRAINSHED_OWN_PACKAGES_STAY"
 PACKAGES = "TRAINSHED_PACKAGES"
+PLAN_COUNTS = "TRAINSHED_PLAN_COUNTS"
 PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
 PROBE = "TRAINSHED_PROBE"
 ROSTER_TOKEN = "TRAINSHED_ROSTER_TOKEN"
@@ -138,6 +139,12 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         "the runner, for a job with `keep_alive`",
         "`train`",
         "folder that stays for the next run: for the installed requirements.txt, or a note that it is installed",
+    ),
+    (
+        PLAN_COUNTS,
+        "`trainshed plan --count`, for the script",
+        "the ranks (`trainshed.parallel`)",
+        "1: operations are counted instead of timed",
     ),
     (
         PLAN_ONLY,

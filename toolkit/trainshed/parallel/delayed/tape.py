@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import PipelineError
 from ..tree import tensors
 from .arena import Arena
+from .schemas import draws, mapped, results_on_meta, written
 
 # Bytes; smaller tensors are made at once.
 SMALL = 1 << 16
@@ -62,10 +63,12 @@ class Tape(TorchDispatchMode):
 
     Args:
         small: bytes up to which a tensor is made at once.
+        draws: whether later random numbers go on as ever; without, nothing is drawn for large tensors.
     """
 
-    def __init__(self, small: int = SMALL) -> None:
+    def __init__(self, small: int = SMALL, *, draws: bool = True) -> None:
         super().__init__()
+        self._draws = draws
         self._small = small
         self._arena, self._scratch = Arena(), Arena()
         self._noted: list[_Noted] = []
@@ -131,7 +134,7 @@ class Tape(TorchDispatchMode):
             return leaf.tolist() if isinstance(leaf, torch.Tensor) else repr(leaf)
 
         for noted in self._noted:
-            digest.update(repr((str(noted.function), _mapped(shown, noted.args), _mapped(shown, noted.kwargs))).encode())
+            digest.update(repr((str(noted.function), mapped(shown, noted.args), mapped(shown, noted.kwargs))).encode())
             if noted.rolled is not None:
                 digest.update(noted.rolled.numpy().tobytes())
         return digest.digest()
@@ -142,7 +145,7 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         inputs = tensors((args, kwargs))
         waiting = [one for one in inputs if self.waits(one)]
-        writes = _written(func, args, kwargs)
+        writes = written(func, args, kwargs)
         if writes:
             return self._write(func, args, kwargs, waiting, writes)
         if func.is_view or not (waiting or _on_cpu(inputs, kwargs)):
@@ -167,15 +170,15 @@ class Tape(TorchDispatchMode):
                 hint="loop over the tensors, or build this module outside of the block",
             )
         self._note(func, args, kwargs, ())
-        if _draws(func):
+        if self._draws and draws(func):
             scratch = {id(one): self._scratch.tensor(one.size(), one.stride(), one.dtype) for one in writes}
-            func(*_mapped(lambda leaf: scratch.get(id(leaf), leaf), args), **kwargs)
+            func(*mapped(lambda leaf: scratch.get(id(leaf), leaf), args), **kwargs)
             self._scratch.give_back()
         return args[0] if len(func._schema.returns) == 1 else None
 
     def _make(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], waiting: list[torch.Tensor]) -> Any:
         """An operation that returns new tensors."""
-        shapes = self._shapes(func, args, kwargs)
+        shapes = results_on_meta(func, args, kwargs)
         large = shapes is not None and all(one.numel() * one.element_size() > self._small for one in shapes)
         if shapes is None or not large:
             args, kwargs = self._with_values(args, kwargs) if waiting else (args, kwargs)
@@ -184,32 +187,19 @@ class Tape(TorchDispatchMode):
         self._storages.update((one.untyped_storage().data_ptr(), one.untyped_storage()) for one in made)
         if func._schema.name.split("::")[-1] not in _ALLOCATE:
             self._note(func, args, kwargs, made)
-            if _draws(func):
+            if self._draws and draws(func):
                 given = self._with_values(args, kwargs) if waiting else (args, kwargs)
                 func(*given[0], **given[1])
         return made[0] if len(func._schema.returns) == 1 else tuple(made)
 
-    def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
-        """The results on the meta device; None where they are no tensors, or their shapes depend on values."""
-        if not func._schema.returns or any(str(one.type) != "Tensor" for one in func._schema.returns):
-            return None
-        device = {"device": torch.device("meta")} if any(one.name == "device" for one in func._schema.arguments) else {}
-        if kwargs.get("pin_memory") or kwargs.get("layout") not in (None, torch.strided):
-            return None
-        try:
-            result = func(*_mapped(_on_meta, args), **{**_mapped(_on_meta, kwargs), **device})
-        except Exception:  # there is no such operation on the meta device: it is done with values
-            return None
-        return tensors(result)
-
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Iterable[torch.Tensor]) -> None:
         places = tuple(map(self._place, made))
         reads = tuple({self._place(one).address for one in tensors((args, kwargs)) if self.waits(one)})
-        rolled = _generator(args, kwargs).get_state() if _draws(func) else None
+        rolled = _generator(args, kwargs).get_state() if draws(func) else None
         number = len(self._noted)
-        self._noted.append(_Noted(func, _mapped(self._kept, args), _mapped(self._kept, kwargs), reads, places, rolled))
-        written = {self._place(one).address for one in _written(func, args, kwargs)}
-        for address in [*written, *(place.address for place in places)]:
+        self._noted.append(_Noted(func, mapped(self._kept, args), mapped(self._kept, kwargs), reads, places, rolled))
+        changed = {self._place(one).address for one in written(func, args, kwargs)}
+        for address in [*changed, *(place.address for place in places)]:
             self._writers[address].append(number)
 
     def _kept(self, leaf: Any) -> Any:
@@ -234,7 +224,7 @@ class Tape(TorchDispatchMode):
         def value(leaf: Any) -> Any:
             return self.values(leaf) if isinstance(leaf, torch.Tensor) and self.waits(leaf) else leaf
 
-        return _mapped(value, args), _mapped(value, kwargs)
+        return mapped(value, args), mapped(value, kwargs)
 
     # Afterwards ------------------------------------------------------------------------------------------------------
 
@@ -263,7 +253,7 @@ class Tape(TorchDispatchMode):
             noted = self._noted[number]
             if noted.rolled is not None:
                 torch.default_generator.set_state(noted.rolled)
-            result = noted.function(*_mapped(real, noted.args), **_mapped(real, noted.kwargs))
+            result = noted.function(*mapped(real, noted.args), **mapped(real, noted.kwargs))
             for place, made in zip(noted.made, tensors(result) if noted.made else (), strict=True):
                 _at(place, here(place.address, place.nbytes)).copy_(made)
         return here(address, nbytes)
@@ -301,25 +291,8 @@ class Addresses(TorchFunctionMode):
 _Off = torch.utils._python_dispatch._disable_current_modes
 
 
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Of the lists and tuples of an operation's arguments; places are leaves."""
-    if isinstance(value, (_Place, _Given)):
-        return function(value)
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        return type(value)(_mapped(function, one) for one in value)
-    if isinstance(value, dict):
-        return {key: _mapped(function, one) for key, one in value.items()}
-    return function(value)
-
-
 def _at(place: _Place, storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=place.dtype).set_(storage, place.offset, place.size, place.stride)  # type: ignore[call-overload]
-
-
-def _on_meta(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    return torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device="meta")
 
 
 def _on_cpu(inputs: list[torch.Tensor], kwargs: dict[str, Any]) -> bool:
@@ -328,18 +301,6 @@ def _on_cpu(inputs: list[torch.Tensor], kwargs: dict[str, Any]) -> bool:
     return (device is None or torch.device(device).type == "cpu") and all(one.device.type == "cpu" for one in inputs)
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for number, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found += tensors(args[number] if number < len(args) else kwargs.get(argument.name))
-    return found
-
-
 def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator:
     given = (one for one in (*args, *kwargs.values()) if isinstance(one, torch.Generator))
     return next(given, torch.default_generator)
-
-
-def _draws(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags

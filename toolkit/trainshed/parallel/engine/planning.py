@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,14 +13,14 @@ import torch.distributed as dist
 from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings
-from trainshed.contract.wire.variables import PLAN_ONLY
+from trainshed.contract.wire.variables import PLAN_COUNTS, PLAN_ONLY
 
 from ..errors import PlanError
 from ..grid import Grid
 from ..plan.calltree import covering_pin
 from ..plan.command import PlanWritten
 from ..plan.costs import Link
-from ..plan.lines import assignment_lines
+from ..plan.lines import assignment_lines, predicted_lines
 from ..plan.plan_file import Plan, load_plan, model_fingerprint
 from ..plan.planner import Wish, make_plan
 from ..record.subject import Subject
@@ -158,10 +159,11 @@ def write_only(subject: Subject, settings: PipelineSettings, pins: dict[str, int
     Raises:
         PlanWritten: always.
     """
-    plan = make_plan(subject, wish_of(settings, pins, microbatches))
+    counts = bool(os.environ.get(PLAN_COUNTS))
+    plan = make_plan(replace(subject, counts=counts), wish_of(settings, pins, microbatches))
     path = os.environ[PLAN_ONLY]
     plan.save(path)
-    for line in assignment_lines(plan):
+    for line in [*assignment_lines(plan), *predicted_lines(plan)]:
         print(line, flush=True)
     print(f"written to {path}", flush=True)
     raise PlanWritten(0)

@@ -22,7 +22,7 @@ def read_plan_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """stages, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), output, script, arguments."""
+    """stages, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), count, output, script, arguments."""
     parser.description = "Profiles a script's first step and writes a plan."
     add = parser.add_argument
     add("--stages", type=int, default=2, metavar="N", help="pipeline ranks (default: 2)")
@@ -35,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="simple, interleaved (default), interleaved1f1b or interleavedzerobubble",
     )
     add("--memory-limit", type=int, default=0, metavar="MIB", help="memory limit of a stage")
+    add(
+        "--count",
+        action="store_true",
+        help="count operations instead of timing them: for a model that is larger than this machine",
+    )
     add("-o", "--output", default="plan.json", metavar="FILE", help="default: plan.json")
     add("script", metavar="SCRIPT", help="the training script")
     add("arguments", nargs="...", metavar="ARGUMENT", help="the script's arguments")

@@ -30,9 +30,14 @@ class Call:
 
 
 class CallTree:
-    """Times all module calls of a forward."""
+    """Times all module calls of a forward.
 
-    def __init__(self, root: nn.Module) -> None:
+    Args:
+        counts: whether a call takes as long as its module has parameters, instead.
+    """
+
+    def __init__(self, root: nn.Module, *, counts: bool = False) -> None:
+        self._counts = counts
         self._names = first_names(root)
         self._root = root
         self._stack = [Call("")]
@@ -83,7 +88,7 @@ class CallTree:
         if len(self._stack) > 1:
             call = self._stack.pop()
             call.seconds = time.perf_counter() - call.seconds
-            if any(tensor.device.type == "meta" for tensor in tensors(result)):
+            if self._counts or any(tensor.device.type == "meta" for tensor in tensors(result)):
                 call.seconds = float(sum(parameter.numel() for parameter in module.parameters()) + 1)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.voice import tell
-from trainshed.contract.wire.variables import PLAN_ONLY, of_setting
+from trainshed.contract.wire.variables import PLAN_COUNTS, PLAN_ONLY, of_setting
 
 from .arguments import read_plan_arguments
 
@@ -24,18 +24,23 @@ class PlanWritten(SystemExit):
     """The plan is there: the script ends with status 0."""
 
 
-def plan_script(script: str, arguments: Sequence[str], settings: Mapping[str, Any], output: str) -> int:
+def plan_script(
+    script: str, arguments: Sequence[str], settings: Mapping[str, Any], output: str, *, count: bool = False
+) -> int:
     """Writes the plan for a script to `output`.
 
     Args:
         script: path of the user's program.
         arguments: its command line.
         settings: as for `trainshed.parallel.init`; wins over what the script itself gives.
+        count: whether operations are counted, on the meta device, instead of timed.
     Returns:
         0 if the plan was written; 1 if the script ended without a step.
     """
     os.environ[of_setting("pipeline")] = json.dumps(dict(settings))
     os.environ[PLAN_ONLY] = os.path.abspath(output)
+    if count:
+        os.environ[PLAN_COUNTS] = "1"
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
     sys.argv = [script, *arguments]
@@ -65,7 +70,7 @@ def run(options: Namespace) -> int:
         "memory_limit": options.memory_limit,
     }
     try:
-        return plan_script(options.script, options.arguments, settings, options.output)
+        return plan_script(options.script, options.arguments, settings, options.output, count=options.count)
     except TrainshedError as error:
         tell(f"plan: {error.message}" + (f" ({error.hint})" if error.hint else ""))
         return error.exit_code

@@ -18,6 +18,16 @@ def assignment_lines(plan: Plan) -> list[str]:
     return lines + [f"  note: {note}" for note in plan.notes]
 
 
+def predicted_lines(plan: Plan) -> list[str]:
+    """What the plan predicts of each stage, for one microbatch, and of a step."""
+    lines = ["stage  forward ms  backward ms  memory MiB"]
+    for entry in plan.predicted["stages"]:
+        lines.append(
+            f"{entry['stage']:5d}  {entry['forward_ms']:10.2f}  {entry['backward_ms']:11.2f}  {entry['memory_mib']:10.1f}"
+        )
+    return [*lines, f"step: {plan.predicted['step_ms']:.2f} ms, of which ranks wait {100 * plan.predicted['bubble']:.0f} %"]
+
+
 def whole_lines(stages: Mapping[int, tuple[str, Sequence[str]]]) -> list[str]:
     """The stages of a zero-bubble pipeline that do not split their backward, one line a stage.
 

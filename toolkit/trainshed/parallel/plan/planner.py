@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from ..delayed.shapes import ShapesOnly
 from ..errors import PlanError, TooFewParts
 from ..record.naming import first_name
 from ..record.subject import Subject
@@ -15,7 +16,7 @@ from .calltree import Call, CallTree, choose_units
 from .costs import LAST_MESSAGES, OVERHEAD, Costs, Link, StageCosts, costs_of
 from .partition import Request, partition
 from .plan_file import Plan, PlanUnit, model_fingerprint
-from .profile import profile
+from .profile import SECONDS_PER_BYTE, SECONDS_PER_OPERATION, profile
 from .simulate import ZERO_BUBBLE, most_kept, order, step_seconds
 
 MIB = 2**20
@@ -92,6 +93,13 @@ def _young_only() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+# A note in plans whose times were counted.
+COUNTED = (
+    f"operations were counted, not timed: at {1 / SECONDS_PER_OPERATION:.0e} a second, and {1 / SECONDS_PER_BYTE:.0e} bytes "
+    "of memory a second; on your devices all times are longer or shorter by much the same factor"
+)
+
+
 @_young_only()
 def make_plan(subject: Subject, wish: Wish) -> Plan:
     """Profiles the model on one microbatch and partitions it.
@@ -102,9 +110,19 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     Raises:
         PlanError: the model has too few parts, or no partition satisfies the wish.
     """
+    if not subject.counts:
+        return _made(subject, wish)
+    with ShapesOnly(subject.root.parameters()) as shapes:
+        plan = _made(subject, wish)
+    zeros = "the forward asks for values, and was given zeros: what it decides by them may be planned wrongly"
+    asked = [f"{zeros} ({', '.join(sorted(shapes.asked))})"] if shapes.asked else []
+    return replace(plan, notes=(COUNTED, *asked, *plan.notes))
+
+
+def _made(subject: Subject, wish: Wish) -> Plan:
     subject.attach(_Nothing())
     try:
-        calls = CallTree(subject.root)
+        calls = CallTree(subject.root, counts=subject.counts)
         with calls.watching():
             for _ in range(2):  # the first forward also compiles, and sets up what is made once
                 with subject.untouched():

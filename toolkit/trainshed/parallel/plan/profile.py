@@ -8,8 +8,8 @@ with the addition to a gradient that is already there. Nothing runs by itself on
 While an event is measured its inputs have no history, so that its graph ends where it starts: autograd looks at all of a
 graph before it runs a part, and the last of a thousand layers would cost a thousand times as much as the first.
 
-On the meta device nothing can be timed; floating point operations are counted there and turned into seconds with
-`SECONDS_PER_OPERATION`, which keeps the proportions.
+On the meta device nothing can be timed, and on request nothing is: floating point operations are counted then, and turned
+into seconds with `SECONDS_PER_OPERATION`, which keeps the proportions.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def profile(subject: Subject, units: Iterable[str], passes: int = PASSES) -> Tra
     """
     units = frozenset(units)
     brief = len(units) > _MANY
-    count = 1 if brief or subject.device.type == "meta" else passes
+    counts = subject.counts or subject.device.type == "meta"
+    count = 1 if brief or counts else passes
     first, *measured = subject.passes(
-        units, lambda trace: Profiler(subject.root, units, subject.device, trace, brief=brief), count
+        units, lambda trace: Profiler(subject.root, units, subject.device, trace, brief=brief, counts=counts), count
     )
     alike = [trace for trace in measured if [e.name for e in trace.events] == [e.name for e in first.events]]
     if measured and not alike:  # it goes another way each time
@@ -67,17 +68,25 @@ class Profiler(Recorder):
     Args:
         structure: what was recorded before.
         brief: whether each backward runs once only, with gradients that are in the cache.
+        counts: whether operations are counted, and not timed.
     """
 
     def __init__(
-        self, root: torch.nn.Module, units: Iterable[str], device: torch.device, structure: Trace, *, brief: bool
+        self,
+        root: torch.nn.Module,
+        units: Iterable[str],
+        device: torch.device,
+        structure: Trace,
+        *,
+        brief: bool,
+        counts: bool,
     ) -> None:
         super().__init__(root, units, device, structure)
-        self._structure, self._brief = structure, brief
+        self._structure, self._brief, self._counts = structure, brief, counts
         self._anchor = torch.ones(1, device=device, requires_grad=True)
 
     def _run(self, event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.device.type == "meta":
+        if self._counts:
             return _count(event, function, args, kwargs)
         given = {id(tensor): tensor for tensor in tensors((args, kwargs)) if tensor.grad_fn is not None}
         if not given or not self._only_reads(event):

@@ -43,6 +43,7 @@ class Subject:
 
     attach: tells the model that the user sees where its `backward` goes.
     seed: from which the generators of Python and numpy start; the step's, and the number of the microbatch.
+    counts: whether its operations are counted when it is profiled, and not timed.
     """
 
     root: nn.Module
@@ -52,6 +53,7 @@ class Subject:
     kwargs: dict[str, Any] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: tuple[int, int] | None = None
+    counts: bool = False
     _changed: set[Where] = field(default_factory=set, init=False)  # by the last forward
     _anew: set[Where] = field(default_factory=set, init=False)
 
