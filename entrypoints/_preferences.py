@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from _tuner import Tuner
 from _turns import IGNORED, Row, Rows, collate
+from transformers import TrainerCallback
 
 
 class Pairs(Rows):
@@ -30,12 +31,24 @@ def collate_pairs(pairs: Sequence[tuple[Row, Row, torch.Tensor]]) -> dict[str, t
 
 
 class Preferrer(Tuner):
-    """The Trainer of a job that learns from pairs. beta: of the loss."""
+    """The Trainer of a job that learns from pairs. beta: of the loss. pairs: all that it will need the start's p0 of."""
 
-    def __init__(self, *arguments: Any, beta: float, **named: Any) -> None:
+    def __init__(self, *arguments: Any, beta: float, pairs: Sequence[Pairs], **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.beta = beta
+        self.beta, self.without_reference = beta, list(pairs)
         self.model_accepts_loss_kwargs = False  # the loss is a mean over pairs, not over tokens
+        self.add_callback(_BeforeTraining(self))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        self.place()
+        self.refer_all()
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def refer_all(self) -> None:
+        """Lets the model as it is now be p0 of all pairs, once. Collective."""
+        for pairs in self.without_reference:
+            self.refer(pairs)
+        self.without_reference = []
 
     def refer(self, pairs: Pairs) -> None:
         """Lets the model as it is now, without what dropout does, be p0 of these pairs. Collective."""
@@ -44,12 +57,11 @@ class Preferrer(Tuner):
         pairs.references = torch.zeros(len(pairs), 2)
         own: dict[int, list[float]] = {}
         mine = range(self.world.rank, len(pairs), self.world.size)
-        for start in range(0, len(mine), self.share):
-            chosen = mine[start : start + self.share]
-            batch = self.on_device(self.data_collator([pairs[index] for index in chosen]))
+        for chosen in self.batches(mine, len(pairs)):
+            batch = self.on_device(self.data_collator([pairs[index] for index in chosen or [0]]))
             with torch.no_grad(), self.accelerator.autocast():
                 found = log_likelihoods(self.model, batch).reshape(2, -1).T.tolist()
-            own |= dict(zip(chosen, found, strict=True))
+            own |= dict(zip(chosen, found, strict=False))
         for part in self.world.gather(own):
             for index, both in part.items():
                 pairs.references[index] = torch.tensor(both)
@@ -74,6 +86,16 @@ class Preferrer(Tuner):
             "accuracy": float((margins > 0).sum()),
             "count": len(margins),
         }
+
+
+class _BeforeTraining(TrainerCallback):
+    """Finds the references once the model lies where it is trained."""
+
+    def __init__(self, preferrer: Preferrer) -> None:
+        self.preferrer = preferrer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.preferrer.refer_all()
 
 
 def log_likelihoods(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from _common import Problem, World, write_json
+from _sharding import is_sharded, part_here, prepare_for
 from _trainer import Reporter, perplexity
 from _turns import IGNORED
 from torch.utils.data import Dataset, Subset
@@ -19,13 +21,31 @@ FACTS = "fine_tune.json"  # in a checkpoint: what must be the same for going on 
 class Tuner(Trainer):
     """The Trainer of one job.
 
-    world: the ranks. facts: what a checkpoint says of the job. share: rows that a rank measures at a time.
+    world: the ranks. facts: what a checkpoint says of the job, with `sharding`. share: rows that a rank measures at a time.
     """
 
     def __init__(self, world: World, facts: dict[str, Any], share: int, **arguments: Any) -> None:
-        super().__init__(**arguments)
         self.world, self.facts, self.share = world, facts, share
+        super().__init__(**arguments)
         self.remove_callback(PrinterCallback)  # it prints dictionaries; the reporter prints metric lines
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Makes the Accelerator, which shards the model if the job is to."""
+        super().create_accelerator_and_postprocess()
+        if self.facts["sharding"] == "shard":
+            prepare_for(self.accelerator)
+            self.is_fsdp_enabled = True
+
+    def place(self) -> None:
+        """Shards the model, where the Trainer has not: it does so only for a training that is not over. Collective."""
+        if self.is_fsdp_enabled and not is_sharded(self.model):
+            self.create_optimizer()
+            self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
+            self.model_wrapped = self.model
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        self.place()
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -48,11 +68,12 @@ class Tuner(Trainer):
         self.model.eval()
         own: dict[str, float] = {}
         mine = range(self.world.rank, len(rows), self.world.size)
-        for start in range(0, len(mine), self.share):
-            batch = self.data_collator([rows[index] for index in mine[start : start + self.share]])
+        for chosen in self.batches(mine, len(rows)):
+            batch = self.data_collator([rows[index] for index in chosen or [0]])
             with torch.no_grad(), self.accelerator.autocast():
-                for name, value in self.sums(self.on_device(batch)).items():
-                    own[name] = own.get(name, 0.0) + value
+                sums = self.sums(self.on_device(batch))
+            for name, value in sums.items() if chosen else ():
+                own[name] = own.get(name, 0.0) + value
         self.model.train(training)
         totals: dict[str, float] = {}
         for sums in self.world.gather(own):
@@ -62,6 +83,15 @@ class Tuner(Trainer):
             raise Problem(f"the loss is not a finite number after step {self.state.global_step}: lower learning_rate")
         count = totals.pop("count")
         return {name: value / count for name, value in totals.items()}
+
+    def batches(self, mine: Sequence[int], count: int) -> Iterator[Sequence[int]]:
+        """`mine` by `share`; some empty ones follow where the ranks compute together, so that all have equally many.
+
+        mine: positions that this rank measures, of `count` that all ranks do.
+        """
+        most = math.ceil(count / self.world.size) if is_sharded(self.model) else len(mine)
+        for start in range(0, most, self.share):
+            yield mine[start : start + self.share]
 
     def require_sound(self) -> None:
         """Raises Problem if the model's loss is not a number even on what it was trained on."""
@@ -81,12 +111,14 @@ class Tuner(Trainer):
         return {"loss": loss.item(), "count": int((labels != IGNORED).sum())}
 
     def _save_checkpoint(self, *arguments: Any, **named: Any) -> Any:
-        require_finite(self.model, self.state.global_step)
+        require_finite(self.model, self.state.global_step, self.world)
         return super()._save_checkpoint(*arguments, **named)
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        write_json(Path(output_dir or self.args.output_dir) / FACTS, self.facts)
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Saves the weights of a checkpoint, unless they are sharded (the Trainer saves those later), and what it is of."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            write_json(Path(output_dir or self.args.output_dir) / FACTS, self.facts)
 
 
 class TuningReporter(Reporter):
@@ -101,8 +133,12 @@ class TuningReporter(Reporter):
                 self.report(f"{part}_perplexity", perplexity(value), state)
 
 
-def require_finite(model: Any, step: int) -> None:
-    """Raises Problem if a weight that is trained is not a finite number, before it is saved."""
-    for name, weight in model.named_parameters():
-        if weight.requires_grad and not torch.isfinite(weight).all():
-            raise Problem(f"{name} is not a finite number after step {step}: lower learning_rate")
+def require_finite(model: Any, step: int, world: World) -> None:
+    """Raises Problem, on every rank, if a weight that is trained is not a finite number, before it is saved. Collective."""
+    own = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.requires_grad and not torch.isfinite(part_here(weight.detach())).all()
+    ]
+    if wrong := [name for names in world.gather(own[:1]) for name in names]:
+        raise Problem(f"{wrong[0]} is not a finite number after step {step}: lower learning_rate")

@@ -20,6 +20,7 @@ import transformers
 from _common import Problem, World, checkpoint_folder, write_json
 from _preferences import Pairs, Preferrer, collate_pairs
 from _pretrained import add_adapter, fingerprint, length_of, load_model, load_tokenizer
+from _sharding import wanted, whole_state
 from _trainer import Reporter, save, settings
 from _tuner import FACTS, Tuner, TuningReporter, require_finite
 from _turns import Encoder, Rows, collate, fit, pack
@@ -102,6 +103,7 @@ def require_same_job(checkpoint: str, facts: dict[str, Any]) -> None:
         before = json.loads(Path(checkpoint, FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Problem(f"{checkpoint} is no checkpoint of fine_tune: remove it, or use another folder") from error
+    before.setdefault("sharding", "replicate")  # it was not written when there was nothing else
     differing = [f"{name} was {before.get(name)}, is {value}" for name, value in facts.items() if before.get(name) != value]
     if differing:
         raise Problem(f"{checkpoint} is of another job ({'; '.join(differing)}): remove it, or use another folder")
@@ -113,7 +115,8 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
     tokenizer = load_tokenizer(source)
     bf16 = world.bfloat16(hp.bf16)
     set_seed(hp.seed)
-    model = load_model(source, torch.bfloat16 if bf16 and hp.method == "lora" else torch.float32)
+    dtype = torch.bfloat16 if bf16 and hp.method == "lora" else torch.float32
+    model = load_model(source, dtype)
     length = length_of(hp, model)
     encoder = Encoder(tokenizer, hp.loss_on)
     rows = prepare(hp, data, encoder, length, world)
@@ -141,6 +144,8 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
     facts = {name: getattr(hp, name) for name in SAME if hp.method == "lora" or not name.startswith("lora_")}
     facts = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
     facts |= {"beta": hp.beta} if hp.objective == "dpo" else {}
+    sharded = wanted(hp, model, world)
+    facts["sharding"] = "shard" if sharded else "replicate"
     facts |= {"max_length": length, "batch_size": batch, "start": start, "data": checksum(rows["train"])}
     reporter = TuningReporter(world, batch, rows["train"].tokens() / len(rows["train"]))
     args = settings(
@@ -161,12 +166,16 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
         args.eval_strategy = IntervalStrategy.NO
     parts = {"train_dataset": rows["train"], "eval_dataset": rows["validation"], "callbacks": [reporter]}
     if hp.objective == "dpo":
-        trainer = Preferrer(world, facts, share, beta=hp.beta, model=model, args=args, data_collator=collate_pairs, **parts)
-        for part in rows.values():
-            trainer.refer(part)
+        parts |= {"beta": hp.beta, "pairs": list(rows.values()), "data_collator": collate_pairs}
+        trainer = Preferrer(world, facts, share, model=model, args=args, **parts)
     else:
         trainer = Tuner(world, facts, share, model=model, args=args, data_collator=collate, **parts)
     guard = attach(trainer, checkpoints)  # saves and stops on notice
+    if sharded and guard.folder and guard.ranks.parts > 1:
+        raise Problem(
+            f"{guard.folder} is not one folder for all hosts, and a sharded model's checkpoint is one for all ranks: "
+            "give a checkpoint_dir that the hosts share, or set sharding to replicate"
+        )
     resume = guard.newest()
     if resume:
         require_same_job(resume, facts)
@@ -176,18 +185,22 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
     world.say(
         f"training on {sum(len(row) if hp.packing else 1 for row in rows['train'].rows)} examples{packed}, "
         f"{rows['train'].learnt()} of {rows['train'].tokens()} tokens are learnt, for {steps} steps; "
-        f"{trained} of {every} parameters; {world.size} rank{'s' * (world.size > 1)} on {args.device.type}, {batch} a step"
+        f"{trained} of {every} parameters; {world.size} rank{'s' * (world.size > 1)} on {args.device.type}"
+        f"{', each with a part of every weight' * sharded}, {batch} a step"
     )
     trainer.train(resume_from_checkpoint=resume)
-    require_finite(trainer.model, trainer.state.global_step)
+    require_finite(trainer.model, trainer.state.global_step, world)
     trainer.require_sound()
-    model.config.get_text_config().use_cache = caches
     if not guard.stopping:
         if rows["validation"].rows and "validation_loss" not in reporter.results:
             trainer.evaluate()
         if rows["test"].rows:
             trainer.evaluate(rows["test"], metric_key_prefix="test")
+    state = whole_state(trainer.model) if sharded else {}
     if world.rank == 0:
+        trained_model = assembled(hp, load_model(source, dtype), state) if sharded else trainer.model
+        trained_model.generation_config.eos_token_id = stops
+        trained_model.config.get_text_config().use_cache = caches
         finished = {"steps": trainer.state.global_step, "finished": not guard.stopping, "world_size": world.size}
         made_of = {
             "base": os.path.abspath(source) if os.path.isdir(source) else source,
@@ -195,9 +208,16 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
             "stops": stops,
             "chat": encoder.saw_chat,
         }
-        write_model(hp, trainer.model, tokenizer, {**made_of, **finished}, reporter)
+        write_model(hp, trained_model, tokenizer, {**made_of, **finished}, reporter)
         write_json(Path(hp.output_data_dir) / "metrics.json", {**finished, **reporter.results})
     world.say(f"model: {hp.model_dir}")
+
+
+def assembled(hp: Namespace, model: Any, state: dict[str, torch.Tensor]) -> Any:
+    """The starting model, with an adapter if there is one, with the weights that the ranks have trained in parts."""
+    model = add_adapter(hp, model) if hp.method == "lora" else model
+    model.load_state_dict(state, assign=True)
+    return model
 
 
 def write_model(hp: Namespace, model: Any, tokenizer: Any, facts: dict[str, Any], reporter: Reporter) -> None:
