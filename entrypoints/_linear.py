@@ -11,6 +11,7 @@ import math
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy
@@ -26,6 +27,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.class_weight import compute_sample_weight
 
 FILE = "model.skops"
 # What scikit-learn's estimators are made of that skops does not know: plain numbers of a library.
@@ -42,11 +44,30 @@ TREES = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What tabular.py takes for granted and linear.py lets one choose.
+
+    per_row: whether penalties count against the mean loss of rows, not their sum. scale, centre: numbers before the fit.
+    intercept: whether there is one. balanced: whether all classes weigh the same. columns: how many there must be, if said.
+    """
+
+    per_row: bool = False
+    scale: bool = True
+    centre: bool = True
+    intercept: bool = True
+    balanced: bool = False
+    columns: int | None = None
+
+
 class Engine:
     """scikit-learn, as `_rounds.Engine` describes it. There is one rank."""
 
     name, version, file, kind = "linear", version, FILE, "size of coefficients"
     forgets = continues = False
+
+    def __init__(self, taken: Taken = Taken()) -> None:
+        self.taken = taken
 
     def prepare(self, hp: Namespace, target: Target, features: Features, ring: Ring) -> None:
         """Takes the settings. Raises Problem for what is not served."""
@@ -63,6 +84,9 @@ class Engine:
             known = ("logloss", "error", "auc")
         if wrong := [name for name in self.names if name not in known]:
             raise Problem(f"eval_metric {wrong[0]} is not served with {hp.objective} and linear: {', '.join(known)}")
+        there = features.width or len(features.columns)
+        if self.taken.columns not in (None, there):
+            raise Problem(f"feature_dim is {self.taken.columns}, but the data has {there} columns of features")
         self.hp, self.target, self.features, self.fitted = hp, target, features, None
         hp.num_round, self.steps = 1, hp.num_round
 
@@ -70,7 +94,8 @@ class Engine:
         """The settings that must be the same when training goes on."""
         hp = self.hp
         given = {name: getattr(hp, name) for name in ("objective", "lambda", "alpha", "scale_pos_weight", "seed")}
-        return {"library": self.name, "steps": self.steps, **given}
+        chosen = {} if self.taken == Taken() else {"taken": asdict(self.taken)}
+        return {"library": self.name, "steps": self.steps, **chosen, **given}
 
     def matrix(self, features: Any, labels: Any, weights: Any, bins_of: Any = None, plain: bool = False) -> Any:
         """Rows as scikit-learn takes them."""
@@ -91,6 +116,8 @@ class Engine:
             weights = (numpy.ones(len(labels)) if weights is None else weights) * numpy.where(
                 labels == 1, self.hp.scale_pos_weight, 1.0
             )
+        if self.target.count and self.taken.balanced:
+            weights = (1.0 if weights is None else weights) * compute_sample_weight("balanced", labels)
         estimator = self._estimator()
         made = make_pipeline(self._prepared(features), estimator)
         with said(), warnings.catch_warnings(record=True) as found:
@@ -103,13 +130,15 @@ class Engine:
             raise Problem("the coefficients are no finite numbers: look for columns with huge values")
 
     def _prepared(self, features: Any) -> Any:
+        scale, centre = self.taken.scale, self.taken.centre
         if scipy.sparse.issparse(features):
-            return StandardScaler(with_mean=False)
+            return StandardScaler(with_mean=False, with_std=scale)
         of_text = [at for at, name in enumerate(self.features.columns) if name in self.features.categories]
         numbers = [at for at in range(features.shape[1]) if at not in of_text]
         ways = []
         if numbers:
-            ways.append(("numbers", make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler()), numbers))
+            scaler = StandardScaler(with_mean=centre, with_std=scale)
+            ways.append(("numbers", make_pipeline(SimpleImputer(keep_empty_features=True), scaler), numbers))
         if of_text:
             ways.append(("texts", OneHotEncoder(handle_unknown="ignore"), of_text))
         return ColumnTransformer(ways)
@@ -118,22 +147,25 @@ class Engine:
         """As the objective and the two penalties say; lambda 1 and alpha 0 are what is usual for both."""
         hp, steps = self.hp, self.steps
         l2, l1 = 1.0 if getattr(hp, "lambda") is None else getattr(hp, "lambda"), hp.alpha
+        if self.taken.per_row:
+            l2, l1 = l2 * self.train[0].shape[0], l1 * self.train[0].shape[0]
+        bias = {"fit_intercept": self.taken.intercept}
         if hp.objective == "reg:squarederror":
             if not l1:
-                return linear_model.Ridge(alpha=l2)
+                return linear_model.Ridge(alpha=l2, **bias)
             total = (l1 + l2) / self.train[0].shape[0]
-            return linear_model.ElasticNet(alpha=total, l1_ratio=l1 / (l1 + l2), max_iter=steps * 10)
+            return linear_model.ElasticNet(alpha=total, l1_ratio=l1 / (l1 + l2), max_iter=steps * 10, **bias)
         if hp.objective.startswith(("binary:", "multi:")):
             strength = l1 + l2
-            more = {"solver": "saga", "l1_ratio": l1 / strength, "random_state": hp.seed} if l1 else {}
+            more = {"solver": "saga", "l1_ratio": l1 / strength, "random_state": hp.seed, **bias} if l1 else bias
             return linear_model.LogisticRegression(C=1 / strength if strength else math.inf, max_iter=steps, **more)
         if l1:
             raise Problem(f"alpha is served with reg:squarederror, binary:logistic and multi:softprob, not {hp.objective}")
         strength = l2 / self.train[0].shape[0]
         if hp.objective == "reg:pseudohubererror":
-            return linear_model.HuberRegressor(alpha=strength, max_iter=steps)
+            return linear_model.HuberRegressor(alpha=strength, max_iter=steps, **bias)
         power = {"count:poisson": 1.0, "reg:gamma": 2.0}.get(hp.objective, hp.tweedie_variance_power)
-        return linear_model.TweedieRegressor(power=power, link="log", alpha=strength, max_iter=steps)
+        return linear_model.TweedieRegressor(power=power, link="log", alpha=strength, max_iter=steps, **bias)
 
     def measured(self, matrices: list[tuple[Any, str]], at: int) -> dict[str, float]:
         """Metrics by name."""

@@ -24,6 +24,7 @@ from trainshed.checkpoint.guard import Guard, usual_copies
 
 HIGHER_IS_BETTER = ("auc", "aucpr", "map", "ndcg", "pre")
 REPEATED = 10  # rounds that a resumed job with random parts may repeat, or a tenth of what is done
+PROGRAMS = ("tabular", "linear")  # that write models here
 BARS = 20  # features in the picture of their importance
 
 
@@ -178,8 +179,8 @@ class Training:
     mark: rounds, state and history of the last moment that a resumed job can go on from to the same end.
     """
 
-    def __init__(self, hp: Namespace, ring: Ring, engine: Engine) -> None:
-        self.hp, self.ring, self.engine = hp, ring, engine
+    def __init__(self, hp: Namespace, ring: Ring, engine: Engine, program: str = "tabular") -> None:
+        self.hp, self.ring, self.engine, self.program = hp, ring, engine, program
         trouble = ""
         try:
             self._prepare()
@@ -416,7 +417,7 @@ class Training:
         with whole_file(Path(hp.model_dir) / self.engine.file) as path:
             path.write_bytes(self.engine.model(rounds))
         about = {
-            "program": "tabular",
+            "program": self.program,
             "trainshed": trainshed.__version__,
             "library": self.engine.name,
             self.engine.name: self.engine.version,
@@ -484,7 +485,7 @@ class Model:
         root = Path(folder)
         try:
             content = json.loads((root / "model.json").read_text(encoding="utf-8"))
-            if content["program"] != "tabular":
+            if content["program"] not in PROGRAMS:
                 raise ValueError(f"model.json is one of {content['program']}")
             if library != (theirs := library_of(content)):
                 raise ValueError(f"its library is {theirs}, not {library}")

@@ -46,6 +46,7 @@ def test_everything_that_can_be_declared(tmp_path: Path) -> None:
           objective: {type: categorical, choices: [linear, multi], required: true, tunable: true}
           classes: {type: integer, required_with: {objective: [multi]}}
           columns: {type: list, default: "a, b"}
+          rate: {type: number, range: [0, 1], or: [auto, none], default: auto}
         channels:
           train: {required: true, unless: demo, aliases: [training], content_types: [text/csv], input_modes: [File]}
         metrics:
@@ -58,6 +59,10 @@ def test_everything_that_can_be_declared(tmp_path: Path) -> None:
     assert (rounds.default, rounds.range, rounds.tunable and rounds.tunable.range) == (100, (1, float("inf")), (10, 1000))
     assert made.hyperparameters["classes"].required_with == {"objective": ("multi",)}
     assert made.hyperparameters["columns"].default == ("a", "b")
+    rate = made.hyperparameters["rate"]
+    assert (rate.default, rate.read("none"), rate.read("0.5")) == ("auto", "none", 0.5)
+    with pytest.raises(ValueError, match="^'some' is not a number from 0 to 1 or auto or none$"):
+        rate.read("some")
     assert made.channels["train"].aliases == ("training",)
     assert made.metrics["auc"].regex == r"metric auc=(\S+)"
 

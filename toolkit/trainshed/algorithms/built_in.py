@@ -31,7 +31,11 @@ BUILT_IN = (
     BuiltIn("XGBoost", ("xgboost", "sagemaker-xgboost"), "tabular", "not served: ranking, survival, GPUs over Dask", True),
     BuiltIn("LightGBM", program="tabular", instead="`library=lightgbm`; not served: dart, goss, rf"),
     BuiltIn("CatBoost", program="tabular", instead="`library=catboost`; one host; texts are categories"),
-    BuiltIn("Linear Learner", ("linear-learner",), "tabular", "`library=linear` and an `objective`; not its own names"),
+    BuiltIn(
+        "Linear Learner", ("linear-learner",), "linear",
+        "one host; a solver, not steps of gradients; not served: hinge, absolute, quantile, Huber and insensitive loss, "
+        "moved thresholds, Pipe mode", True,
+    ),
     BuiltIn("AutoGluon-Tabular", instead="AutoGluon in a script of your own"),
     BuiltIn("TabTransformer", instead="pytorch-tabular in a script of your own"),
     BuiltIn(

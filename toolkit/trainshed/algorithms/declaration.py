@@ -142,7 +142,7 @@ class _Reader:
 
     def _hyperparameter(self, name: str, content: Any) -> Hyperparameter:
         where = f"hyperparameters.{name}"
-        names = ("type", "default", "required", "range", "choices", "help", "tunable", "required_with")
+        names = ("type", "default", "required", "range", "choices", "or", "help", "tunable", "required_with")
         fields = self._fields(content, where, names)
         kind = self._choice(fields, "type", where, TYPES, "")
         if not kind and "type" not in fields:
@@ -152,6 +152,8 @@ class _Reader:
             self._wrong(f"{where}.choices", "", "is missing: what may be chosen")
         if fields.get("range") is not None and kind not in ("integer", "number"):
             self._wrong(f"{where}.range", fields["range"], "is for integer and number alone")
+        if fields.get("or") is not None and kind not in ("integer", "number"):
+            self._wrong(f"{where}.or", fields["or"], "is for integer and number alone")
         made = Hyperparameter(
             name=name,
             type=kind or "text",
@@ -159,6 +161,7 @@ class _Reader:
             required=self._flag(fields, "required", where),
             range=self._range(fields, where),
             choices=choices,
+            words=self._texts(fields, "or", where),
             tunable=self._tunable(fields, where),
             required_with=self._conditions(fields, where),
         )

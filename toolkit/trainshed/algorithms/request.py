@@ -63,11 +63,12 @@ def _hyperparameter(one: Hyperparameter) -> dict[str, Any]:
     made: dict[str, Any] = {
         "Name": one.name,
         "Description": one.help[:_MOST_DESCRIBED],
-        "Type": _TYPES.get(one.type, "FreeText"),
+        # A number that may be a word is a text there, unless it is tuned, for which it must be a number.
+        "Type": "FreeText" if one.words and not one.tunable else _TYPES.get(one.type, "FreeText"),
         "IsTunable": one.tunable is not None,
         "IsRequired": one.required,
     }
-    if not one.required and one.default is not None:
+    if not one.required and one.default is not None and not (one.tunable and one.default in one.words):
         made["DefaultValue"] = shown_default(one)
     kind = made["Type"]
     if kind == "Categorical":

@@ -30,6 +30,7 @@ class Hyperparameter(Record):
     """One hyperparameter.
 
     type: of `TYPES`. range: lowest and highest value, infinite where there is no bound; of integer and number.
+    words: that may stand for a number, such as `auto`.
     default: what the program takes if it is not given; None where that depends, which `help` then says.
     required_with: other hyperparameters and values of theirs with which this one must be given.
     """
@@ -41,6 +42,7 @@ class Hyperparameter(Record):
     required: bool = False
     range: tuple[float, float] = (-math.inf, math.inf)
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     tunable: Tunable | None = None
     required_with: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 (records are frozen; defaults are never changed)
 
@@ -51,12 +53,14 @@ class Hyperparameter(Record):
             value: text, as on a command line, or a JSON value, as in a job.
 
         Returns:
-            int, float, bool, str, or a tuple of strings for a list.
+            int, float, bool, str, or a tuple of strings for a list; of `words` the word.
 
         Raises:
             ValueError: it is none; the message says what it must be, beginning with the value.
         """
         text = _text(value)
+        if text in self.words:
+            return text
         if self.type in ("integer", "number"):
             number = self._number(text)
             self._chosen(f"{number:g}" if self.choices else text)
@@ -100,7 +104,7 @@ class Hyperparameter(Record):
             words += f" from {_short(least)}" if closed else f" of {_short(least)} or more"
         if math.isfinite(most):
             words += f" to {_short(most)}"
-        return words
+        return " or ".join([words, *self.words])
 
 
 def _short(number: float) -> str:
