@@ -61,7 +61,7 @@ def test_everything_that_can_be_declared(tmp_path: Path) -> None:
     assert made.hyperparameters["columns"].default == ("a", "b")
     rate = made.hyperparameters["rate"]
     assert (rate.default, rate.read("none"), rate.read("0.5")) == ("auto", "none", 0.5)
-    with pytest.raises(ValueError, match="^'some' is not a number from 0 to 1 or auto or none$"):
+    with pytest.raises(ValueError, match=r"^'some' is not a number from 0 to 1 or auto or none$"):
         rate.read("some")
     assert made.channels["train"].aliases == ("training",)
     assert made.metrics["auc"].regex == r"metric auc=(\S+)"
