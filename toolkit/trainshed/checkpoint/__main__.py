@@ -22,7 +22,8 @@ list FOLDER                 lists checkpoints, newest first, checked by manifest
                             transformers' Trainer and Lightning in jobs with checkpoint=auto
 verify FOLDER               reads everything and compares checksums; exit status 1 if a checkpoint is not whole
 prune FOLDER --keep-last N  deletes all but the newest N whole ones (and, with --keep-every K, multiples of K)
-convert CHECKPOINT FILE     writes the model's weights to one safetensors file
+convert CHECKPOINT TARGET   writes the model's weights to one safetensors file; to a folder (TARGET/) in files of
+                            --shard-gb each, with the index that transformers' from_pretrained reads
 """
 
 
@@ -39,10 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("command", choices=("list", "verify", "prune", "convert"))
     parser.add_argument("folder")
-    parser.add_argument("file", nargs="?", help="for convert")
+    parser.add_argument("file", metavar="TARGET", nargs="?", help="for convert")
     parser.add_argument("--keep-last", type=int, default=0)
     parser.add_argument("--keep-every", type=int, default=0)
     parser.add_argument("--model", default="model", help="for convert, where the checkpoint holds several models")
+    parser.add_argument("--shard-gb", type=float, default=5, help="for convert to a folder: most GB in a file (default: 5)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,8 +60,10 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.command == "convert":
         if not options.file:
-            return _fail("convert needs the file to write")
-        return _convert(path, options.file, options.model)
+            return _fail("convert needs the file or folder to write")
+        if options.shard_gb <= 0:
+            return _fail("--shard-gb must be more than 0")
+        return _convert(path, options.file, options.model, int(options.shard_gb * 1e9))
     return _list(path, options.command == "verify")
 
 
@@ -95,11 +99,11 @@ def _sealed(path: str, verify: bool) -> tuple[str, bool]:
     return f"{manifest.size / 1e6:10.1f} MB  {_age(manifest.created)}" + "  verified" * verify, False
 
 
-def _convert(path: str, file: str, model: str) -> int:
+def _convert(path: str, file: str, model: str, shard_bytes: int) -> int:
     from .export import export_weights
 
     try:
-        size = export_weights(path, file, model)
+        size = export_weights(path, file, model, shard_bytes=shard_bytes)
     except (Damaged, ValueError, OSError) as error:
         return _fail(f"{path}: {error}")
     print(one_line(f"{file}: {size / 1e6:.1f} MB"))

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .load import Contents
+    from .load import Stored
 
 
-def fill(contents: Contents, tensors: Mapping[str, torch.Tensor]) -> None:
+def fill(contents: Stored, tensors: Mapping[str, torch.Tensor]) -> None:
     """Copies the stored values into the tensors; every rank by itself, for its own plain tensors and DTensors.
 
     Raises:

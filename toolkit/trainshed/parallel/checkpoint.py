@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from fnmatch import fnmatch
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from trainshed.checkpoint import parts
 from trainshed.checkpoint.errors import CheckpointError
@@ -30,6 +28,7 @@ from .grid import Grid
 from .model import PipelineModel
 from .plan.plan_file import model_fingerprint, plan_from
 from .session import grid
+from .together import together
 
 _MODEL = "model/"
 _STATE = "optimizer/state/"
@@ -108,7 +107,7 @@ def load_checkpoint(
     if not here.left:
         meet_with_replicas(here, LOAD)
     saved = _open(path, here, copy_to)
-    _together(here, path, lambda: _load_model(saved, holding, strict))
+    together(here, _failed(path), lambda: _load_model(saved, holding, strict))
     objects = saved.objects[0]
     if optimizer is not None and objects["groups"] is not None:
         native = plain(optimizer)
@@ -140,7 +139,7 @@ def prune_checkpoints(folder: str, keep: int, names: str = "*", *, copy_to: str 
 
 
 def _open(path: str, here: Grid, copy_to: str) -> parts.Saved:
-    _together(here, path, lambda: _refuse_old(path))
+    together(here, _failed(path), lambda: _refuse_old(path))
     try:
         saved = parts.load(path, copy_to=copy_to, group=here.control_group)
     except CheckpointError as error:
@@ -148,6 +147,10 @@ def _open(path: str, here: Grid, copy_to: str) -> parts.Saved:
     if not isinstance(saved.objects.get(0), dict) or "user_content" not in saved.objects[0]:
         raise PipelineError(f"{path} was not written by save_checkpoint")
     return saved
+
+
+def _failed(path: str) -> str:
+    return f"the checkpoint {path} cannot be loaded"
 
 
 def _refuse_old(path: str) -> None:
@@ -208,24 +211,3 @@ def _use_plan(text: str | None, path: str, model: PipelineModel) -> None:
     serves = plan.serves(settings.pipeline_parallel_degree, settings.virtual_stages)
     if serves and plan.model == model_fingerprint(model.module):
         model.use_plan(plan)
-
-
-def _together(here: Grid, path: str, action: Callable[[], None]) -> None:
-    """Runs `action` on every rank; if it fails on one, all raise the same PipelineError. Collective."""
-    problem: PipelineError | None = None
-    try:
-        action()
-    except PipelineError as error:
-        problem = error
-    except (OSError, ValueError, RuntimeError) as error:
-        problem = PipelineError(" ".join(str(error).split()) or type(error).__name__)
-    mine = (problem.message, problem.hint) if problem is not None else None
-    answers: list[Any] = [mine]
-    if here.world > 1:
-        answers = [None] * here.world
-        dist.all_gather_object(answers, mine, group=here.control_group)
-    for rank, answer in enumerate(answers):
-        if answer is not None:
-            message, hint = answer
-            where = f" (rank {rank})" if here.world > 1 else ""
-            raise PipelineError(f"the checkpoint {path} cannot be loaded: {message}{where}", hint=hint)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
+
+from trainshed.checkpoint.weights import SHARD_BYTES
 
 from .clip import install
 from .engine.holding import Holding
@@ -22,6 +25,7 @@ from .record.intercept import let_modules_move
 from .record.naming import first_names
 from .record.subject import Backward
 from .session import grid, session
+from .weights import load_weights, save_pretrained, save_weights
 
 
 class PipelineModel(nn.Module):
@@ -258,6 +262,18 @@ class PipelineModel(nn.Module):
     def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:  # type: ignore[override]
         """Takes a whole or partial state; each rank keeps what it holds. Collective for a partial one."""
         return load_model(self.holding, state, strict)
+
+    def save_weights(self, folder: str | os.PathLike[str], *, shard_bytes: int = SHARD_BYTES) -> None:
+        """Writes the weights to safetensors files, each rank those of its stages; see `weights.save_weights`. Collective."""
+        save_weights(self.holding, folder, shard_bytes)
+
+    def load_weights(self, path: str | os.PathLike[str], *, strict: bool = True) -> None:
+        """Reads safetensors files, each rank what it holds or will hold; see `weights.load_weights`. Collective."""
+        load_weights(self.holding, path, strict)
+
+    def save_pretrained(self, folder: str | os.PathLike[str], *, shard_bytes: int = SHARD_BYTES) -> None:
+        """Writes a folder that transformers' `from_pretrained` reads, stage by stage. Collective."""
+        save_pretrained(self.holding, folder, shard_bytes)
 
     @contextmanager
     def join(self, *_args: Any, **_kwargs: Any) -> Iterator[None]:

@@ -20,7 +20,11 @@ PARTIAL_STATE = "load_state_dict() of a partial state"
 SAVE, LOAD, PRUNE = "save_checkpoint()", "load_checkpoint()", "prune_checkpoints()"
 CLIP, SCALE = "clip_grad_norm_() or get_total_norm()", "the gradient scaler's unscale_()"
 GENERATE = "model.generate()"
-CALLS = (STEP, MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, SAVE, LOAD, PRUNE, CLIP, SCALE, GENERATE)
+SAVE_WEIGHTS, LOAD_WEIGHTS = "model.save_weights()", "model.load_weights()"
+CALLS = (
+    *(STEP, MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, SAVE, LOAD, PRUNE, CLIP, SCALE, GENERATE),
+    *(SAVE_WEIGHTS, LOAD_WEIGHTS),
+)
 RECORD, WAYS, SUPPLY = "recording a forward", "choosing a recorded forward", "handing out a batch"
 DIFFERENCE, GRADIENTS, REPORT = "looking for a difference", "checking gradients", "reporting times"
 ROOM, BUFFERS, UNDIVIDED = "finding room to verify", "lending buffers to verify", "running the undivided model"
