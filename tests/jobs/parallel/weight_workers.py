@@ -139,6 +139,7 @@ def full_disk(path: str) -> list[Any]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, was)
+    dist.barrier()  # each rank removes its own new files
     same = before == {name: Path(path, name).read_bytes() for name in sorted(os.listdir(path))}
     dist.barrier()
     model.save_weights(path)
