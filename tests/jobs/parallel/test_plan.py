@@ -222,6 +222,16 @@ def test_a_zero_bubble_plan_predicts_a_shorter_step_and_memory_for_what_waits() 
     assert Wish(4, 1, "1f1b", 8).in_flight() == (4, 3, 2, 1)
 
 
+def test_a_v_shaped_plan_keeps_as_much_as_its_order_and_sends_nothing_where_it_turns() -> None:
+    model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)]).to("meta")
+    x = torch.empty(512, 4096, device="meta")
+    for schedule in ("zbvzerobubble", "dualpipev"):
+        quick, slow = (make_plan(subject(model, x, "meta"), Wish(1, 2, schedule, 4, link=Link(s, 1e12))) for s in (0, 0.1))
+        assert slow.predicted["step_ms"] - quick.predicted["step_ms"] < 500  # the last messages, no step between the halves
+        assert Wish(4, 2, schedule, 2).in_flight() == (2,) * 7 + (1,)
+    assert Wish(4, 2, "zbvzerobubble", 8).in_flight() == (8, 7, 6, 5, 4, 3, 2, 1)
+
+
 @pytest.mark.parametrize(("schedule", "virtual"), [("gpipe", 1), ("1f1b", 1), ("interleaved1f1b", 2)])
 @pytest.mark.parametrize("microbatches", [4, 8, 16])
 def test_the_simulated_bubble_is_the_formulas(schedule: str, virtual: int, microbatches: int) -> None:

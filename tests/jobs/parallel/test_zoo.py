@@ -16,7 +16,14 @@ from support.extras import needs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-SCHEDULES = [("simple", 1), ("interleaved", 1), ("interleaved1f1b", 2), ("interleavedzerobubble", 2)]
+SCHEDULES = [
+    ("simple", 1),
+    ("interleaved", 1),
+    ("interleaved1f1b", 2),
+    ("interleavedzerobubble", 2),
+    ("zbvzerobubble", 2),
+    ("dualpipev", 2),
+]
 GRID = [(degree, schedule, virtual) for degree in (2, 3, 4) for schedule, virtual in SCHEDULES]
 # Importing transformers takes most of its models' time; its Trainer trains GPT-2 in test_compat.
 OURS = [name for name, case in zoo.ZOO.items() if name not in zoo.OF_TRANSFORMERS]

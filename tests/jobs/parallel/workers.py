@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import signal
 import time
 from contextlib import redirect_stdout
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import ranks
@@ -92,6 +96,32 @@ def zero_bubble(names: list[str], degree: int, virtual: int, microbatches: int) 
     return pipeline(names, degree, "interleavedzerobubble", virtual, microbatches=microbatches)
 
 
+def v_shaped(names: list[str], degree: int, schedule: str, microbatches: int) -> dict[str, Any]:
+    """One step of each model in such a schedule."""
+    return pipeline(names, degree, schedule, 2, microbatches=microbatches)
+
+
+def few_parts(schedule: str, microbatches: int) -> tuple[int, float]:
+    """A model with a part for each rank and no more: its stages, and how far gradients are from one process's."""
+    degree = int(os.environ["WORLD_SIZE"])
+    pipe.init({"partitions": degree, "microbatches": microbatches, "pipeline": schedule})
+    torch.manual_seed(0)
+    net = nn.Sequential(*[nn.Linear(6, 6) for _ in range(degree)])
+    alone, x = deepcopy(net), torch.randn(12, 6)
+    model = pipe.PipelineModel(net)
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor) -> None:
+        model.backward(model(x).square().mean())
+
+    train_step(model, x)
+    for part in x.chunk(microbatches):
+        (alone(part).square().mean() / microbatches).backward()
+    wanted = dict(alone.named_parameters())
+    distances = [float((p.grad - wanted[name].grad).abs().max()) for name, p in model.local_named_parameters()]
+    return model.plan.stages, max(distances)
+
+
 def tied_model(drop: float = 0.0) -> nn.Module:
     """A small language model with a tied table."""
     model = zoo.Tied()
@@ -134,7 +164,11 @@ def train(settings: dict[str, Any], steps: int, clip: float = 0.0, seed_by_rank:
     model = pipe.PipelineModel(tied_model(drop), bucket_cap_mb=1)
     optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-2))
     torch.manual_seed(5)
-    start = pipe.load_checkpoint(resume, model, optimizer)["step"] if resume else 0
+    start = 0
+    if resume:
+        content = pipe.load_checkpoint(resume, model, optimizer)
+        start = content["step"]
+        torch.set_rng_state(content["random"])
 
     @pipe.step
     def train_step(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -154,7 +188,7 @@ def train(settings: dict[str, Any], steps: int, clip: float = 0.0, seed_by_rank:
         torch.distributed.all_reduce(loss, group=grid.replica_group)
         losses.append(float(loss) / pipe.dp_size())
     if save:
-        pipe.save_checkpoint(save, model, optimizer, {"step": stop_after or steps})
+        pipe.save_checkpoint(save, model, optimizer, {"step": stop_after or steps, "random": torch.get_rng_state()})
     return {
         "losses": losses,
         "norms": norms,
@@ -202,6 +236,19 @@ def first_part(settings: dict[str, Any], steps: int, stop_after: int, path: str)
 def other_part(settings: dict[str, Any], steps: int, path: str) -> list[float]:
     """The losses of a run from a checkpoint on."""
     return train(settings, steps, resume=path)["losses"]
+
+
+def killed_part(settings: dict[str, Any], steps: int, stop_after: int, path: str) -> None:
+    """With random numbers: a run to a checkpoint, and a step further, in which it is killed; the losses are beside it."""
+    losses = train(settings, steps, save=path, stop_after=stop_after, drop=0.3)["losses"]
+    Path(f"{path}.{os.environ['RANK']}").write_text(json.dumps(losses))
+    torch.distributed.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def part_after_a_kill(settings: dict[str, Any], steps: int, path: str) -> list[float]:
+    """The losses of a run with random numbers, from a checkpoint on."""
+    return train(settings, steps, resume=path, drop=0.3)["losses"]
 
 
 def evaluate_then_train(schedule: str, virtual: int) -> dict[str, Any]:

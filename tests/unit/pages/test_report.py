@@ -168,12 +168,12 @@ def test_attempts_are_one_curve_and_each_has_its_row(tmp_path: Path) -> None:
 
 
 def test_a_pipelines_schedule_is_drawn(tmp_path: Path) -> None:
-    for kind in ("simple", "interleaved", "interleaved1f1b", "interleavedzerobubble"):
+    for kind in ("simple", "interleaved", "interleaved1f1b", "interleavedzerobubble", "dualpipev"):
         asked = {
             "pipeline_parallel_degree": 2,
             "microbatches": 4,
             "pipeline": kind,
-            "virtual_stages": 2 if "1f" in kind else 1,
+            "virtual_stages": 2 if kind in ("interleaved1f1b", "dualpipev") else 1,
         }
         record = {**RECORD, "job": {"name": "x", "distribution": {"kind": "pipeline", "pipeline": asked}}}
         words = Reader(page(lay(tmp_path / kind, record))).words

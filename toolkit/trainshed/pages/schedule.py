@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from .facts import RunFacts
 
-_COLOURS = {"forward": "f0", "backward": "f1", "weight": "f2"}
+_COLOURS = {"forward": "f0", "backward": "f1", "weight": "f2", "whole": "f3"}
+_CALLED = {"whole": "backward in one"}
 _MOST = 4000  # pieces of work that a picture may have
 MOST_RANKS = 32
 
@@ -29,7 +30,7 @@ def draw_schedule(run: RunFacts) -> str:
     try:
         settings = read_settings(asked)
         ranks, kind, microbatches = settings.pipeline_parallel_degree, settings.schedule, settings.microbatches
-        virtual = settings.virtual_stages if kind.startswith("interleaved") else 1
+        virtual = settings.virtual_stages
         plan: dict[str, Any] = read_object(settings.partition_file, LARGEST) if settings.partition_file else {}
         virtual = _fewer(mapping(plan.get("pipeline")), virtual)
         stages = ranks * virtual
@@ -38,7 +39,7 @@ def draw_schedule(run: RunFacts) -> str:
         planned = _planned(plan, stages)
         forward, backward = planned or ([1.0] * stages, [2.0] * stages)
         weight: list[float] = []
-        if kind == ZERO_BUBBLE:  # its backward comes in two parts
+        if kind in ZERO_BUBBLE:  # its backward comes in two parts
             backward = weight = [seconds / 2 for seconds in backward]
         orders = order(kind, ranks, virtual, microbatches)
         work = placed(orders, forward, backward, [0.0] * (stages - 1), weight)
@@ -52,7 +53,7 @@ def draw_schedule(run: RunFacts) -> str:
                 end,
                 _COLOURS[piece.kind],
                 str(piece.microbatch),
-                f"{piece.kind} of microbatch {piece.microbatch}, stage {piece.stage}",
+                f"{_CALLED.get(piece.kind, piece.kind)} of microbatch {piece.microbatch}, stage {piece.stage}",
             )
             for piece, start, end in pieces
         ]
@@ -60,12 +61,13 @@ def draw_schedule(run: RunFacts) -> str:
     length = max(end for pieces in work for _, _, end in pieces)
     busy = sum(end - start for pieces in work for _, start, end in pieces)
     bubble = 1 - busy / (length * ranks) if length else 0.0
-    kinds = ("forward", "backward", "weight") if kind == ZERO_BUBBLE else ("forward", "backward")
+    there = {piece.kind for pieces in work for piece, _, _ in pieces}
+    kinds = [one for one in _COLOURS if one in there]
     said = "times as in the plan" if planned else "with equal stages, a backward twice as long as a forward"
     note = f'<p class="note">{kind}, {microbatches} microbatches, {said}: ranks wait for {bubble:.0%} of a step</p>'
     unit = " ms" if planned else ""
     picture = draw(rows, seconds=False, row=26, unit=unit)
-    return note + legend((_COLOURS[one], one, "") for one in kinds) + picture
+    return note + legend((_COLOURS[one], _CALLED.get(one, one), "") for one in kinds) + picture
 
 
 def _fewer(made: dict[str, Any], virtual: int) -> int:

@@ -85,7 +85,7 @@ def _total_norm(
 
     Args:
         mine: name -> gradient of this rank's parameters.
-        others: gradients that are not the model's; those of the last rank count, which computes the losses.
+        others: gradients that are not the model's; those of the last stage's rank count, which computes the losses.
     """
     holding, here = session.holding, grid()
     if holding is None or holding.placement is None:
@@ -97,7 +97,7 @@ def _total_norm(
         if name in mine:
             norm = torch.linalg.vector_norm(mine[name].detach(), norm_type, dtype=torch.float32)
             table[:, numbers[name]] = torch.stack([norm, torch.ones_like(norm)])
-    if others and here.place.pipeline == len(here.pipeline_ranks) - 1:
+    if others and here.place.pipeline == holding.last:
         norms = [torch.linalg.vector_norm(tensor.detach(), norm_type, dtype=torch.float32) for tensor in others]
         table[0, -1], table[1, -1] = torch.linalg.vector_norm(torch.stack(norms), norm_type), 1.0
     meet(here, CLIP)

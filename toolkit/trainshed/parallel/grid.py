@@ -18,6 +18,7 @@ import torch.distributed as dist
 from trainshed.contract.wire.pipeline import PipelineSettings
 
 from .errors import PipelineError
+from .plan.work import seat_of
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,10 @@ class Grid:
     def place(self) -> Coordinates:
         """This rank's coordinates."""
         return self.places[self.rank]
+
+    def seat(self, stage: int) -> int:
+        """The pipeline rank that has a stage."""
+        return seat_of(stage, len(self.pipeline_ranks), self.settings.schedule)
 
     def close(self) -> None:
         """Leaves the groups that were made for this grid, and the process group if it was made here as well."""

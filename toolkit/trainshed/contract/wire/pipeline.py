@@ -28,10 +28,13 @@ SCHEDULES = {
     "1f1b": "1f1b",
     "interleaved1f1b": "interleaved1f1b",
     "interleavedzerobubble": "interleavedzerobubble",
+    "zbvzerobubble": "zbvzerobubble",
+    "dualpipev": "dualpipev",
 }
 VERIFY = ("changes", "first", "off")
 _SEVERAL_STAGES = ("interleaved1f1b", "interleavedzerobubble")
-_V_SHAPED = ("zbvzerobubble", "dualpipev")
+# Two stages on each rank, on the way there and on the way back: the first rank has the first and the last one.
+V_SHAPED = ("zbvzerobubble", "dualpipev")
 
 
 class PipelineError(TrainshedError):
@@ -50,9 +53,10 @@ class PipelineSettings(Record):
 
     pipeline_parallel_degree: ranks of one pipeline; the other ranks are replicas (data parallel).
     microbatches: parts that a step's batch is split into.
-    pipeline: "simple" (GPipe), "interleaved" (1F1B, Amazon's name), "interleaved1f1b" (several stages a rank) or
-        "interleavedzerobubble" (that with a backward in two parts).
-    virtual_stages: stages a rank, for the last two.
+    pipeline: "simple" (GPipe), "interleaved" (1F1B, Amazon's name), "interleaved1f1b" (several stages a rank),
+        "interleavedzerobubble" (that with a backward in two parts), "zbvzerobubble" or "dualpipev" (such ones whose stages
+        go through the ranks and back).
+    virtual_stages: stages a rank, for the two with several; the last two have 2.
     optimize: "speed" or "memory"; sets memory_weight's default to 0 or 0.8.
     memory_limit: MiB that a stage may use; 0 means unlimited.
     placement_strategy: "cluster" (neighbouring ranks form a pipeline), "spread", or a permutation of "DPT".
@@ -159,6 +163,8 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Pip
                 f"{where}: {key}: not a pipeline setting", hint=did_you_mean(key, [*PipelineSettings._fields, "partitions"])
             )
         values[name] = _convert(name, value, where)
+    if str(values.get("pipeline", "")).lower() in V_SHAPED:
+        values.setdefault("virtual_stages", 2)
     settings = PipelineSettings(**values)
     _check(settings, where)
     return settings
@@ -190,11 +196,6 @@ def _check(settings: PipelineSettings, where: str) -> None:
     for name in ("pipeline_parallel_degree", "microbatches", "virtual_stages", "sharded_data_parallel_degree"):
         if getattr(settings, name) < 1:
             raise wrong(name, "must be 1 or more")
-    if settings.pipeline.lower() in _V_SHAPED:
-        raise NotServed(
-            f"{where}: pipeline = {settings.pipeline!r} is not supported: it puts the first and the last stage on one rank",
-            hint="use interleavedzerobubble, whose stages go round the ranks",
-        )
     if settings.pipeline.lower() not in SCHEDULES:
         raise wrong("pipeline", f"not one of {', '.join(SCHEDULES)}")
     if settings.optimize not in ("speed", "memory"):
@@ -205,7 +206,9 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("verify_steps", "must be 0 or more")
     if not 0 <= settings.weight <= 1:
         raise wrong("memory_weight", "must be from 0 to 1")
-    if settings.virtual_stages > 1 and settings.schedule not in _SEVERAL_STAGES:
+    if settings.schedule in V_SHAPED and settings.virtual_stages != 2:
+        raise wrong("virtual_stages", f"pipeline = {settings.pipeline!r} gives each rank 2: leave it out")
+    if settings.virtual_stages > 1 and settings.schedule not in (*_SEVERAL_STAGES, *V_SHAPED):
         raise wrong("virtual_stages", f"needs pipeline = {' or '.join(_SEVERAL_STAGES)}")
     if not settings.auto_partition and settings.default_partition is None:
         raise wrong("auto_partition", "needs default_partition")

@@ -228,13 +228,13 @@ def refuse_hooks(root: nn.Module, ways: Sequence[Way]) -> None:
 
 def _missing(grid: Grid, cut: Cut, sync: GradientSync, *, measured: bool) -> set[str]:
     """Parameters of this rank alone that have no gradient although the record says that they are trained."""
-    here, ranks, users = grid.place.pipeline, len(grid.pipeline_ranks), cut.users()
+    here, users = grid.place.pipeline, cut.users()
     missing = {
         name
         for name in cut.trace.reached
         if name in sync.parameters
         and sync.parameters[name].grad is None
-        and {stage % ranks for stage in users.get(name, ())} == {here}
+        and {grid.seat(stage) for stage in users.get(name, ())} == {here}
     }
     if measured:
         return missing

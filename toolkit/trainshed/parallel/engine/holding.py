@@ -23,6 +23,7 @@ class Holding:
 
     placement: which rank holds which parameter; None before the first step, and where parameters are sharded.
     partitioned: whether the first step has given the parameters their places.
+    last: the pipeline rank that has the last stage, which computes the losses.
     waiting: parameters that get their values then.
     """
 
@@ -31,20 +32,25 @@ class Holding:
         self.grid = grid
         self.placement: Placement | None = None
         self.partitioned = False
+        self.last = 0
         self._home_of_unit: Mapping[str, int] = {}
         self._home_of_buffer: dict[str, int] = {}
         self.waiting: Waiting | None = None
         self._actions: list[Callable[[], None]] = []
 
-    def settle(self, placement: Placement | None = None, home_of_unit: Mapping[str, int] | None = None) -> None:
+    def settle(
+        self, placement: Placement | None = None, home_of_unit: Mapping[str, int] | None = None, last: int = 0
+    ) -> None:
         """The model is partitioned from now on; runs what was waiting for that.
 
         Args:
             placement: None where every rank holds a shard of every parameter.
             home_of_unit: module -> the pipeline rank that runs its first call.
+            last: the pipeline rank that has the last stage.
         """
         self.placement = placement
         self._home_of_unit = home_of_unit or {}
+        self.last = last
         self.partitioned = True
         actions, self._actions = self._actions, []
         for action in actions:

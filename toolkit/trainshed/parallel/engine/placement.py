@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -34,15 +34,19 @@ class Placement:
         return {name: ranks for name, ranks in self.holders.items() if len(ranks) > 1}
 
 
-def place(root: nn.Module, cut: Cut, ranks: int) -> Placement:
+def place(root: nn.Module, cut: Cut, seat: Callable[[int], int]) -> Placement:
     """Each parameter goes to the ranks whose stages read it; one that nothing reads goes to where its module's next
-    neighbour is, so that it is saved."""
+    neighbour is, so that it is saved.
+
+    Args:
+        seat: tells which rank has a stage.
+    """
     users = cut.users()
     holders: dict[str, tuple[int, ...]] = {}
     before: tuple[int, ...] = (0,)
     for name, _ in root.named_parameters():
         if name in users:
-            before = tuple(sorted({stage % ranks for stage in users[name]}))
+            before = tuple(sorted({seat(stage) for stage in users[name]}))
             holders[name] = before
         else:
             holders[name] = before[:1]
@@ -56,19 +60,20 @@ def renamed(known: Mapping[str, nn.Parameter], now: Mapping[str, nn.Parameter]) 
     return next(found, None)
 
 
-def extend(before: Placement, fresh: set[str], now: Iterable[str], cut: Cut, ranks: int) -> Placement:
+def extend(before: Placement, fresh: set[str], now: Iterable[str], cut: Cut, seat: Callable[[int], int]) -> Placement:
     """Each fresh parameter goes to the ranks whose stages read it; others stay where they are.
 
     Args:
         fresh: names of parameters that nothing has read until now, or that are new.
         now: names of all parameters, in their order.
+        seat: tells which rank has a stage.
     """
     users = cut.users()
     holders: dict[str, tuple[int, ...]] = {}
     near: tuple[int, ...] = (0,)
     for name in now:
         if name in users and name in fresh:
-            near = tuple(sorted({stage % ranks for stage in users[name]}))
+            near = tuple(sorted({seat(stage) for stage in users[name]}))
         else:
             near = before.holders.get(name, near[:1])
         holders[name] = near

@@ -185,8 +185,8 @@ class Preparation:
         else:
             self._extend(shape)
         self._check_local(shape)
-        ranks = len(self._grid.pipeline_ranks)
-        self.holding.note_buffers({name: shape.stage_at(position) % ranks for name, position in trace.buffers.items()})
+        seat = self._grid.seat
+        self.holding.note_buffers({name: seat(shape.stage_at(position)) for name, position in trace.buffers.items()})
         return Way(shape, facts((subject.args, subject.kwargs)), first)
 
     def _begin(self, subject: Subject, microbatches: int) -> None:
@@ -206,8 +206,7 @@ class Preparation:
     def _settle(self, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""
         grid, root = self._grid, self._root
-        ranks = len(grid.pipeline_ranks)
-        placement = from_leader(grid, lambda: place(root, shape, ranks))
+        placement = from_leader(grid, lambda: place(root, shape, grid.seat))
         local = set(placement.local(grid.place.pipeline))
         shared = placement.shared()
         grid.subgroups(list(shared.values()))
@@ -226,8 +225,8 @@ class Preparation:
         self.sync = GradientSync(grid, held, shared, usual, self._overlap, self._bucket_bytes)
         homes: dict[str, int] = {}
         for unit in plan.units:
-            homes.setdefault(unit.unit, unit.stage % ranks)
-        self.holding.settle(placement, homes)
+            homes.setdefault(unit.unit, grid.seat(unit.stage))
+        self.holding.settle(placement, homes, grid.seat(plan.stages - 1))
 
     def _extend(self, shape: Cut) -> None:
         """Gives the parameters their places that nothing has read before, or that the script has added."""
@@ -243,8 +242,7 @@ class Preparation:
                 f"parameter {moved[0]!r} is called {moved[1]!r} now",
                 hint="add modules at the end of a list, or under names of their own",
             )
-        ranks = len(grid.pipeline_ranks)
-        placement = extend(before, fresh, now, shape, ranks)
+        placement = extend(before, fresh, now, shape, grid.seat)
         shared = placement.shared()
         if not all(map(grid.can_make, shared.values())):
             raise PlanError(
@@ -271,10 +269,10 @@ class Preparation:
         placement = self.holding.placement
         if placement is None:
             return
-        ranks, trace = len(self._grid.pipeline_ranks), shape.trace
+        trace = shape.trace
         for name, stages in sorted(shape.users().items()):
             for stage in sorted(stages):
-                if stage % ranks not in placement.holders[name]:
+                if self._grid.seat(stage) not in placement.holders[name]:
                     problem = f"{name} is needed on stage {stage}, but the first step put it on another rank"
                     if trace.entries > 1 and not (trace.has_backward or trace.random or torch.is_grad_enabled()):
                         raise SeveralPasses(problem)
@@ -286,11 +284,10 @@ class Preparation:
                     )
 
     def _build(self, ways: list[Way], microbatches: int) -> Prepared:
-        degree = len(self._grid.pipeline_ranks)
         cuts = [way.cut for way in ways]
         stages = len(cuts[0].starts)
         training = cuts[0].trace.has_backward
-        mine = [stage for stage in range(stages) if stage % degree == self._grid.place.pipeline]
+        mine = [stage for stage in range(stages) if self._grid.seat(stage) == self._grid.place.pipeline]
         self.frame.stages = len(mine)
         modules = [StageModule(cuts, stage, self.frame) for stage in mine]
         units = {cut.trace.calls[p] for cut in cuts for stage in mine for p in range(*cut.range_of(stage))}

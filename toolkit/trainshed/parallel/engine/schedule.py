@@ -12,8 +12,13 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
 )
+from torch.distributed.pipelining.schedules import _Action, _add_send_recv, _ComputationType, _PipelineScheduleRuntime
+
+from trainshed.contract.wire.pipeline import V_SHAPED
 
 from ..errors import PipelineError
+from ..plan.simulate import order
+from ..plan.work import Work, seat_of
 from .batch import runs_evenly
 from .stage import ReplayStage, StageModule
 from .zero_bubble import Inseparable
@@ -21,6 +26,12 @@ from .zero_bubble import Inseparable
 _INTERLEAVED: dict[str, Any] = {
     "interleaved1f1b": ScheduleInterleaved1F1B,
     "interleavedzerobubble": ScheduleInterleavedZeroBubble,
+}
+_KINDS = {
+    "forward": _ComputationType.FORWARD,
+    "backward": _ComputationType.BACKWARD_INPUT,
+    "weight": _ComputationType.BACKWARD_WEIGHT,
+    "whole": _ComputationType.FULL_BACKWARD,
 }
 
 
@@ -49,8 +60,10 @@ class TorchSchedule:
         self._first, self._last = any(s.is_first for s in built), any(s.is_last for s in built)
         options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
         self._schedule: Any
-        if kind in _INTERLEAVED:
-            if not runs_evenly(kind, stages // len(modules), microbatches):
+        if kind in V_SHAPED:
+            self._schedule = _Ordered(built, kind, microbatches, loss)
+        elif kind in _INTERLEAVED:
+            if not runs_evenly(kind, stages // len(built), microbatches):
                 raise PipelineError(
                     f"{kind} cannot run {microbatches} microbatches in rounds of equal size",
                     hint="use a multiple of the number of pipeline ranks",
@@ -78,6 +91,28 @@ class TorchSchedule:
     def skipped(self) -> bool:
         """On one of this rank's stages."""
         return any(stage.module.skipped for stage in self._stages)
+
+
+class _Ordered(_PipelineScheduleRuntime):
+    """An order of ours, with torch's messages; forwards alone where there is no `loss`."""
+
+    def __init__(self, built: list[ReplayStage], kind: str, microbatches: int, loss: Any) -> None:
+        super().__init__(built, microbatches, loss_fn=loss, scale_grads=False)
+        stages, virtual = built[0].num_stages, len(built)
+        ranks = stages // virtual
+        seats = {stage: seat_of(stage, ranks, kind) for stage in range(stages)}
+        self.stage_index_to_group_rank = seats
+        for stage in built:
+            stage.stage_index_to_group_rank = seats
+        work = {
+            rank: [_action(piece) for piece in mine if loss is not None or piece.kind == "forward"]
+            for rank, mine in enumerate(order(kind, ranks, virtual, microbatches))
+        }
+        self.pipeline_order_with_comms = _add_send_recv(work, seats.__getitem__, stages)
+
+
+def _action(work: Work) -> _Action:
+    return _Action(work.stage, _KINDS[work.kind], work.microbatch)
 
 
 class Loop:

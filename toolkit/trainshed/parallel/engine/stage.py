@@ -305,6 +305,20 @@ class ReplayStage(PipelineStage):
         self.module.take(fwd_chunk_id)
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
+    def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
+        """Takes what the stage before has made, which is on this rank."""
+        whole = prev_stage_outputs if isinstance(prev_stage_outputs, tuple) else (prev_stage_outputs,)
+        for place, made in zip(self.args_recv_info[mb_index], whole, strict=True):
+            place.buffer = made.detach().requires_grad_(made.requires_grad)
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: tuple[torch.Tensor | None, ...], mb_index: int) -> None:
+        """Takes the gradients that the stage after has made, which is on this rank."""
+        for place, gradient in zip(self.grad_recv_info[mb_index], next_stage_bwd_outputs, strict=True):
+            if gradient is not None:
+                place.buffer = gradient
+            elif place.buffer is not None:
+                place.buffer = torch.zeros_like(place.buffer)
+
     def clear_runtime_states(self) -> None:
         """Before a step: also drops what a failed one has left."""
         super().clear_runtime_states()

@@ -207,7 +207,7 @@ class Engine:
         if prepared.training:
             self._finish(prepared, step, started)
         results = [step.results[number] for number in sorted(step.results)] if step.results else None
-        frame, last = self._preparation.frame, grid.pipeline_ranks[-1]
+        frame, last = self._preparation.frame, grid.pipeline_ranks[grid.seat(prepared.last)]
         if results is not None and prepared.tallies:
             results.append(list(frame.end(prepared.last, prepared.tallies).items()))
         results = prepared.post.share(results, last, grid.pipeline_group, grid.device)

@@ -26,13 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Profiles a script's first step and writes a plan."
     add = parser.add_argument
     add("--stages", type=int, default=2, metavar="N", help="pipeline ranks (default: 2)")
-    add("--virtual", type=int, default=1, metavar="N", help="stages on each rank (default: 1)")
+    add(
+        "--virtual",
+        type=int,
+        metavar="N",
+        help="stages on each rank (default: 1; 2 with a V-shaped schedule)",
+    )
     add("--microbatches", type=int, default=4, metavar="N", help="of each step (default: 4)")
     add(
         "--pipeline",
         default="interleaved",
         metavar="SCHEDULE",
-        help="simple, interleaved (default), interleaved1f1b or interleavedzerobubble",
+        help="simple, interleaved (default), interleaved1f1b, interleavedzerobubble, zbvzerobubble or dualpipev",
     )
     add("--memory-limit", type=int, default=0, metavar="MIB", help="memory limit of a stage")
     add(

@@ -64,7 +64,7 @@ def run(options: Namespace) -> int:
         raise TrainshedError(f"there is no script {options.script}")
     settings = {
         "pipeline_parallel_degree": options.stages,
-        "virtual_stages": options.virtual,
+        **({} if options.virtual is None else {"virtual_stages": options.virtual}),
         "microbatches": options.microbatches,
         "pipeline": options.pipeline,
         "memory_limit": options.memory_limit,

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from trainshed.contract.wire.pipeline import V_SHAPED
+
 from ..delayed.shapes import ShapesOnly
 from ..errors import PlanError, TooFewParts
 from ..record.naming import first_name
@@ -18,6 +20,7 @@ from .partition import Request, partition
 from .plan_file import Plan, PlanUnit, model_fingerprint
 from .profile import SECONDS_PER_BYTE, SECONDS_PER_OPERATION, profile
 from .simulate import ZERO_BUBBLE, most_kept, order, step_seconds
+from .work import seat_of
 
 MIB = 2**20
 # A stage this much slower than an even share is worth another try with finer units.
@@ -30,7 +33,7 @@ class Wish:
 
     ranks, virtual: pipeline ranks and stages on each of them.
     asked: what `virtual` was, where the model has not enough parts for that; else 0.
-    schedule: "gpipe", "1f1b", "interleaved1f1b" or "interleavedzerobubble".
+    schedule: "gpipe", "1f1b", "interleaved1f1b", "interleavedzerobubble", "zbvzerobubble" or "dualpipev".
     memory_limit: bytes a stage may take, or None.
     optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
     pins: module name -> stage.
@@ -54,6 +57,10 @@ class Wish:
         """Number of stages in the pipeline."""
         return self.ranks * self.virtual
 
+    def seat(self, stage: int) -> int:
+        """The rank that has a stage."""
+        return seat_of(stage, self.ranks, self.schedule)
+
     def request(self, closed: Mapping[str, str]) -> Request:
         """As the partitioner reads it.
 
@@ -65,8 +72,10 @@ class Wish:
 
     def in_flight(self) -> tuple[int, ...]:
         """Microbatches whose activations each stage keeps at once."""
-        if self.schedule == ZERO_BUBBLE:
+        if self.schedule in ZERO_BUBBLE:
             orders = order(self.schedule, self.ranks, self.virtual, self.microbatches)
+            if self.schedule in V_SHAPED:
+                return tuple(most_kept(orders[self.seat(stage)], stage) for stage in range(self.stages))
             most = [-(-most_kept(work) // self.virtual) for work in orders]
             return tuple(most[stage % self.ranks] for stage in range(self.stages))
         kept = []
@@ -280,12 +289,15 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish) -> dict[str, obje
     ranges = list(zip(starts, ends, strict=True))
     forward = [sum(u.forward for u in costs.units[a:b]) + costs.everywhere for a, b in ranges]
     backward = [sum(u.backward for u in costs.units[a:b]) for a, b in ranges]
-    talk = [wish.link.seconds(costs.crossing[cut]) for cut in starts[1:]] + [0.0]
+    talk = [
+        wish.link.seconds(costs.crossing[cut]) if wish.seat(stage) != wish.seat(stage + 1) else 0.0
+        for stage, cut in enumerate(starts[1:])
+    ] + [0.0]
     orders = order(wish.schedule, wish.ranks, wish.virtual, wish.microbatches)
     several = len(ranges) > 1
     own = OVERHEAD if several else (0.0, 0.0)
     later = [0.0] * len(ranges)
-    if wish.schedule == ZERO_BUBBLE:
+    if wish.schedule in ZERO_BUBBLE:
         # A matrix product takes as long for its weight's gradient as for its input's. Nobody waits for the first stage's.
         later = [sum(u.backward / 2 for u in costs.units[a:b] if u.parameters) for a, b in ranges]
         later[0] = backward[0]

@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
-ZERO_BUBBLE = "interleavedzerobubble"
+from trainshed.contract.wire.pipeline import V_SHAPED
 
+from .v_shaped import v_shaped
+from .work import Work
 
-class Work(NamedTuple):
-    """A piece of work for one microbatch on one stage.
-
-    kind: "forward", "backward" or "weight". With the zero-bubble schedule "backward" is the gradients of the stage's
-        inputs alone, and "weight" those of its parameters.
-    """
-
-    kind: str
-    stage: int
-    microbatch: int
+# Schedules whose backward comes in two parts.
+ZERO_BUBBLE = ("interleavedzerobubble", *V_SHAPED)
 
 
 def order(schedule: str, ranks: int, virtual: int, microbatches: int) -> list[list[Work]]:
     """Work of each rank, in order.
 
     Args:
-        schedule: "gpipe", "1f1b", "interleaved1f1b" or "interleavedzerobubble".
+        schedule: "gpipe", "1f1b", "interleaved1f1b", "interleavedzerobubble", "zbvzerobubble" or "dualpipev"; the last two
+            are the one before them where a rank has one stage.
     """
+    if schedule in V_SHAPED and virtual == 2:
+        return v_shaped(schedule, ranks, microbatches)
     if schedule == "gpipe":
         return [
             [Work(kind, rank, m) for kind in ("forward", "backward") for m in range(microbatches)] for rank in range(ranks)
         ]
     if schedule == "1f1b":
         virtual = 1
-    split = schedule == ZERO_BUBBLE
+    split = schedule in ZERO_BUBBLE
     return [_alternating(rank, ranks, virtual, microbatches, split) for rank in range(ranks)]
 
 
-def most_kept(work: list[Work]) -> int:
-    """Microbatches of its stages, summed, that a rank keeps activations of at most; its work in order."""
-    last = "weight" if any(piece.kind == "weight" for piece in work) else "backward"
+def most_kept(work: Sequence[Work], stage: int | None = None) -> int:
+    """Microbatches that a rank keeps activations of at most, summed over its stages or for one of them.
+
+    Args:
+        work: of the rank, in order.
+    """
+    work = [piece for piece in work if stage in (None, piece.stage)]
+    left = Counter((piece.stage, piece.microbatch) for piece in work)
     kept = most = 0
     for piece in work:
-        kept += (piece.kind == "forward") - (piece.kind == last)
+        one = piece.stage, piece.microbatch
+        left[one] -= 1
+        kept += (piece.kind == "forward") - (not left[one])
         most = max(most, kept)
     return most
 
@@ -103,7 +107,8 @@ def placed(
 ) -> list[list[tuple[Work, float, float]]]:
     """When each rank's work starts and ends, in seconds from the start of the step; arguments as for `step_seconds`."""
     ranks, last = len(orders), len(forward) - 1
-    costs = {"forward": forward, "backward": backward, "weight": weight}
+    both = [now + later for now, later in zip(backward, weight, strict=True)] if weight else []
+    costs = {"forward": forward, "backward": backward, "weight": weight, "whole": both}
     ended: dict[Work, float] = {}
     done: list[list[tuple[Work, float, float]]] = [[] for _ in orders]
     clock, at = [0.0] * ranks, [0] * ranks
@@ -130,11 +135,12 @@ def _ready(work: Work, ended: dict[Work, float], last: int, talk: Sequence[float
     """When the work's input is there; None while what it waits for has not been placed."""
     if work.kind == "weight":
         return ended.get(work._replace(kind="backward"))
-    if work.kind == "backward":
+    if work.kind in ("backward", "whole"):
         own = ended.get(work._replace(kind="forward"))
         if own is None or work.stage == last:
             return own
-        after = ended.get(work._replace(stage=work.stage + 1))
+        behind = work._replace(stage=work.stage + 1)
+        after = ended.get(behind._replace(kind="backward"), ended.get(behind._replace(kind="whole")))
         return None if after is None else max(own, after + talk[work.stage])
     if work.stage == 0:
         return 0.0
