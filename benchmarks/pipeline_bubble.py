@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
@@ -54,12 +55,12 @@ def worker(milliseconds: float, ranks: int, only: list[str]) -> None:
 
     torch.set_num_threads(1)
 
-    slept = [0.0]
+    slept: SimpleQueue[float] = SimpleQueue()  # what a forward notes in Python is kept apart for each stage
 
     def work(seconds: float) -> None:
         started = time.perf_counter()
         time.sleep(seconds)
-        slept[0] += time.perf_counter() - started
+        slept.put(time.perf_counter() - started)
 
     class Sleeper(nn.Module):
         def __init__(self, seconds: float) -> None:
@@ -97,13 +98,12 @@ def worker(milliseconds: float, ranks: int, only: list[str]) -> None:
         x = torch.randn(microbatches * 2, 16, generator=torch.Generator().manual_seed(1))
         bubbles = []
         for _ in range(7):
-            slept[0] = 0.0
             torch.distributed.barrier()
             started = time.perf_counter()
             run(model, x)
             torch.distributed.barrier()
             whole = time.perf_counter() - started
-            busy = torch.tensor(slept[0])
+            busy = torch.tensor(sum(slept.get() for _ in range(slept.qsize())))
             torch.distributed.all_reduce(busy)
             slept_here = float(busy) / ranks
             pieces = 2 * virtual * microbatches
