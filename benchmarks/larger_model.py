@@ -5,7 +5,8 @@
 The model is a stack of decoder layers (width 768). With AdamW in float32 a parameter takes 16 bytes: its value, its gradient
 and two states. Each rank is a process in a memory cgroup of its own (Linux, version 1 or 2, as root) with the limit; a rank
 that needs more is killed by the kernel, and the row says so. The peak is what the kernel counts as memory of its own (no
-cached files: those it drops where memory is scarce), looked at twenty times a second. A case trains three steps and saves;
+cached files: those it drops where memory is scarce), looked at twenty times a second. A case trains three steps, saves a checkpoint
+and the weights as safetensors;
 a second start resumes and trains two more.
 
     whole       each rank builds the whole model, as without the block
@@ -103,6 +104,7 @@ def rank_process(way: str, parameters: int, folder: str, steps: int) -> None:
         if pipe.rank() == 0:
             print(json.dumps({"step": number, "loss": loss.item(), "seconds": time.perf_counter() - began}), flush=True)
     pipe.save_checkpoint(str(checkpoints / "last"), model, optimizer, at + steps)
+    model.save_weights(checkpoints / "weights")
     pipe.shutdown()
 
 
