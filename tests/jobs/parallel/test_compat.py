@@ -163,8 +163,9 @@ def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:
         read_settings({"microbatch": 2})
     with pytest.raises(PipelineError, match="microbatches = 'many': not int"):
         read_settings({"microbatches": "many"})
-    with pytest.raises(NotServed, match="tensor_parallel_degree = 2 is not supported"):
-        read_settings({"tensor_parallel_degree": 2})
+    assert read_settings({"tensor_parallel_degree": 2}).tensor_parallel_degree == 2
+    with pytest.raises(NotServed, match="tensor_parallel_degree together with pipeline_parallel_degree is not supported"):
+        read_settings({"partitions": 2, "tensor_parallel_degree": 2})
     for name in ("ZBVZeroBubble", "DualPipeV"):
         settings = read_settings({"pipeline": name})
         assert (settings.schedule, settings.virtual_stages) == (name.lower(), 2)

@@ -577,7 +577,11 @@ def test_our_own_pipeline_setting_chooses_it_and_its_entries_win(job_tree: Any) 
             '{"microbatch": 2}',
             "mp_parameters: microbatch: not a pipeline setting (did you mean 'microbatches'?)",
         ),
-        ("mp_parameters", '{"tensor_parallel_degree": 2}', "tensor_parallel_degree = 2 is not supported"),
+        (
+            "mp_parameters",
+            '{"partitions": 2, "tensor_parallel_degree": 2}',
+            "tensor_parallel_degree together with pipeline_parallel_degree is not supported",
+        ),
         ("mp_parameters", "two", "mp_parameters: must be a JSON object"),
         ("trainshed_pipeline", '{"microbatches": 0}', "trainshed_pipeline: microbatches = 0: must be 1 or more"),
         ("trainshed_pipeline", '{"microbatches": true}', "microbatches = True: not int"),

@@ -38,13 +38,27 @@ if TYPE_CHECKING:
         pp_rank,
         pp_size,
         rank,
+        rdp_group,
+        rdp_rank,
+        rdp_size,
         size,
+        tp_group,
+        tp_rank,
+        tp_size,
     )
     from .model import PipelineModel
     from .optimizer import PipelineOptimizer
     from .plan.plan_file import Plan, load_plan
     from .split import StepOutput
-    from .start import delayed_initialization, init, is_initialized, partition, shutdown
+    from .start import (
+        delayed_initialization,
+        init,
+        is_initialized,
+        partition,
+        set_tensor_parallelism,
+        shutdown,
+        tensor_parallelism,
+    )
     from .step_function import step
 
 __all__ = [
@@ -76,13 +90,22 @@ __all__ = [
     "pp_size",
     "prune_checkpoints",
     "rank",
+    "rdp_group",
+    "rdp_rank",
+    "rdp_size",
     "save_checkpoint",
+    "set_tensor_parallelism",
     "shutdown",
     "size",
     "step",
+    "tensor_parallelism",
+    "tp_group",
+    "tp_rank",
+    "tp_size",
 ]
 _GROUPS = ("dp_group", "dp_rank", "dp_size", "local_rank", "local_size", "num_microbatches",
-           "pp_group", "pp_rank", "pp_size", "rank", "size")  # fmt: skip
+           "pp_group", "pp_rank", "pp_size", "rank", "rdp_group", "rdp_rank", "rdp_size", "size",
+           "tp_group", "tp_rank", "tp_size")  # fmt: skip
 _HOMES = {
     "GradScaler": "clip",
     "NotServed": "errors",
@@ -102,8 +125,10 @@ _HOMES = {
     "partition": "start",
     "prune_checkpoints": "checkpoint",
     "save_checkpoint": "checkpoint",
+    "set_tensor_parallelism": "start",
     "shutdown": "start",
     "step": "step_function",
+    "tensor_parallelism": "start",
     **dict.fromkeys(_GROUPS, "groups"),
 }
 

@@ -57,7 +57,8 @@ def save_checkpoint(
         meet_with_replicas(here, SAVE)
     tensors: dict[str, torch.Tensor] = {}
     objects: State = {"state": {}}
-    writes = here.place.replica == 0 or here.settings.sharded_data_parallel_degree > 1
+    first = here.place.replica == 0 if here.tensor is None else here.tensor.twins[0] == here.rank
+    writes = first or here.settings.sharded_data_parallel_degree > 1
     if writes:
         tensors = {_MODEL + name: tensor.detach().contiguous() for name, tensor in holding.owned_tensors().items()}
     if optimizer is not None and (writes or here.settings.shard_optimizer_state):

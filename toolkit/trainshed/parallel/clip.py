@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from .engine.checking import meet
 from .engine.meeting import CLIP, SCALE
@@ -32,6 +33,14 @@ def clip_grad_norm_(
     ours = holding is not None and holding.partitioned and not holding.names.keys().isdisjoint(map(id, given))
     if ours and session.optimizer is not None:
         session.optimizer.unscale()
+    if ours and grid().tensor is not None:
+        gradients = [p.grad for p in given if p.grad is not None]
+        with torch.no_grad():
+            total = _norm_of_parts(gradients, norm_type, error_if_nonfinite)
+            factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+            for gradient in gradients:
+                local(gradient).mul_(factor.to(gradient.device))
+        return total
     if not ours or not _divided() or session.holding is None:
         with torch.no_grad():
             norm = _native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
@@ -60,6 +69,9 @@ def get_total_norm(
         The norm, shape ().
     """
     given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    here = session.grid
+    if here is not None and here.tensor is not None and any(isinstance(one, DTensor) for one in given):
+        return _norm_of_parts(given, norm_type, error_if_nonfinite)
     if not _divided() or session.holding is None:
         return _native_norm(given, norm_type, error_if_nonfinite, foreach)
     memory = {t.untyped_storage()._cdata for t in given}
@@ -70,6 +82,30 @@ def get_total_norm(
     own = {gradient.untyped_storage()._cdata for gradient in mine.values()}
     others = [tensor for tensor in given if tensor.untyped_storage()._cdata not in own]
     return _total_norm(mine, others, norm_type, error_if_nonfinite)
+
+
+def _norm_of_parts(gradients: Sequence[torch.Tensor], norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
+    """The norm of gradients of which some are divided among the ranks of a tensor group. Collective over the group."""
+    here = grid()
+    if here.tensor is None:
+        raise RuntimeError("there is no tensor group")
+    norm_type = float(norm_type)
+    meet(here, CLIP)
+    norms = [
+        torch.linalg.vector_norm(local(one.detach()), norm_type, dtype=torch.float32).to(here.device) for one in gradients
+    ]
+    if not norms:
+        return torch.zeros((), device=here.device)
+    mine = torch.stack(norms)
+    every = [torch.empty_like(mine) for _ in here.tensor.ranks]
+    dist.all_gather(every, mine, group=here.tensor.group)
+    parts = torch.tensor([isinstance(one, DTensor) for one in gradients], dtype=torch.bool, device=here.device)
+    together = torch.linalg.vector_norm(torch.stack(every), norm_type, dim=0)
+    # Whole ones are the same on all ranks: those of the first one count.
+    total: torch.Tensor = torch.linalg.vector_norm(torch.where(parts, together, every[0]), norm_type)
+    if error_if_nonfinite and not torch.isfinite(total):
+        raise RuntimeError(f"the gradients' norm is {total.item()}, which cannot be clipped")
+    return total
 
 
 def _divided() -> bool:
@@ -138,7 +174,7 @@ def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: 
     if not any(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
         return _native_unscale(scaler, optimizer, inv_scale, *args, **kwargs)
     device = grid().device
-    sharded = grid().settings.sharded_data_parallel_degree > 1
+    sharded = grid().settings.sharded_data_parallel_degree > 1 or grid().tensor is not None
     if sharded:
         worst = _unscale_shards(optimizer, inv_scale)
     else:

@@ -47,6 +47,34 @@ def layout(world: int, degree: int, placement: str) -> list[Coordinates]:
     return [Coordinates(rank // replicas, rank % replicas) for rank in range(world)]
 
 
+@dataclass(frozen=True)
+class TensorGroup:
+    """Ranks that divide the parameters of modules among them, and those of other groups that have the same parts.
+
+    ranks, twins: global ranks, in order.
+    """
+
+    ranks: list[int]
+    group: dist.ProcessGroup
+    twins: list[int]
+    twin_group: dist.ProcessGroup
+
+
+def tensor_groups(world: int, degree: int, placement: str) -> list[list[int]]:
+    """Global ranks of each tensor group, without stages: neighbours, unless T comes before D in the placement.
+
+    Raises:
+        PipelineError: the degree does not divide the world.
+    """
+    if world % degree:
+        raise PipelineError(f"tensor_parallel_degree = {degree} does not divide {world} ranks")
+    letters = {"cluster": "DPT", "spread": "TPD"}.get(placement.lower(), placement.upper())
+    count = world // degree
+    if letters.index("T") > letters.index("D"):
+        return [list(range(first * degree, (first + 1) * degree)) for first in range(count)]
+    return [list(range(first, world, count)) for first in range(count)]
+
+
 @dataclass
 class Grid:
     """This rank's place among all, with groups.
@@ -54,6 +82,8 @@ class Grid:
     pipeline_ranks: global ranks of this rank's pipeline, by stage rank.
     replica_ranks: global ranks that hold the same stages, by replica.
     left: whether this rank has closed its connections, after a step that failed.
+    tensor: the ranks that divide parameters with this one, each of which counts as a replica; None without tensor
+        parallelism.
     """
 
     rank: int
@@ -70,6 +100,7 @@ class Grid:
     replica_ranks: list[int]
     owns_process_group: bool = False
     left: bool = False
+    tensor: TensorGroup | None = None
     _subgroups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
     _made: set[tuple[int, ...]] = field(default_factory=set)
 
@@ -82,6 +113,9 @@ class Grid:
         """The pipeline rank that has a stage."""
         return seat_of(stage, len(self.pipeline_ranks), self.settings.schedule)
 
+    def _tensor(self) -> list[dist.ProcessGroup]:
+        return [] if self.tensor is None else [self.tensor.group, self.tensor.twin_group]
+
     def close(self) -> None:
         """Leaves the groups that were made for this grid, and the process group if it was made here as well."""
         if not dist.is_initialized():
@@ -89,15 +123,16 @@ class Grid:
         if self.owns_process_group:
             dist.destroy_process_group()
             return
-        made = [self.pipeline_group, self.replica_group, self.control_group, *self._subgroups.values()]
+        made = [self.pipeline_group, self.replica_group, self.control_group, *self._subgroups.values(), *self._tensor()]
         for group in dict.fromkeys(made):
             dist.destroy_process_group(group)
 
     def leave(self) -> None:
         """Closes this rank's connections to its pipeline and its replicas, so that nobody waits for it."""
-        made = [self.pipeline_group, self.replica_group, *self._subgroups.values()]
+        made = [self.pipeline_group, self.replica_group, *self._subgroups.values(), *self._tensor()]
         self.pipeline_group = self.replica_group = self.control_group
         self._subgroups.clear()
+        self.tensor = None
         self.left = True
         for group in dict.fromkeys(made):
             dist.destroy_process_group(group)
@@ -162,9 +197,10 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
     rank, world = dist.get_rank(), dist.get_world_size()
     degree = settings.pipeline_parallel_degree
     places = layout(world, degree, settings.placement_strategy)
-    if world // degree > 1 and not settings.ddp:
+    replicas = world // (degree * settings.tensor_parallel_degree)
+    if replicas > 1 and not settings.ddp:
         raise PipelineError(
-            f"{world} ranks and partitions = {degree} make {world // degree} replicas, but ddp is off", hint="set ddp"
+            f"{world} ranks and partitions = {degree} make {replicas} replicas, but ddp is off", hint="set ddp"
         )
     groups: dict[str, dist.ProcessGroup] = {}
     members: dict[str, list[int]] = {}
@@ -179,6 +215,7 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
             group = dist.new_group(inside, timeout=timeout)
             if rank in inside:
                 groups[kind], members[kind] = group, inside
+    tensor = _make_tensor_group(settings, rank, world, timeout)
     control = dist.new_group(list(range(world)), backend="gloo", timeout=timeout)
     return Grid(
         rank=rank,
@@ -194,4 +231,19 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
         pipeline_ranks=members["pipeline"],
         replica_ranks=members["replica"],
         owns_process_group=owns,
+        tensor=tensor,
     )
+
+
+def _make_tensor_group(settings: PipelineSettings, rank: int, world: int, timeout: timedelta) -> TensorGroup | None:
+    degree = settings.tensor_parallel_degree
+    if degree == 1:
+        return None
+    groups = tensor_groups(world, degree, settings.placement_strategy)
+    found: list[tuple[list[int], dist.ProcessGroup]] = []
+    for ranks in (*groups, *([one[number] for one in groups] for number in range(degree))):
+        group = dist.new_group(ranks, timeout=timeout)
+        if rank in ranks:
+            found.append((ranks, group))
+    (ranks, group), (twins, twin_group) = found
+    return TensorGroup(ranks, group, twins, twin_group)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
+from .errors import PipelineError
 from .session import grid
 
 
@@ -41,13 +42,56 @@ def pp_size() -> int:
 
 
 def dp_rank() -> int:
-    """Number of this replica, from 0: what to split data by."""
+    """Number of this replica, from 0: what to split data by. Each rank of a tensor group counts, for it has data of its own
+    unless `prescaled_batch` is set."""
     return grid().place.replica
 
 
 def dp_size() -> int:
     """Number of replicas."""
     return len(grid().replica_ranks)
+
+
+def tp_rank() -> int:
+    """Rank in this tensor group, from 0."""
+    here = grid()
+    return here.tensor.ranks.index(here.rank) if here.tensor is not None else 0
+
+
+def tp_size() -> int:
+    """Ranks that the parameters of a module are divided among."""
+    here = grid()
+    return len(here.tensor.ranks) if here.tensor is not None else 1
+
+
+def rdp_rank() -> int:
+    """Number of this tensor group among the replicas, from 0: what to split data by with `prescaled_batch`."""
+    here = grid()
+    return here.tensor.twins.index(here.rank) if here.tensor is not None else here.place.replica
+
+
+def rdp_size() -> int:
+    """Number of tensor groups; without tensor parallelism that of replicas."""
+    here = grid()
+    return len(here.tensor.twins) if here.tensor is not None else len(here.replica_ranks)
+
+
+def tp_group() -> dist.ProcessGroup:
+    """Process group of this tensor group.
+
+    Raises:
+        PipelineError: there is no tensor parallelism.
+    """
+    here = grid()
+    if here.tensor is None:
+        raise PipelineError("there is no tensor group", hint="set tensor_parallel_degree to 2 or more")
+    return here.tensor.group
+
+
+def rdp_group() -> dist.ProcessGroup:
+    """Process group of the ranks that hold the same parts of parameters."""
+    here = grid()
+    return here.tensor.twin_group if here.tensor is not None else here.replica_group
 
 
 def pp_group() -> dist.ProcessGroup:

@@ -39,10 +39,11 @@ def step(optimizer: torch.optim.LBFGS, closure: Callable[[], Any], holding: Hold
         PipelineError: parameters are sharded, complex, or not of the model.
     """
     settings = holding.grid.settings
-    if settings.sharded_data_parallel_degree > 1 or settings.shard_optimizer_state:
+    if max(settings.sharded_data_parallel_degree, settings.tensor_parallel_degree) > 1 or settings.shard_optimizer_state:
         raise PipelineError(
             "LBFGS needs whole gradients and states, and those of this job are sharded",
-            hint="leave out sharded_data_parallel_degree and shard_optimizer_state, or use another optimizer",
+            hint="use another optimizer, or leave out sharded_data_parallel_degree, tensor_parallel_degree and "
+            "shard_optimizer_state",
         )
     parameters = optimizer.param_groups[0]["params"]
     names = holding.names

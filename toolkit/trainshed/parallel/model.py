@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from trainshed.checkpoint.weights import SHARD_BYTES
 
@@ -17,6 +18,7 @@ from .engine.holding import Holding
 from .engine.sharded import ShardedEngine
 from .engine.steps import Engine
 from .engine.suitable import check_kind, check_names
+from .engine.tensor.divided_steps import TensorEngine
 from .engine.whole import on_first_rank
 from .errors import NotServed, PipelineError
 from .gather import gather_model, load_model
@@ -25,6 +27,7 @@ from .record.intercept import let_modules_move
 from .record.naming import first_names
 from .record.subject import Backward
 from .session import grid, session
+from .shards import whole
 from .weights import load_weights, save_pretrained, save_weights
 
 
@@ -69,8 +72,23 @@ class PipelineModel(nn.Module):
         self._handler: Backward | None = None
         self._pins: dict[str, int] = {}
         self._post_step: list[Callable[[Any, Any], Any]] = []
-        self.engine: Engine | ShardedEngine
-        if grid().settings.sharded_data_parallel_degree > 1:
+        self.engine: Engine | ShardedEngine | TensorEngine
+        if grid().settings.tensor_parallel_degree > 1:
+            if session.tape is not None:
+                raise NotServed(
+                    "delayed_initialization() serves stages only, not tensor parallelism", hint="build the model without it"
+                )
+            self.engine = TensorEngine(
+                self.holding,
+                self._attach,
+                loss_scale=_loss_scale,
+                on_parts=_hand_to_optimizer,
+                wanted=session.tensor_marks.wants,
+                average=average_grads_across_microbatches,
+                buffers=broadcast_buffers,
+                bucket_bytes=bucket_cap_mb * 2**20,
+            )
+        elif grid().settings.sharded_data_parallel_degree > 1:
             if session.tape is not None:
                 raise NotServed(
                     "delayed_initialization() serves stages only, not sharded data parallelism",
@@ -110,7 +128,9 @@ class PipelineModel(nn.Module):
         Raises:
             PipelineError: called outside a step with gradients, or the ranks have other inputs.
         """
-        divided = self.partitioned and self.holding.placement is not None and len(grid().pipeline_ranks) > 1
+        divided = self.partitioned and (
+            isinstance(self.engine, TensorEngine) or (self.holding.placement is not None and len(grid().pipeline_ranks) > 1)
+        )
         if not divided or session.in_step or self._handler is not None or torch.is_grad_enabled():
             return self.module(*args, **kwargs)
         session.in_step = True
@@ -167,6 +187,8 @@ class PipelineModel(nn.Module):
             raise PipelineError("model.generate() is called inside a step", hint="call it between steps, on all ranks")
         session.in_step = True
         try:
+            if isinstance(self.engine, TensorEngine) and self.partitioned:
+                return self.engine.run(_generate, [((self.module, *args), kwargs)]).results[0]
             if len(grid().pipeline_ranks) == 1:
                 return native(*args, **kwargs)
             return on_first_rank(self.holding, "generate", args, kwargs)
@@ -231,6 +253,17 @@ class PipelineModel(nn.Module):
     def _attach(self, handler: Backward | None) -> None:
         vars(self)["_handler"] = handler  # for each microbatch: what a module does with any attribute takes long
 
+    # Tensor parallelism ----------------------------------------------------------------------------------------------
+
+    def distributed_modules(self) -> Iterator[nn.Module]:
+        """Modules whose parameters are divided among the ranks of a tensor group; none before the first step."""
+        if isinstance(self.engine, TensorEngine) and self.engine.division is not None:
+            yield from self.engine.division.divided
+
+    def is_distributed_parameter(self, parameter: torch.Tensor) -> bool:
+        """Whether this rank has a part of a parameter, as other ranks of its tensor group have others."""
+        return isinstance(self.engine, TensorEngine) and isinstance(parameter, DTensor)
+
     # What this rank holds --------------------------------------------------------------------------------------------
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -246,8 +279,12 @@ class PipelineModel(nn.Module):
         return self.holding.buffers()
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Parameters and buffers of this rank, with the key `_smp_is_partial`."""
-        return {**self.holding.tensors(), "_smp_is_partial": True}
+        """Parameters and buffers of this rank, with the key `_smp_is_partial`; those that a tensor group divides whole, for
+        which it is collective."""
+        held = self.holding.tensors()
+        if isinstance(self.engine, TensorEngine):
+            held = {name: whole(tensor) for name, tensor in held.items()}
+        return {**held, "_smp_is_partial": True}
 
     def state_dict(self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The whole model on the CPU of every rank of the pipeline, with the names of the wrapped module. Collective.
@@ -291,6 +328,11 @@ def _forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return module(*args, **kwargs)
 
 
+def _generate(module: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch.no_grad():
+        return module.generate(*args, **kwargs)
+
+
 @contextmanager
 def _between_steps() -> Iterator[None]:
     """Within the block no step runs, as far as the model is concerned."""
@@ -313,7 +355,8 @@ def _within_steps(module: nn.Module, _args: Any) -> None:
     if session.in_step or model._handler is not None or here.world == 1:
         return
     trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
-    if trains or (model.partitioned and here.settings.pipeline_parallel_degree > 1):
+    divided = here.settings.pipeline_parallel_degree > 1 or here.settings.tensor_parallel_degree > 1
+    if trains or (model.partitioned and divided):
         raise PipelineError(
             "the model is called outside a step",
             hint="decorate the function with @step; for evaluation call model(x) or model.generate() itself (not those "

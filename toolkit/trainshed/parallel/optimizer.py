@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor.experimental import implicit_replication
 
 from . import lbfgs
 from .clip import GradScaler
@@ -16,6 +18,7 @@ from .errors import PipelineError
 from .gather import gather_optimizer, load_optimizer, local_optimizer
 from .grid import Grid
 from .session import session
+from .shards import local
 
 
 class PipelineOptimizer(torch.optim.Optimizer):
@@ -123,33 +126,38 @@ class PipelineOptimizer(torch.optim.Optimizer):
         here = session.grid
         if isinstance(self.optimizer, torch.optim.LBFGS) and closure is not None and here is not None and here.world > 1:
             return lbfgs.step(self.optimizer, closure, _holding())
-        if here is not None and len(here.replica_ranks) > 1 and _shards_states(here):
+        if here is not None and len(_alike(here)[0]) > 1 and _shards_states(here):
             if closure is None:
                 return self._sharded_step(here)
             with torch.enable_grad():
                 loss = closure()
             self._sharded_step(here)
             return loss
+        if here is not None and here.tensor is not None:
+            with implicit_replication():  # an optimizer may take parts and whole parameters in one operation
+                return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
 
     def _sharded_step(self, grid: Grid) -> Any:
         """ZeRO-1: each replica updates its share of the parameters, has optimizer state for that alone, and sends it."""
         held = session.holding.parameters if session.holding is not None else {}
-        local = {id(parameter) for parameter in held.values()}
-        every = [p for group in self.optimizer.param_groups for p in group["params"] if id(p) in local]
-        owners = self._share_out(every, len(grid.replica_ranks))
+        here = {id(parameter) for parameter in held.values()}
+        every = [p for group in self.optimizer.param_groups for p in group["params"] if id(p) in here]
+        ranks, group = _alike(grid)
+        owners = self._share_out(every, len(ranks))
         trained = [p for p in every if p.requires_grad or p.grad is not None]
         owner = [owners[id(p)] for p in trained]
-        others = [p for p in every if owners[id(p)] != grid.place.replica]
+        others = [p for p in every if owners[id(p)] != ranks.index(grid.rank)]
         kept = [p.grad for p in others]
         for parameter in others:
             parameter.grad = None
-        result = self.optimizer.step()
+        with implicit_replication() if grid.tensor is not None else nullcontext():
+            result = self.optimizer.step()
         for parameter, gradient in zip(others, kept, strict=True):
             parameter.grad = gradient
         with torch.no_grad():
             for number, parameter in enumerate(trained):
-                dist.broadcast(parameter.data, src=grid.replica_ranks[owner[number]], group=grid.replica_group)
+                dist.broadcast(local(parameter.detach()), src=ranks[owner[number]], group=group)
         return result
 
     def _share_out(self, parameters: list[torch.Tensor], replicas: int) -> dict[int, int]:
@@ -220,6 +228,13 @@ class _Update(torch.optim.Optimizer):
         """One update, gradients as they are; not called after an overflow."""
         self.owner.overflow = False
         return self.owner._plain_step(closure)
+
+
+def _alike(here: Grid) -> tuple[list[int], dist.ProcessGroup]:
+    """The ranks that hold the same as this one, and their group."""
+    if here.tensor is not None:
+        return here.tensor.twins, here.tensor.twin_group
+    return here.replica_ranks, here.replica_group
 
 
 def _shards_states(here: Grid) -> bool:

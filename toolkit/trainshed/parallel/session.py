@@ -33,6 +33,22 @@ class WrappedOptimizer(Protocol):
         """Goes on with this rank's shards of its parameters."""
 
 
+class TensorMarks:
+    """Which modules are to be divided: all, unless the script names some; never those that it excludes."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, tuple[nn.Module, bool]] = {}
+
+    def mark(self, module: nn.Module, enabled: bool) -> None:
+        """What the script says of a module last counts."""
+        self._marks[id(module)] = (module, enabled)
+
+    def wants(self, module: nn.Module) -> bool:
+        """Whether a module may be divided."""
+        marked = self._marks.get(id(module))
+        return marked[1] if marked is not None else not any(enabled for _, enabled in self._marks.values())
+
+
 @dataclass
 class Session:
     """The state of this process, from `init` to `shutdown`.
@@ -44,6 +60,7 @@ class Session:
     in_step: whether a step function runs now.
     planned: in a process that only makes a plan, the settings that the plan is for.
     tape: what was done to a model that was built without values.
+    tensor_marks: modules that the script wants divided among the ranks of a tensor group, or does not.
     """
 
     grid: Grid | None = None
@@ -55,6 +72,7 @@ class Session:
     in_step: bool = False
     planned: PipelineSettings | None = None
     tape: Tape | None = None
+    tensor_marks: TensorMarks = field(default_factory=TensorMarks)
 
     def clear(self) -> None:
         """Forgets everything."""

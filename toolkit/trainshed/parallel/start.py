@@ -89,6 +89,38 @@ def partition(stage: int) -> Iterator[None]:
 
 
 @contextmanager
+def tensor_parallelism(enabled: bool = True) -> Iterator[None]:
+    """Marks the modules that are built inside: only marked modules are divided, or all but those that are excluded.
+
+    Args:
+        enabled: whether they are to be divided; the innermost block counts.
+    """
+    native = nn.Module.__init__
+
+    def remembering(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        native(module, *args, **kwargs)
+        session.tensor_marks.mark(module, enabled)
+
+    nn.Module.__init__ = remembering  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        nn.Module.__init__ = native  # type: ignore[method-assign]
+
+
+def set_tensor_parallelism(module: nn.Module, enabled: bool = True) -> None:
+    """Marks a module and all in it, as `tensor_parallelism` does; before the first step.
+
+    Raises:
+        PipelineError: the model is divided already.
+    """
+    if session.holding is not None and session.holding.partitioned:
+        raise PipelineError("the model is divided already", hint="call set_tensor_parallelism before the first step")
+    for one in module.modules():
+        session.tensor_marks.mark(one, enabled)
+
+
+@contextmanager
 def delayed_initialization(enabled: bool = True) -> Iterator[None]:
     """A model that is built inside gets the values of its parameters in the first step, a rank those of its own stages.
 

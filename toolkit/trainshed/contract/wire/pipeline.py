@@ -65,6 +65,8 @@ class PipelineSettings(Record):
     optimizer_states: tensors of a parameter's size that the optimizer keeps (Adam: 2), for the plan's memory.
     fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
+    tensor_parallel_degree: ranks that a model without stages divides the parameters of its modules among.
+    prescaled_batch: whether the ranks of such a group are given the same batch; else each has its own.
     sharded_data_parallel_degree: ranks that a model without stages is sharded over (FSDP2; HSDP where there are more).
     delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
         the first step, each on its own rank; `delayed_initialization()` does so without it.
@@ -138,7 +140,6 @@ _WITHOUT_EFFECT = {
     "fp16_params": "",
 }
 _REFUSED = {
-    "tensor_parallel_degree": "use more pipeline stages, or torch.distributed.tensor.parallel without a pipeline",
     "offload_activations": "use torch.autograd.graph.save_on_cpu, or activation checkpoints",
 }
 _KINDS: dict[str, type] = {"memory_weight": float, "default_partition": int, "atomic": tuple}
@@ -193,7 +194,10 @@ def _check(settings: PipelineSettings, where: str) -> None:
     def wrong(name: str, why: str) -> PipelineError:
         return PipelineError(f"{where}: {name} = {getattr(settings, name)!r}: {why}")
 
-    for name in ("pipeline_parallel_degree", "microbatches", "virtual_stages", "sharded_data_parallel_degree"):
+    for name in (
+        *("pipeline_parallel_degree", "microbatches", "virtual_stages"),
+        *("sharded_data_parallel_degree", "tensor_parallel_degree"),
+    ):
         if getattr(settings, name) < 1:
             raise wrong(name, "must be 1 or more")
     if settings.pipeline.lower() not in SCHEDULES:
@@ -219,6 +223,19 @@ def _check(settings: PipelineSettings, where: str) -> None:
             f"{where}: sharded_data_parallel_degree together with a pipeline is not supported",
             hint="use partitions = 1 with it, or shard_optimizer_state",
         )
+
+    if settings.tensor_parallel_degree > 1:
+        for name in ("pipeline_parallel_degree", "sharded_data_parallel_degree"):
+            if getattr(settings, name) > 1:
+                raise NotServed(
+                    f"{where}: tensor_parallel_degree together with {name} is not supported",
+                    hint="use one of the two; the other ranks are replicas",
+                )
+        if settings.delayed_parameter_initialization:
+            raise NotServed(
+                f"{where}: tensor_parallel_degree together with delayed_parameter_initialization is not supported",
+                hint="build the model without it",
+            )
 
 
 def settings_from_environment(environ: Mapping[str, str] | None = None) -> PipelineSettings:

@@ -94,6 +94,8 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, e
     ranks = grid.pipeline_ranks
     if grid.settings.sharded_data_parallel_degree > 1 and not grid.left:
         replicas_agree(call, 0, False, grid.control_group, torch.device("cpu"))
+    if grid.tensor is not None:
+        replicas_agree(call, 0, False, grid.tensor.group, grid.device)
     if len(ranks) == 1:
         return Met(seed, record)
     if grid.left:

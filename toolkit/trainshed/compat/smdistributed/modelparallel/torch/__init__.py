@@ -5,6 +5,7 @@ Scripts that pipeline run as they are, on CPU (gloo) too. What is not supported 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,8 @@ from trainshed.parallel.clip import GradScaler
 from trainshed.parallel.errors import NotServed
 from trainshed.parallel.groups import local_size, num_microbatches, rank, size
 from trainshed.parallel.record.subject import recording
-from trainshed.parallel.start import is_initialized, partition
+from trainshed.parallel.start import is_initialized, partition, set_tensor_parallelism
+from trainshed.parallel.start import tensor_parallelism as _tensor_parallelism
 
 from . import model, nn, optimizers, state_mod, transformers_support, unserved, utils
 from .checkpoint import load, resume_from_checkpoint, save, save_checkpoint
@@ -28,7 +30,6 @@ from .model import (
     set_activation_checkpointing,
     set_partition,
 )
-from .model import without_effect as _without_effect
 from .patches import checkpoint as _checkpoint
 from .ranks import (
     CommGroup,
@@ -50,7 +51,6 @@ PP_GROUP, TP_GROUP, RDP_GROUP = CommGroup.PP_GROUP, CommGroup.TP_GROUP, CommGrou
 amp = SimpleNamespace(GradScaler=GradScaler)
 patches = SimpleNamespace(checkpoint=_checkpoint)
 unserved.install(__name__)
-tensor_parallelism = _without_effect
 __version__ = "1.9.0"
 
 
@@ -83,8 +83,8 @@ def local_rank() -> int:
 
 
 def mp_rank() -> int:
-    """Rank in this pipeline."""
-    return groups.pp_rank()
+    """Rank among those that hold one model: in this pipeline, or this tensor group."""
+    return members(CommGroup.MP_GROUP).index(rank())
 
 
 def pp_rank() -> int:
@@ -93,23 +93,23 @@ def pp_rank() -> int:
 
 
 def dp_rank() -> int:
-    """Number of this replica."""
+    """Number of this replica; each rank of a tensor group counts."""
     return groups.dp_rank()
 
 
 def rdp_rank() -> int:
-    """Number of this replica."""
-    return groups.dp_rank()
+    """Number among the ranks that hold the same parts of parameters."""
+    return groups.rdp_rank()
 
 
 def tp_rank() -> int:
-    """Always 0."""
-    return 0
+    """Rank in this tensor group."""
+    return groups.tp_rank()
 
 
 def mp_size() -> int:
-    """Ranks of a pipeline."""
-    return groups.pp_size()
+    """Ranks that hold one model: of a pipeline, or of a tensor group."""
+    return len(members(CommGroup.MP_GROUP))
 
 
 def pp_size() -> int:
@@ -123,13 +123,13 @@ def dp_size() -> int:
 
 
 def rdp_size() -> int:
-    """Number of replicas."""
-    return groups.dp_size()
+    """Number of ranks that hold the same parts of parameters."""
+    return groups.rdp_size()
 
 
 def tp_size() -> int:
-    """Always 1."""
-    return 1
+    """Ranks of a tensor group."""
+    return groups.tp_size()
 
 
 def get_world_process_group() -> dist.ProcessGroup:
@@ -138,7 +138,7 @@ def get_world_process_group() -> dist.ProcessGroup:
 
 
 def get_mp_process_group() -> dist.ProcessGroup:
-    """This pipeline."""
+    """This pipeline, or tensor group."""
     return process_group(CommGroup.MP_GROUP)
 
 
@@ -153,12 +153,17 @@ def get_dp_process_group() -> dist.ProcessGroup:
 
 
 def get_rdp_process_group() -> dist.ProcessGroup:
-    """Ranks with the same stages."""
+    """Ranks with the same parts of parameters."""
     return process_group(CommGroup.RDP_GROUP)
 
 
+def get_tp_process_group() -> dist.ProcessGroup:
+    """This tensor group."""
+    return process_group(CommGroup.TP_GROUP)
+
+
 def get_mp_group() -> list[int]:
-    """Global ranks of this pipeline."""
+    """Global ranks of this pipeline, or tensor group."""
     return members(CommGroup.MP_GROUP)
 
 
@@ -172,17 +177,24 @@ def get_dp_group() -> list[int]:
     return members(CommGroup.DP_GROUP)
 
 
+def get_rdp_group() -> list[int]:
+    """Global ranks with the same parts of parameters."""
+    return members(CommGroup.RDP_GROUP)
+
+
 def get_tp_group() -> list[int]:
-    """This rank alone."""
+    """Global ranks of this tensor group."""
     return members(CommGroup.TP_GROUP)
 
 
-def set_tensor_parallelism(*_args: Any, **_kwargs: Any) -> None:
-    """Without effect: tensor_parallel_degree is 1 here."""
+def tensor_parallelism(enabled: bool = True, **_tp_config: Any) -> AbstractContextManager[None]:
+    """Marks the modules that are built inside as ones to divide, or not; what else a script asks of Amazon's own modules
+    concerns those alone."""
+    return _tensor_parallelism(enabled)
 
 
 def tp_register_with_module(*_args: Any, **_kwargs: Any) -> None:
-    """Without effect: no module is replaced by a tensor parallel one."""
+    """Without effect: modules stay those of the script, and are divided as they are."""
 
 
 def tp_register(*_args: Any, **_kwargs: Any) -> Any:
@@ -229,6 +241,7 @@ __all__ = [
     "send",
     "set_activation_checkpointing",
     "set_partition",
+    "set_tensor_parallelism",
     "shutdown",
     "size",
     "state",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from trainshed.parallel import GradScaler, PipelineModel, PipelineOptimizer, cli
 from trainshed.parallel.errors import NotServed
 from trainshed.parallel.session import grid, session
 from trainshed.parallel.start import delayed_initialization
+from trainshed.parallel.start import tensor_parallelism as _marking
 
 from . import transformers_support
 
@@ -83,14 +84,6 @@ class DistributedModel(PipelineModel):
     def register_comm_hook(self, *_args: Any, **_kwargs: Any) -> None:
         """Not served."""
         raise NotServed("register_comm_hook is not supported", hint="gradients are summed in their own type")
-
-    def distributed_modules(self) -> Iterable[nn.Module]:
-        """Tensor parallel modules: none."""
-        return iter(())
-
-    def is_distributed_parameter(self, _parameter: nn.Parameter) -> bool:
-        """Whether a parameter is tensor parallel: never."""
-        return False
 
 
 class StaticScaler(GradScaler):
@@ -184,15 +177,21 @@ def _checkpointed(module: nn.Module, preserve_rng_state: bool) -> None:
 def model_creation(tensor_parallelism: bool = False, **_options: Any) -> Iterator[None]:
     """Builds a model as it is, in its own types; without values, if the setting `delayed_parameter_initialization` says so.
 
+    Args:
+        tensor_parallelism: marks its modules as ones to divide: they are divided as they are, and not replaced by others.
+
     Raises:
-        NotServed: the script expects tensor parallel modules in it.
+        NotServed: the script expects them to be divided, and the job does not ask for it.
     """
-    if tensor_parallelism:
+    settings = grid().settings
+    if tensor_parallelism and settings.tensor_parallel_degree == 1:
         raise NotServed(
-            "model_creation(tensor_parallelism=True) is not supported: it would replace modules by tensor parallel ones",
-            hint="pass False; AWS's GPT scripts do so with the hyperparameter use_distributed_transformer=0",
+            "model_creation(tensor_parallelism=True) is not supported without tensor_parallel_degree: it divides modules",
+            hint="set tensor_parallel_degree, or pass False; AWS's GPT scripts do so with the hyperparameter "
+            "use_distributed_transformer=0",
         )
-    with delayed_initialization(grid().settings.delayed_parameter_initialization):
+    marking = _marking() if tensor_parallelism else nullcontext()
+    with delayed_initialization(settings.delayed_parameter_initialization), marking:
         yield
 
 
@@ -201,9 +200,3 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
     """Builds a model whose parameters get their values in the first step, each on its own rank."""
     with delayed_initialization(enabled):
         yield
-
-
-@contextmanager
-def without_effect(*_args: Any, **_kwargs: Any) -> Iterator[None]:
-    """For contexts of tensor parallelism, in scripts that have it switched off."""
-    yield

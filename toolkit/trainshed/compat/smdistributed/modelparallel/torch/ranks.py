@@ -12,7 +12,7 @@ from trainshed.parallel.session import grid
 
 
 class CommGroup(Enum):
-    """Groups of ranks; without tensor parallelism MP is PP and RDP is DP."""
+    """Groups of ranks; without tensor parallelism MP is PP and RDP is DP, with it (which has no stages here) MP is TP."""
 
     WORLD = 0
     MP_GROUP = 1
@@ -38,6 +38,11 @@ def members(group: CommGroup) -> list[int]:
     place = grid()
     if group is CommGroup.WORLD:
         return list(range(place.world))
+    if place.tensor is not None:
+        if group in (CommGroup.MP_GROUP, CommGroup.TP_GROUP):
+            return list(place.tensor.ranks)
+        if group is CommGroup.RDP_GROUP:
+            return list(place.tensor.twins)
     if group in (CommGroup.MP_GROUP, CommGroup.PP_GROUP):
         return list(place.pipeline_ranks)
     if group in (CommGroup.DP_GROUP, CommGroup.RDP_GROUP):
@@ -49,16 +54,21 @@ def process_group(group: CommGroup) -> dist.ProcessGroup:
     """torch's process group of a kind.
 
     Raises:
-        PipelineError: a tensor parallel group, which has one rank here.
+        PipelineError: a tensor parallel group where there is none.
     """
     place = grid()
     if group is CommGroup.WORLD:
         return dist.group.WORLD  # type: ignore[return-value]
+    if place.tensor is not None:
+        if group in (CommGroup.MP_GROUP, CommGroup.TP_GROUP):
+            return place.tensor.group
+        if group is CommGroup.RDP_GROUP:
+            return place.tensor.twin_group
     if group in (CommGroup.MP_GROUP, CommGroup.PP_GROUP):
         return place.pipeline_group
     if group in (CommGroup.DP_GROUP, CommGroup.RDP_GROUP):
         return place.replica_group
-    raise PipelineError("there is no process group for tensor parallelism", hint="tensor_parallel_degree is 1 here")
+    raise PipelineError("there is no process group for tensor parallelism", hint="set tensor_parallel_degree to 2 or more")
 
 
 def _global(number: int, kind: RankType) -> int:

@@ -7,9 +7,10 @@ import torch
 from trainshed.parallel.groups import pp_rank, rank
 
 
-def get_distribution_axis(_parameter: torch.Tensor) -> int | None:
-    """Axis along which a parameter is split over tensor parallel ranks: None, it is whole."""
-    return None
+def get_distribution_axis(parameter: torch.Tensor) -> int | None:
+    """Axis along which a parameter is divided among tensor parallel ranks; None if it is whole."""
+    placements = getattr(parameter, "placements", ())
+    return next((axis for one in placements if (axis := getattr(one, "dim", None)) is not None), None)
 
 
 def rmsg(message: object) -> str:

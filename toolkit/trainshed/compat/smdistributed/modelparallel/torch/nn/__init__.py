@@ -1,7 +1,7 @@
 """Modules of Amazon's library. Fused ones are torch's own here; tensor parallel ones can be named, but not built.
 
-A script that registers a tensor parallel class (`tp_register_with_module`) or asks `isinstance` of one runs as it is with
-tensor_parallel_degree 1, where none of its modules is replaced.
+A script that registers a tensor parallel class (`tp_register_with_module`) or asks `isinstance` of one runs as it is:
+none of its modules is replaced. With `tensor_parallel_degree` they are divided as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TensorParallel(nn.Module):
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         raise NotServed(
             f"smp.nn.{type(self).__name__} is not supported: it splits its weights over ranks (tensor parallelism)",
-            hint="use the module of torch.nn or transformers that it stands for; stages divide the model",
+            hint="use the module of torch.nn or transformers that it stands for: tensor_parallel_degree divides that",
         )
 
 

@@ -1,0 +1,264 @@
+"""The modules of one model that are divided among the ranks of a tensor group.
+
+Before they are, and whenever the undivided model is to run, each of them runs its own forward on whole parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from ...errors import PipelineError
+from ...record.naming import first_names
+from ...shards import whole
+from ..verify.unit_outputs import Watch
+from .kinds import Compute, Kind, kind_of, length_of
+from .uses import Uses
+
+# Values of an input that ranks compare, about.
+_LOOKED_AT = 1024
+
+
+class ReplacedParameter(nn.Parameter):
+    """A parameter that was whole once. The model has another one in its place; whoever still holds this one learns that."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        """Refused."""
+        raise PipelineError(
+            "this parameter was divided among ranks by the first step, and is not in the model any more",
+            hint="take model.parameters() again after the first step; PipelineOptimizer does so for an optimizer",
+        )
+
+    def __repr__(self, **_unused: Any) -> str:  # type: ignore[override]
+        return "ReplacedParameter()"
+
+
+class _Forward:
+    """What stands for the forward of a module that may be divided."""
+
+    def __init__(self, division: Division, name: str, kind: Kind) -> None:
+        self.division, self.name, self.kind = division, name, kind
+        self.native: Compute = kind.module.forward
+        self.parts: Compute | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        run = self._run
+        if self.division.watch is not None:
+            run = self.division.watch.around(self.name, run)
+        return run(*args, **kwargs)
+
+    def __deepcopy__(self, _memo: Any) -> NoReturn:
+        """Refused."""
+        raise PipelineError(
+            f"{self.name!r} is divided among ranks and cannot be copied",
+            hint="copy the model before the first step, or build it again and load model.state_dict(), which all ranks call",
+        )
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        division = self.division
+        if division.uses is not None:
+            with division.uses.of(self.kind.module):
+                return self.native(*args, **kwargs)
+        if self.parts is None or division.is_whole:
+            return self.native(*args, **kwargs)
+        if not division.running:
+            raise PipelineError(
+                f"{self.name!r} is called outside a step, where the ranks that have its parts do not meet",
+                hint="decorate the function with @step, or call model(x) itself under torch.no_grad(), on all ranks",
+            )
+        division.inputs.append((self.name, _look_at((*args, *kwargs.values())[0])))
+        return self.parts(*args, **kwargs)
+
+
+class Division:
+    """Which modules are divided, and their parts.
+
+    Args:
+        wanted: tells whether the script wants a module divided.
+        kept: names of modules that stay whole with all that is in them.
+
+    divided: they themselves.
+    inputs: what they were given in this step: the module's name, and two numbers by which ranks can compare it.
+    running: whether all ranks of the group run the same now.
+    is_whole: whether the parameters are whole now.
+    watch: looks at the outputs of the modules that can be divided.
+    uses: watches who reads their parameters.
+    reasons: module -> why it stays whole, of those of a kind that can be divided.
+    """
+
+    def __init__(
+        self, root: nn.Module, mesh: DeviceMesh, wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]
+    ) -> None:
+        self.root, self.mesh = root, mesh
+        self.running = self.is_whole = False
+        self.watch: Watch | None = None
+        self.uses: Uses | None = None
+        self.reasons: dict[str, str] = {}
+        self.divided: list[nn.Module] = []
+        self.inputs: list[tuple[str, torch.Tensor]] = []
+        self._forwards: list[_Forward] = []
+        for key, name in first_names(root).items():
+            module = _module(root, name)
+            kind = kind_of(module) if id(module) == key else None
+            if kind is None or not wanted(module) or any(name == one or name.startswith(f"{one}.") for one in kept):
+                continue
+            if "_orig_mod" in name.split("."):
+                self.reasons[name] = "compiled"
+                continue
+            forward = _Forward(self, name, kind)
+            self._forwards.append(forward)
+            module.forward = forward  # type: ignore[method-assign]
+
+    @contextmanager
+    def watched(self, watch: Watch | None, *, uses: bool = False) -> Iterator[None]:
+        """Within this context `watch` looks at the modules.
+
+        Args:
+            uses: also note who reads their parameters, for `divide`.
+        """
+        self.watch = watch
+        seen = Uses([p for one in self._forwards for p in one.kind.module._parameters.values() if p is not None])
+        self.uses = seen if uses else None
+        try:
+            with seen if uses else nullcontext():
+                yield
+        finally:
+            self.watch = self.uses = None
+            if uses:
+                self._seen = seen
+
+    def divide(self) -> None:
+        """Gives each rank its parts, of modules whose parameters were seen to be read as they must be."""
+        ranks, chosen = self.mesh.size(), []
+        count: dict[int, int] = {}
+        for module in self.root.modules():
+            for parameter in module._parameters.values():
+                count[id(parameter)] = count.get(id(parameter), 0) + 1
+        for one in self._forwards:
+            if reason := self._reason(one, ranks):
+                self.reasons[one.name] = reason
+            else:
+                chosen.append(one)
+        while True:  # a parameter that several modules share is divided in all of them, along one axis, or in none
+            axes: dict[int, list[int]] = {}
+            for one in chosen:
+                for name, axis in one.kind.axes.items():
+                    axes.setdefault(id(one.kind.module._parameters[name]), []).append(axis)
+            apart = [one for one in chosen if any(self._is_apart(one, name, axes, count) for name in one.kind.axes)]
+            if not apart:
+                break
+            for one in apart:
+                self.reasons[one.name] = "shares a parameter with a module that stays whole"
+            chosen = [one for one in chosen if one not in apart]
+        made: dict[int, nn.Parameter] = {}
+        for one in chosen:
+            module = one.kind.module
+            for name, axis in one.kind.axes.items():
+                old: Any = module._parameters[name]
+                if id(old) not in made:
+                    made[id(old)] = self._part(old, axis)
+            one.parts = one.kind.computing(self.mesh)
+            self.divided.append(module)
+        replaced = [parameter for parameter in self.root.parameters() if id(parameter) in made]
+        for one in chosen:
+            for name in one.kind.axes:
+                one.kind.module._parameters[name] = made[id(one.kind.module._parameters[name])]
+        for one in self._forwards:
+            if one.parts is None:
+                del one.kind.module.forward
+        self._forwards = chosen
+        for old in replaced:
+            old.data = torch.empty(0, dtype=old.dtype, device=old.device)
+            old.grad = None
+            old.__class__ = ReplacedParameter
+
+    def _is_apart(self, one: _Forward, name: str, axes: Mapping[int, list[int]], count: Mapping[int, int]) -> bool:
+        key = id(one.kind.module._parameters[name])
+        return len(set(axes[key])) > 1 or len(axes[key]) != count[key]
+
+    def _reason(self, one: _Forward, ranks: int) -> str:
+        """Why a module stays whole; empty if it need not."""
+        if not length_of(one.kind.features, ranks, ranks - 1):
+            return f"{one.kind.features} features do not make {ranks} parts"
+        for name in one.kind.axes:
+            parameter: Any = one.kind.module._parameters[name]
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                return f"{name} has a gradient hook"
+            if type(parameter) is not nn.Parameter or parameter.layout is not torch.strided:
+                return f"{name} is a {type(parameter).__name__}"
+            if id(parameter) in self._seen.outside:
+                return f"{name} is also read by {self._seen.outside[id(parameter)]}() outside of its own forward"
+            if id(parameter) not in self._seen.inside:
+                return "its own forward does not run"
+        return ""
+
+    def _part(self, old: nn.Parameter, axis: int) -> nn.Parameter:
+        def cut(tensor: torch.Tensor) -> DTensor:
+            return distribute_tensor(tensor.detach(), self.mesh, [Shard(axis)], src_data_rank=None)
+
+        part = cut(old)
+        local = part.to_local()
+        if local.untyped_storage().nbytes() > local.numel() * local.element_size():  # a view would keep all of it
+            part = DTensor.from_local(
+                local.clone(), self.mesh, [Shard(axis)], run_check=False, shape=part.shape, stride=part.stride()
+            )
+        new = nn.Parameter(part, requires_grad=old.requires_grad)
+        new.__dict__.update(old.__dict__)
+        if old.grad is not None:
+            new.grad = cut(old.grad)
+        return new
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Within this context each rank has all parameters whole, and the modules run as they were written. Collective."""
+        made: dict[int, nn.Parameter] = {}
+        before: list[tuple[nn.Module, str, Any]] = []
+        for one in self._forwards:
+            for name in one.kind.axes if one.parts is not None else ():
+                part: Any = one.kind.module._parameters[name]
+                if id(part) not in made:
+                    made[id(part)] = nn.Parameter(whole(part.detach()), requires_grad=part.requires_grad)
+                before.append((one.kind.module, name, part))
+        try:
+            for module, name, part in before:
+                module._parameters[name] = made[id(part)]
+            self.is_whole = True
+            yield
+        finally:
+            self.is_whole = False
+            for module, name, part in before:
+                module._parameters[name] = part
+
+    def line(self) -> str:
+        """What is divided, in words."""
+        every = list(self.root.parameters())
+        parts = sum(p.numel() for p in every if isinstance(p, DTensor))
+        total = sum(p.numel() for p in every)
+        kinds: dict[str, int] = {}
+        for module in self.divided:
+            kinds[type(module).__name__] = kinds.get(type(module).__name__, 0) + 1
+        what = ", ".join(f"{number} {name}" for name, number in kinds.items()) or "no module"
+        share = 100 * parts / total if total else 0.0
+        line = f"tensor parallelism: {share:.1f} % of {total} parameters are divided among {self.mesh.size()} ranks ({what})"
+        shown = [f"{name!r}: {reason}" for name, reason in list(self.reasons.items())[:4]]
+        more = f"; and {len(self.reasons) - 4} more" if len(self.reasons) > 4 else ""
+        return f"{line}; whole stay: {'; '.join(shown)}{more}" if shown else line
+
+
+def _look_at(tensor: torch.Tensor) -> torch.Tensor:
+    """A sum of some of the values with weights, and one of their sizes; shape (2,)."""
+    flat = tensor.detach().reshape(-1)
+    some = flat[:: max(1, flat.numel() // _LOOKED_AT)].to(torch.float32)
+    weights = torch.arange(1, some.numel() + 1, device=some.device).sin()
+    return torch.stack([weights @ some, some.abs().sum()])
+
+
+def _module(root: nn.Module, name: str) -> nn.Module:
+    return root.get_submodule(name) if name else root

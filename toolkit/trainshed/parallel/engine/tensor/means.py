@@ -1,0 +1,87 @@
+"""Means of gradients: over all ranks of parameters that are whole, over those with the same part of parameters that are not.
+
+Ranks of a tensor group have the same gradient of a whole parameter but for the last bits, where a device adds in no fixed
+order. That would move their parameters apart over many steps, so they take the mean as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ...grid import Grid
+from ...shards import local
+
+
+class Means:
+    """Gradients of one step.
+
+    Args:
+        bucket_bytes: bytes of gradients that are summed at once.
+    """
+
+    def __init__(self, grid: Grid, parameters: Mapping[str, nn.Parameter], bucket_bytes: int) -> None:
+        self._grid, self._bytes = grid, bucket_bytes
+        self._trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
+        self._before = [parameter.grad for parameter in self._trained]
+        for parameter in self._trained:
+            parameter.grad = None
+
+    def finish(self) -> None:
+        """After the backward: all means taken, gradients of earlier steps added. Collective."""
+        tensor = self._grid.tensor
+        if tensor is None:
+            raise RuntimeError("there is no tensor group")
+        ranks = self._grid.replica_ranks
+        parts = [p for p in self._trained if isinstance(p, DTensor)]
+        wholes = [p for p in self._trained if not isinstance(p, DTensor)]
+        used = torch.tensor([float(p.grad is not None) for p in self._trained], device=self._grid.device)
+        if len(used):
+            dist.all_reduce(used, group=self._grid.replica_group)
+        somewhere = {id(p): bool(number) for p, number in zip(self._trained, used.tolist(), strict=True)}
+        for parameters, group, count in (
+            (wholes, self._grid.replica_group, len(ranks)),
+            (parts, tensor.twin_group, len(tensor.twins)),
+        ):
+            reached = [p for p in parameters if somewhere[id(p)]]
+            if count > 1:
+                for bucket in self._buckets(reached):
+                    _mean(bucket, group, count)
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Adds the gradients of earlier steps; that is all that is to be done after a step that does not train."""
+        for parameter, before in zip(self._trained, self._before, strict=True):
+            if before is not None:
+                parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
+
+    def _buckets(self, parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+        found: list[list[nn.Parameter]] = []
+        size = 0
+        for parameter in parameters:
+            added = local(parameter).numel() * parameter.element_size()
+            fits = found and size + added <= self._bytes and found[-1][0].dtype == parameter.dtype
+            if not fits:
+                found.append([])
+                size = 0
+            found[-1].append(parameter)
+            size += added
+        return found
+
+
+def _mean(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, count: int) -> None:
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    gradients = [one.to_dense() if one.layout is not torch.strided else one for one in gradients]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    flat.div_(count)
+    with torch.no_grad():
+        for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
