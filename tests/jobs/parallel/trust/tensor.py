@@ -118,6 +118,26 @@ def weights_that_are_made_of_others_stay_whole() -> None:
     trains(lambda: Wrapped(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))), {"first", "last"}, tolerance=1e-4)
 
 
+class Later(nn.Module):
+    """Reads another module's weight in evaluation alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) if self.training else F.linear(x, self.inner.weight)
+
+
+@case(ranks=2)
+def a_weight_that_is_read_later() -> None:
+    model, _, _ = _model(Later)
+    pipe.step(squared)(model, *rows(0, pipe.rank()))
+    model.eval()
+    with torch.no_grad():
+        refused(lambda: model(*rows(0, pipe.rank())), "is read outside of its own module", "set_tensor_parallelism(")
+
+
 class Attending(nn.Module):
     """torch's attention reads the weight of a Linear that it never calls."""
 

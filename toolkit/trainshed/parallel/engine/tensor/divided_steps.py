@@ -97,7 +97,7 @@ class TensorEngine:
         try:
             return self._run(function, microbatches, parts_of(microbatches, rows))
         except Exception as error:
-            explained = self._alarm.explain(error)
+            explained = _in_words(error) or self._alarm.explain(error)
             self._alarm.ring(explained, error)
             if explained is error:
                 raise
@@ -320,6 +320,16 @@ class _Losses:
         if total.requires_grad:
             (total * scale).backward()
         return total.detach()
+
+
+def _in_words(error: Exception) -> PipelineError | None:
+    """What torch means where a part of a parameter meets a whole tensor."""
+    if "mixed torch.Tensor and DTensor" not in str(error):
+        return None
+    return PipelineError(
+        f"a parameter that is divided is read outside of its own module, as it was not in the first step: {error}",
+        hint="keep that module whole: set_tensor_parallelism(module, False) before the first step",
+    )
 
 
 def _detached(leaf: Any) -> Any:

@@ -5,7 +5,7 @@ Before they are, and whenever the undivided model is to run, each of them runs i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
@@ -136,26 +136,30 @@ class Division:
 
     def divide(self) -> None:
         """Gives each rank its parts, of modules whose parameters were seen to be read as they must be."""
-        ranks, chosen = self.mesh.size(), []
-        count: dict[int, int] = {}
-        for module in self.root.modules():
-            for parameter in module._parameters.values():
-                count[id(parameter)] = count.get(id(parameter), 0) + 1
+        ranks, chosen, kept = self.mesh.size(), [], []
         for one in self._forwards:
             if reason := self._reason(one, ranks):
                 self.reasons[one.name] = reason
+                kept.append(one)
             else:
                 chosen.append(one)
         while True:  # a parameter that several modules share is divided in all of them, along one axis, or in none
-            axes: dict[int, list[int]] = {}
+            axes: dict[int, set[int]] = {}
             for one in chosen:
                 for name, axis in one.kind.axes.items():
-                    axes.setdefault(id(one.kind.module._parameters[name]), []).append(axis)
-            apart = [one for one in chosen if any(self._is_apart(one, name, axes, count) for name in one.kind.axes)]
+                    axes.setdefault(id(one.kind.module._parameters[name]), set()).add(axis)
+            whole_ones = {id(parameter) for one in kept for parameter in one.kind.module._parameters.values()}
+            whole_ones.update(key for key, several in axes.items() if len(several) > 1)
+            apart = [
+                one
+                for one in chosen
+                if any(id(p) in whole_ones for p in one.kind.module._parameters.values() if p is not None)
+            ]
             if not apart:
                 break
             for one in apart:
                 self.reasons[one.name] = "shares a parameter with a module that stays whole"
+            kept += apart
             chosen = [one for one in chosen if one not in apart]
         made: dict[int, nn.Parameter] = {}
         for one in chosen:
@@ -167,9 +171,8 @@ class Division:
             one.parts = one.kind.computing(self.mesh)
             self.divided.append(module)
         replaced = [parameter for parameter in self.root.parameters() if id(parameter) in made]
-        for one in chosen:
-            for name in one.kind.axes:
-                one.kind.module._parameters[name] = made[id(one.kind.module._parameters[name])]
+        for module, name, old in self._places(made):
+            module._parameters[name] = made[id(old)]
         for one in self._forwards:
             if one.parts is None:
                 del one.kind.module.forward
@@ -179,9 +182,14 @@ class Division:
             old.grad = None
             old.__class__ = ReplacedParameter
 
-    def _is_apart(self, one: _Forward, name: str, axes: Mapping[int, list[int]], count: Mapping[int, int]) -> bool:
-        key = id(one.kind.module._parameters[name])
-        return len(set(axes[key])) > 1 or len(axes[key]) != count[key]
+    def _places(self, parameters: Container[int]) -> list[tuple[nn.Module, str, nn.Parameter]]:
+        """Where parameters with these ids are: also modules that have one and do not read it, as heads have a bias."""
+        return [
+            (module, name, parameter)
+            for module in self.root.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None and id(parameter) in parameters
+        ]
 
     def _reason(self, one: _Forward, ranks: int) -> str:
         """Why a module stays whole; empty if it need not."""
@@ -218,14 +226,9 @@ class Division:
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Within this context each rank has all parameters whole, and the modules run as they were written. Collective."""
-        made: dict[int, nn.Parameter] = {}
-        before: list[tuple[nn.Module, str, Any]] = []
-        for one in self._forwards:
-            for name in one.kind.axes if one.parts is not None else ():
-                part: Any = one.kind.module._parameters[name]
-                if id(part) not in made:
-                    made[id(part)] = nn.Parameter(whole(part.detach()), requires_grad=part.requires_grad)
-                before.append((one.kind.module, name, part))
+        parts = {id(one): one for one in self.root.parameters() if isinstance(one, DTensor)}
+        made = {key: nn.Parameter(whole(part.detach()), requires_grad=part.requires_grad) for key, part in parts.items()}
+        before = self._places(parts)
         try:
             for module, name, part in before:
                 module._parameters[name] = made[id(part)]
