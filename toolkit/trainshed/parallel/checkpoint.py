@@ -57,11 +57,9 @@ def save_checkpoint(
         meet_with_replicas(here, SAVE)
     tensors: dict[str, torch.Tensor] = {}
     objects: State = {"state": {}}
-    first = here.place.replica == 0 if here.tensor is None else here.tensor.twins[0] == here.rank
-    writes = first or here.settings.sharded_data_parallel_degree > 1
-    if writes:
+    if here.writes:
         tensors = {_MODEL + name: tensor.detach().contiguous() for name, tensor in holding.owned_tensors().items()}
-    if optimizer is not None and (writes or here.settings.shard_optimizer_state):
+    if optimizer is not None and (here.writes or here.settings.shard_optimizer_state):
         tensors |= _state_tensors(plain(optimizer), holding, objects["state"])
     if here.rank == 0:
         objects["groups"] = groups_by_name(plain(optimizer), holding) if optimizer is not None else None

@@ -113,6 +113,13 @@ class Grid:
         """The pipeline rank that has a stage."""
         return seat_of(stage, len(self.pipeline_ranks), self.settings.schedule)
 
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes what it holds, alone or together with others: of replicas the first one does."""
+        if self.tensor is not None:
+            return self.tensor.twins[0] == self.rank
+        return self.place.replica == 0 or self.settings.sharded_data_parallel_degree > 1
+
     def _tensor(self) -> list[dist.ProcessGroup]:
         return [] if self.tensor is None else [self.tensor.group, self.tensor.twin_group]
 

@@ -57,8 +57,7 @@ def save_weights(holding: Holding, folder: str | os.PathLike[str], shard_bytes: 
         meet_with_replicas(here, SAVE_WEIGHTS)
     if holding.waiting is not None and holding.waiting.names and not holding.partitioned:
         raise PipelineError("the model has no values before its first step", hint="train or load first, then save")
-    writes = here.place.replica == 0 or here.settings.sharded_data_parallel_degree > 1
-    held = holding.owned_tensors() if writes else {}
+    held = holding.owned_tensors() if here.writes else {}
     shards = _shared_out(_everyones({name: piece_of(name, tensor) for name, tensor in held.items()}, here), shard_bytes)
     if not shards:
         raise PipelineError("the model has no parameters to save")

@@ -556,6 +556,13 @@ def _curve(path: str, degree: int, first: int, last: int, parameters: Any = adam
         yield float(pipe.step(squared)(model, *words(number, 0)).reduce_mean())
         update.step()
     pipe.save_checkpoint(path, model, update, {"step": last})
+    model.save_weights(path + "-weights")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    model.load_weights(path + "-weights")
+    same(model.state_dict(), before, 0.0)
     pipe.shutdown()
 
 
