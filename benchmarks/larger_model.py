@@ -5,9 +5,8 @@
 The model is a stack of decoder layers (width 768). With AdamW in float32 a parameter takes 16 bytes: its value, its gradient
 and two states. Each rank is a process in a memory cgroup of its own (Linux, version 1 or 2, as root) with the limit; a rank
 that needs more is killed by the kernel, and the row says so. The peak is what the kernel counts as memory of its own (no
-cached files: those it drops where memory is scarce), looked at twenty times a second. A case trains three steps, saves a checkpoint
-and the weights as safetensors;
-a second start resumes and trains two more.
+cached files: those it drops where memory is scarce), looked at twenty times a second. A case trains three steps, saves a
+checkpoint and the weights as safetensors; a second start resumes and trains two more.
 
     whole       each rank builds the whole model, as without the block
     delayed     `pipe.delayed_initialization()`

@@ -75,13 +75,15 @@ def test_a_model_larger_than_memory_is_planned_by_counting(tmp_path: Path) -> No
     script, plan = tmp_path / "script.py", tmp_path / "plan.json"
     script.write_text(LARGE)
     environment = {name: value for name, value in ranks.environment(0, 1, 0).items() if name not in ("RANK", "WORLD_SIZE")}
-    command = [sys.executable, "-m", "trainshed.parallel.plan", "--count", "--stages", "4", "-o", str(plan), str(script)]
+    command = [sys.executable, "-m", "trainshed.parallel.plan", "--count", "--ranks", "4", "--memory-limit", "12000"]
+    command += ["-o", str(plan), str(script)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, output
+    assert "chosen: {pipeline_parallel_degree: 4, microbatches: 4}" in output
     assert "note: operations were counted, not timed" in output
     data = json.loads(plan.read_text())
     assert [sum(unit["stage"] == stage for unit in data["units"]) for stage in range(4)] == [10, 10, 10, 10]

@@ -6,6 +6,7 @@ import gc
 import json
 from array import array
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from trainshed.parallel.delayed.shapes import ShapesOnly  # noqa: E402
 from trainshed.parallel.errors import PlanError  # noqa: E402
 from trainshed.parallel.plan import planner  # noqa: E402
 from trainshed.parallel.plan.costs import Link  # noqa: E402
+from trainshed.parallel.plan.degrees import choices, chosen, chosen_line, wishes_for  # noqa: E402
 from trainshed.parallel.plan.plan_file import Plan, load_plan, model_fingerprint  # noqa: E402
-from trainshed.parallel.plan.planner import Wish, make_plan  # noqa: E402
+from trainshed.parallel.plan.planner import Wish, make_plan, make_plans  # noqa: E402
 from trainshed.parallel.plan.profile import profile  # noqa: E402
 from trainshed.parallel.plan.simulate import order, step_seconds  # noqa: E402
 from trainshed.parallel.record.subject import Subject  # noqa: E402
@@ -114,6 +116,10 @@ def test_a_model_on_the_meta_device_is_planned_by_its_operations() -> None:
     assert plan.to_json() == make_plan(subject(model, torch.empty(8, 64, device="meta"), "meta"), Wish(ranks=2)).to_json()
 
 
+# What these keep for the backward is a matter of the kernel (an LSTM's workspace), or read once from two places.
+OF_KERNELS = {"lstm", "shared_table", "two_towers"}
+
+
 def recorded(name: str, counts: bool) -> list[Any]:
     """What a forward of a model of the zoo does, each module without children a unit of its own."""
     model, inputs, function = zoo.build(name)
@@ -122,12 +128,35 @@ def recorded(name: str, counts: bool) -> list[Any]:
     asked.attach(planner._Nothing())
     units = [path for path, module in model.named_modules() if path and not list(module.children())]
     with ShapesOnly(model.parameters()) if counts else nullcontext():
-        return [(e.name, e.position, e.replicated, e.parameters, e.changes) for e in profile(asked, units).events]
+        events = profile(asked, units).events
+    told = name not in OF_KERNELS
+    return [(e.name, e.position, e.replicated, e.parameters, e.changes, told and e.saved_bytes) for e in events]
 
 
 @pytest.mark.parametrize("name", sorted(set(zoo.ZOO) - {"experts", "data_dependent"}))
 def test_counting_finds_the_operations_that_are_timed(name: str) -> None:
     assert recorded(name, True) == recorded(name, False)
+
+
+def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
+    asked = replace(subject(blocks(8, 512), torch.randn(512, 512)), counts=True)
+    wishes = wishes_for(4, Wish(ranks=4, microbatches=8))
+    plans = make_plans(asked, wishes)
+    assert [plan.pipeline["microbatches"] for plan in plans if isinstance(plan, Plan)] == [8, 4, 2]
+    assert [plan.stages for plan in plans if isinstance(plan, Plan)] == [4, 2, 1]
+    assert plans[0] == make_plan(asked, wishes[0])
+    found = choices(4, wishes, plans, limit_mib=0)
+    assert [(one.stages, one.replicas, one.sharded) for one in found] == [
+        (4, 1, False), (2, 2, False), (2, 2, True), (1, 4, False), (1, 4, True)
+    ]  # fmt: skip
+    whole, shared = found[3:]
+    size = 16 * 512 * 513 * 4 / 2**20
+    assert whole.memory_mib - shared.memory_mib == pytest.approx(3 / 4 * 2 * size, rel=1e-2)
+    assert chosen(found, 0) in found and chosen_line(shared).startswith(
+        "chosen: {pipeline_parallel_degree: 1, microbatches: 2, shard_optimizer_state: true}; each of 4 replicas has"
+    )
+    with pytest.raises(PlanError, match="needs less than 1 MiB on each: 2 stages with 2 replicas would need 48"):
+        chosen(choices(4, wishes, plans, limit_mib=1), 1)
 
 
 @pytest.mark.parametrize("name", ["experts", "data_dependent"])

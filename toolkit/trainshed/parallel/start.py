@@ -13,11 +13,12 @@ import torch.distributed as dist
 from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings, read_settings, settings_from_environment
-from trainshed.contract.wire.variables import PLAN_COUNTS, PLAN_ONLY
+from trainshed.contract.wire.variables import PLAN_ONLY
 
 from .delayed.tape import Addresses, Tape
 from .errors import PipelineError
 from .grid import Grid, make_grid
+from .plan.how import how_asked
 from .session import session
 
 
@@ -141,7 +142,7 @@ def delayed_initialization(enabled: bool = True) -> Iterator[None]:
             "delayed_initialization() comes after the model was wrapped", hint="build the model inside of it, then wrap it"
         )
     if session.tape is None:
-        session.tape = Tape(draws=not os.environ.get(PLAN_COUNTS))
+        session.tape = Tape(draws=not how_asked().count)
     with Addresses(session.tape), session.tape:
         yield
     session.tape.fill_all_but_parameters()

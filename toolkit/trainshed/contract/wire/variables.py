@@ -29,7 +29,7 @@ MPI_SOCKET = "TRAINSHED_MPI_SOCKET"
 NOTICE_FILE = "TRAINSHED_NOTICE_FILE"
 OWN_PACKAGES_STAY = "TRAINSHED_OWN_PACKAGES_STAY"
 PACKAGES = "TRAINSHED_PACKAGES"
-PLAN_COUNTS = "TRAINSHED_PLAN_COUNTS"
+PLAN_HOW = "TRAINSHED_PLAN_HOW"
 PLAN_ONLY = "TRAINSHED_PLAN_ONLY"
 PROBE = "TRAINSHED_PROBE"
 ROSTER_TOKEN = "TRAINSHED_ROSTER_TOKEN"
@@ -141,10 +141,10 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
         "folder that stays for the next run: for the installed requirements.txt, or a note that it is installed",
     ),
     (
-        PLAN_COUNTS,
-        "`trainshed plan --count`, for the script",
+        PLAN_HOW,
+        "`trainshed plan`, for the script",
         "the ranks (`trainshed.parallel`)",
-        "1: operations are counted instead of timed",
+        "JSON: whether operations are counted instead of timed, ranks to choose degrees for, their links",
     ),
     (
         PLAN_ONLY,

@@ -13,16 +13,18 @@ import torch.distributed as dist
 from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings
-from trainshed.contract.wire.variables import PLAN_COUNTS, PLAN_ONLY
+from trainshed.contract.wire.variables import PLAN_ONLY
 
 from ..errors import PlanError
 from ..grid import Grid
 from ..plan.calltree import covering_pin
 from ..plan.command import PlanWritten
 from ..plan.costs import Link
+from ..plan.degrees import choice_lines, choices, chosen, chosen_line, link_of, wishes_for
+from ..plan.how import how_asked
 from ..plan.lines import assignment_lines, predicted_lines
 from ..plan.plan_file import Plan, load_plan, model_fingerprint
-from ..plan.planner import Wish, make_plan
+from ..plan.planner import Wish, make_plan, make_plans
 from ..record.subject import Subject
 from .link import measure_link
 
@@ -159,9 +161,20 @@ def write_only(subject: Subject, settings: PipelineSettings, pins: dict[str, int
     Raises:
         PlanWritten: always.
     """
-    counts = bool(os.environ.get(PLAN_COUNTS))
-    plan = make_plan(replace(subject, counts=counts), wish_of(settings, pins, microbatches))
+    how = how_asked()
+    subject = replace(subject, counts=how.count)
     path = os.environ[PLAN_ONLY]
+    if how.ranks:
+        wish = wish_of(settings, pins, microbatches, link_of(how.gbits))
+        wishes = wishes_for(how.ranks, wish)
+        found = choices(how.ranks, wishes, make_plans(subject, wishes), settings.memory_limit)
+        print("\n".join(choice_lines(found)), flush=True)
+        best = chosen(found, settings.memory_limit)
+        print(chosen_line(best), flush=True)
+        plan = best.plan
+        assert plan is not None
+    else:
+        plan = make_plan(subject, wish_of(settings, pins, microbatches))
     plan.save(path)
     for line in [*assignment_lines(plan), *predicted_lines(plan)]:
         print(line, flush=True)

@@ -22,7 +22,8 @@ def read_plan_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """stages, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), count, output, script, arguments."""
+    """stages, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), ranks, gbits, count, output, script,
+    arguments."""
     parser.description = "Profiles a script's first step and writes a plan."
     add = parser.add_argument
     add("--stages", type=int, default=2, metavar="N", help="pipeline ranks (default: 2)")
@@ -40,6 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="simple, interleaved (default), interleaved1f1b, interleavedzerobubble, zbvzerobubble or dualpipev",
     )
     add("--memory-limit", type=int, default=0, metavar="MIB", help="memory limit of a stage")
+    add(
+        "--ranks",
+        type=int,
+        default=0,
+        metavar="N",
+        help="choose stages and replicas for N ranks, instead of --stages",
+    )
+    add("--gbits", type=float, default=16.0, metavar="N", help="Gbit/s between ranks (default: 16)")
     add(
         "--count",
         action="store_true",

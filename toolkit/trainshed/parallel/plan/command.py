@@ -15,32 +15,32 @@ from typing import Any
 
 from trainshed.base.errors import TrainshedError
 from trainshed.base.voice import tell
-from trainshed.contract.wire.variables import PLAN_COUNTS, PLAN_ONLY, of_setting
+from trainshed.contract.wire.pipeline import V_SHAPED
+from trainshed.contract.wire.variables import PLAN_HOW, PLAN_ONLY, of_setting
 
 from .arguments import read_plan_arguments
+from .how import How
 
 
 class PlanWritten(SystemExit):
     """The plan is there: the script ends with status 0."""
 
 
-def plan_script(
-    script: str, arguments: Sequence[str], settings: Mapping[str, Any], output: str, *, count: bool = False
-) -> int:
+def plan_script(script: str, arguments: Sequence[str], settings: Mapping[str, Any], output: str, how: How) -> int:
     """Writes the plan for a script to `output`.
 
     Args:
         script: path of the user's program.
         arguments: its command line.
         settings: as for `trainshed.parallel.init`; wins over what the script itself gives.
-        count: whether operations are counted, on the meta device, instead of timed.
+        how: how it is planned.
+
     Returns:
         0 if the plan was written; 1 if the script ended without a step.
     """
     os.environ[of_setting("pipeline")] = json.dumps(dict(settings))
     os.environ[PLAN_ONLY] = os.path.abspath(output)
-    if count:
-        os.environ[PLAN_COUNTS] = "1"
+    os.environ[PLAN_HOW] = how.text()
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
     sys.argv = [script, *arguments]
@@ -62,15 +62,20 @@ def run(options: Namespace) -> int:
     """What the command line asks for. Raises TrainshedError where there is no such script."""
     if not os.path.isfile(options.script):
         raise TrainshedError(f"there is no script {options.script}")
+    if options.ranks < 0 or options.gbits <= 0:
+        raise TrainshedError("--ranks and --gbits must be more than 0")
+    if options.ranks and options.pipeline in V_SHAPED:
+        raise TrainshedError(f"--ranks chooses no degrees for {options.pipeline}", hint="give --stages with it")
+    how = How(options.count, options.ranks, options.gbits)
     settings = {
-        "pipeline_parallel_degree": options.stages,
+        "pipeline_parallel_degree": options.ranks or options.stages,
         **({} if options.virtual is None else {"virtual_stages": options.virtual}),
         "microbatches": options.microbatches,
         "pipeline": options.pipeline,
         "memory_limit": options.memory_limit,
     }
     try:
-        return plan_script(options.script, options.arguments, settings, options.output, count=options.count)
+        return plan_script(options.script, options.arguments, settings, options.output, how)
     except TrainshedError as error:
         tell(f"plan: {error.message}" + (f" ({error.hint})" if error.hint else ""))
         return error.exit_code

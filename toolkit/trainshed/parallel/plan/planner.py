@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -119,16 +119,57 @@ def make_plan(subject: Subject, wish: Wish) -> Plan:
     Raises:
         PlanError: the model has too few parts, or no partition satisfies the wish.
     """
-    if not subject.counts:
-        return _made(subject, wish)
-    with ShapesOnly(subject.root.parameters()) as shapes:
+    with _counting(subject) as notes:
         plan = _made(subject, wish)
-    zeros = "the forward asks for values, and was given zeros: what it decides by them may be planned wrongly"
-    asked = [f"{zeros} ({', '.join(sorted(shapes.asked))})"] if shapes.asked else []
-    return replace(plan, notes=(COUNTED, *asked, *plan.notes))
+    return replace(plan, notes=(*notes, *plan.notes))
 
 
-def _made(subject: Subject, wish: Wish) -> Plan:
+@_young_only()
+def make_plans(subject: Subject, wishes: Sequence[Wish]) -> list[Plan | PlanError]:
+    """A plan for each wish, from one profile that is as fine as the first wish asks; an error where there is none.
+
+    Args:
+        wishes: the one with most stages first; at least one.
+    """
+    found: list[Plan | PlanError] = []
+    kept: list[_Measured] = []
+    with _counting(subject) as notes:
+        closed = _closed(subject, wishes[0])
+        measured: Iterable[_Measured] = _measured(subject, _called(subject), wishes[0], closed, kept)
+        for wish in wishes:
+            try:
+                if wish.stages == 1:
+                    one = kept[0] if kept else next(iter(measured))
+                    found.append(describe(one.trace, subject, one.costs, (0,), wish, one.closed))
+                else:
+                    found.append(_best(measured, subject, wish))
+            except PlanError as error:
+                found.append(error)
+            measured = kept
+    return [one if isinstance(one, PlanError) else replace(one, notes=(*notes, *one.notes)) for one in found]
+
+
+@contextmanager
+def _counting(subject: Subject) -> Iterator[list[str]]:
+    """Where operations are counted no value is computed; gives what a plan has to note about that, afterwards."""
+    notes: list[str] = []
+    if not subject.counts:
+        yield notes
+        return
+    with ShapesOnly(subject.root.parameters()) as shapes:
+        yield notes
+    notes.append(COUNTED)
+    if shapes.asked:
+        zeros = "the forward asks for values, and was given zeros: what it decides by them may be planned wrongly"
+        notes.append(f"{zeros} ({', '.join(sorted(shapes.asked))})")
+
+
+def _closed(subject: Subject, wish: Wish) -> dict[str, str]:
+    return {first_name(subject.root, name): "asked for" for name in wish.atomic}
+
+
+def _called(subject: Subject) -> Call:
+    """The modules that a forward calls, with the time of each."""
     subject.attach(_Nothing())
     try:
         calls = CallTree(subject.root, counts=subject.counts)
@@ -138,7 +179,11 @@ def _made(subject: Subject, wish: Wish) -> Plan:
                     tree = calls.run(subject.function, *subject.inputs())
     finally:
         subject.attach(None)
-    closed = {first_name(subject.root, name): "asked for" for name in wish.atomic}
+    return tree
+
+
+def _made(subject: Subject, wish: Wish) -> Plan:
+    tree, closed = _called(subject), _closed(subject, wish)
     if wish.stages == 1:
         trace, closed = _record(subject, tree, 1.0, closed, {}, set())
         assert trace is not None

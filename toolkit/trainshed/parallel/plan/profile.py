@@ -271,11 +271,14 @@ def _independent(sources: list[Source]) -> list[Source]:
 
 def _count(event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     counter = FlopCounterMode(display=False)
-    with counter:
+    own = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
+    saved = _Saved([*own, *(tensor for tensor in tensors((args, kwargs)) if isinstance(tensor, torch.nn.Parameter))])
+    with counter, torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
         result = function(*args, **kwargs)
+    saved.forget()
     moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors((args, kwargs, result)))
     event.seconds_forward = counter.get_total_flops() * SECONDS_PER_OPERATION + moved * SECONDS_PER_BYTE
     differentiable = any(tensor.requires_grad for tensor in tensors(result))
     event.seconds_backward = 2 * event.seconds_forward if differentiable else 0.0
-    event.saved_bytes = moved if differentiable else 0
+    event.saved_bytes = saved.bytes if differentiable else 0
     return result
