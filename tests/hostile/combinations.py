@@ -28,12 +28,15 @@ class Combination:
 
 
 ALONE = Combination("alone")
-COMBINATIONS = {
-    one.name: one
+ROUND = [
+    one
     for ranks in (2, 4)
     for one in (
         Combination(f"{ranks}-1f1b", ranks),
         Combination(f"{ranks}-interleaved", ranks, "interleaved1f1b", 2),
         Combination(f"{ranks}-zerobubble", ranks, "interleavedzerobubble", 2),
     )
-}
+]
+# The first and the last stage on one rank.
+AND_BACK = [Combination("2-zbv", 2, "zbvzerobubble", 2), Combination("4-dualpipev", 4, "dualpipev", 2)]
+COMBINATIONS = {one.name: one for one in (*ROUND, *AND_BACK)}
