@@ -10,6 +10,12 @@ checkpoint and the weights as safetensors; a second start resumes and trains two
 
     whole       each rank builds the whole model, as without the block
     delayed     `pipe.delayed_initialization()`
+
+With two replicas of stages on half as many ranks each, built without values:
+
+    replicas    each has everything
+    states      optimizer states are shared out (`shard_optimizer_state`)
+    sharded     parameters, gradients and states are (`sharded_data_parallel_degree`)
 """
 
 from __future__ import annotations
@@ -31,6 +37,11 @@ from pathlib import Path
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 WIDTH, TOKENS, BATCH, WORDS = 768, 32, 4, 1024
+REPLICATED: dict[str, dict[str, object]] = {
+    "replicas": {},
+    "states": {"shard_optimizer_state": True},
+    "sharded": {"sharded_data_parallel_degree": 2},
+}
 TIMEOUT_S = 1800
 
 
@@ -74,9 +85,11 @@ def rank_process(way: str, parameters: int, folder: str, steps: int) -> None:
             return self.head(h)
 
     world = int(os.environ["WORLD_SIZE"])
-    pipe.init({"pipeline_parallel_degree": world, "microbatches": BATCH, "memory_weight": 1.0})
+    stages = world // 2 if way in REPLICATED else world
+    settings = {"pipeline_parallel_degree": stages, "microbatches": BATCH, "memory_weight": 1.0}
+    pipe.init({**settings, **REPLICATED.get(way, {})})
     torch.manual_seed(0)
-    with pipe.delayed_initialization(way == "delayed"):
+    with pipe.delayed_initialization(way != "whole"):
         module = Decoder()
     if pipe.rank() == 0:
         print(json.dumps({"parameters": sum(one.numel() for one in module.parameters())}), flush=True)
@@ -182,7 +195,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--ways", nargs="+", default=["whole", "delayed"], choices=["whole", "delayed"])
+    parser.add_argument("--ways", nargs="+", default=["whole", "delayed"], choices=["whole", "delayed", *REPLICATED])
     parser.add_argument("--limit-mib", type=int, default=2048, help="of each rank")
     parser.add_argument("--parameters", type=int, default=368, help="millions, rounded to whole layers")
     parser.add_argument("--out", type=Path, help="Markdown file for the table")

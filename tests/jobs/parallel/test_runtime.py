@@ -33,6 +33,7 @@ def _assert_same_state(found: dict[str, Any], expected: dict[str, Any], toleranc
         {**TWO, "ddp": True},
         {**TWO, "ddp": True, "placement_strategy": "spread", "shard_optimizer_state": True},
         {**TWO, "ddp": True, "pipeline": "interleavedzerobubble", "virtual_stages": 2},
+        {**TWO, "ddp": True, "sharded_data_parallel_degree": 2},
     ],
 )
 def test_two_replicas_of_two_stages_train_as_one_process_on_the_global_batch(
@@ -93,6 +94,25 @@ def test_a_new_start_of_other_ranks_goes_on_from_a_checkpoint(tmp_path: Path) ->
     assert first + second == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
 
 
+@pytest.mark.heavy
+@pytest.mark.usefixtures("no_pipeline")
+def test_sharded_stages_are_killed_and_go_on_as_four_stages_and_as_one_process() -> None:
+    sharded = {"partitions": 2, "sharded_data_parallel_degree": 2}
+    with tempfile.TemporaryDirectory() as out:
+        path = str(Path(out, "checkpoint"))
+        processes = ranks.start(4, ("workers:with_dropout_until", (sharded, 7, path, True)), out=out)
+        try:
+            while len(list(Path(out).glob("checkpoint-?"))) < 4:
+                assert all(process.is_alive() for process in processes), ranks.log(out, 0)
+                time.sleep(0.05)
+        finally:
+            ranks.end(processes)
+        four = ranks.run(4, "workers:with_dropout_until", {"partitions": 4}, 14, path)
+        (one,) = ranks.run(1, "workers:with_dropout_until", {"partitions": 1}, 20, path)
+    assert [found["first"] for found in four] == [7] * 4 and one["first"] == 14
+    _assert_same_state(one["state"], workers.with_dropout_in_one_process([2] * 7 + [1] * 13), 1e-6)
+
+
 @pytest.mark.parametrize(
     ("world", "degree"),
     [
@@ -111,6 +131,16 @@ def test_a_sharded_model_trains_as_one_process_and_each_rank_holds_its_part(
         parameters = list(workers.tied_model().parameters())
         assert len(rank["optimizer"]["state"]) == len(parameters)
         assert rank["held"] < 0.7 * sum(parameter.numel() * 4 for parameter in parameters)
+
+
+@pytest.mark.heavy
+def test_shards_of_stages_are_replicated_where_replicas_are_more() -> None:
+    settings = {**TWO, "microbatches": 2, "ddp": True, "sharded_data_parallel_degree": 2}
+    expected = workers.one_process_curve(4, 0.5)
+    for rank in ranks.run(8, "workers:train_clipped", 4, 0.5, settings):
+        assert rank["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        assert rank["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+        _assert_same_state(rank["state"], expected["state"])
 
 
 SHARDED = {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2, "ddp": True}

@@ -521,3 +521,57 @@ def measure_in_company() -> bool | None:
     step(model, torch.ones(4, 4))
     counts = {int(buffer) for name, buffer in model.local_buffers().items() if name.endswith("num_batches_tracked")}
     return counts <= {1} and torch.equal(before, torch.get_rng_state())
+
+
+def _dropping() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.2), nn.Tanh(), nn.Linear(6, 6), nn.Dropout(0.2), nn.Linear(6, 4))
+
+
+def _rows(number: int) -> torch.Tensor:
+    return torch.randn(8, 4, generator=torch.Generator().manual_seed(number))
+
+
+def with_dropout_until(settings: dict[str, Any], stop: int, path: str, endless: bool = False) -> dict[str, Any]:
+    """Trains on from the checkpoint at `path`, if there is one, and saves after each step: from which one on, and the state.
+
+    Args:
+        endless: waits to be killed in the step after the last.
+    """
+    begin({**settings, "microbatches": 4, "ddp": True})
+    model = pipe.PipelineModel(_dropping())
+    optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
+    first = pipe.load_checkpoint(path, model, optimizer) if Path(path).exists() else 0
+
+    @pipe.step
+    def train_step(model: Any, x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        model.backward(loss)
+        return loss
+
+    for number in range(first, 1000 if endless else stop):
+        torch.manual_seed(number)
+        optimizer.zero_grad()
+        train_step(model, _rows(number).chunk(pipe.dp_size())[pipe.dp_rank()])
+        if number >= stop:
+            Path(f"{path}-{pipe.rank()}").touch()
+            time.sleep(300)
+        optimizer.step()
+        pipe.save_checkpoint(path, model, optimizer, number + 1)
+    return {"first": first, "state": model.state_dict()}
+
+
+def with_dropout_in_one_process(replicas: list[int]) -> dict[str, torch.Tensor]:
+    """The same without a pipeline: the state after as many steps as there are numbers, each of so many replicas."""
+    model, cpu = _dropping(), torch.device("cpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for number, count in enumerate(replicas):
+        optimizer.zero_grad()
+        for part in _rows(number).chunk(count):
+            torch.manual_seed(number)
+            seed = int(torch.randint(0, 2**62, (1,)))
+            for position, x in enumerate(part.chunk(4)):
+                rng.set_state(rng.state_of_seed(seed + position, cpu), cpu)
+                (model(x).square().mean() / 4 / count).backward()
+        optimizer.step()
+    return model.state_dict()

@@ -190,7 +190,7 @@ def _load_optimizer(saved: parts.Saved, holding: Holding, optimizer: torch.optim
         name, _, entry = key.removeprefix(_STATE).rpartition("/")
         if key.startswith(_STATE) and name in parameters:
             parameter = parameters[name].detach()
-            same = shape == tuple(parameter.shape)
+            same = shape == tuple(parameter.shape) and entry != "step"
             tensors[key] = torch.empty_like(parameter, dtype=dtype) if same else torch.empty(shape, dtype=dtype)
             entries.setdefault(name, {})[entry] = tensors[key]
     saved.fill(tensors)

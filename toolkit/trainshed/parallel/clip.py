@@ -13,11 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from .engine.absent import AbsentParameter
 from .engine.checking import meet
 from .engine.meeting import CLIP, SCALE
 from .session import grid, session
-from .shards import local, whole
+from .shards import local, norms, whole
 
 
 def clip_grad_norm_(
@@ -45,16 +47,15 @@ def clip_grad_norm_(
         with torch.no_grad():
             norm = _native_clip(given, max_norm, norm_type, error_if_nonfinite, foreach)
         return whole(norm)
-    held = session.holding.parameters
-    chosen = {id(parameter) for parameter in given}
-    mine = {name: p.grad for name, p in held.items() if id(p) in chosen and p.grad is not None}
     known = session.holding.names
+    chosen = {known[id(parameter)] for parameter in given if id(parameter) in known}
+    mine = {name: p.grad for name, p in session.holding.parameters.items() if name in chosen and p.grad is not None}
     others = [p.grad for p in given if id(p) not in known and p.grad is not None]
     with torch.no_grad():
         total = _total_norm(mine, others, norm_type, error_if_nonfinite)
         factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
         for gradient in [*mine.values(), *others]:
-            gradient.mul_(factor.to(gradient.device))
+            local(gradient).mul_(factor.to(gradient.device))
     return total
 
 
@@ -74,13 +75,13 @@ def get_total_norm(
         return _norm_of_parts(given, norm_type, error_if_nonfinite)
     if not _divided() or session.holding is None:
         return _native_norm(given, norm_type, error_if_nonfinite, foreach)
-    memory = {t.untyped_storage()._cdata for t in given}
+    memory = {_memory(tensor) for tensor in given}
     held = session.holding.parameters
-    mine = {n: p.grad for n, p in held.items() if p.grad is not None and p.grad.untyped_storage()._cdata in memory}
+    mine = {n: p.grad for n, p in held.items() if p.grad is not None and _memory(p.grad) in memory}
     if given and not mine:
         return _native_norm(given, norm_type, error_if_nonfinite, foreach)
-    own = {gradient.untyped_storage()._cdata for gradient in mine.values()}
-    others = [tensor for tensor in given if tensor.untyped_storage()._cdata not in own]
+    own = {_memory(gradient) for gradient in mine.values()}
+    others = [tensor for tensor in given if _memory(tensor) not in own]
     return _total_norm(mine, others, norm_type, error_if_nonfinite)
 
 
@@ -108,6 +109,11 @@ def _norm_of_parts(gradients: Sequence[torch.Tensor], norm_type: float, error_if
     return total
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    """The same for tensors in the same memory, of which a part may have no elements and no memory of its own."""
+    return int(local(tensor).untyped_storage()._cdata)
+
+
 def _divided() -> bool:
     """Whether the ranks of a pipeline hold different parameters now."""
     holding = session.holding
@@ -129,14 +135,13 @@ def _total_norm(
     norm_type = float(norm_type)
     numbers = {name: number for number, name in enumerate(holding.placement.holders)}
     table = torch.zeros(2, len(numbers) + 1, device=here.device)
-    for name in holding.owned_names():
-        if name in mine:
-            norm = torch.linalg.vector_norm(mine[name].detach(), norm_type, dtype=torch.float32)
-            table[:, numbers[name]] = torch.stack([norm, torch.ones_like(norm)])
-    if others and here.place.pipeline == holding.last:
-        norms = [torch.linalg.vector_norm(tensor.detach(), norm_type, dtype=torch.float32) for tensor in others]
-        table[0, -1], table[1, -1] = torch.linalg.vector_norm(torch.stack(norms), norm_type), 1.0
+    owned = [name for name in holding.owned_names() if name in mine]
     meet(here, CLIP)
+    for name, norm in zip(owned, norms([mine[name] for name in owned], norm_type), strict=True):
+        table[:, numbers[name]] = torch.stack([norm, torch.ones_like(norm)])
+    if others and here.place.pipeline == holding.last:
+        lengths = [torch.linalg.vector_norm(tensor.detach(), norm_type, dtype=torch.float32) for tensor in others]
+        table[0, -1], table[1, -1] = torch.linalg.vector_norm(torch.stack(lengths), norm_type), 1.0
     dist.all_reduce(table, group=here.pipeline_group)
     found = table[0][table[1] > 0]
     total = torch.linalg.vector_norm(found, norm_type) if len(found) else torch.zeros((), device=here.device)
@@ -163,8 +168,16 @@ def install() -> None:
     what they always did."""
     _inside(_clip).cell_contents = clip_grad_norm_
     _inside(_norm).cell_contents = get_total_norm
+    if "following" not in vars(install):
+        vars(install)["following"] = register_optimizer_step_pre_hook(_follow)
     scaler: Any = torch.amp.GradScaler
     scaler._unscale_grads_, scaler._check_scale_growth_tracker = _unscale_grads, _check_scale
+
+
+def _follow(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    """Before a step of any optimizer: one that was made before parameters were sharded goes on with the shards."""
+    if session.holding is not None and session.holding.shards is not None:
+        session.holding.shards.follow(optimizer)
 
 
 def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -176,6 +189,9 @@ def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: 
     device = grid().device
     sharded = grid().settings.sharded_data_parallel_degree > 1 or grid().tensor is not None
     if sharded:
+        if holding is not None and holding.shards is not None:
+            meet(grid(), SCALE)
+            holding.shards.follow(optimizer)
         worst = _unscale_shards(optimizer, inv_scale)
     else:
         found = _native_unscale(scaler, optimizer, inv_scale, *args, **kwargs)
@@ -192,8 +208,9 @@ def _unscale_shards(optimizer: Any, inv_scale: torch.Tensor) -> torch.Tensor:
     flags = [torch.zeros(())]
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if parameter.grad is not None:
-                shard = local(parameter.grad)
+            gradient = None if isinstance(parameter, AbsentParameter) else parameter.grad
+            if gradient is not None:
+                shard = local(gradient)
                 flags.append((~torch.isfinite(shard)).any().float().cpu())
                 shard.mul_(inv_scale.to(shard))
     return torch.stack(flags).max()

@@ -13,7 +13,7 @@ from .engine.holding import Holding
 from .engine.meeting import MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, objects
 from .errors import PipelineError
 from .lbfgs import refuse_state
-from .shards import like, whole
+from .shards import like, state_like, whole
 
 State = dict[str, Any]
 
@@ -114,23 +114,38 @@ def plain(optimizer: Any) -> torch.optim.Optimizer:
     return getattr(optimizer, "optimizer", optimizer)
 
 
+def _settle(optimizer: torch.optim.Optimizer, holding: Holding) -> None:
+    """Before its state is read or written: it has the parameters of now.
+
+    Raises:
+        PipelineError: its state belongs to no parameter.
+    """
+    refuse_state(optimizer, holding)
+    if holding.shards is not None:
+        holding.shards.follow(optimizer)
+
+
 def state_by_name(optimizer: torch.optim.Optimizer, holding: Holding) -> dict[str, State]:
     """The optimizer's state on this rank: name of a parameter -> its entries."""
-    refuse_state(optimizer, holding)
+    _settle(optimizer, holding)
     names = holding.names
     return {names[id(p)]: dict(entry) for p, entry in optimizer.state.items() if id(p) in names}
 
 
 def groups_by_name(optimizer: torch.optim.Optimizer, holding: Holding) -> list[State]:
     """The optimizer's groups, with the names of their parameters ("" for one that is not the model's)."""
+    _settle(optimizer, holding)
     names = holding.names
     return [{**group, "params": [names.get(id(p), "") for p in group["params"]]} for group in optimizer.param_groups]
 
 
 def local_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> State:
-    """State of this rank's parameters by name, with the groups by name."""
+    """State of this rank's parameters by name, with the groups by name. Collective where parameters are sharded, for states
+    are whole here."""
+    by_name = state_by_name(optimizer, holding)
+    entries = {name: {key: whole(one) for key, one in by_name[name].items()} for name in sorted(by_name)}
     return {
-        "by_name": state_by_name(optimizer, holding),
+        "by_name": entries,
         "groups": groups_by_name(optimizer, holding),
         "_smp_is_partial": True,
     }
@@ -143,7 +158,7 @@ def gather_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> Stat
     (meet_with_replicas if everyone else meet)(grid, OPTIMIZER_STATE)
     mine = {
         name: {key: whole(value).cpu() if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
-        for name, entry in state_by_name(optimizer, holding).items()
+        for name, entry in sorted(state_by_name(optimizer, holding).items())
     }
     parts: list[Any] = [None] * (grid.world if everyone else len(grid.pipeline_ranks))
     if len(parts) > 1:
@@ -177,11 +192,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: State, holding: Hold
         put_state(optimizer, entries, state["groups"], holding)
         return
     if holding is not None:
-        refuse_state(optimizer, holding)
+        _settle(optimizer, holding)
     local = {id(p) for p in holding.parameters.values()} if holding is not None else None
     flat = [p for group in optimizer.param_groups for p in group["params"]]
     kept = {
-        index: {key: like(value, flat[index]) for key, value in entry.items()}
+        index: {key: state_like(key, value, flat[index]) for key, value in entry.items()}
         for index, entry in state["state"].items()
         if local is None or id(flat[index]) in local
     }
@@ -194,13 +209,13 @@ def put_state(optimizer: torch.optim.Optimizer, entries: dict[str, State], group
     Raises:
         PipelineError: the optimizer has another number of groups.
     """
-    refuse_state(optimizer, holding)
+    _settle(optimizer, holding)
     names = holding.names
     if len(groups) != len(optimizer.param_groups):
         raise PipelineError(f"the optimizer has {len(optimizer.param_groups)} groups, the checkpoint {len(groups)}")
     flat = [p for group in optimizer.param_groups for p in group["params"]]
     state = {
-        index: {key: like(value, p) for key, value in entries[names[id(p)]].items()}
+        index: {key: state_like(key, value, p) for key, value in entries[names[id(p)]].items()}
         for index, p in enumerate(flat)
         if names.get(id(p)) in entries
     }

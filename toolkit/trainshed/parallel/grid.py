@@ -84,6 +84,7 @@ class Grid:
     left: whether this rank has closed its connections, after a step that failed.
     tensor: the ranks that divide parameters with this one, each of which counts as a replica; None without tensor
         parallelism.
+    parts_group, copies_group: see `divide_replicas`.
     """
 
     rank: int
@@ -101,8 +102,11 @@ class Grid:
     owns_process_group: bool = False
     left: bool = False
     tensor: TensorGroup | None = None
+    parts_group: dist.ProcessGroup | None = None
+    copies_group: dist.ProcessGroup | None = None
     _subgroups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
     _made: set[tuple[int, ...]] = field(default_factory=set)
+    _lasting: list[dist.ProcessGroup] = field(default_factory=list)
 
     @property
     def place(self) -> Coordinates:
@@ -130,19 +134,24 @@ class Grid:
         if self.owns_process_group:
             dist.destroy_process_group()
             return
-        made = [self.pipeline_group, self.replica_group, self.control_group, *self._subgroups.values(), *self._tensor()]
-        for group in dict.fromkeys(made):
+        for group in dict.fromkeys([*self._for_steps(), self.control_group, *self._lasting]):
             dist.destroy_process_group(group)
 
     def leave(self) -> None:
         """Closes this rank's connections to its pipeline and its replicas, so that nobody waits for it."""
-        made = [self.pipeline_group, self.replica_group, *self._subgroups.values(), *self._tensor()]
+        made = dict.fromkeys(self._for_steps())
         self.pipeline_group = self.replica_group = self.control_group
+        self.parts_group = self.copies_group = None
         self._subgroups.clear()
         self.tensor = None
         self.left = True
-        for group in dict.fromkeys(made):
+        for group in made:
             dist.destroy_process_group(group)
+
+    def _for_steps(self) -> list[dist.ProcessGroup]:
+        """Groups in which ranks may wait for one whose step has failed."""
+        divided = [group for group in (self.parts_group, self.copies_group) if group is not None]
+        return [self.pipeline_group, self.replica_group, *self._subgroups.values(), *divided, *self._tensor()]
 
     def can_make(self, member: tuple[int, ...]) -> bool:
         """Whether the ranks of one pipeline can make a group of some of them, or have it: replicas would have to join in."""
@@ -167,6 +176,36 @@ class Grid:
                 if self.rank in ranks:
                     self._subgroups[member] = group
         return self._subgroups
+
+    def divide_replicas(self, degree: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        """Divides the replicas of this rank's stages into parts of `degree` neighbours. Collective over all ranks.
+
+        Steps use `parts_group`, of this rank's part, and `copies_group`, of those at the same place in each part (None if
+        there is one part).
+
+        Returns:
+            The same groups once more (first that of the copies), which stay when steps have ended.
+        """
+        self.copies_group, self.parts_group = None, self.replica_group
+        if degree < len(self.replica_ranks):
+            self.copies_group, self.parts_group = self._among_replicas(degree)
+        lasting = self._among_replicas(degree)
+        self._lasting.extend(lasting)
+        return lasting
+
+    def _among_replicas(self, degree: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        groups: dict[str, dist.ProcessGroup] = {}
+        timeout = timedelta(seconds=self.settings.timeout_seconds)
+        for position in range(self.settings.pipeline_parallel_degree):
+            there = [(place.replica, rank) for rank, place in enumerate(self.places) if place.pipeline == position]
+            ranks = [rank for _, rank in sorted(there)]
+            divided = [("copies", ranks[place::degree]) for place in range(degree)]
+            divided += [("part", ranks[start : start + degree]) for start in range(0, len(ranks), degree)]
+            for kind, members in divided:
+                group = dist.new_group(members, timeout=timeout)
+                if self.rank in members:
+                    groups[kind] = group
+        return groups["copies"], groups["part"]
 
 
 def device_of(local_rank: int, gpus: int) -> torch.device:

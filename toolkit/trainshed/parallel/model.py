@@ -16,6 +16,7 @@ from trainshed.checkpoint.weights import SHARD_BYTES
 from .clip import install
 from .engine.holding import Holding
 from .engine.sharded import ShardedEngine
+from .engine.stage_shards import StageShards
 from .engine.steps import Engine
 from .engine.suitable import check_kind, check_names
 from .engine.tensor.divided_steps import TensorEngine
@@ -72,8 +73,9 @@ class PipelineModel(nn.Module):
         self._handler: Backward | None = None
         self._pins: dict[str, int] = {}
         self._post_step: list[Callable[[Any, Any], Any]] = []
+        settings = grid().settings
         self.engine: Engine | ShardedEngine | TensorEngine
-        if grid().settings.tensor_parallel_degree > 1:
+        if settings.tensor_parallel_degree > 1:
             if session.tape is not None:
                 raise NotServed(
                     "delayed_initialization() serves stages only, not tensor parallelism", hint="build the model without it"
@@ -88,7 +90,7 @@ class PipelineModel(nn.Module):
                 buffers=broadcast_buffers,
                 bucket_bytes=bucket_cap_mb * 2**20,
             )
-        elif grid().settings.sharded_data_parallel_degree > 1:
+        elif settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree == 1:
             if session.tape is not None:
                 raise NotServed(
                     "delayed_initialization() serves stages only, not sharded data parallelism",
@@ -103,6 +105,8 @@ class PipelineModel(nn.Module):
                 buffers=broadcast_buffers,
             )
         else:
+            if settings.sharded_data_parallel_degree > 1:
+                self.holding.shards = StageShards(module, grid(), _hand_to_optimizer)
             self.engine = Engine(
                 self.holding,
                 self._attach,
@@ -191,7 +195,8 @@ class PipelineModel(nn.Module):
                 return self.engine.run(_generate, [((self.module, *args), kwargs)]).results[0]
             if len(grid().pipeline_ranks) == 1:
                 return native(*args, **kwargs)
-            return on_first_rank(self.holding, "generate", args, kwargs)
+            with self.holding.whole():
+                return on_first_rank(self.holding, "generate", args, kwargs)
         finally:
             session.in_step = False
 
@@ -279,12 +284,9 @@ class PipelineModel(nn.Module):
         return self.holding.buffers()
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Parameters and buffers of this rank, with the key `_smp_is_partial`; those that a tensor group divides whole, for
-        which it is collective."""
-        held = self.holding.tensors()
-        if isinstance(self.engine, TensorEngine):
-            held = {name: whole(tensor) for name, tensor in held.items()}
-        return {**held, "_smp_is_partial": True}
+        """Parameters and buffers of this rank, with the key `_smp_is_partial`. Collective where they are sharded, for they
+        are whole here."""
+        return {**{name: whole(tensor) for name, tensor in self.holding.tensors().items()}, "_smp_is_partial": True}
 
     def state_dict(self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The whole model on the CPU of every rank of the pipeline, with the names of the wrapped module. Collective.

@@ -18,7 +18,7 @@ from .errors import PipelineError
 from .gather import gather_optimizer, load_optimizer, local_optimizer
 from .grid import Grid
 from .session import session
-from .shards import local
+from .shards import follow, local
 
 
 class PipelineOptimizer(torch.optim.Optimizer):
@@ -204,13 +204,7 @@ class PipelineOptimizer(torch.optim.Optimizer):
             names: `id` of a parameter before it was sharded -> its name.
             shards: name -> the sharded parameter.
         """
-        for group in self.optimizer.param_groups:
-            for index, old in enumerate(group["params"]):
-                if id(old) in names:
-                    new = shards[names[id(old)]]
-                    group["params"][index] = new
-                    if old in self.optimizer.state:
-                        self.optimizer.state[new] = self.optimizer.state.pop(old)
+        follow(self.optimizer, names, shards)
 
 
 class _Update(torch.optim.Optimizer):

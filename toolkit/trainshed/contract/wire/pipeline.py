@@ -67,7 +67,8 @@ class PipelineSettings(Record):
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
     tensor_parallel_degree: ranks that a model without stages divides the parameters of its modules among.
     prescaled_batch: whether the ranks of such a group are given the same batch; else each has its own.
-    sharded_data_parallel_degree: ranks that a model without stages is sharded over (FSDP2; HSDP where there are more).
+    sharded_data_parallel_degree: replicas that parameters, gradients and optimizer state are sharded over: FSDP2 without
+        stages, with stages by each stage's own ranks; replicated where there are more (HSDP).
     delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
         the first step, each on its own rank; `delayed_initialization()` does so without it.
     verify: which steps are compared with the undivided model before they end: "changes" (the first one, and the first ones
@@ -218,11 +219,6 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("auto_partition", "needs default_partition")
     if settings.fp16 and settings.bf16:
         raise wrong("fp16", "and bf16 exclude each other")
-    if settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree > 1:
-        raise NotServed(
-            f"{where}: sharded_data_parallel_degree together with a pipeline is not supported",
-            hint="use partitions = 1 with it, or shard_optimizer_state",
-        )
 
     if settings.tensor_parallel_degree > 1:
         for name in ("pipeline_parallel_degree", "sharded_data_parallel_degree"):

@@ -35,8 +35,10 @@ _MAKERS = frozenset(
         *("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor"),
     }
 )
-# In place of a rank's number; of the second one no values have been made yet, on any rank.
-_SEVERAL, NOT_YET = -1, -2
+# In place of a rank's number. NOT_YET: no values have been made, on any rank; IN_SHARDS: the values are in another tensor,
+# of which this rank has a part.
+_SEVERAL, NOT_YET, IN_SHARDS = -1, -2, -3
+_NOWHERE = frozenset({NOT_YET, IN_SHARDS})
 _TENSORS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # In-place operations that draw random numbers, and torch.nn.init's. They draw here as well: what is drawn next is then the
 # same on all ranks.
@@ -126,7 +128,9 @@ class AbsentParameter(nn.Parameter):
                 return args[0]
             if attribute in _TENSORS:
                 _refuse(args, attribute)
-            if attribute == "grad" and args[0]._home[1] != NOT_YET and not _asked_by_torch():
+            if attribute == "grad" and args[0]._home[1] == IN_SHARDS and not _asked_by_optimizer():
+                _refuse(args, "grad")
+            if attribute == "grad" and args[0]._home[1] not in _NOWHERE and not _asked_by_torch():
                 return AbsentGradient.of(args[0])
         elif name == "__set__" and isinstance(args[1], AbsentGradient):
             return None if args[1]._home[1] == args[0]._home[1] else _refuse_gradient(args)
@@ -157,7 +161,7 @@ class AbsentParameter(nn.Parameter):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         name, rank = self._home  # type: ignore[attr-defined]
-        where = f"on rank {rank} of the pipeline" if rank != NOT_YET else "without values yet"
+        where = {NOT_YET: "without values yet", IN_SHARDS: "sharded"}.get(rank, f"on rank {rank} of the pipeline")
         return f"AbsentParameter({name!r}, {list(self.shape)}, {where})"
 
 
@@ -166,7 +170,7 @@ def _changes_itself(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     `mul_(0.9)`, `copy_(other)`): that rank does the same."""
     if not _in_place(name) or name == "set_" or not isinstance(args[0], (AbsentParameter, AbsentGradient)):
         return False
-    if args[0]._home[1] == NOT_YET:  # type: ignore[union-attr]
+    if args[0]._home[1] in _NOWHERE:  # type: ignore[union-attr]
         return False
     if name == "copy_" and sys._getframe(2).f_code.co_name == "_load_from_state_dict":
         return False  # on one rank alone it would load a part
@@ -194,7 +198,7 @@ def _change_those_here(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     mine = [chosen(one) for one in args]
     named = {key: chosen(one) for key, one in kwargs.items()}
     if any(isinstance(one, AbsentParameter) for one in tensors((mine, named))) or any(
-        isinstance(one, AbsentParameter) and one._home[1] == NOT_YET  # type: ignore[attr-defined]
+        isinstance(one, AbsentParameter) and one._home[1] in _NOWHERE  # type: ignore[attr-defined]
         for one in args[0]
     ):
         _refuse((args, kwargs), func.__name__)
@@ -227,6 +231,11 @@ def _asked_by_torch() -> bool:
     return False
 
 
+def _asked_by_optimizer() -> bool:
+    """Whether it is an optimizer that forgets gradients, and follows to the shards before it reads some."""
+    return str(sys._getframe(2).f_globals.get("__name__", "")).startswith("torch.optim.")
+
+
 def _refuse(where: Any, what: str) -> NoReturn:
     name, rank = _first(where)._home
     if rank == NOT_YET:
@@ -234,6 +243,11 @@ def _refuse(where: Any, what: str) -> NoReturn:
             f"parameter {name!r} has no values before the first step ({what})",
             hint="the model was built with delayed_initialization(): what changes or reads parameters belongs inside that "
             "block, or after the first step; load_checkpoint() may come before it",
+        )
+    if rank == IN_SHARDS:
+        raise PipelineError(
+            f"parameter {name!r} was sharded in the first step, and this is the tensor of before ({what})",
+            hint="take parameters from model.named_parameters() again, after the first step and between steps",
         )
     raise PipelineError(
         f"parameter {name!r} is on rank {rank} of the pipeline, and cannot be read on this one ({what})",

@@ -180,11 +180,7 @@ def check_gradients(
     missing: set[str] = set()
     for way in ways:
         missing |= _missing(grid, way.cut, sync, measured=way.measured)
-    wrong = [
-        name
-        for name, parameter in sync.parameters.items()
-        if parameter.grad is not None and tuple(parameter.grad.shape) != tuple(parameter.shape)
-    ]
+    wrong = [name for name, parameter in sync.parameters.items() if sync.arrived(name) not in (None, tuple(parameter.shape))]
     names_of = {id(parameter): name for name, parameter in sync.parameters.items()}
     whole = {
         stage: (error.reason, sorted(names_of[id(p)] for p in error.parameters if id(p) in names_of))
@@ -235,12 +231,12 @@ def _missing(grid: Grid, cut: Cut, sync: GradientSync, *, measured: bool) -> set
         name
         for name in cut.trace.reached
         if name in sync.parameters
-        and sync.parameters[name].grad is None
+        and sync.arrived(name) is None
         and {grid.seat(stage) for stage in users.get(name, ())} == {here}
     }
     if measured:
         return missing
-    trained = {name for name, parameter in sync.parameters.items() if parameter.grad is not None}
+    trained = {name for name in sync.parameters if sync.arrived(name) is not None}
     return missing - {
         name for event in cut.trace.events if trained.intersection(event.parameters) for name in event.parameters
     }

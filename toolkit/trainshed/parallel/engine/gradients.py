@@ -18,6 +18,7 @@ from torch import nn
 
 from ..errors import PipelineError
 from ..grid import Grid
+from .stage_shards import Reduced, StageShards
 
 BUCKET_BYTES = 25 * 2**20
 
@@ -28,6 +29,7 @@ class _Bucket:
     waiting: int = 0
     flat: torch.Tensor | None = None
     work: Any = None
+    reduced: Reduced | None = None
 
 
 @dataclass
@@ -38,6 +40,7 @@ class GradientSync:
     shared: name -> pipeline ranks that hold it, where there are several.
     usual: names that the first step trained on some replica; the others go last, for a sum waits for all of its parameters.
     overlap: whether to sum buckets during the backward.
+    shards: of the parameters, where they are sharded: each rank then gets its part of the sums.
     """
 
     grid: Grid
@@ -46,6 +49,8 @@ class GradientSync:
     usual: frozenset[str]
     overlap: bool = True
     bucket_bytes: int = BUCKET_BYTES
+    shards: StageShards | None = None
+    _sent: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _trained: list[str] = field(default_factory=list)
     _before: dict[str, torch.Tensor] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
@@ -67,8 +72,12 @@ class GradientSync:
             expected: name -> how often the backward adds to its gradient in this step, at most; of all parameters that the
                 recorded loss depends on.
         """
-        self._before, self._expected = {}, dict(expected)
-        self._trained = [name for name, parameter in self.parameters.items() if parameter.requires_grad]
+        self._before, self._expected, self._sent = {}, dict(expected), {}
+        self._trained = [
+            name
+            for name, parameter in self.parameters.items()
+            if parameter.requires_grad and (self.shards is None or self.shards.has(name))
+        ]
         for name in self._trained:
             parameter = self.parameters[name]
             if parameter.grad is not None:
@@ -79,6 +88,11 @@ class GradientSync:
                 for name in bucket.names:
                     hook = self._hook(name)
                     self._handles.append(self.parameters[name].register_post_accumulate_grad_hook(hook))
+
+    def arrived(self, name: str) -> tuple[int, ...] | None:
+        """The shape of the gradient that the backward of this rank has made; None if it has made none. Before `finish`."""
+        gradient = self.parameters[name].grad
+        return self._sent.get(name) if gradient is None else tuple(gradient.shape)
 
     def abandon(self) -> None:
         """After a failed step: the hooks go."""
@@ -96,7 +110,9 @@ class GradientSync:
             if name not in self._expected and parameter.grad is not None and not parameter.grad.count_nonzero():
                 parameter.grad = None
         self._sum_shared()
-        if self.replicas > 1:
+        if self.shards is not None:
+            self._sum_to_shards(self.shards)
+        elif self.replicas > 1:
             self._sum_replicas()
         for name, before in self._before.items():
             parameter = self.parameters[name]
@@ -126,7 +142,7 @@ class GradientSync:
         def added(_parameter: torch.Tensor) -> None:
             self._counts[name] = self._counts.get(name, 0) + 1
             bucket = self._bucket_of[name]
-            if bucket.flat is not None:
+            if bucket.flat is not None or bucket.reduced is not None:
                 raise PipelineError(
                     f"the gradient of {name!r} changed after it was sent",
                     hint="pass overlapping_allreduce=False to PipelineModel",
@@ -142,9 +158,21 @@ class GradientSync:
             self._launch(self._buckets[self._launched])
 
     def _launch(self, bucket: _Bucket) -> None:
+        self._launched += 1
+        if self.shards is not None:
+            bucket.reduced = self._reduce(bucket.names, self.shards)
+            return
         bucket.flat = torch.cat([self._gradient(name).reshape(-1) for name in bucket.names])
         bucket.work = dist.all_reduce(bucket.flat, group=self.grid.replica_group, async_op=True)
-        self._launched += 1
+
+    def _reduce(self, names: list[str], shards: StageShards) -> Reduced:
+        """Begins a sum, of which this rank gets its part; the gradients themselves go."""
+        held = [self.parameters[name] for name in names]
+        self._sent.update({name: tuple(p.grad.shape) for name, p in zip(names, held, strict=True) if p.grad is not None})
+        reduced = shards.reduce(held, [self._gradient(name) for name in names])
+        for parameter in held:
+            parameter.grad = None
+        return reduced
 
     def _gradient(self, name: str) -> torch.Tensor:
         parameter = self.parameters[name]
@@ -200,6 +228,23 @@ class GradientSync:
             if bucket.flat is not None:
                 self._put(bucket.names, bucket.flat, [somewhere[name] for name in bucket.names], self.replicas)
         self._buckets = []
+
+    def _sum_to_shards(self, shards: StageShards) -> None:
+        while self._launched < len(self._buckets):
+            self._launch(self._buckets[self._launched])
+        rest = [name for name in self._trained if name not in self._bucket_of]
+        bunches = [_Bucket(names) for names in shards.bunches(rest)]
+        here = [float(self.arrived(name) is not None) for name in self._trained]
+        present = torch.tensor(here, device=self.grid.device)
+        dist.all_reduce(present, group=self.grid.replica_group)
+        somewhere = dict(zip(self._trained, present.tolist(), strict=True))
+        for bucket in [*self._buckets, *bunches]:
+            reduced = bucket.reduced or self._reduce(bucket.names, shards)
+            for name, part in zip(bucket.names, reduced.parts(), strict=True):
+                if somewhere[name]:
+                    shards.put(name, part / self.replicas)
+            bucket.reduced = None
+        self._buckets, self._bucket_of = [], {}
 
 
 def reached_by_replicas(grid: Grid, mine: frozenset[str]) -> frozenset[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
 
 from ..grid import Grid
+from ..shards import whole
 from .placement import Placement
+from .stage_shards import StageShards
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ class Holding:
     partitioned: whether the first step has given the parameters their places.
     last: the pipeline rank that has the last stage, which computes the losses.
     waiting: parameters that get their values then.
+    shards: where parameters of stages are sharded.
     """
 
     def __init__(self, root: nn.Module, grid: Grid) -> None:
@@ -36,6 +40,7 @@ class Holding:
         self._home_of_unit: Mapping[str, int] = {}
         self._home_of_buffer: dict[str, int] = {}
         self.waiting: Waiting | None = None
+        self.shards: StageShards | None = None
         self._actions: list[Callable[[], None]] = []
 
     def settle(
@@ -78,7 +83,28 @@ class Holding:
     @property
     def names(self) -> dict[int, str]:
         """Names of all parameters of the model by `id`."""
-        return {id(parameter): name for name, parameter in self.root.named_parameters()}
+        known = {id(parameter): name for name, parameter in self.root.named_parameters()}
+        return known if self.shards is None else {**self.shards.names, **known}
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Within the block the parameters of this rank are whole. Collective over the replicas where they are sharded."""
+        return nullcontext() if self.shards is None else self.shards.gathered()
+
+    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and whole gradients of the parameters of this rank that have one, one after the other. Collective over the
+        replicas where they are sharded."""
+        for name, parameter in self.parameters.items():
+            sharded = self.shards is not None and self.shards.has(name)
+            gradient = self.shards.gradient(name) if self.shards is not None and sharded else parameter.grad
+            if gradient is not None:
+                yield name, whole(gradient)
+
+    def forget_gradients(self) -> None:
+        """There are none any more."""
+        for name, parameter in self.parameters.items():
+            parameter.grad = None
+            if self.shards is not None and self.shards.has(name):
+                self.shards.forget_gradient(name)
 
     def owned_names(self) -> list[str]:
         """Parameters that this rank saves: each belongs to exactly one rank of a pipeline."""

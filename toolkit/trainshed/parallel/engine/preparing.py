@@ -222,11 +222,19 @@ class Preparation:
         self._absent.give_up(root, elsewhere, grid.device)
         held = {name: parameter for name, parameter in root.named_parameters() if name in local}
         usual = reached_by_replicas(grid, shape.trace.reached & held.keys())
-        self.sync = GradientSync(grid, held, shared, usual, self._overlap, self._bucket_bytes)
+        shards = self.holding.shards
+        self.sync = GradientSync(grid, held, shared, usual, self._overlap, self._bucket_bytes, shards)
         homes: dict[str, int] = {}
         for unit in plan.units:
             homes.setdefault(unit.unit, grid.seat(unit.stage))
-        self.holding.settle(placement, homes, grid.seat(plan.stages - 1))
+        last = grid.seat(plan.stages - 1)
+        if shards is None:
+            self.holding.settle(placement, homes, last)
+            return
+        shards.take(name for name in held if name in read)
+        shards.settled()
+        self.holding.settle(placement, homes, last)
+        shards.open()
 
     def _extend(self, shape: Cut) -> None:
         """Gives the parameters their places that nothing has read before, or that the script has added."""
@@ -263,6 +271,8 @@ class Preparation:
         self.sync.shared = shared
         self.holding.placement = placement
         self._every = list(now.values())
+        if self.holding.shards is not None:
+            self.holding.shards.take(sorted(fresh & read.keys() & local))
 
     def _check_local(self, shape: Cut) -> None:
         """A later step function may read only what the first one put here."""

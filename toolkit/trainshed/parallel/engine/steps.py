@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -75,6 +75,7 @@ class Engine:
         self._alarm = Alarm(holding.grid)
         self._calls = 0
         self._grid = holding.grid
+        self._holding = holding
         self._root = holding.root
         self._between = between
         self._apart: set[tuple[Callable[..., Any], str]] = set()
@@ -110,6 +111,19 @@ class Engine:
             PipelineError: the step cannot be planned or run as recorded, or another rank was lost.
         """
         self._alarm.check()
+        with ExitStack() as whole:
+            try:
+                whole.enter_context(self._holding.whole())
+            except RuntimeError as error:
+                raise self._stopped(error) from error
+            return self._run(function, microbatches, rows)
+
+    def _run(
+        self,
+        function: Callable[..., Any],
+        microbatches: list[Microbatch],
+        rows: Callable[[Microbatch], int | None] | None,
+    ) -> Ran:
         grid = self._grid
         rolled = dice.get_state()
         mode = f"{name_of(function)} {self._root.training} {torch.is_grad_enabled()}"

@@ -26,7 +26,7 @@ from .comparing import Again, Findings, Order, described, differences, problem, 
 from .contributions import Contributions
 from .in_parts import InParts, Library
 from .room import Extent, extent_of
-from .sketch import sketch
+from .sketch import Sketch, sketch
 from .traces import Traces
 from .undivided import Outcome, results_of, run
 from .unit_outputs import Watch
@@ -137,7 +137,7 @@ class Check:
         if self._leads:
             self._start = Traces(self._root, self._step.function, self._grid.device)
         self._buffers, self._attributes = fetch_buffers(self._holding), Attributes(self._holding)
-        self._before = {n: sketch(p.grad) for n, p in self._held().items() if p.grad is not None}
+        self._before = self._gradients() if self._prepared.training else {}
         self._parameters = {n: sketch(p) for n, p in self._holding.parameters.items()}
         found = self._undivided(self._whole)
         self._whole = None
@@ -171,8 +171,7 @@ class Check:
             if name := unsteady(again):
                 self._say(f"verified as far as possible: {name!r} is not the same when the undivided model runs twice")
             return
-        for parameter in self._held().values():
-            parameter.grad = None
+        self._holding.forget_gradients()
         raise problem(wrong, self._number, found)
 
     def _agreed_extent(self) -> Extent:
@@ -277,9 +276,8 @@ class Check:
             parameters=self._parameters,
         )
         if self._prepared.training:
-            held = self._held()
-            outcome.trained = tuple(held)
-            outcome.gradients = {name: sketch(p.grad) for name, p in held.items() if p.grad is not None}
+            outcome.trained = tuple(self._held())
+            outcome.gradients = self._gradients()
         if self._only is not None:
             outcome.buffers = {}  # of all microbatches
         stages = self._prepared.mine
@@ -298,6 +296,11 @@ class Check:
             for name, parameter in self._holding.parameters.items()
             if parameter.requires_grad and not parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
         }
+
+    def _gradients(self) -> dict[str, Sketch]:
+        """Of this rank's parameters; as of now."""
+        held = self._held()
+        return {name: sketch(gradient) for name, gradient in self._holding.gradients() if name in held}
 
     def _order(self) -> Order:
         calls: dict[tuple[str, int], int] = {}
