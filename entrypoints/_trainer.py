@@ -10,7 +10,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import torch
 from _common import Problem, World, whole_file
+from _sharding import part_here
 from transformers import TrainerCallback, TrainingArguments
 
 METRIC_NAMES = {"loss": "train_loss", "grad_norm": "grad_norm"}
@@ -40,12 +42,11 @@ class Reporter(TrainerCallback):
         for name, value in (logs or {}).items():
             if name in METRIC_NAMES:
                 self.report(METRIC_NAMES[name], value, state)
-        if logs and not math.isfinite(logs.get("loss", 0.0)):
-            rate = f"lower learning_rate ({args.learning_rate:g})"
-            raise Problem(f"train_loss is not a finite number at step {state.global_step}: {rate}")
+        require_number("train_loss", (logs or {}).get("loss", 0.0), args, state)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         loss = kwargs["metrics"]["eval_loss"]
+        require_number("validation_loss", loss, args, state)
         self.report("validation_loss", loss, state)
         self.report("validation_perplexity", perplexity(loss), state)
 
@@ -58,6 +59,24 @@ class Reporter(TrainerCallback):
 def perplexity(loss: float) -> float:
     """exp of a mean negative log-likelihood, bounded: JSON has no infinity."""
     return math.exp(min(loss, 700.0))
+
+
+def require_number(name: str, value: float, args: Any, state: Any) -> None:
+    """Raises Problem if a loss is not a finite number."""
+    if not math.isfinite(value):
+        rate = f"lower learning_rate ({args.learning_rate:g})"
+        raise Problem(f"{name} is not a finite number at step {state.global_step}: {rate}")
+
+
+def require_finite(model: Any, step: int, world: World) -> None:
+    """Raises Problem, on every rank, if a weight that is trained is not a finite number, before it is saved. Collective."""
+    own = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.requires_grad and not torch.isfinite(part_here(weight.detach())).all()
+    ]
+    if wrong := [name for names in world.gather(own[:1]) for name in names]:
+        raise Problem(f"{wrong[0]} is not a finite number after step {step}: lower learning_rate")
 
 
 def settings(

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from _common import Problem, World, write_json
-from _sharding import is_sharded, part_here, prepare_for
-from _trainer import Reporter, perplexity
+from _sharding import is_sharded, prepare_for
+from _trainer import Reporter, perplexity, require_finite
 from _turns import IGNORED
 from torch.utils.data import Dataset, Subset
 from transformers import PrinterCallback, Trainer
@@ -131,14 +131,3 @@ class TuningReporter(Reporter):
             self.report(f"{part}_{measure}", value, state)
             if measure == "loss" and not any(other.endswith("_accuracy") for other in kwargs["metrics"]):
                 self.report(f"{part}_perplexity", perplexity(value), state)
-
-
-def require_finite(model: Any, step: int, world: World) -> None:
-    """Raises Problem, on every rank, if a weight that is trained is not a finite number, before it is saved. Collective."""
-    own = [
-        name
-        for name, weight in model.named_parameters()
-        if weight.requires_grad and not torch.isfinite(part_here(weight.detach())).all()
-    ]
-    if wrong := [name for names in world.gather(own[:1]) for name in names]:
-        raise Problem(f"{wrong[0]} is not a finite number after step {step}: lower learning_rate")

@@ -21,8 +21,8 @@ from _common import Problem, World, checkpoint_folder, write_json
 from _preferences import Pairs, Preferrer, collate_pairs
 from _pretrained import add_adapter, fingerprint, length_of, load_model, load_tokenizer
 from _sharding import wanted, whole_state
-from _trainer import Reporter, save, settings
-from _tuner import FACTS, Tuner, TuningReporter, require_finite
+from _trainer import Reporter, require_finite, save, settings
+from _tuner import FACTS, Tuner, TuningReporter
 from _turns import Encoder, Rows, collate, fit, pack
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy

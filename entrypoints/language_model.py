@@ -45,9 +45,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy
 import torch
-from _trainer import Reporter, save, settings
+from _trainer import Reporter, require_finite, require_number, save, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 from transformers import (
     AutoTokenizer,
     GPT2Config,
@@ -288,6 +288,7 @@ def train(hp: Namespace, world: World) -> None:
         bf16=world.bfloat16(hp.amp),
         report_to=[name.strip() for name in hp.report_to.split(",")],
         disable_tqdm=not hp.progress_bars,
+        prediction_loss_only=True,
     )
     if held_out is None:
         args.eval_strategy = IntervalStrategy.NO
@@ -309,6 +310,9 @@ def train(hp: Namespace, world: World) -> None:
         f"parameters; {world.size} rank{'s' * (world.size > 1)} on {args.device.type}, {batch} sequences a step"
     )
     trainer.train(resume_from_checkpoint=resume)
+    require_finite(model, trainer.state.global_step, world)
+    seen = Subset(data, range(min(len(data), world.size * share)))
+    require_number("the loss", trainer.predict(seen).metrics["test_loss"], args, trainer.state)
     if not guard.stopping and held_out is not None and "validation_loss" not in reporter.results:
         trainer.evaluate()
     if model.device.type == "xla":

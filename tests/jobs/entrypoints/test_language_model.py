@@ -390,6 +390,15 @@ def test_it_goes_on_from_the_model_of_the_channel_model(
             train(options(**changed))
 
 
+def test_a_model_whose_answers_are_no_numbers_is_not_called_trained(
+    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
+) -> None:
+    ruined = options(max_steps=3, weight_decay=1e30, validation_fraction=0, warmup_ratio=0, log_interval=50)
+    with pytest.raises(program.Problem, match=r"is not a finite number (at|after) step 3: lower learning_rate"):
+        train(ruined)
+    assert not list((tmp_path / "model").glob("*.safetensors"))
+
+
 def test_a_learning_rate_that_is_too_high_is_named(
     program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,8 @@ from typing import Any
 import numpy
 import pytest
 
+from jobs.entrypoints import mutants as tables
+from jobs.entrypoints import picture_mutants as mutants
 from jobs.entrypoints import programs
 from jobs.entrypoints.test_tabular import data, measured, rows  # noqa: F401 (data is a fixture)
 from support.extras import needs
@@ -164,3 +167,60 @@ def test_several_ranks_are_refused(tmp_path: Path, data: Path) -> None:  # noqa:
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2) as job:
         assert set(job.finish()) == {1}
     assert "linear: error: library linear is for one rank: start one" in job.errors[0]
+
+
+# --- mutants ----------------------------------------------------------------------------------------------------------
+
+VALUES: dict[str, list[str]] = {
+    "predictor_type": ["regressor", "binary_classifier", "multiclass_classifier", "x"],
+    "num_classes": ["2", "3", "1"],
+    "feature_dim": ["1", "2", "auto", "auto"],
+    "loss": ["auto", "logistic", "softmax_loss", "squared_loss", "hinge_loss"],
+    "wd": ["0", "auto", "1e-7", "1e30", "-1"],
+    "l1": ["0", "auto", "0.01", "1e30"],
+    "use_bias": ["true", "false"],
+    "normalize_data": ["true", "false"],
+    "unbias_data": ["auto", "true", "false"],
+    "positive_example_weight_mult": ["balanced", "0", "1e30", "2"],
+    "balance_multiclass_weights": ["true", "false"],
+    "epochs": ["1", "15"],
+    "mini_batch_size": ["7", "100"],
+    "learning_rate": ["auto", "0.1"],
+    "csv_weights": ["0", "1"],
+    "target": ["t", "b", "missing"],
+    "categorical_columns": ["a", "a,b"],
+    "ignore_columns": ["a", "b,c", "t"],
+    "validation_fraction": ["0", "0.3", "0.9"],
+}
+
+
+def make(draw: random.Random) -> tuple[mutants.Files, list[str]]:
+    """A table, perhaps in two files, and arguments."""
+    rows = tables.table(draw)
+    made = [tables.file_of(tables.mutated(rows, draw), draw) for _ in range(draw.choice([1, 1, 2]))]
+    files = {f"train/{at}-{name}": content for at, (name, content) in enumerate(made)}
+    kind = draw.choice(["regressor"] * 4 + ["binary_classifier", "multiclass_classifier"])
+    few = mutants.chosen(VALUES, draw) if draw.random() < 0.6 else []
+    return files, ["--train", "train", "--predictor_type", kind, *few]
+
+
+def finite() -> bool:
+    """Whether the model in ./model gives numbers."""
+    import _linear  # type: ignore[import-not-found]
+    import _rounds  # type: ignore[import-not-found]
+
+    model = _rounds.Model("model", "linear", _linear.FILE)
+    width = len(model.features.columns) or model.features.width
+    zeros = numpy.zeros((1, width), numpy.float32)
+    return bool(numpy.isfinite(_linear.predictions(model.model, zeros, model.features, model.target)).all())
+
+
+def work(group: int) -> None:
+    """What the process of a group does, in a folder of its own."""
+    mutants.each("linear", group, make, finite)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("group", range(mutants.GROUPS))
+def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
+    mutants.start("test_linear", group, tmp_path)
