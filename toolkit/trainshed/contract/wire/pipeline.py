@@ -69,6 +69,7 @@ class PipelineSettings(Record):
     prescaled_batch: whether the ranks of such a group are given the same batch; else each has its own.
     sharded_data_parallel_degree: replicas that parameters, gradients and optimizer state are sharded over: FSDP2 without
         stages, with stages by each stage's own ranks; replicated where there are more (HSDP).
+    offload_activations: whether what a stage's operations save for their backward is kept in the CPU's memory; on GPUs.
     delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
         the first step, each on its own rank; `delayed_initialization()` does so without it.
     verify: which steps are compared with the undivided model before they end: "changes" (the first one, and the first ones
@@ -95,6 +96,7 @@ class PipelineSettings(Record):
     shard_optimizer_state: bool = False
     prescaled_batch: bool = False
     sharded_data_parallel_degree: int = 1
+    offload_activations: bool = False
     delayed_parameter_initialization: bool = False
     tensor_parallel_degree: int = 1
     timeout_seconds: int = 1800
@@ -137,12 +139,11 @@ _WITHOUT_EFFECT = {
     "sdp_max_live_parameters": "",
     "sdp_hierarchical_allgather": "",
     "sdp_gradient_clipping": "",
-    "activation_loading_horizon": "",
+    "activation_loading_horizon": "what was offloaded comes back when a backward asks for it",
     "fp16_params": "",
 }
-_REFUSED = {
-    "offload_activations": "use torch.autograd.graph.save_on_cpu, or activation checkpoints",
-}
+# Names of Amazon's library for settings.
+_ALSO = {"partitions": "pipeline_parallel_degree", "sm_activation_offloading": "offload_activations"}
 _KINDS: dict[str, type] = {"memory_weight": float, "default_partition": int, "atomic": tuple}
 
 
@@ -155,14 +156,12 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Pip
     """
     values: dict[str, Any] = {}
     for key, value in given.items():
-        name = "pipeline_parallel_degree" if key == "partitions" else key
-        if key in _REFUSED and value not in (1, False, None):
-            raise NotServed(f"{where}: {key} = {value!r} is not supported", hint=_REFUSED[key])
-        if name in _WITHOUT_EFFECT or (key in _REFUSED and name not in PipelineSettings._fields):
+        name = _ALSO.get(key, key)
+        if name in _WITHOUT_EFFECT:
             continue
         if name not in PipelineSettings._fields:
             raise PipelineError(
-                f"{where}: {key}: not a pipeline setting", hint=did_you_mean(key, [*PipelineSettings._fields, "partitions"])
+                f"{where}: {key}: not a pipeline setting", hint=did_you_mean(key, [*PipelineSettings._fields, *_ALSO])
             )
         values[name] = _convert(name, value, where)
     if str(values.get("pipeline", "")).lower() in V_SHAPED:

@@ -26,6 +26,7 @@ from .choosing import Chooser
 from .gradients import GradientSync, reached_by_replicas
 from .holding import Holding
 from .meeting import RECORD
+from .offload import offload_for
 from .placement import broadcast_state, extend, place, renamed
 from .planning import agree_on_plan, from_leader, write_only
 from .prepared import Prepared
@@ -72,6 +73,7 @@ class Preparation:
     ) -> None:
         self.holding = holding
         self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
+        self.frame.offload = offload_for(holding.root, holding.grid)
         self.plan: Plan | None = None
         self.sync: GradientSync | None = None
         self.whole: dict[str, torch.Tensor] | None = None

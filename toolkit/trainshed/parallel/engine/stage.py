@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..replay import dice, rng
 from ..replay.gates import UnitGates, Watcher
 from ..replay.replay import StageForward
 from ..tree import map_leaves, with_cloned_tensors
+from .offload import Offload
 from .shape import Boundary, Cut
 from .zero_bubble import Inseparable, SplitBackward
 
@@ -65,6 +67,7 @@ class Frame:
     noted: stage -> what its forwards have noted in this step; first: what was noted before it.
     function: the step function.
     held: tensors in attributes that each stage has its own of, in a step.
+    offload: keeps what forwards save for their backward, where it is not to stay on the device.
     """
 
     gates: UnitGates
@@ -78,6 +81,7 @@ class Frame:
     first: Notes = field(default_factory=dict)
     function: notes.Function = None
     held: OfStages | None = None
+    offload: Offload | None = None
 
     def begin(self, function: notes.Function, counters: frozenset[notes.Key], kept: frozenset[Place]) -> None:
         """Before a step."""
@@ -200,7 +204,8 @@ class StageModule(nn.Module):
         self.frame.attach(forward)
         self.frame.gates.watched(step.watch, self.microbatch)
         try:
-            result = forward.run(step.function, args, kwargs)
+            with self.frame.offload.away() if self.frame.offload is not None else nullcontext():
+                result = forward.run(step.function, args, kwargs)
         finally:
             self.frame.attach(None)
             self.frame.gates.watch = None
