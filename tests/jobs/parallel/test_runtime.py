@@ -158,6 +158,7 @@ def test_a_sharded_model_goes_on_from_a_pipelines_checkpoint_and_back(found: lis
         {"partitions": 2, "microbatches": 2},
         {"partitions": 2, "microbatches": 2, "pipeline": "interleavedzerobubble"},
         {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2},
+        {"partitions": 1, "tensor_parallel_degree": 2, "microbatches": 2},
     ],
 )
 def test_in_float16_gradients_come_out_unscaled_and_an_overflow_skips_the_step_everywhere(

@@ -74,6 +74,8 @@ def load_model(holding: Holding, state: State, strict: bool) -> Any:
     held = {id(parameter) for parameter in holding.parameters.values()} | {id(buffer) for buffer in root.buffers()}
     if partial:
         state = _with_parts(holding, state, {key for key, value in known.items() if id(value) in held}, everyone=False)
+        found = {id(known[key]): value for key, value in state.items() if key in known}  # tied ones have one name there
+        state = {**{key: found[id(value)] for key, value in known.items() if id(value) in found}, **state}
     if not holding.partitioned:
         return root.load_state_dict(state, strict=strict)
     missing = [key for key, value in known.items() if id(value) in held and key not in state]

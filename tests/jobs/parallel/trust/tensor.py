@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from copy import deepcopy
 from functools import partial
-from io import StringIO
+from io import BytesIO, StringIO
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -19,12 +20,14 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
+from trainshed.compat.smdistributed.modelparallel import torch as smp
+from trainshed.compat.smdistributed.modelparallel.torch.utils import get_distribution_axis
 from trainshed.parallel.engine.tensor import kinds
 from trainshed.parallel.engine.tensor.division import Division
 from trainshed.parallel.engine.tensor.means import Means
 
 from .replicas import List, Routed, routed_batches
-from .table import begin, case, refused, same
+from .table import SECONDS, begin, case, refused, same
 from .training import adam, check, one_process, sgd, squared
 
 WORDS = 13
@@ -275,6 +278,34 @@ def _model(build: Build = Tied, optimizer: Any = sgd, **settings: Any) -> tuple[
     return model, pipe.PipelineOptimizer(optimizer(model.parameters())), StringIO()
 
 
+class ByHand:
+    """An optimizer that assigns `data`, as scripts do; whole tensors every second time."""
+
+    def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
+        self.param_groups = [{"params": list(parameters)}]
+        self.state: dict[Any, Any] = {}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for one in self.param_groups[0]["params"]:
+            one.grad = None
+
+    def step(self) -> None:
+        for number, one in enumerate(self.param_groups[0]["params"]):
+            found = one.data - 0.5 * one.grad
+            one.data = _whole(found) if number % 2 else found
+
+
+@case(ranks=2)
+def data_that_is_assigned() -> None:
+    trains(lambda: Wrapped(nn.LayerNorm(6)), {"first", "last"}, optimizer=ByHand)
+    model, _, _ = _model(Later)
+    pipe.step(squared)(model, *rows(0, pipe.rank()))
+    weight = model.module.inner.weight
+    for value in (weight.data.double(), torch.zeros(3, 3)):
+        refused(lambda value=value: setattr(weight, "data", value), "another shape, type or placement")
+    torch.testing.assert_close(_whole(deepcopy(weight)), _whole(weight))
+
+
 @case(ranks=2)
 def what_is_divided_is_said() -> None:
     model, _, said = _model(Read)
@@ -492,6 +523,45 @@ def models_with_dropout() -> None:
 def replicas_of_models_with_dropout() -> None:
     _twenty_steps(Gpt, 0.95, prescaled_batch=True)
     _twenty_steps(Gpt, 0.95)
+
+
+@case(ranks=2)
+def names_and_states_of_amazons_library() -> None:
+    settings = {"partitions": 1, "tensor_parallel_degree": 2, "prescaled_batch": True, "ddp": False, "microbatches": 2}
+
+    def trained(numbers: range, states: Any = None) -> tuple[Any, Any, list[float]]:
+        smp.init({**settings, "timeout_seconds": SECONDS})
+        torch.manual_seed(3)
+        with smp.model_creation(tensor_parallelism=True):
+            module = Tied()
+        model = smp.DistributedModel(module)
+        update = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.05))
+        if states is not None:
+            model.load_state_dict(states[0])
+            update.load_state_dict(states[1])
+        losses = []
+        for number in numbers:
+            update.zero_grad()
+            losses.append(float(smp.step(squared)(model, *words(number, 0)).reduce_mean()))
+            update.step()
+        return model, update, losses
+
+    model, update, losses = trained(range(4))
+    rank = smp.rank()
+    assert (smp.tp_rank(), smp.tp_size(), smp.mp_rank(), smp.mp_size()) == (rank, 2, rank, 2)
+    assert (smp.rdp_rank(), smp.rdp_size(), smp.dp_rank(), smp.dp_size()) == (0, 1, rank, 2)
+    assert smp.get_tp_group() == smp.get_mp_group() == [0, 1] and smp.get_rdp_group() == [rank]
+    assert smp.allgather(rank, smp.TP_GROUP) == [0, 1]
+    assert [get_distribution_axis(one) for one in model.parameters()] == [0, 0, 0]
+    assert len(list(model.distributed_modules())) == 3
+    smp.shutdown()
+    model, update, first = trained(range(2))
+    kept = BytesIO()
+    torch.save((model.local_state_dict(), update.local_state_dict()), kept)
+    smp.shutdown()
+    kept.seek(0)
+    *_, rest = trained(range(2, 4), torch.load(kept, weights_only=False))
+    torch.testing.assert_close(torch.tensor(first + rest), torch.tensor(losses))
 
 
 # Defects that are planted one at a time: each is found before the first optimizer step.

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ...errors import PipelineError
 from ...record.naming import first_names
-from ...shards import whole
+from ...shards import like, local, whole
 from ..verify.unit_outputs import Watch
 from .kinds import Compute, Kind, kind_of, length_of
 from .uses import Uses
@@ -38,6 +38,41 @@ class ReplacedParameter(nn.Parameter):
 
     def __repr__(self, **_unused: Any) -> str:  # type: ignore[override]
         return "ReplacedParameter()"
+
+
+class PartParameter(DTensor):
+    """A parameter of which each rank has a part. What is assigned to its `data` counts, which torch's DTensor leaves out
+    without a word."""
+
+    __slots__ = ()
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The part without its gradient; what is assigned is a tensor of the same shape and type, divided or whole.
+
+        Raises:
+            PipelineError: it is another tensor.
+        """
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        value = like(value, self)
+        same = isinstance(value, DTensor) and value.placements == self.placements
+        if not same or value.shape != self.shape or value.dtype != self.dtype:
+            raise PipelineError(
+                "what is assigned to the data of a divided parameter has another shape, type or placement",
+                hint="change the model before the first step, or assign a tensor of the parameter's shape and type",
+            )
+        with torch.no_grad():
+            local(self).copy_(local(value))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        """A parameter with the same part."""
+        if id(self) not in memo:
+            memo[id(self)] = nn.Parameter(self.detach().clone(), requires_grad=self.requires_grad)
+        copied: nn.Parameter = memo[id(self)]
+        return copied
 
 
 class _Forward:
@@ -212,12 +247,13 @@ class Division:
             return distribute_tensor(tensor.detach(), self.mesh, [Shard(axis)], src_data_rank=None)
 
         part = cut(old)
-        local = part.to_local()
-        if local.untyped_storage().nbytes() > local.numel() * local.element_size():  # a view would keep all of it
+        mine = part.to_local()
+        if mine.untyped_storage().nbytes() > mine.numel() * mine.element_size():  # a view would keep all of it
             part = DTensor.from_local(
-                local.clone(), self.mesh, [Shard(axis)], run_check=False, shape=part.shape, stride=part.stride()
+                mine.clone(), self.mesh, [Shard(axis)], run_check=False, shape=part.shape, stride=part.stride()
             )
         new = nn.Parameter(part, requires_grad=old.requires_grad)
+        new.__class__ = PartParameter  # type: ignore[assignment]
         new.__dict__.update(old.__dict__)
         if old.grad is not None:
             new.grad = cut(old.grad)
