@@ -366,6 +366,28 @@ def test_lines_after_it_are_counted_so_that_one_can_tell_whether_the_script_live
     assert raised is not None and raised.after == 40
 
 
+BAR = "  0%|          | 0/10 [00:00<?, ?it/s]"
+DRAWN_AGAIN = " 50%|█████     | 5/10 [00:00<00:00, 55.92it/s]\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (BAR, DRAWN_AGAIN),
+        (f"{BAR}[rank0]: ", DRAWN_AGAIN),
+        ("Epoch 1: " + BAR.strip(), "\rEpoch 1:" + DRAWN_AGAIN),
+        ("12it [00:03,  3.99it/s]", "12it [00:03,  3.99it/s]\n"),
+        ("10/900 [====>.....] - ETA: 3s", ""),
+    ],
+)
+def test_progress_bars_leave_no_end_of_line_and_are_drawn_again_when_the_program_ends(before: str, after: str) -> None:
+    raised = find_exception(PLAIN.replace("Traceback", f"{before}Traceback") + after, CODE)
+    assert raised is not None
+    assert raised.text == "IndexError: Target 17 is out of bounds."
+    assert raised.place == "train.py:12 in main"
+    assert raised.traceback.startswith("Traceback") and "it/s" not in raised.traceback
+
+
 def test_relative_frames_are_the_users_where_such_a_file_is(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     output = CYTHON.replace(f"{CODE}/train.py", "train.py")

@@ -16,6 +16,9 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P
 _BOX_FRAME = re.compile(r"^\u2502 (?P<file>/\S+):(?P<line>\d+) in (?P<function>\S+)")
 _EXCEPTION = re.compile(r"^(?P<name>[^\W\d][\w.]*(?:\.<locals>\.[\w.]+)*)(?::\s?(?P<message>.*))?$")
 _USAGE = re.compile(r"^(?P<program>[^\s:]+): error: (?P<message>.+)$")
+# A progress bar leaves its line without an end, so that the header comes behind it, and is drawn again as the program ends.
+_BEHIND = re.compile(r"(?:\[(?:rank)?\d+\]:\s)?((?:Original )?Traceback \(most recent call last\):)\s*$")
+_BAR = re.compile(r"^.*\d%\|.*\||^.*\[\d\d:\d\d(?::\d\d)?[<,][^]]*\]\s*$")  # tqdm's, with and without a known end
 _RANK_TAG = re.compile(r"^\[(?:rank)?\d+\]:\s?")  # torch tags the lines of a failing rank's traceback a second time
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _NATIVE = re.compile(
@@ -75,7 +78,7 @@ def find_exception(output: str, code_folder: str) -> Raised | None:
     This is the last one, except in two cases: an exception that a launcher raises about a failed child is replaced by the
     child's own just before it, and a crash outside Python code (usually at exit) by the exception just before it.
     """
-    lines = [_RANK_TAG.sub("", line) for line in _COLOR.sub("", output).splitlines()]
+    lines = [_from_header(_RANK_TAG.sub("", line)) for line in _COLOR.sub("", output).splitlines()]
     found, native = _tracebacks(lines, code_folder), _native_error(lines, code_folder)
     if not found:
         found = _syntax_error(lines, code_folder)
@@ -88,6 +91,14 @@ def find_exception(output: str, code_folder: str) -> Raised | None:
             after = sum(1 for line in lines[last.end :] if line.strip()) + last.message.count("\n")
             return last.replace(traceback=_with_causes(lines, last, found), after=after)
     return None
+
+
+def _from_header(line: str) -> str:
+    """A traceback's header without what some other output left in front of it; other lines as they are."""
+    header = _BEHIND.search(line) if "Traceback (" in line else None
+    if header is None or line[: header.start()].endswith("Group ") or not line[: header.start()].strip(" |+"):
+        return line
+    return header[1]
 
 
 def _with_causes(lines: list[str], last: Raised, before: list[Raised]) -> str:
@@ -192,12 +203,13 @@ def _parse_box(lines: list[str], start: int, code_folder: str) -> Raised | None:
 
 
 def _end_of_message(lines: list[str], start: int) -> int:
-    """Messages of several lines end at a blank line, at the next traceback, or after 30 lines."""
+    """Messages of several lines end at a blank line, a progress bar, the next traceback, or after 30 lines."""
     for number in range(start, min(start + 30, len(lines))):
         line = lines[number]
         if (
             not line.strip()
             or _HEADER.match(line)
+            or _BAR.match(line)
             or _NATIVE.match(line)
             or _GLOG.match(line)
             or (_EXCEPTION.match(line) and ":" in line and "Error" in line.split(":")[0])
