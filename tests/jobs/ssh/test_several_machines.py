@@ -211,7 +211,7 @@ def test_stop_of_a_run_whose_runner_was_killed(pair: Lab) -> None:
     process.communicate()
     done = pair.trainshed("stop")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert status(pair)["TrainingJobStatus"] == "Stopped"
+    assert status(pair)["TrainingJobStatus"] == "Stopped", status(pair)
     assert_whole(pair)
     assert pair.left == []
 

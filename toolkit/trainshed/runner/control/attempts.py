@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 from trainshed.machine.signals import SignalPipe, stop_raises
@@ -35,6 +36,7 @@ class Attempts:
     Args:
         mounts: of its channels.
         number: attempts of earlier runners that have been put aside.
+        started: the hosts of the first attempt run already: a stop signal is theirs from the beginning.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Attempts:
         *,
         mounts: Mounts | None,
         number: int,
+        started: bool,
     ) -> None:
         self.run = run
         self.backend = backend
@@ -57,6 +60,7 @@ class Attempts:
         self.signals = signals
         self.mounts = mounts
         self.number = number
+        self.started = started
         self.retries = run.job.retries
         self.interruptions = list(run.job.spot.interrupt_after) if run.job.spot else []
         self.used = 0.0  # seconds that hosts have run in earlier attempts
@@ -77,6 +81,7 @@ class Attempts:
                 return ending
             if not interrupted:
                 self._note_retry(verdict)
+            self.started = False
             with stop_raises("before the job was started again"):
                 self.number += 1
                 layout.put_aside(self.run, self.number)
@@ -95,7 +100,7 @@ class Attempts:
         """Starts the hosts, watches them to their end, brings home what they made, removes them."""
         feeders = None
         try:
-            with stop_raises("before the job was started"):
+            with nullcontext() if self.started else stop_raises("before the job was started"):
                 files = survey(self.run, self.screen.say)
                 hand_over(self.run, self.mounts.shown if self.mounts else {}, self.screen.say)
             feeders = Feeders(self.run, files, os.environ)

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -188,9 +189,12 @@ class Execution:
             with stop_raises("before the job was started"):
                 self.backend.prepare()
                 self.screen.secrets = secrets_of(self.job, self.backend.secrets)
-                self._claim()
+                if self.before is None:
+                    self._claim()
+            if self.before is not None:  # its hosts run: from here on a signal has to stop them, like any later one
+                self._claim_again(self.before)
             try:
-                with stop_raises("before the job was started"):
+                with stop_raises("before the job was started") if self.before is None else nullcontext():
                     self._place()
                 placed = time.time() - self.placing
                 ending = self._attempts().to_the_end()
@@ -214,9 +218,6 @@ class Execution:
     def _claim(self) -> None:
         """Makes the folder and its index entry: from here on other commands find the run, whatever happens to this one."""
         now = time.time()
-        if self.before is not None:
-            self._claim_again(self.before)
-            return
         if self.again is not None:
             self.run = self.again
             before = load(self.run.folder).status
@@ -314,6 +315,7 @@ class Execution:
             self.signals,
             mounts=self.mounts,
             number=self.attempts_before,
+            started=self.before is not None,
         )
 
     def _finish(self, ending: Ending, placed: float) -> Finished:
