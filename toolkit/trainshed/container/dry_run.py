@@ -27,7 +27,7 @@ def describe(planned: Planned) -> str:
     import shlex
 
     job, cluster, program, plan = planned.job, planned.cluster, planned.program, planned.plan
-    first = plan.rank or plan.processes[0]
+    first = plan.rank or (*plan.processes, *reversed(plan.later))[0]
     rows = [
         ("job", job.name or "(no name)"),
         ("base", job.paths.base),
@@ -102,6 +102,9 @@ def _ranks(cluster: Cluster, plan: LaunchPlan) -> str:
         return f"{cluster.world_size} rank(s) on {len(cluster.hosts)} host(s), as mpirun maps them"
     if plan.launcher == "parameter_server":
         return f"{len(plan.processes)} of the job's {plan.processes[0].env['WORLD_SIZE']} processes are on this host"
+    if plan.launcher == "ray":
+        script = "the script and Ray's head" if cluster.rank == 0 else f"a node of Ray for the script on {cluster.master}"
+        return f"{script}, which has {len(cluster.hosts)} host(s)"
     if plan.processes[0].rank is None:
         return f"{len(plan.processes)} process on this host"
     return f"{len(plan.processes)} rank(s) on this host of {cluster.world_size}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainshed.contract.outcome import Failure
 
     from .progress import Progress
-    from .supervisor.launch_plan import LaunchPlan, Outcome
+    from .supervisor.launch_plan import LaunchPlan, Outcome, ProcessSpec
 
 
 class Restarts:
@@ -61,4 +61,8 @@ class Restarts:
             "TORCHELASTIC_RESTART_COUNT": str(self.done),
             "TORCHELASTIC_MAX_RESTARTS": str(self._allowed),
         }
-        return plan.replace(processes=tuple(spec.replace(env={**spec.env, **counts}) for spec in plan.processes))
+
+        def counted(specs: tuple[ProcessSpec, ...]) -> tuple[ProcessSpec, ...]:
+            return tuple(spec.replace(env={**spec.env, **counts}) for spec in specs)
+
+        return plan.replace(processes=counted(plan.processes), later=counted(plan.later))

@@ -180,7 +180,7 @@ class Choices:
                 if getattr(self.settings, name):
                     self._warnings.append(f"trainshed_{name} is for the distribution parameter_server; this is {kind}")
         kinds = {one.instance_type for one in resources.instance_groups if one.name in groups}
-        if len(kinds) > 1 and kind not in ("script", "parameter_server") and not processes:
+        if len(kinds) > 1 and kind not in ("script", "parameter_server", "ray") and not processes:
             self._warnings.append(
                 f"hosts of several types ({', '.join(sorted(kinds))}) take part, and ranks must be equally many on each: "
                 "set trainshed_processes_per_host"

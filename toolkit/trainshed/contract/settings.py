@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-DISTRIBUTIONS = ("script", "torchrun", "horovod", "mpi", "xla", "pipeline", "tensorflow", "jax", "parameter_server")
-FRAMEWORKS = ("tensorflow", "jax", "parameter_server")  # whose processes use all devices of a host
+DISTRIBUTIONS = (
+    *("script", "torchrun", "horovod", "mpi", "xla", "pipeline", "tensorflow", "jax", "parameter_server", "ray"),
+)
+FRAMEWORKS = ("tensorflow", "jax", "parameter_server", "ray")  # whose processes use all devices of a host
 FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
 SERVERS = ("script", "tensorflow")

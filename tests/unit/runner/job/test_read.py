@@ -230,7 +230,7 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("instances: true", "instances = true: must be a whole number"),
         (
             "distribution: torchrn",
-            "mpi, xla, pipeline, tensorflow, jax, parameter_server, pytorchxla (did you mean 'torchrun'?)",
+            "mpi, xla, pipeline, tensorflow, jax, parameter_server, ray, pytorchxla (did you mean 'torchrun'?)",
         ),
         ("distribution: {kind: script, processes_per_host: 2}", "has no effect with the distribution 'script'"),
         ("distribution: {kind: torchrun, engine: trainshed, max_restarts: 2}", "needs torch's elastic agent"),
@@ -238,6 +238,7 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
         ("distribution: {kind: parameter_server, roles: {worker: -1}}", "distribution.roles: worker must be a whole number"),
         ("distribution: {kind: parameter_server, processes_per_host: 2}", "has no meaning for parameter servers"),
         ("distribution: {kind: parameter_server, engine: torchrun}", "starts no processes of the distribution"),
+        ("distribution: {kind: ray, processes_per_host: 2}", "has no meaning for ray"),
         ("distribution: {kind: torchrun, roles: {worker: 2}}", "is for the distribution 'parameter_server'"),
         ("distribution: {kind: torchrun, servers: script}", "is for the distribution 'parameter_server'"),
         ("distribution: {kind: torchrun, ranks: 2}", "distribution.ranks = 2: is not known here"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainshed.contract.job import TrainingJob
 
     from ..program import Program
+    from ..supervisor.launch_plan import LaunchPlan
 
 MOST_FILES = 2000  # of a channel, looked at one by one
 LEAST_FREE = 1 << 30  # bytes
@@ -151,10 +152,26 @@ def _run_checks(job: TrainingJob, environ: Mapping[str, str]) -> list[Check]:
     missing = _missing_launcher(job)
     if missing:
         return [*found, missing]
-    ranks = (
-        f", {len(plan.processes)} of {cluster.world_size} rank(s) on this host" if plan.processes[0].rank is not None else ""
-    )
+    here = [spec for spec in plan.processes if spec.rank is not None]
+    ranks = f", {len(here)} of {cluster.world_size} rank(s) on this host" if here else ""
+    if plan.launcher == "ray":
+        return [*found, *_ray(plan)]
     return [*found, ok("launcher", f"{plan.launcher}{ranks}")]
+
+
+def _ray(plan: LaunchPlan) -> list[Check]:
+    """Whether the script's Python has Ray, and what its plan says of shared memory."""
+    import subprocess
+
+    node = plan.later[0]
+    asked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('ray') is None)"
+    try:
+        found = subprocess.run([node.argv[0], "-c", asked], env=node.env, stdin=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        found = False
+    if not found:
+        return [fail("launcher", f"the job asks for Ray, which {node.argv[0]} does not have", "pip install 'ray[train]'")]
+    return [ok("launcher", f"ray: {node.helper} on this host"), *(warn("launcher", note) for note in plan.notes)]
 
 
 def _unseen_source(job: TrainingJob) -> str:

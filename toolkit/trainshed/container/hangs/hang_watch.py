@@ -43,9 +43,9 @@ LATE_SECONDS = 3.0  # that a failed job waits to hear which rank the others wait
 def stops_on_hang(job: TrainingJob, plan: LaunchPlan) -> bool:
     """Whether a hang stops the job: as its settings say; else yes for ranks, no for a single program.
 
-    A single program may be a server, or wait for something outside of the job.
+    A single program may be a server, or wait for something outside of the job; one that uses Ray waits for Ray's workers.
     """
-    return (job.settings.on_hang or ("continue" if plan.launcher == "script" else "stop")) == "stop"
+    return (job.settings.on_hang or ("continue" if plan.launcher in ("script", "ray") else "stop")) == "stop"
 
 
 class HangWatch(Watcher):

@@ -62,6 +62,12 @@ def _parameter_server(launch: Launch) -> LaunchPlan:
     return parameter_server.plan(launch)
 
 
+def _ray(launch: Launch) -> LaunchPlan:
+    from . import ray_cluster
+
+    return ray_cluster.plan(launch)
+
+
 LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "script": script.plan,
     "torchrun": _torchrun,
@@ -72,6 +78,7 @@ LAUNCHERS: dict[str, Callable[[Launch], LaunchPlan]] = {
     "tensorflow": _tensorflow,
     "jax": _jax,
     "parameter_server": _parameter_server,
+    "ray": _ray,
 }
 
 
@@ -88,6 +95,10 @@ def watchers(plan: LaunchPlan, roster: Roster, say: Callable[[str], None]) -> li
         from .parameter_server.servers_watcher import ServersWatcher
 
         return [ServersWatcher(len(roster.names), plan.grace_seconds, roster)]
+    if plan.launcher == "ray":
+        from .ray_cluster.ray_watcher import RayWatcher
+
+        return [RayWatcher(plan, roster)]
     if plan.mpi is None:
         return []
     from .mpi import MpiPlan

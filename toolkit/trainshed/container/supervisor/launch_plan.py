@@ -55,6 +55,8 @@ class LaunchPlan(Record):
     compiler: which compiler the ranks use and why (shown by `--dry-run`); "" if none was asked for.
     compile: what the ranks are told about it; None if nothing is compiled.
     says: lines to print at the start of the job.
+    later: processes that the launcher's watcher starts on this host in the course of the run.
+    start_seconds: how long these may take on all hosts.
     mpi: what MPI's watcher is made from (`launchers.mpi.MpiPlan`), None for other launchers.
     """
 
@@ -71,11 +73,13 @@ class LaunchPlan(Record):
     compiler: str = ""
     compile: CompilePlan | None = None
     says: tuple[str, ...] = ()
+    later: tuple[ProcessSpec, ...] = ()
+    start_seconds: float = 0.0
 
     @property
     def shown(self) -> tuple[ProcessSpec, ...]:
         """Every kind of process that this host will run, for showing the plan."""
-        return self.processes if self.rank is None else (*self.processes, self.rank)
+        return (*self.processes, *(() if self.rank is None else (self.rank,)), *self.later)
 
 
 class ProcessResult(Record):

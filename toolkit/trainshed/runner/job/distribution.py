@@ -57,6 +57,8 @@ def _roles(fields: Checker, name: str) -> dict[str, int]:
 
 
 def _check_servers(fields: Checker, distribution: Distribution) -> None:
+    if distribution.kind == "ray" and distribution.processes_per_host > 1:
+        fields.problem("processes_per_host", "has no meaning for ray", "the script says how many workers it wants")
     if distribution.kind == "parameter_server":
         if distribution.processes_per_host > 1:
             fields.problem(

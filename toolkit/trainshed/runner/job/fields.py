@@ -161,7 +161,7 @@ DISTRIBUTION = _kept(
         # `pytorchxla` is the platform's own word: its flag, where `xla` is ours.
         choices=(*DISTRIBUTIONS, "pytorchxla"),
         flags=("--distribution",), metavar="KIND", group="place",
-        flag_help="script (default), torchrun, horovod, mpi, pipeline, pytorchxla, tensorflow, jax or parameter_server",
+        flag_help="script (default), torchrun, horovod, mpi, pipeline, pytorchxla, tensorflow, jax, parameter_server or ray",
     ),
     Field(
         "processes_per_host", "whole", "ranks on each host", default=0, low=1, high=MOST_RANKS,
