@@ -360,7 +360,7 @@ def test_new_hosts_with_disks_of_their_own_get_their_part_and_what_the_first_hos
 ) -> None:
     url = f"file://{tmp_path}/elsewhere"
     on_hosts(forge, f"{tmp_path}/old-{{rank}}", url, 5, 2, "algo-")
-    assert not (tmp_path / "old-1/checkpoint-5/model.bin").exists()
+    assert not (tmp_path / "elsewhere/checkpoint-5/part1/model.bin").exists()
     every = {"model.bin": "the model", "random-0.bin": "rank 0", "random-1.bin": "rank 1"}
     found = on_hosts(forge, f"{tmp_path}/new-{{rank}}", url, 0, 2, "other-")
     assert found == [{**every, "arguments.bin": f"those of rank {rank}"} for rank in (0, 1)]

@@ -22,7 +22,7 @@ from trainshed.contract.settings import COPY_TO_VARIABLE
 from trainshed.contract.wire import checkpoint_trouble
 
 from . import folder as folders
-from . import ground, sealed
+from . import ground, handover, sealed
 from . import ranks as ranks_module
 from .agreement import Agreement
 from .errors import CheckpointError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .copies import Copies
+    from .manifest import FileEntry
     from .ranks import Ranks
 
 FIRST = 60.0  # seconds until the first save: the library saves while the loop waits, and its cost is not known yet
@@ -112,10 +113,11 @@ class Guard:
     def newest(self) -> str | None:
         """Path of the newest checkpoint that is whole on all hosts, None without one; says what it passed over. Collective.
 
-        A host that has no whole one here fetches it from the copies.
+        A host that has no whole one here fetches it from the copies. Hosts with disks of their own hand each other the files
+        that a library has written on one of them.
 
         Raises:
-            CheckpointError: the storage of the copies cannot be read.
+            CheckpointError: the storage of the copies cannot be read, or there is no room for what another host has.
         """
         self.looked = True
         if not self.folder:
@@ -135,16 +137,18 @@ class Guard:
         _refuse(trouble for _, _, trouble in everywhere)
         for step in sorted(set.intersection(*(steps for leads, steps, _ in everywhere if leads)), reverse=True):
             why, history = "", History()
+            files: tuple[FileEntry, ...] = ()
             if self.ranks.leads:
                 try:
-                    history = History.of(self._whole(step, step in here, step in there).run)
+                    manifest = self._whole(step, step in here, step in there)
+                    history, files = History.of(manifest.run), manifest.files
                 except Damaged as error:
                     why = str(error)
                 except OSError as error:
                     trouble = f"{error.filename}: {error.strerror}"
             answers = self.ranks.gather((why, history, trouble))
             _refuse(trouble for _, _, trouble in answers)
-            problems = [why for why, _, _ in answers if why]
+            problems = [why for why, _, _ in answers if why] or self._completed(step, files)
             if not problems:
                 before = answers[self.ranks.peers[0]][1]
                 history = before.replace(interruptions=before.interruptions + 1)
@@ -175,6 +179,22 @@ class Guard:
         path = self._copies.fetch(self.folder, step)
         say(f"fetched {self._copies.url}/checkpoint-{step}", everywhere=True)
         return sealed.open_sealed(path, self.ranks.host)
+
+    def _completed(self, step: int, files: tuple[FileEntry, ...]) -> list[str]:
+        """Has hosts with disks of their own give each other what they alone have; gives why that failed. Collective.
+
+        Raises:
+            CheckpointError: there is no room for it here.
+        """
+        if self.ranks.parts == 1:
+            return []
+        try:
+            count, size = handover.complete(self.path(step), files, self.ranks)
+        except Damaged as error:
+            return [str(error)]
+        if count:
+            say(f"checkpoint-{step}: {count} files ({size / 1e6:.1f} MB) came from other hosts", everywhere=True)
+        return []
 
     def decide(self, step: int) -> str:
         """Decides after a step, on all ranks alike. Collective.
@@ -213,6 +233,7 @@ class Guard:
         path = self.path(step)
         if self.ranks.leads:
             sealed.unseal(path)
+            folders.remove_tree(path)  # what an earlier run has left, or another host has handed over, is not of this save
         self.ranks.highest([0.0])  # no rank writes before the old seal is gone
         problem, result = "", None
         try:

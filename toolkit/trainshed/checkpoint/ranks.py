@@ -53,6 +53,14 @@ class Ranks:
         """Every rank's value (any picklable object), in order of ranks."""
         return [value]
 
+    def send(self, data: bytes, rank: int) -> None:
+        """Sends bytes (not none) to a rank that calls `receive`."""
+        raise NotImplementedError(f"{type(self).__name__} sends no bytes")
+
+    def receive(self, size: int, rank: int) -> bytes:
+        """The `size` bytes that a rank sends here."""
+        raise NotImplementedError(f"{type(self).__name__} sends no bytes")
+
     def share_storage(self, folder: str, name: str = "probe") -> None:
         """Finds out which ranks see the same folder: every rank leaves a file and looks for those of the others.
 
@@ -157,6 +165,17 @@ class Group(Ranks):
         values: list[Any] = [None] * self.world_size
         self._dist.all_gather_object(values, value, group=self._group)
         return values
+
+    def send(self, data: bytes, rank: int) -> None:
+        """Sends bytes (not none) to a rank that calls `receive`."""
+        tensor = self._torch.frombuffer(bytearray(data), dtype=self._torch.uint8)
+        self._dist.send(tensor, rank, group=self._group)
+
+    def receive(self, size: int, rank: int) -> bytes:
+        """The `size` bytes that a rank sends here."""
+        tensor = self._torch.empty(size, dtype=self._torch.uint8)
+        self._dist.recv(tensor, rank, group=self._group)
+        return tensor.numpy().tobytes()
 
     def close(self) -> None:
         """Ends the group, which waits until gloo's threads have released the tensors of the last exchange.
