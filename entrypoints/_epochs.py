@@ -75,10 +75,13 @@ class Task:
 
 
 class Progress:
-    """What a checkpoint keeps beside network and optimizer: how far training has come, and the best epoch so far."""
+    """What a checkpoint keeps beside network and optimizer: how far training has come, and the best epoch so far.
 
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self.facts = facts
+    network: of which no checkpoint is made once it has weights that are no finite numbers.
+    """
+
+    def __init__(self, facts: dict[str, Any], network: nn.Module) -> None:
+        self.facts, self.network = facts, network
         self.step = self.measured = self.stale = 0  # steps done, epochs measured, of these since the best
         self.total, self.weight = 0.0, 0.0  # of the loss since it was last reported
         self.best = math.nan
@@ -86,7 +89,9 @@ class Progress:
         self.results: dict[str, float] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+        """For the checkpoint; raises Problem."""
+        require_finite(self.network, self.step)
+        return {name: value for name, value in vars(self).items() if name != "network"}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises ValueError if it is of another job."""
@@ -121,7 +126,7 @@ class Epochs:
         )
         facts = {name: getattr(hp, name) for name in same} | {"batch_size": self.batch, **task.facts}
         world.require_same("the ranks see different data", facts)
-        self.at = Progress(facts)
+        self.at = Progress(facts, task.network)
         self.optimizer = torch.optim.AdamW(task.groups(hp.weight_decay), hp.learning_rate)
         self.model: nn.Module = task.network
         if world.size > 1:
@@ -155,9 +160,7 @@ class Epochs:
             task.network.load_state_dict(self.at.weights)
             epoch = self.at.measured - self.at.stale
             world.say(f"the model is that of epoch {epoch}, the best by {task.watched} ({self.at.best:.6g})")
-        for name, weight in task.network.state_dict().items():
-            if weight.is_floating_point() and not torch.isfinite(weight).all():
-                raise Problem(f"{name} is not a finite number after step {self.at.step}: lower learning_rate")
+        require_finite(task.network, self.at.step)
         self.require_sound()
         if not stopped and task.parts.get("test"):
             self.measure("test")
@@ -292,6 +295,13 @@ class Epochs:
             self.checkpoints.save(self.at.step)
         except CheckpointError as error:
             self.world.say(f"going on without it: {error}")
+
+
+def require_finite(network: nn.Module, step: int) -> None:
+    """Raises Problem if a weight is not a finite number: after that there is nothing worth keeping."""
+    for name, weight in network.state_dict().items():
+        if weight.is_floating_point() and not torch.isfinite(weight).all():
+            raise Problem(f"{name} is not a finite number after step {step}: lower learning_rate")
 
 
 def schedule(kind: str, step: int, warmup: float, total: int) -> float:

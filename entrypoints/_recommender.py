@@ -156,6 +156,8 @@ def read(hp: Namespace) -> Data:
     if "validation" not in parts:
         order = numpy.random.default_rng(hp.seed).permutation(len(parts["train"]))
         held = round(len(order) * hp.validation_fraction)
+        if held == len(order):
+            raise Problem(f"validation_fraction {hp.validation_fraction:g} of {held} rows leaves none for training")
         if held:
             parts["validation"] = parts["train"].take(numpy.sort(order[:held]))
             parts["train"] = parts["train"].take(numpy.sort(order[held:]))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from _common import Problem, World, whole_file
 from _sharding import part_here
-from transformers import TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 METRIC_NAMES = {"loss": "train_loss", "grad_norm": "grad_norm"}
 LAST = "config.json", "adapter_config.json", "modules.json"  # the files that make a folder a model
@@ -77,6 +77,19 @@ def require_finite(model: Any, step: int, world: World) -> None:
     ]
     if wrong := [name for names in world.gather(own[:1]) for name in names]:
         raise Problem(f"{wrong[0]} is not a finite number after step {step}: lower learning_rate")
+
+
+class FiniteTrainer(Trainer):
+    """A Trainer that raises Problem instead of writing a checkpoint with weights that are no finite numbers."""
+
+    def __init__(self, world: World, **arguments: Any) -> None:
+        self.world = world
+        super().__init__(**arguments)
+        self.remove_callback(PrinterCallback)  # it prints dictionaries; the reporter prints metric lines
+
+    def _save_checkpoint(self, *arguments: Any, **named: Any) -> Any:
+        require_finite(self.model, self.state.global_step, self.world)
+        return super()._save_checkpoint(*arguments, **named)
 
 
 def settings(

@@ -10,24 +10,22 @@ from typing import Any
 import torch
 from _common import Problem, World, write_json
 from _sharding import is_sharded, prepare_for
-from _trainer import Reporter, perplexity, require_finite
+from _trainer import FiniteTrainer, Reporter, perplexity
 from _turns import IGNORED
 from torch.utils.data import Dataset, Subset
-from transformers import PrinterCallback, Trainer
 
 FACTS = "fine_tune.json"  # in a checkpoint: what must be the same for going on from it
 
 
-class Tuner(Trainer):
+class Tuner(FiniteTrainer):
     """The Trainer of one job.
 
     world: the ranks. facts: what a checkpoint says of the job, with `sharding`. share: rows that a rank measures at a time.
     """
 
     def __init__(self, world: World, facts: dict[str, Any], share: int, **arguments: Any) -> None:
-        self.world, self.facts, self.share = world, facts, share
-        super().__init__(**arguments)
-        self.remove_callback(PrinterCallback)  # it prints dictionaries; the reporter prints metric lines
+        self.facts, self.share = facts, share
+        super().__init__(world, **arguments)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Makes the Accelerator, which shards the model if the job is to."""
@@ -109,10 +107,6 @@ class Tuner(Trainer):
             logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
         )
         return {"loss": loss.item(), "count": int((labels != IGNORED).sum())}
-
-    def _save_checkpoint(self, *arguments: Any, **named: Any) -> Any:
-        require_finite(self.model, self.state.global_step, self.world)
-        return super()._save_checkpoint(*arguments, **named)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves the weights of a checkpoint, unless they are sharded (the Trainer saves those later), and what it is of."""

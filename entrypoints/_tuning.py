@@ -171,11 +171,6 @@ def train(hp: Namespace, source: str, data: dict[str, list[Any]], world: World) 
     else:
         trainer = Tuner(world, facts, share, model=model, args=args, data_collator=collate, **parts)
     guard = attach(trainer, checkpoints)  # saves and stops on notice
-    if sharded and guard.folder and guard.ranks.parts > 1:
-        raise Problem(
-            f"{guard.folder} is not one folder for all hosts, and a sharded model's checkpoint is one for all ranks: "
-            "give a checkpoint_dir that the hosts share, or set sharding to replicate"
-        )
     resume = guard.newest()
     if resume:
         require_same_job(resume, facts)

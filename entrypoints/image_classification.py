@@ -52,6 +52,7 @@ import _listed
 import _networks
 import numpy
 import torch
+from _epochs import require_finite
 from _shards import Shards, are_shards, read_shards
 from torch import Tensor, nn
 from torch.nn import functional
@@ -435,14 +436,16 @@ class Mean:
 class Progress:
     """What a checkpoint keeps beside network and optimizer: how far training has come, and which training it is.
 
-    facts: all of them but the batch size must be the same when training goes on.
+    facts: all of them but the batch size must be the same when training goes on. network: of which no checkpoint is made
+    once it has weights that are no finite numbers.
     """
 
-    def __init__(self, facts: dict[str, Any], feed: Positions | Streamed) -> None:
-        self.facts, self.feed, self.at = facts, feed, Position()
+    def __init__(self, facts: dict[str, Any], feed: Positions | Streamed, network: nn.Module) -> None:
+        self.facts, self.feed, self.network, self.at = facts, feed, network, Position()
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """For the checkpoint; raises Problem."""
+        require_finite(self.network, self.at.step)
         return {"at": asdict(self.at), "facts": self.facts, "feed": self.feed.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -503,7 +506,7 @@ class Training:
             "number of images": self.count,
             "batch size": self.share * world.size,
         }
-        self.progress = Progress(facts, self.feed)
+        self.progress = Progress(facts, self.feed, self.network)
         self.per_epoch = self.batches = len(self.feed.epoch(0, 0))
         self.checkpoints = Checkpointer(
             checkpoint_folder(hp.checkpoint_dir),

@@ -45,7 +45,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy
 import torch
-from _trainer import Reporter, require_finite, require_number, save, settings
+from _trainer import FiniteTrainer, Reporter, require_finite, require_number, save, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.utils.data import Dataset, Subset
 from transformers import (
@@ -54,8 +54,6 @@ from transformers import (
     GPT2LMHeadModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    PrinterCallback,
-    Trainer,
     default_data_collator,
     set_seed,
 )
@@ -292,7 +290,8 @@ def train(hp: Namespace, world: World) -> None:
     )
     if held_out is None:
         args.eval_strategy = IntervalStrategy.NO
-    trainer = Trainer(
+    trainer = FiniteTrainer(
+        world,
         model=model,
         args=args,
         train_dataset=data,
@@ -300,7 +299,6 @@ def train(hp: Namespace, world: World) -> None:
         data_collator=default_data_collator,
         callbacks=[reporter],
     )
-    trainer.remove_callback(PrinterCallback)  # it prints dictionaries; the reporter prints metric lines
     guard = attach(trainer, checkpoints)  # saves and stops on notice
     resume = guard.newest()
     if resume:

@@ -77,7 +77,8 @@ class Ranks:
 
 @contextlib.contextmanager
 def started(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: str) -> Iterator[Ranks]:
-    """Starts a program in `cwd`, with variables `extra`; none of its processes outlives the block.
+    """Starts a program in `cwd`, with variables `extra`, where {rank} is the rank's number; none of its processes outlives
+    the block.
 
     Unless `extra` has the folder of checkpoints, there is none: that of a job which this machine may have in /opt/ml stays
     as it is.
@@ -89,13 +90,14 @@ def started(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: s
         for rank in range(ranks):
             variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
             variables |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            own = {name: value.replace("{rank}", str(rank)) for name, value in extra.items()}
             error_files.append(cwd / f"stderr-{port}-{rank}")
             with error_files[-1].open("w") as errors:
                 processes.append(
                     subprocess.Popen(
                         [sys.executable, str(ENTRYPOINTS / program), *arguments],
                         cwd=cwd,
-                        env=environment(**(variables if ranks > 1 else {}), **extra),
+                        env=environment(**(variables if ranks > 1 else {}) | own),
                         stdout=subprocess.PIPE,
                         stderr=errors,
                         bufsize=0,

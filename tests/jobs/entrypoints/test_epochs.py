@@ -173,6 +173,14 @@ def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run
     assert not (tmp_path / "ruined/model").exists()
 
 
+@pytest.mark.parametrize("name", ["text_classification"], indirect=True)
+def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Run, tmp_path: Path) -> None:
+    settings = {"checkpoint_steps": 1, "warmup_ratio": 0, "learning_rate": 1000, "weight_decay": 1e37}
+    with pytest.raises(Exception, match=r"is not a finite number after step 1: lower learning_rate"):
+        run("ruined", checkpoint_dir=tmp_path / "checkpoints", epochs=1, **settings)
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
+
+
 @pytest.mark.heavy
 def test_a_job_needs_its_name_and_channels_alone(
     name: str,

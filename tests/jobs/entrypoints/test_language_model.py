@@ -399,6 +399,15 @@ def test_a_model_whose_answers_are_no_numbers_is_not_called_trained(
     assert not list((tmp_path / "model").glob("*.safetensors"))
 
 
+def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(
+    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
+) -> None:
+    ruined = {"learning_rate": 1e10, "weight_decay": 1e30, "warmup_ratio": 0.5, "max_steps": 4, "log_interval": 50}
+    with pytest.raises(program.Problem, match=r"is not a finite number after step 2: lower learning_rate"):
+        train(options(checkpoint_dir=tmp_path / "checkpoints", save_steps=1, **ruined))  # the first step has a rate of 0
+    assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-1"]
+
+
 def test_a_learning_rate_that_is_too_high_is_named(
     program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_request_file_of_the_platform_runs_by_the_launcher(project: Project, t
     [
         ("liked,user\n2,a\n0,b\n", {}, r"a.csv, row 1: the target is 2, not 0 or 1"),
         ("liked,user\n1,a\n", {}, "the channel train has less than two rows"),
+        ("liked,user\n1,a\n0,b\n", {"validation_fraction": 0.9}, "validation_fraction 0.9 of 2 rows leaves none"),
         ("liked,user\n1,a\n0,b,c\n", {}, "a.csv"),
         (rows(), {"num_factors": None}, "hyperparameter num_factors is missing"),
         (rows(), {"predictor_type": "ranker"}, "predictor_type: 'ranker' is not one of regressor, binary_classifier"),
