@@ -70,6 +70,26 @@ def test_transformers_trainer_trains_gpt2_through_the_model_parallel_path_as_wit
         torch.testing.assert_close(found[2]["weights"][name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.heavy
+def test_replicas_of_transformers_trainer_share_its_data_out() -> None:
+    """Two of two stages, with eight rows each, train what one process trains with sixteen."""
+    needs("transformers")
+    from safetensors.torch import load_file
+
+    weights = {}
+    for world, rows in ((1, 16), (4, 8)):
+        with tempfile.TemporaryDirectory() as output:
+            given = {**TRAINER, "output_dir": output, "per_device_train_batch_size": rows, "eval_strategy": "no"}
+            arguments = [word for key, value in given.items() for word in (f"--{key}", str(value))]
+            if world == 1:
+                ranks.run_script(1, str(ranks.HERE / "trainer_script.py"), *arguments, cwd=output)
+            else:
+                run_script(world, "trainer_script.py", output, {"partitions": 2, "microbatches": 4, "ddp": True}, *arguments)
+            weights[world] = load_file(f"{output}/checkpoint-6/model.safetensors")
+    for name, value in weights[1].items():
+        torch.testing.assert_close(weights[4][name], value, rtol=1e-4, atol=1e-5)
+
+
 ENDLESS_TRAINER = """\
 import json, os, sys
 import torch
@@ -164,7 +184,9 @@ def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:
     with pytest.raises(PipelineError, match="microbatches = 'many': not int"):
         read_settings({"microbatches": "many"})
     assert read_settings({"tensor_parallel_degree": 2}).tensor_parallel_degree == 2
-    with pytest.raises(NotServed, match="tensor_parallel_degree together with pipeline_parallel_degree is not supported"):
+    with pytest.raises(
+        NotServed, match="tensor_parallel_degree together with pipeline_parallel_degree needs prescaled_batch"
+    ):
         read_settings({"partitions": 2, "tensor_parallel_degree": 2})
     for name in ("ZBVZeroBubble", "DualPipeV"):
         settings = read_settings({"pipeline": name})

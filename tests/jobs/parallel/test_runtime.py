@@ -143,6 +143,16 @@ def test_shards_of_stages_are_replicated_where_replicas_are_more() -> None:
         _assert_same_state(rank["state"], expected["state"])
 
 
+@pytest.mark.heavy
+def test_divided_stages_of_gpt2_and_llama_train_as_one_process_and_go_on_with_other_degrees() -> None:
+    ranks.run(4, "trust.tensor_stages:gpt2_and_llama")
+
+
+@pytest.mark.heavy
+def test_stages_tensor_groups_and_replicas_train_as_one_process() -> None:
+    ranks.run(8, "trust.tensor_stages:three_dimensions")
+
+
 SHARDED = {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2, "ddp": True}
 
 

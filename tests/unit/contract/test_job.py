@@ -580,7 +580,7 @@ def test_our_own_pipeline_setting_chooses_it_and_its_entries_win(job_tree: Any) 
         (
             "mp_parameters",
             '{"partitions": 2, "tensor_parallel_degree": 2}',
-            "tensor_parallel_degree together with pipeline_parallel_degree is not supported",
+            "tensor_parallel_degree together with pipeline_parallel_degree needs prescaled_batch = true",
         ),
         ("mp_parameters", "two", "mp_parameters: must be a JSON object"),
         ("trainshed_pipeline", '{"microbatches": 0}', "trainshed_pipeline: microbatches = 0: must be 1 or more"),

@@ -35,7 +35,7 @@ def clip_grad_norm_(
     ours = holding is not None and holding.partitioned and not holding.names.keys().isdisjoint(map(id, given))
     if ours and session.optimizer is not None:
         session.optimizer.unscale()
-    if ours and grid().tensor is not None:
+    if ours and grid().tensor is not None and not _divided():
         gradients = [p.grad for p in given if p.grad is not None]
         with torch.no_grad():
             total = _norm_of_parts(gradients, norm_type, error_if_nonfinite)
@@ -71,7 +71,8 @@ def get_total_norm(
     """
     given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     here = session.grid
-    if here is not None and here.tensor is not None and any(isinstance(one, DTensor) for one in given):
+    parts = any(isinstance(one, DTensor) for one in given)
+    if here is not None and here.tensor is not None and parts and not _divided():
         return _norm_of_parts(given, norm_type, error_if_nonfinite)
     if not _divided() or session.holding is None:
         return _native_norm(given, norm_type, error_if_nonfinite, foreach)
@@ -176,8 +177,8 @@ def install() -> None:
 
 def _follow(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """Before a step of any optimizer: one that was made before parameters were sharded goes on with the shards."""
-    if session.holding is not None and session.holding.shards is not None:
-        session.holding.shards.follow(optimizer)
+    if session.holding is not None and session.holding.exchange is not None:
+        session.holding.exchange.follow(optimizer)
 
 
 def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -189,9 +190,9 @@ def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: 
     device = grid().device
     sharded = grid().settings.sharded_data_parallel_degree > 1 or grid().tensor is not None
     if sharded:
-        if holding is not None and holding.shards is not None:
+        if holding is not None and holding.exchange is not None:
             meet(grid(), SCALE)
-            holding.shards.follow(optimizer)
+            holding.exchange.follow(optimizer)
         worst = _unscale_shards(optimizer, inv_scale)
     else:
         found = _native_unscale(scaler, optimizer, inv_scale, *args, **kwargs)

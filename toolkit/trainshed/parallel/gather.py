@@ -123,8 +123,8 @@ def _settle(optimizer: torch.optim.Optimizer, holding: Holding) -> None:
         PipelineError: its state belongs to no parameter.
     """
     refuse_state(optimizer, holding)
-    if holding.shards is not None:
-        holding.shards.follow(optimizer)
+    if holding.exchange is not None:
+        holding.exchange.follow(optimizer)
 
 
 def state_by_name(optimizer: torch.optim.Optimizer, holding: Holding) -> dict[str, State]:

@@ -1,8 +1,9 @@
-"""Which rank is which: pipelines and replicas over one set of ranks, and the process groups for them.
+"""Which rank is which: pipelines, tensor groups and replicas over one set of ranks, and the process groups for them.
 
-With P pipeline ranks and D replicas, `cluster` gives the ranks of one pipeline neighbouring numbers (they talk most), and
-`spread` the ranks that hold the same stage. Amazon's permutations of D, P and T are read the same way: the rightmost
-letter changes fastest.
+A rank has a place in its pipeline (P), in the tensor group that divides the modules of its stages (T), and among the
+replicas (D). `cluster` is DPT: the ranks of one tensor group have neighbouring numbers (they talk most), then those of one
+pipeline. `spread` is TPD: the ranks that hold the same have neighbouring numbers. Amazon's permutations of the letters are
+read the same way: the rightmost letter changes fastest.
 """
 
 from __future__ import annotations
@@ -23,28 +24,49 @@ from .plan.work import seat_of
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A rank's place; `pipeline` and `replica` count from 0."""
+    """A rank's place, all counted from 0.
+
+    pipeline: in its pipeline.
+    replica: the number of its pipeline; those of one tensor group have one each.
+    tensor: in its tensor group.
+    batch: the number of its tensor group among those that hold the same stages: ranks with one number have the same batch.
+    """
 
     pipeline: int
     replica: int
+    tensor: int = 0
+    batch: int = 0
 
 
-def layout(world: int, degree: int, placement: str) -> list[Coordinates]:
+def layout(world: int, degree: int, placement: str, tensor: int = 1) -> list[Coordinates]:
     """Coordinates of each rank.
 
+    Args:
+        degree: ranks of a pipeline.
+        tensor: ranks of a tensor group.
+
     Raises:
-        PipelineError: the degree does not divide the world, or the placement is unknown.
+        PipelineError: the degrees do not divide the world, or the placement is unknown.
     """
     if world % degree:
         raise PipelineError(f"{world} ranks cannot be split into pipelines of {degree}")
+    if world % (degree * tensor):
+        what = f"{world} ranks" if degree == 1 else f"{world} ranks in pipelines of {degree}"
+        raise PipelineError(f"tensor_parallel_degree = {tensor} does not divide {what}")
     names = {"cluster": "DPT", "spread": "TPD"}
     letters = names.get(placement.lower(), placement.upper())
     if sorted(letters) != ["D", "P", "T"]:
         raise PipelineError(f"placement_strategy = {placement!r}: not cluster, spread or a permutation of D, P and T")
-    replicas = world // degree
-    if letters.index("P") > letters.index("D"):
-        return [Coordinates(rank % degree, rank // degree) for rank in range(world)]
-    return [Coordinates(rank // replicas, rank % replicas) for rank in range(world)]
+    sizes = {"D": world // (degree * tensor), "P": degree, "T": tensor}
+    found = []
+    for rank in range(world):
+        number, place = rank, {}
+        for letter in reversed(letters):
+            number, place[letter] = divmod(number, sizes[letter])
+        outer, inner = [letter for letter in letters if letter != "P"]
+        replica = place[outer] * sizes[inner] + place[inner]
+        found.append(Coordinates(place["P"], replica, place["T"], place["D"]))
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,19 +82,12 @@ class TensorGroup:
     twin_group: dist.ProcessGroup
 
 
-def tensor_groups(world: int, degree: int, placement: str) -> list[list[int]]:
-    """Global ranks of each tensor group, without stages: neighbours, unless T comes before D in the placement.
-
-    Raises:
-        PipelineError: the degree does not divide the world.
-    """
-    if world % degree:
-        raise PipelineError(f"tensor_parallel_degree = {degree} does not divide {world} ranks")
-    letters = {"cluster": "DPT", "spread": "TPD"}.get(placement.lower(), placement.upper())
-    count = world // degree
-    if letters.index("T") > letters.index("D"):
-        return [list(range(first * degree, (first + 1) * degree)) for first in range(count)]
-    return [list(range(first, world, count)) for first in range(count)]
+def alike(places: Sequence[Coordinates], *facts: str) -> list[list[int]]:
+    """Global ranks that have these facts in common, by what they are: all ranks find the same groups in the same order."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in enumerate(places):
+        found.setdefault(tuple(getattr(place, fact) for fact in facts), []).append(rank)
+    return [found[key] for key in sorted(found)]
 
 
 @dataclass
@@ -85,6 +100,8 @@ class Grid:
     tensor: the ranks that divide parameters with this one, each of which counts as a replica; None without tensor
         parallelism.
     parts_group, copies_group: see `divide_replicas`.
+    company_ranks: global ranks that run one batch together, in one group: those of the pipeline, and with tensor groups
+        within stages those of all their pipelines.
     """
 
     rank: int
@@ -99,6 +116,8 @@ class Grid:
     control_group: dist.ProcessGroup
     pipeline_ranks: list[int]
     replica_ranks: list[int]
+    company_ranks: list[int]
+    company_group: dist.ProcessGroup
     owns_process_group: bool = False
     left: bool = False
     tensor: TensorGroup | None = None
@@ -140,7 +159,7 @@ class Grid:
     def leave(self) -> None:
         """Closes this rank's connections to its pipeline and its replicas, so that nobody waits for it."""
         made = dict.fromkeys(self._for_steps())
-        self.pipeline_group = self.replica_group = self.control_group
+        self.pipeline_group = self.replica_group = self.company_group = self.control_group
         self.parts_group = self.copies_group = None
         self._subgroups.clear()
         self.tensor = None
@@ -151,7 +170,8 @@ class Grid:
     def _for_steps(self) -> list[dist.ProcessGroup]:
         """Groups in which ranks may wait for one whose step has failed."""
         divided = [group for group in (self.parts_group, self.copies_group) if group is not None]
-        return [self.pipeline_group, self.replica_group, *self._subgroups.values(), *divided, *self._tensor()]
+        own = [self.pipeline_group, self.company_group, self.replica_group, *self._subgroups.values()]
+        return [*own, *divided, *self._tensor()]
 
     def can_make(self, member: tuple[int, ...]) -> bool:
         """Whether the ranks of one pipeline can make a group of some of them, or have it: replicas would have to join in."""
@@ -242,11 +262,13 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
             dist.init_process_group(backend, timeout=timeout)
     rank, world = dist.get_rank(), dist.get_world_size()
     degree = settings.pipeline_parallel_degree
-    places = layout(world, degree, settings.placement_strategy)
+    places = layout(world, degree, settings.placement_strategy, settings.tensor_parallel_degree)
     replicas = world // (degree * settings.tensor_parallel_degree)
     if replicas > 1 and not settings.ddp:
         raise PipelineError(
-            f"{world} ranks and partitions = {degree} make {replicas} replicas, but ddp is off", hint="set ddp"
+            f"{world} ranks, partitions = {degree} and tensor_parallel_degree = {settings.tensor_parallel_degree} make "
+            f"{replicas} replicas, but ddp is off",
+            hint="set ddp",
         )
     groups: dict[str, dist.ProcessGroup] = {}
     members: dict[str, list[int]] = {}
@@ -261,7 +283,10 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
             group = dist.new_group(inside, timeout=timeout)
             if rank in inside:
                 groups[kind], members[kind] = group, inside
-    tensor = _make_tensor_group(settings, rank, world, timeout)
+    tensor = _make_tensor_group(places, rank, timeout) if settings.tensor_parallel_degree > 1 else None
+    company = members["pipeline"], groups["pipeline"]
+    if tensor is not None and degree > 1:
+        company = _own_of(alike(places, "batch"), rank, timeout)
     control = dist.new_group(list(range(world)), backend="gloo", timeout=timeout)
     return Grid(
         rank=rank,
@@ -276,20 +301,19 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
         control_group=control,
         pipeline_ranks=members["pipeline"],
         replica_ranks=members["replica"],
+        company_ranks=company[0],
+        company_group=company[1],
         owns_process_group=owns,
         tensor=tensor,
     )
 
 
-def _make_tensor_group(settings: PipelineSettings, rank: int, world: int, timeout: timedelta) -> TensorGroup | None:
-    degree = settings.tensor_parallel_degree
-    if degree == 1:
-        return None
-    groups = tensor_groups(world, degree, settings.placement_strategy)
-    found: list[tuple[list[int], dist.ProcessGroup]] = []
-    for ranks in (*groups, *([one[number] for one in groups] for number in range(degree))):
-        group = dist.new_group(ranks, timeout=timeout)
-        if rank in ranks:
-            found.append((ranks, group))
-    (ranks, group), (twins, twin_group) = found
-    return TensorGroup(ranks, group, twins, twin_group)
+def _make_tensor_group(places: Sequence[Coordinates], rank: int, timeout: timedelta) -> TensorGroup:
+    group = _own_of(alike(places, "pipeline", "batch"), rank, timeout)
+    return TensorGroup(*group, *_own_of(alike(places, "pipeline", "tensor"), rank, timeout))
+
+
+def _own_of(groups: Sequence[list[int]], rank: int, timeout: timedelta) -> tuple[list[int], dist.ProcessGroup]:
+    """Makes all the groups; the one that this rank is in. Collective over all ranks."""
+    made = [(ranks, dist.new_group(ranks, timeout=timeout)) for ranks in groups]
+    return next(one for one in made if rank in one[0])

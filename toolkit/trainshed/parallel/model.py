@@ -16,6 +16,7 @@ from trainshed.checkpoint.weights import SHARD_BYTES
 from .clip import install
 from .engine.holding import Holding
 from .engine.sharded import ShardedEngine
+from .engine.stage_parts import StageParts
 from .engine.stage_shards import StageShards
 from .engine.steps import Engine
 from .engine.suitable import check_kind, check_names
@@ -83,11 +84,9 @@ class PipelineModel(nn.Module):
                 hint="use torch.autograd.graph.save_on_cpu in the model, or activation checkpoints",
             )
         self.engine: Engine | ShardedEngine | TensorEngine
-        if settings.tensor_parallel_degree > 1:
-            if session.tape is not None:
-                raise NotServed(
-                    "delayed_initialization() serves stages only, not tensor parallelism", hint="build the model without it"
-                )
+        if settings.tensor_parallel_degree > 1 and session.tape is not None:
+            raise NotServed("delayed_initialization() does not serve tensor parallelism", hint="build the model without it")
+        if settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1:
             self.engine = TensorEngine(
                 self.holding,
                 self._attach,
@@ -115,6 +114,8 @@ class PipelineModel(nn.Module):
         else:
             if settings.sharded_data_parallel_degree > 1:
                 self.holding.shards = StageShards(module, grid(), _hand_to_optimizer)
+            if settings.tensor_parallel_degree > 1:
+                self.holding.parts = StageParts(module, grid(), _hand_to_optimizer, session.tensor_marks.wants)
             self.engine = Engine(
                 self.holding,
                 self._attach,
@@ -270,12 +271,13 @@ class PipelineModel(nn.Module):
 
     def distributed_modules(self) -> Iterator[nn.Module]:
         """Modules whose parameters are divided among the ranks of a tensor group; none before the first step."""
-        if isinstance(self.engine, TensorEngine) and self.engine.division is not None:
-            yield from self.engine.division.divided
+        holder = self.engine if isinstance(self.engine, TensorEngine) else self.holding.parts
+        if holder is not None and holder.division is not None:
+            yield from holder.division.divided
 
     def is_distributed_parameter(self, parameter: torch.Tensor) -> bool:
         """Whether this rank has a part of a parameter, as other ranks of its tensor group have others."""
-        return isinstance(self.engine, TensorEngine) and isinstance(parameter, DTensor)
+        return grid().tensor is not None and isinstance(parameter, DTensor)
 
     # What this rank holds --------------------------------------------------------------------------------------------
 

@@ -42,16 +42,17 @@ def norms(tensors: Sequence[torch.Tensor], kind: float) -> list[torch.Tensor]:
     Args:
         kind: 2.0 for the Euclidean norm, as for `torch.linalg.vector_norm`.
     """
-    parts = [torch.linalg.vector_norm(local(one.detach()), kind, dtype=torch.float32) for one in tensors if one.numel()]
+    lengths = [torch.linalg.vector_norm(local(one.detach()), kind, dtype=torch.float32) for one in tensors if one.numel()]
     sharded = [one for one in tensors if isinstance(one, DTensor)]
-    if not sharded or len(parts) < len(tensors) or kind <= 0:
+    if not sharded or len(lengths) < len(tensors) or kind <= 0:
         return [whole(torch.linalg.vector_norm(one.detach(), kind, dtype=torch.float32)) for one in tensors]
     mesh = sharded[0].device_mesh
-    table = torch.stack(parts).double()
+    table = torch.stack(lengths).double()
     if not math.isinf(kind):
         table = table.pow(kind)
         if mesh.get_local_rank(mesh.ndim - 1):  # what all ranks have counts once
-            table *= torch.tensor([not one.dim() for one in tensors], device=table.device).logical_not()
+            parts = [isinstance(one, DTensor) and one.dim() > 0 for one in tensors]
+            table *= torch.tensor(parts, device=table.device)
     how = dist.ReduceOp.MAX if math.isinf(kind) else dist.ReduceOp.SUM
     dist.all_reduce(table, how, group=mesh.get_group(mesh.ndim - 1))
     return list((table if math.isinf(kind) else table.pow(1 / kind)).float())

@@ -26,42 +26,48 @@ TOPICS = {
     ),
     "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
     "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
-    "larger": ("without_values", "tensor"),
+    "larger": ("without_values", "tensor", "mixtures", "tensor_stages"),
 }
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.
 _PLANNED_IN_FULL = frozenset({"surroundings", "noted", "callables", "kept", "remembered"})
 # What a case waits for at most; one that waits longer hangs.
 SECONDS = 60
 
-_CASES: dict[str, tuple[int, Callable[[], None]]] = {}
+_CASES: dict[str, tuple[int, bool, Callable[[], None]]] = {}
 
 
-def case(ranks: int) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Puts a function into the table: every one of `ranks` ranks runs it, and it raises where something is wrong."""
+def case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Puts a function into the table: every one of `ranks` ranks runs it, and it raises where something is wrong.
+
+    One that takes long is `heavy`: `make test-heavy` runs it.
+    """
 
     def put(function: Callable[[], None]) -> Callable[[], None]:
-        _CASES[f"{function.__module__.rpartition('.')[2]}:{function.__name__}"] = (ranks, function)
+        _CASES[f"{function.__module__.rpartition('.')[2]}:{function.__name__}"] = (ranks, heavy, function)
         return function
 
     return put
 
 
-def names(ranks: int, part: str = "") -> list[str]:
-    """The cases for that many ranks, of one part or of all."""
+def names(ranks: int, part: str = "", *, heavy: bool = False) -> list[str]:
+    """The cases for that many ranks, of one part or of all: either those that `make test` runs or the heavy ones."""
     topics = TOPICS[part] if part else [topic for one in TOPICS.values() for topic in one]
     for topic in topics:
         importlib.import_module(f"trust.{topic}")
-    return [name for name, (count, _) in _CASES.items() if count == ranks and name.partition(":")[0] in topics]
+    wanted = (ranks, heavy)
+    return [name for name, of in _CASES.items() if of[:2] == wanted and name.partition(":")[0] in topics]
 
 
 def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
-    """What went wrong in each case on this rank; empty where nothing did. Each case has process groups of its own."""
+    """What went wrong in each case on this rank; empty where nothing did. Each case has process groups of its own.
+
+    `only` names the cases, heavy ones too; without it all run that `make test` runs.
+    """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, found = int(os.environ["RANK"]), {}
     store = dist.TCPStore(address, port, ranks, rank == 0, timeout=timedelta(seconds=300))
-    for name in names(ranks):
-        if only and name not in only:
-            continue
+    light, heavy = names(ranks), names(ranks, heavy=True)
+    for name in [name for name in (*light, *heavy) if name in only] if only else light:
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore(name, store),
@@ -73,7 +79,7 @@ def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
         started = time.monotonic()
         try:
             with redirect_stdout(io.StringIO()), _planning(name):
-                _CASES[name][1]()
+                _CASES[name][-1]()
             found[name] = ""
         except Exception:
             found[name] = traceback.format_exc()[-4000:]

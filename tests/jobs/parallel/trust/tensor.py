@@ -134,7 +134,7 @@ class Later(nn.Module):
 
 @case(ranks=2)
 def a_weight_that_is_read_later() -> None:
-    model, _, _ = _model(Later)
+    model, _, _ = begun(Later)
     pipe.step(squared)(model, *rows(0, pipe.rank()))
     model.eval()
     with torch.no_grad():
@@ -224,6 +224,58 @@ def forwards_that_run_again_in_the_backward() -> None:
         )
 
 
+class Several(nn.Module):
+    """Linears that read one tensor, one after the other, without and with a gradient."""
+
+    def __init__(self, again: bool = False) -> None:
+        super().__init__()
+        self.first, self.again = nn.Linear(6, 6), again
+        self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        with torch.no_grad():
+            before = self.a(x).sum()
+        one = self.a(x)
+        two = checkpoint(self.b, x, use_reentrant=False) if self.again else self.b(x)
+        (inner,) = torch.autograd.grad(one.sum(), x, retain_graph=True) if self.training else (x,)
+        found = (one * two)[:, :5] + self.c(x) + before + inner.detach().sum()
+        return found + self.c(x.detach()) * self.c(x)
+
+
+class Apart(nn.Module):
+    """An input that is changed in place after frozen Linears have read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(4))
+        self.q.requires_grad_(False)
+        self.k.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x) * 2
+        found = self.q(x) * self.k(x)
+        x.mul_(0.5)
+        return found + self.v(x)
+
+
+@case(ranks=2)
+def inputs_that_several_read() -> None:
+    for again in (False, True):
+        trains(lambda again=again: Several(again), {"first", "a", "b", "c"})
+
+
+@case(ranks=2)
+def gradients_of_one_input_are_summed_once() -> None:
+    trains(Apart, {"first", "q", "k", "v"})
+    model, _, _ = begun(Apart)
+    pipe.step(squared)(model, *rows(0, pipe.rank()))
+    with patch.object(kinds, "entering", side_effect=kinds.entering) as entering:
+        pipe.step(squared)(model, *rows(1, pipe.rank()))
+    # In each of two microbatches of both ranks: what came in, its first layer's result, that changed.
+    assert entering.call_count == 3 * 2 * 2
+
+
 @case(ranks=2)
 def buffers_that_a_forward_changes() -> None:
     trains(lambda: Wrapped(nn.BatchNorm1d(6)), {"first", "last"}, steps=1, parts=1, batches=lambda n, _r: rows(n, 0))
@@ -271,7 +323,7 @@ def optimizers_of_many_tensors_at_once() -> None:
         )
 
 
-def _model(build: Build = Tied, optimizer: Any = sgd, **settings: Any) -> tuple[pipe.PipelineModel, Any, StringIO]:
+def begun(build: Build = Tied, optimizer: Any = sgd, **settings: Any) -> tuple[pipe.PipelineModel, Any, StringIO]:
     begin(**{"tensor_parallel_degree": 2, "microbatches": 2, "verify": "changes", **settings})
     torch.manual_seed(3)
     model = pipe.PipelineModel(build())
@@ -298,7 +350,7 @@ class ByHand:
 @case(ranks=2)
 def data_that_is_assigned() -> None:
     trains(lambda: Wrapped(nn.LayerNorm(6)), {"first", "last"}, optimizer=ByHand)
-    model, _, _ = _model(Later)
+    model, _, _ = begun(Later)
     pipe.step(squared)(model, *rows(0, pipe.rank()))
     weight = model.module.inner.weight
     for value in (weight.data.double(), torch.zeros(3, 3)):
@@ -308,7 +360,7 @@ def data_that_is_assigned() -> None:
 
 @case(ranks=2)
 def what_is_divided_is_said() -> None:
-    model, _, said = _model(Read)
+    model, _, said = begun(Read)
     with redirect_stdout(said):
         pipe.step(squared)(model, *words(0, 0))
     if pipe.rank() == 0:
@@ -318,13 +370,13 @@ def what_is_divided_is_said() -> None:
 
 @case(ranks=2)
 def a_batch_of_its_own_where_all_have_one() -> None:
-    model, _, _ = _model(prescaled_batch=True)
+    model, _, _ = begun(prescaled_batch=True)
     refused(lambda: pipe.step(squared)(model, *words(0, pipe.rank())), "was given another batch", "rdp_rank()")
 
 
 @case(ranks=2)
 def a_batch_that_is_no_argument() -> None:
-    model, _, _ = _model(verify="off")
+    model, _, _ = begun(verify="off")
     x = words(0, pipe.rank())[0]
 
     @pipe.step
@@ -337,7 +389,7 @@ def a_batch_that_is_no_argument() -> None:
 
 @case(ranks=2)
 def calls_outside_of_a_step() -> None:
-    model, _, _ = _model()
+    model, _, _ = begun()
     pipe.step(squared)(model, *words(0, pipe.rank()))
     with torch.no_grad():
         refused(lambda: model.module(*words(0, 0)), "outside a step")
@@ -379,7 +431,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 @case(ranks=2)
 def norms_of_all_kinds() -> None:
-    model, _, _ = _model(lambda: Wrapped(nn.LayerNorm(6)))
+    model, _, _ = begun(lambda: Wrapped(nn.LayerNorm(6)))
     pipe.step(squared)(model, *rows(0, pipe.rank()))
     whole = [_whole(one.grad).clone() for one in model.parameters()]
     for kind in (1.0, 2.0, 3.0, float("inf")):
@@ -445,11 +497,11 @@ class Gpt(nn.Module):
         return SimpleNamespace(loss=F.cross_entropy(found[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
 
 
-def _llama() -> nn.Module:
+def _llama(layers: int = 1) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 24, "intermediate_size": 31, "num_attention_heads": 4, "num_key_value_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=53, num_hidden_layers=1, attention_dropout=0.1, **sizes))
+    return LlamaForCausalLM(LlamaConfig(vocab_size=53, num_hidden_layers=layers, attention_dropout=0.1, **sizes))
 
 
 def _bert() -> nn.Module:
@@ -459,9 +511,13 @@ def _bert() -> nn.Module:
     return BertForMaskedLM(BertConfig(vocab_size=53, num_hidden_layers=1, **sizes))
 
 
-def _twenty_steps(build: Build, share: float, **settings: Any) -> None:
-    """With dropout and clipping, each batch drawing from the generator of its replica."""
-    begin(tensor_parallel_degree=2, **settings)
+def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -> None:
+    """With dropout and clipping, each batch drawing from the generator of its replica.
+
+    Args:
+        share: of the parameters that are divided, at least.
+    """
+    begin(tensor_parallel_degree=degree, **settings)
     own = not pipe.Settings(**settings).prescaled_batch
     count, mine = (pipe.dp_size(), pipe.dp_rank()) if own else (pipe.rdp_size(), pipe.rdp_rank())
 
@@ -514,15 +570,15 @@ def _twenty_steps(build: Build, share: float, **settings: Any) -> None:
 
 @case(ranks=2)
 def models_with_dropout() -> None:
-    _twenty_steps(Gpt, 0.95, prescaled_batch=True)
+    twenty_steps(Gpt, 0.95, prescaled_batch=True)
     for build in (_llama, _bert):
-        _twenty_steps(build, 0.9)
+        twenty_steps(build, 0.9)
 
 
 @case(ranks=4)
 def replicas_of_models_with_dropout() -> None:
-    _twenty_steps(Gpt, 0.95, prescaled_batch=True)
-    _twenty_steps(Gpt, 0.95)
+    twenty_steps(Gpt, 0.95, prescaled_batch=True)
+    twenty_steps(Gpt, 0.95)
 
 
 @case(ranks=2)
@@ -568,7 +624,7 @@ def names_and_states_of_amazons_library() -> None:
 
 
 def _found(change: Any, *words_: str, steps: int = 1, **settings: Any) -> None:
-    model, _, _ = _model(lambda: nn.Sequential(nn.Embedding(WORDS, 6), nn.LayerNorm(6), nn.Linear(6, 5)), **settings)
+    model, _, _ = begun(lambda: nn.Sequential(nn.Embedding(WORDS, 6), nn.LayerNorm(6), nn.Linear(6, 5)), **settings)
     train = pipe.step(squared)
     for _ in range(steps - 1):
         train(model, *words(0, pipe.rank()))
@@ -581,17 +637,17 @@ def _found(change: Any, *words_: str, steps: int = 1, **settings: Any) -> None:
 
 @case(ranks=2)
 def parts_of_another_rank_are_found() -> None:
-    native = Division._part
+    native = Division.part_of
 
     def swapped(division: Division, old: nn.Parameter, axis: int) -> nn.Parameter:
         return native(division, nn.Parameter(old.detach().flip(axis)), axis)
 
-    _found(patch.object(Division, "_part", swapped), "parameter '0.weight'", "is not the model's own")
+    _found(patch.object(Division, "part_of", swapped), "parameter '0.weight'", "is not the model's own")
 
 
 @case(ranks=2)
 def a_sum_that_is_left_out_is_found() -> None:
-    entering = patch.object(kinds, "_entering", lambda x, _mesh: x)
+    entering = patch.object(kinds, "entering", lambda x, _mesh: x)
     _found(entering, "the gradient of '")
     _found(entering, "the gradient of '", steps=2, verify_steps=1)
 
@@ -617,8 +673,8 @@ def means_that_are_not_taken_are_found() -> None:
     _found(patch.object(Means, "finish", doubled), "the gradient of '", "it is 2 times")
 
 
-def _curve(path: str, degree: int, first: int, last: int, parameters: Any = adam) -> Iterator[float]:
-    model, update, _ = _model(Tied, parameters, tensor_parallel_degree=degree, prescaled_batch=degree > 1)
+def _curve(path: str, degree: int, first: int, last: int, build: Build) -> Iterator[float]:
+    model, update, _ = begun(build, adam, tensor_parallel_degree=degree, prescaled_batch=degree > 1)
     if first:
         assert pipe.load_checkpoint(path, model, update) == {"step": first}
     for number in range(first, last):
@@ -636,11 +692,16 @@ def _curve(path: str, degree: int, first: int, last: int, parameters: Any = adam
     pipe.shutdown()
 
 
-@case(ranks=2)
-def a_checkpoint_goes_on_with_another_degree() -> None:
+def goes_on(build: Build, *degrees: int) -> None:
+    """Trains two steps with each degree, which goes on from the checkpoint of the one before."""
     import ranks
 
-    path = str(ranks.folder() / "tensor" / "checkpoint")
-    expected = list(_curve(path + "-whole", 1, 0, 6))
-    found = [one for degree, first in ((2, 0), (1, 2), (2, 4)) for one in _curve(path, degree, first, first + 2)]
+    path = str(ranks.folder() / build.__name__ / f"{dist.get_world_size()} ranks")
+    expected = list(_curve(path + "-whole", 1, 0, 2 * len(degrees), build))
+    found = [loss for at, degree in enumerate(degrees) for loss in _curve(path, degree, 2 * at, 2 * at + 2, build)]
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=0)
+
+
+@case(ranks=2)
+def a_checkpoint_goes_on_with_another_degree() -> None:
+    goes_on(Tied, 2, 1, 2)

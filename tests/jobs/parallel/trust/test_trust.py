@@ -16,14 +16,14 @@ pytestmark = pytest.mark.torch
 
 
 @functools.lru_cache
-def _found(world: int, part: str) -> Any:
-    names = tuple(table.names(world, part))
+def _found(world: int, part: str, heavy: bool = False) -> Any:
+    names = tuple(table.names(world, part, heavy=heavy))
     # One work runs all cases of a part: a limit that grows with them.
     return ranks.shared(world, [("trust.table:run", (world, names))], seconds=400 + 10 * len(names))[0]
 
 
-def _problems(name: str, world: int, part: str = "") -> str:
-    answers = enumerate(ranks.result(_found(world, part)))
+def _problems(name: str, world: int, part: str = "", *, heavy: bool = False) -> str:
+    answers = enumerate(ranks.result(_found(world, part, heavy)))
     return "\n".join(f"rank {rank}: {found[name]}" for rank, found in answers if found[name])
 
 
@@ -50,3 +50,9 @@ def test_larger_models_on_two_ranks(name: str) -> None:
 @pytest.mark.parametrize("name", table.names(4))
 def test_on_four_ranks(name: str) -> None:
     assert not _problems(name, 4)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", table.names(4, heavy=True))
+def test_heavy_cases_on_four_ranks(name: str) -> None:
+    assert not _problems(name, 4, heavy=True)

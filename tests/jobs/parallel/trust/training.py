@@ -95,7 +95,10 @@ def check(
         pins: module -> the stage that it is put on.
     """
     begin(microbatches=parts, **settings)
-    expected = one_process(build, batches, pipe.dp_size(), parts, steps, between, optimizer, step)
+    replica, replicas = pipe.dp_rank(), pipe.dp_size()
+    if settings.get("prescaled_batch"):
+        replica, replicas = pipe.rdp_rank(), pipe.rdp_size()
+    expected = one_process(build, batches, replicas, parts, steps, between, optimizer, step)
     torch.manual_seed(3)
     module = build()
     model = pipe.PipelineModel(module)
@@ -106,7 +109,7 @@ def check(
     for number in range(steps):
         between(number, module)
         update.zero_grad()
-        train(model, *batches(number, pipe.dp_rank()))
+        train(model, *batches(number, replica))
         update.step()
     same(model.state_dict(), expected, tolerance)
     return model

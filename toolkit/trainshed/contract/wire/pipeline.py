@@ -65,8 +65,9 @@ class PipelineSettings(Record):
     optimizer_states: tensors of a parameter's size that the optimizer keeps (Adam: 2), for the plan's memory.
     fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
-    tensor_parallel_degree: ranks that a model without stages divides the parameters of its modules among.
-    prescaled_batch: whether the ranks of such a group are given the same batch; else each has its own.
+    tensor_parallel_degree: ranks that the model, or each of its stages, divides the parameters of modules among.
+    prescaled_batch: whether the ranks of such a group are given the same batch, as they must be with stages; else each has
+        its own.
     sharded_data_parallel_degree: replicas that parameters, gradients and optimizer state are sharded over: FSDP2 without
         stages, with stages by each stage's own ranks; replicated where there are more (HSDP).
     offload_activations: whether what a stage's operations save for their backward is kept in the CPU's memory; on GPUs.
@@ -220,12 +221,21 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("fp16", "and bf16 exclude each other")
 
     if settings.tensor_parallel_degree > 1:
-        for name in ("pipeline_parallel_degree", "sharded_data_parallel_degree"):
-            if getattr(settings, name) > 1:
-                raise NotServed(
-                    f"{where}: tensor_parallel_degree together with {name} is not supported",
-                    hint="use one of the two; the other ranks are replicas",
-                )
+        if settings.sharded_data_parallel_degree > 1:
+            raise NotServed(
+                f"{where}: tensor_parallel_degree together with sharded_data_parallel_degree is not supported",
+                hint="use one of the two; the other ranks are replicas",
+            )
+        if settings.pipeline_parallel_degree > 1 and not settings.prescaled_batch:
+            raise NotServed(
+                f"{where}: tensor_parallel_degree together with pipeline_parallel_degree needs prescaled_batch = true",
+                hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
+            )
+        if settings.pipeline_parallel_degree > 1 and settings.offload_activations:
+            raise NotServed(
+                f"{where}: tensor_parallel_degree together with offload_activations is not supported",
+                hint="leave one of the two out, or use activation checkpoints",
+            )
         if settings.delayed_parameter_initialization:
             raise NotServed(
                 f"{where}: tensor_parallel_degree together with delayed_parameter_initialization is not supported",

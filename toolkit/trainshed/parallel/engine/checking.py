@@ -16,6 +16,7 @@ from ..errors import Different, PipelineError
 from ..grid import Grid
 from ..plan.lines import comparison_lines, whole_lines
 from ..plan.plan_file import Plan
+from .batch import Microbatch, digest
 from .gradients import GradientSync
 from .meeting import DIFFERENCE, GRADIENTS, REPORT, STEP, numbers, objects, replicas_agree
 from .shape import Cut, Way
@@ -27,9 +28,14 @@ _ONE_DATA = (
 )
 
 
+_ONE_BATCH = (
+    "all ranks of the stages of one tensor group need the same data and model: split data by rdp_rank() of rdp_size(); "
+    "stages other than the first may give empty tensors instead"
+)
+
+
 def compare(grid: Grid, at: str, mine: str, what: str, hint: str = _ONE_DATA, more: Any = None) -> list[Any]:
-    """Makes sure that all ranks of a pipeline have the same `mine`. Collective over the pipeline: its replicas may be
-    elsewhere.
+    """Makes sure that all ranks with one batch have the same `mine`. Collective over them: replicas may be elsewhere.
 
     Args:
         at: what it is for, one of the places of `meeting`.
@@ -42,11 +48,11 @@ def compare(grid: Grid, at: str, mine: str, what: str, hint: str = _ONE_DATA, mo
     Raises:
         Different: a rank differs.
     """
-    found = gathered(grid, at, (mine, more))
-    different = [rank for rank, other in zip(grid.pipeline_ranks, found, strict=True) if other[0] != found[0][0]]
+    found = in_company(grid, at, (mine, more))
+    different = [rank for rank, other in zip(grid.company_ranks, found, strict=True) if other[0] != found[0][0]]
     if different:
         raise Different(
-            f"rank {different[0]} {what} than rank {grid.pipeline_ranks[0]} of the same pipeline",
+            f"rank {different[0]} {what} than rank {grid.company_ranks[0]} {of_the_same(grid, different[0])}",
             hint=hint,
         )
     return [one for _, one in found]
@@ -67,19 +73,19 @@ class Met:
 
 
 def first_difference(grid: Grid, mine: Mapping[str, str]) -> str:
-    """A name that has another text on another rank of the pipeline, as the end of a message; empty if there is none.
-    Collective over the pipeline."""
-    found = gathered(grid, DIFFERENCE, dict(mine))
-    for rank, other in zip(grid.pipeline_ranks, found, strict=True):
+    """A name that has another text on another rank with the same batch, as the end of a message; empty if there is none.
+    Collective over them."""
+    found = in_company(grid, DIFFERENCE, dict(mine))
+    for rank, other in zip(grid.company_ranks, found, strict=True):
         for name in {**found[0], **other}:
             if found[0].get(name) != other.get(name):
                 texts = [one.get(name, "as it was")[:80] for one in (other, found[0])]
-                return f": {name} is {texts[0]} on rank {rank}, and {texts[1]} on rank {grid.pipeline_ranks[0]}"
+                return f": {name} is {texts[0]} on rank {rank}, and {texts[1]} on rank {grid.company_ranks[0]}"
     return ""
 
 
 def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, empty: int = 0, record: int = -1) -> Met:
-    """Where the ranks of a pipeline begin what they do together. Collective.
+    """Where the ranks that run one batch begin what they do together. Collective.
 
     Args:
         call: one of `meeting.CALLS`.
@@ -91,30 +97,36 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, e
     Raises:
         PipelineError: on all ranks, if one of them does something else, or has another batch.
     """
-    ranks = grid.pipeline_ranks
+    ranks = grid.company_ranks
     if grid.settings.sharded_data_parallel_degree > 1 and not grid.left:
         replicas_agree(call, 0, False, grid.control_group, torch.device("cpu"))
-    if grid.tensor is not None:
+    if grid.tensor is not None and len(ranks) == 1:
         replicas_agree(call, 0, False, grid.tensor.group, grid.device)
     if len(ranks) == 1:
         return Met(seed, record)
     if grid.left:
         raise PipelineError(f"the pipeline has stopped, for a step failed: {call} is not possible any more")
     facts = [zlib.crc32(mode.encode()), batch, seed, empty, record]
-    first, *others = numbers(call, facts, ranks, grid.pipeline_group, grid.device)
+    first, *others = numbers(call, facts, ranks, grid.company_group, grid.device)
     for rank, other in zip(ranks[1:], others, strict=True):
         if other[0] != first[0]:
             raise PipelineError(
-                f"rank {rank} runs another step function than rank {ranks[0]} of the same pipeline, or in another mode",
+                f"rank {rank} runs another step function than rank {ranks[0]} {of_the_same(grid, rank)}, or in another mode",
                 hint="call train(), eval() and the steps on all ranks alike",
             )
         if other[1] != first[1] and other[3] <= first[3]:
             raise PipelineError(
-                f"rank {rank} was given another batch than rank {ranks[0]} of the same pipeline",
-                hint=_ONE_DATA,
+                f"rank {rank} was given another batch than rank {ranks[0]} {of_the_same(grid, rank)}",
+                hint=_ONE_DATA if grid.tensor is None else _ONE_BATCH,
             )
     agreed = all(other[4] == first[4] for other in others)
     return Met(int(first[2]), int(first[4]) if agreed else -1, any(other[1] != first[1] for other in others))
+
+
+def of_the_same(grid: Grid, rank: int) -> str:
+    """What a rank has in common with the first one of those that run one batch."""
+    same = grid.places[rank].replica == grid.places[grid.company_ranks[0]].replica
+    return "of the same pipeline" if same else "with the same batch"
 
 
 def meet_with_replicas(grid: Grid, call: str) -> None:
@@ -141,6 +153,11 @@ def agree_with_replicas(grid: Grid, mine: bytes, what: str, wish: bool = False) 
     if len(grid.replica_ranks) > 1:
         return _alike(grid.replica_group, grid.device, mine, f"the replicas differ in {what}", wish)
     return wish
+
+
+def same_batch(grid: Grid, microbatches: list[Microbatch]) -> bool:
+    """Whether all replicas were given the same. Collective over the replicas."""
+    return replicas_agree(STEP, digest(microbatches), False, grid.replica_group, grid.device)[0]
 
 
 def same_everywhere(grid: Grid, mine: bytes, what: str) -> None:
@@ -186,14 +203,14 @@ def check_gradients(
         stage: (error.reason, sorted(names_of[id(p)] for p in error.parameters if id(p) in names_of))
         for stage, error in inseparable.items()
     }
-    found = gathered(grid, GRADIENTS, (sorted(missing) + wrong, whole, skipped))
+    found = in_company(grid, GRADIENTS, (sorted(missing) + wrong, whole, skipped))
     if any(skipped for *_, skipped in found):
         return
     for way in ways:
         way.checked = True
     lines = [
         f"rank {rank}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-        for rank, (names, *_) in zip(grid.pipeline_ranks, found, strict=True)
+        for rank, (names, *_) in zip(grid.company_ranks, found, strict=True)
         if names
     ]
     if grid.rank == 0:
@@ -254,6 +271,11 @@ def report(grid: Grid, plan: Plan, seconds: float, microbatches: int, busy: Mapp
     if grid.rank == 0:
         for line in comparison_lines(plan, 1e3 * seconds, [entry for part in found for entry in part]):
             print(line, flush=True)
+
+
+def in_company(grid: Grid, at: str, mine: Any) -> list[Any]:
+    """As `gathered`, of all ranks that run one batch: with tensor groups those of several pipelines."""
+    return objects(at, mine, grid.company_ranks, grid.company_group, grid.device)
 
 
 def gathered(grid: Grid, at: str, mine: Any) -> list[Any]:

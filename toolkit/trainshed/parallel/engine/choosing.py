@@ -24,7 +24,7 @@ from ..replay import dice
 from ..replay.gates import UnitGates
 from ..replay.route import Scout
 from .batch import Microbatch, facts
-from .checking import first_difference, gathered
+from .checking import first_difference, in_company, of_the_same
 from .meeting import WAYS
 from .prepared import Prepared
 from .records import UNKNOWN, Records
@@ -231,21 +231,21 @@ class Chooser:
         return taken
 
     def _agreed(self, mine: list[int]) -> list[int]:
-        """What all ranks of the pipeline say, `UNKNOWN` where one of them does not know; up to the first such. Collective.
+        """What all ranks with this batch say, `UNKNOWN` where one of them does not know; up to the first such. Collective.
 
         Raises:
             PipelineError: they know different things.
         """
-        ranks = self._grid.pipeline_ranks
+        ranks = self._grid.company_ranks
         if len(ranks) == 1:
             return mine
-        found = gathered(self._grid, WAYS, mine)
+        found = in_company(self._grid, WAYS, mine)
         agreed = [min(each) for each in zip(*found, strict=True)]
         agreed = agreed[: agreed.index(UNKNOWN)] if UNKNOWN in agreed else agreed
         for rank, one in zip(ranks, found, strict=True):
             if one[: len(agreed)] != agreed:
                 raise Different(
-                    f"rank {rank} goes another way through the model than rank {ranks[0]} of the same pipeline"
+                    f"rank {rank} goes another way through the model than rank {ranks[0]} {of_the_same(self._grid, rank)}"
                     f"{self._difference()}",
                     hint=_ONE_MODEL,
                 )

@@ -1,5 +1,8 @@
 """Sums gradients: over the stages that share a parameter, then over the replicas.
 
+Of a parameter that is divided among the ranks of a tensor group, the replicas are the ranks that have the same part; a whole
+one takes the mean of all ranks, so that last bits do not move the ranks of a group apart.
+
 The replicas' sum of a bucket starts as soon as the last microbatch's backward has completed it, while the backward goes
 on. All trained parameters are in the buckets, and the buckets go out in one fixed order, whatever a replica's own batch made
 it compute: who has no gradient adds zeros. Gradients of earlier steps (accumulation) are set aside first, so that nothing is
@@ -15,9 +18,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ..errors import PipelineError
 from ..grid import Grid
+from ..shards import local
 from .stage_shards import Reduced, StageShards
 
 BUCKET_BYTES = 25 * 2**20
@@ -107,7 +112,7 @@ class GradientSync:
             parameter = self.parameters[name]
             # For what a later stage has detached torch sends zeros; one process would have no gradient. (A parameter that
             # the recorded loss did not depend on may have a real one, where values decide what is computed.)
-            if name not in self._expected and parameter.grad is not None and not parameter.grad.count_nonzero():
+            if name not in self._expected and parameter.grad is not None and self._is_zero(parameter.grad):
                 parameter.grad = None
         self._sum_shared()
         if self.shards is not None:
@@ -126,15 +131,16 @@ class GradientSync:
         self._buckets, self._bucket_of = [], {}
         size = 0
         kind: Any = None
-        own = [name for name in reversed(self._trained) if name not in self.shared]
-        for name in sorted(own, key=lambda name: name not in self.usual):
+        alone = [name for name in reversed(self._trained) if name not in self.shared]
+        for name in sorted(alone, key=lambda name: name not in self.usual):
             parameter = self.parameters[name]
-            if not self._buckets or size > self.bucket_bytes or kind != (parameter.dtype, name in self.usual):
+            own = (parameter.dtype, name in self.usual, self._is_divided(name))
+            if not self._buckets or size > self.bucket_bytes or kind != own:
                 self._buckets.append(_Bucket([]))
-                size, kind = 0, (parameter.dtype, name in self.usual)
+                size, kind = 0, own
             self._buckets[-1].names.append(name)
             self._bucket_of[name] = self._buckets[-1]
-            size += parameter.numel() * parameter.element_size()
+            size += local(parameter).numel() * parameter.element_size()
         for bucket in self._buckets:
             bucket.waiting = len(bucket.names)
 
@@ -163,7 +169,7 @@ class GradientSync:
             bucket.reduced = self._reduce(bucket.names, self.shards)
             return
         bucket.flat = torch.cat([self._gradient(name).reshape(-1) for name in bucket.names])
-        bucket.work = dist.all_reduce(bucket.flat, group=self.grid.replica_group, async_op=True)
+        bucket.work = dist.all_reduce(bucket.flat, group=self._alike(bucket.names[0])[0], async_op=True)
 
     def _reduce(self, names: list[str], shards: StageShards) -> Reduced:
         """Begins a sum, of which this rank gets its part; the gradients themselves go."""
@@ -175,8 +181,25 @@ class GradientSync:
         return reduced
 
     def _gradient(self, name: str) -> torch.Tensor:
+        """Of this rank's part, where the parameter is divided; zeros if there is none."""
         parameter = self.parameters[name]
-        return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        return local(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+
+    def _is_divided(self, name: str) -> bool:
+        return self.grid.tensor is not None and isinstance(self.parameters[name], DTensor)
+
+    def _alike(self, name: str) -> tuple[dist.ProcessGroup, int]:
+        """The ranks that hold the same of a parameter, and their number."""
+        tensor = self.grid.tensor
+        if tensor is not None and self._is_divided(name):
+            return tensor.twin_group, len(tensor.twins)
+        return self.grid.replica_group, self.replicas
+
+    def _is_zero(self, gradient: torch.Tensor) -> bool:
+        count = local(gradient).count_nonzero()
+        if self.grid.tensor is not None and isinstance(gradient, DTensor):
+            dist.all_reduce(count, group=self.grid.tensor.group)
+        return not count
 
     # After the backward ----------------------------------------------------------------------------------------------
 
@@ -200,15 +223,16 @@ class GradientSync:
     def _put(self, names: list[str], flat: torch.Tensor, present: list[float], divisor: int) -> None:
         if divisor != 1:
             flat = flat / divisor
-        parts = flat.split([self.parameters[name].numel() for name in names])
+        parts = flat.split([local(self.parameters[name]).numel() for name in names])
         for name, part, somewhere in zip(names, parts, present, strict=True):
             parameter = self.parameters[name]
             if not somewhere:
                 parameter.grad = None
-            elif parameter.grad is None:
-                parameter.grad = part.view_as(parameter).clone()
-            else:
-                parameter.grad.copy_(part.view_as(parameter))
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            own = local(parameter.grad)
+            own.copy_(part.view_as(own))
 
     def _sum_replicas(self) -> None:
         buckets = self._buckets if self.overlap else []
@@ -216,8 +240,10 @@ class GradientSync:
             self._launch(buckets[self._launched])
         covered = [name for bucket in buckets for name in bucket.names]
         rest = [name for name in self._trained if name not in set(covered)]
-        if rest:
-            self._sum_flat(rest, self.grid.replica_group, self.replicas)
+        for divided in (False, True):
+            same = [name for name in rest if self._is_divided(name) == divided]
+            if same:
+                self._sum_flat(same, *self._alike(same[0]))
         if not covered:
             return
         present = torch.tensor([float(self.parameters[name].grad is not None) for name in covered], device=self.grid.device)
@@ -226,7 +252,8 @@ class GradientSync:
         for bucket in buckets:
             bucket.work.wait()
             if bucket.flat is not None:
-                self._put(bucket.names, bucket.flat, [somewhere[name] for name in bucket.names], self.replicas)
+                count = self._alike(bucket.names[0])[1]
+                self._put(bucket.names, bucket.flat, [somewhere[name] for name in bucket.names], count)
         self._buckets = []
 
     def _sum_to_shards(self, shards: StageShards) -> None:

@@ -10,7 +10,9 @@ from torch import nn
 
 from ..grid import Grid
 from ..shards import whole
+from .exchange import Exchange
 from .placement import Placement
+from .stage_parts import StageParts
 from .stage_shards import StageShards
 
 TYPE_CHECKING = False
@@ -29,6 +31,7 @@ class Holding:
     last: the pipeline rank that has the last stage, which computes the losses.
     waiting: parameters that get their values then.
     shards: where parameters of stages are sharded.
+    parts: where their modules are divided.
     """
 
     def __init__(self, root: nn.Module, grid: Grid) -> None:
@@ -41,6 +44,7 @@ class Holding:
         self._home_of_buffer: dict[str, int] = {}
         self.waiting: Waiting | None = None
         self.shards: StageShards | None = None
+        self.parts: StageParts | None = None
         self._actions: list[Callable[[], None]] = []
 
     def settle(
@@ -84,11 +88,17 @@ class Holding:
     def names(self) -> dict[int, str]:
         """Names of all parameters of the model by `id`."""
         known = {id(parameter): name for name, parameter in self.root.named_parameters()}
-        return known if self.shards is None else {**self.shards.names, **known}
+        return known if self.exchange is None else {**self.exchange.names, **known}
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """Between the parameters that this rank holds in parts, and whole ones."""
+        return self.shards if self.shards is not None else self.parts
 
     def whole(self) -> AbstractContextManager[None]:
-        """Within the block the parameters of this rank are whole. Collective over the replicas where they are sharded."""
-        return nullcontext() if self.shards is None else self.shards.gathered()
+        """Within the block the parameters of this rank are whole. Collective over the replicas where they are sharded, and
+        over the tensor group where modules are divided."""
+        return nullcontext() if self.exchange is None else self.exchange.gathered()
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Names and whole gradients of the parameters of this rank that have one, one after the other. Collective over the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -74,6 +75,7 @@ class Preparation:
         self.holding = holding
         self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
         self.frame.offload = offload_for(holding.root, holding.grid)
+        self.frame.parts = holding.parts
         self.plan: Plan | None = None
         self.sync: GradientSync | None = None
         self.whole: dict[str, torch.Tensor] | None = None
@@ -142,10 +144,12 @@ class Preparation:
 
     def _trained(self) -> bytes:
         with torch._C.DisableTorchFunctionSubclass():  # a fact, also of parameters that are absent
-            return bytes([parameter.requires_grad for parameter in self._every])
+            exchange = self.holding.exchange
+            every = self._every if exchange is None else exchange.now(self._every)
+            return bytes([parameter.requires_grad for parameter in every])
 
     def _record(self, subject: Subject, microbatches: int) -> Way:
-        with subject.settled():
+        with self.holding.whole(), subject.settled():
             return self._recorded(subject, microbatches)
 
     def _recorded(self, subject: Subject, microbatches: int) -> Way:
@@ -160,7 +164,8 @@ class Preparation:
         units = self.plan.unit_names | never_called(self._root, self.plan.unit_names)
         if units != self._unit_names:
             self._unit_names = units
-        with self._absent.as_zeros():
+        parts = self.holding.parts
+        with self._absent.as_zeros(), parts.seen() if first and parts is not None else nullcontext():
             trace = subject.record(units, self._latest)
         if trace.atomic:
             name, reason = next(iter(trace.atomic.items()))
@@ -217,14 +222,20 @@ class Preparation:
         elsewhere = {name: ranks[0] for name, ranks in placement.holders.items() if name in read and name not in local}
         self._placed = {name: parameter for name, parameter in root.named_parameters() if name in read}
         self._known = dict(root.named_parameters())
+        parts, shards = self.holding.parts, self.holding.shards
+        if parts is not None and (line := parts.choose()) and grid.rank == 0:
+            print(line, flush=True)
         if grid.settings.verifies and not self._waiting.names:
             every = root.named_parameters() if grid.place.pipeline == 0 else ()
             self.whole = {name: parameter.data for name, parameter in every}
         self._waiting.settle(root, elsewhere, grid.device)
         self._absent.give_up(root, elsewhere, grid.device)
         held = {name: parameter for name, parameter in root.named_parameters() if name in local}
+        if parts is not None:
+            parts.take(held)
+            parts.settled()
+            held = {name: parts.part(name, parameter) for name, parameter in held.items()}
         usual = reached_by_replicas(grid, shape.trace.reached & held.keys())
-        shards = self.holding.shards
         self.sync = GradientSync(grid, held, shared, usual, self._overlap, self._bucket_bytes, shards)
         homes: dict[str, int] = {}
         for unit in plan.units:
@@ -269,7 +280,12 @@ class Preparation:
         local = set(placement.local(grid.place.pipeline))
         elsewhere = {name: placement.holders[name][0] for name in fresh & read.keys() if name not in local}
         self._absent.give_up(root, elsewhere, grid.device)
-        self.sync.parameters = {name: parameter for name, parameter in now.items() if name in local}
+        parts = self.holding.parts
+        self.sync.parameters = {
+            name: parameter if parts is None else parts.part(name, parameter)
+            for name, parameter in now.items()
+            if name in local
+        }
         self.sync.shared = shared
         self.holding.placement = placement
         self._every = list(now.values())

@@ -12,21 +12,18 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
 )
-from torch.distributed.pipelining.schedules import _Action, _add_send_recv, _ComputationType, _PipelineScheduleRuntime
+from torch.distributed.pipelining.schedules import _Action, _add_send_recv, _ComputationType
 
 from trainshed.contract.wire.pipeline import V_SHAPED
 
 from ..errors import PipelineError
 from ..plan.simulate import order
 from ..plan.work import Work, seat_of
+from .actions import ActionRuntime
 from .batch import runs_evenly
 from .stage import ReplayStage, StageModule
 from .zero_bubble import Inseparable
 
-_INTERLEAVED: dict[str, Any] = {
-    "interleaved1f1b": ScheduleInterleaved1F1B,
-    "interleavedzerobubble": ScheduleInterleavedZeroBubble,
-}
 _KINDS = {
     "forward": _ComputationType.FORWARD,
     "backward": _ComputationType.BACKWARD_INPUT,
@@ -58,21 +55,19 @@ class TorchSchedule:
         loss = _first if training else None
         self._microbatches = microbatches
         self._first, self._last = any(s.is_first for s in built), any(s.is_last for s in built)
-        options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
         self._schedule: Any
-        if kind in V_SHAPED:
-            self._schedule = _Ordered(built, kind, microbatches, loss)
-        elif kind in _INTERLEAVED:
+        if kind in _INTERLEAVED:
             if not runs_evenly(kind, stages // len(built), microbatches):
                 raise PipelineError(
                     f"{kind} cannot run {microbatches} microbatches in rounds of equal size",
                     hint="use a multiple of the number of pipeline ranks",
                 )
-            self._schedule = _INTERLEAVED[kind](built, microbatches, **options)
-        elif kind == "1f1b" and training and microbatches >= stages:
-            self._schedule = Schedule1F1B(built[0], microbatches, **options)
+            self._schedule = _INTERLEAVED[kind](built, microbatches, loss_fn=loss, scale_grads=False)
+        elif kind in V_SHAPED:
+            self._schedule = _Ordered(built, kind, microbatches, loss)
         else:  # with fewer microbatches than stages 1F1B and GPipe are the same
-            self._schedule = ScheduleGPipe(built[0], microbatches, **options)
+            made = Schedule1F1B if kind == "1f1b" and training and microbatches >= stages else ScheduleGPipe
+            self._schedule = made(built[0], microbatches, loss_fn=loss, scale_grads=False)
 
     def run(self) -> None:
         """One step: every stage learns the numbers of the microbatches, and takes their data from the step itself."""
@@ -93,7 +88,18 @@ class TorchSchedule:
         return any(stage.module.skipped for stage in self._stages)
 
 
-class _Ordered(_PipelineScheduleRuntime):
+class _Interleaved(ActionRuntime, ScheduleInterleaved1F1B):
+    """torch's order."""
+
+
+class _ZeroBubble(ActionRuntime, ScheduleInterleavedZeroBubble):
+    """torch's order."""
+
+
+_INTERLEAVED: dict[str, Any] = {"interleaved1f1b": _Interleaved, "interleavedzerobubble": _ZeroBubble}
+
+
+class _Ordered(ActionRuntime):
     """An order of ours, with torch's messages; forwards alone where there is no `loss`."""
 
     def __init__(self, built: list[ReplayStage], kind: str, microbatches: int, loss: Any) -> None:

@@ -24,6 +24,7 @@ from ..replay.replay import StageForward
 from ..tree import map_leaves, with_cloned_tensors
 from .offload import Offload
 from .shape import Boundary, Cut
+from .stage_parts import StageParts
 from .zero_bubble import Inseparable, SplitBackward
 
 
@@ -36,6 +37,7 @@ class Step:
     seed: from which microbatches start Python's and numpy's generators.
     states: random state that each microbatch starts from; empty if the forward draws no random numbers.
     results: what the step function returned, by microbatch (last stage only).
+    losses: scaled, of the microbatches that have run (last stage only).
     scale: factor of each microbatch's loss.
     parts: by how many rows more or less than the mean each microbatch's loss counts; 1 where all have the same.
     seconds: stage -> [forward, backward] seconds, summed over microbatches.
@@ -52,6 +54,7 @@ class Step:
     states: list[torch.Tensor] = field(default_factory=list)
     results: dict[int, Any] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=dict)
+    losses: list[torch.Tensor] = field(default_factory=list)
     failure: Exception | None = None
     watch: Watcher | None = None
 
@@ -68,6 +71,7 @@ class Frame:
     function: the step function.
     held: tensors in attributes that each stage has its own of, in a step.
     offload: keeps what forwards save for their backward, where it is not to stay on the device.
+    parts: where the modules of stages are divided.
     """
 
     gates: UnitGates
@@ -82,6 +86,7 @@ class Frame:
     function: notes.Function = None
     held: OfStages | None = None
     offload: Offload | None = None
+    parts: StageParts | None = None
 
     def begin(self, function: notes.Function, counters: frozenset[notes.Key], kept: frozenset[Place]) -> None:
         """Before a step."""
@@ -117,6 +122,8 @@ class Frame:
 
     def turned(self, stage: int, counters: frozenset[notes.Key]) -> None:
         """After a stage's forward."""
+        if self.parts is not None:
+            self.parts.turned()
         if self.held is not None:
             self.held.turned(stage)
         if self.stages > 1 and counters:
@@ -262,7 +269,9 @@ class StageModule(nn.Module):
         loss = losses[0] if len(losses) == 1 and not losses[0].dim() else torch.stack(losses).sum()
         if not loss.requires_grad:
             raise PipelineError("the loss given to model.backward does not depend on any parameter")
-        return loss * (step.scale * step.parts[self.microbatch])
+        loss = loss * (step.scale * step.parts[self.microbatch])
+        step.losses.append(loss.detach())
+        return loss
 
     def turns_back(self, microbatch: int) -> None:
         """Before the backward of a microbatch, or a part of it."""
@@ -305,10 +314,18 @@ class ReplayStage(PipelineStage):
         device = module.frame.device
         super().__init__(module, module.index, stages, device, input_args=inputs, output_args=outputs, group=group)
 
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """Tells the module which microbatch it is."""
+    def forward_one_chunk(
+        self, fwd_chunk_id: int, args: tuple[Any, ...], _kwargs: Any = None, save_forward_output: bool = False
+    ) -> Any:
+        """The forward of a microbatch; what it was given and has made are kept for its backward.
+
+        torch's own looks through all tensors for a log, and hides an error of the user's behind one of its own.
+        """
+        given = args if self.is_first else self._retrieve_recv_activations(fwd_chunk_id)
         self.module.take(fwd_chunk_id)
-        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        output = self.module(*given)
+        self.fwd_cache[fwd_chunk_id] = output if isinstance(output, tuple) else (output,), list(given)
+        return output
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
         """Takes what the stage before has made, which is on this rank."""
@@ -394,8 +411,6 @@ class ReplayStage(PipelineStage):
         found = iter(split.run_inputs(given))
         self.bwd_cache[number] = tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
         self._later[number] = split.run_parameters
-        if self.is_last:
-            loss.detach_()  # the schedule keeps the losses to the end of the step; without their graphs
         return True
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:

@@ -11,10 +11,7 @@ Where there are more replicas than a parameter has parts, the parts are replicat
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -26,8 +23,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ..errors import PipelineError
 from ..grid import Grid
-from ..shards import follow, local
-from .absent import IN_SHARDS, AbsentParameter
+from ..shards import local
+from .exchange import Exchange, Exchanged, Hand
 from .meeting import STEP, replicas_agree
 
 GATHERED_BYTES = 25 * 2**20
@@ -35,24 +32,8 @@ GATHERED_BYTES = 25 * 2**20
 _reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
-Hand = Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None]
 
-
-@dataclass
-class _Sharded:
-    """One parameter.
-
-    whole: what the modules have in a step; stands in between steps, when its values are gone.
-    shard: what they have between steps.
-    """
-
-    whole: nn.Parameter
-    shard: nn.Parameter
-    kind: type
-    stride: tuple[int, ...]
-
-
-class StageShards:
+class StageShards(Exchange):
     """What one rank holds of its parameters.
 
     Args:
@@ -69,7 +50,8 @@ class StageShards:
                 f"sharded_data_parallel_degree = {degree} does not divide {replicas} replicas",
                 hint=f"{grid.world} ranks in pipelines of {len(grid.pipeline_ranks)} make that many",
             )
-        self._root, self._grid, self._on_shards, self._degree = root, grid, on_shards, degree
+        super().__init__(root, on_shards)
+        self._grid, self._degree = grid, degree
         kind = grid.device.type
         # torch keeps what it finds out about a mesh for all that are equal: also for one with groups of an earlier `init`.
         own = f"shard {uuid4().hex}"
@@ -80,19 +62,6 @@ class StageShards:
             ranks = torch.tensor(grid.replica_ranks).view(-1, degree)
             self._mesh = DeviceMesh.from_group([copies, part], kind, ranks, mesh_dim_names=("replicate", own))
         self._place = grid.place.replica % degree
-        self._known: dict[str, _Sharded] = {}
-        self._open = True
-        self._settled = False
-        self._users = 0
-
-    @property
-    def names(self) -> dict[int, str]:
-        """`id` of the parameters that the modules have in a step -> name."""
-        return {id(one.whole): name for name, one in self._known.items()}
-
-    def has(self, name: str) -> bool:
-        """Whether a parameter is sharded."""
-        return name in self._known
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer goes on with the shards of parameters that it was given before the first step.
@@ -105,32 +74,12 @@ class StageShards:
                 "LBFGS needs whole gradients, and those of this job are sharded",
                 hint="leave out sharded_data_parallel_degree, or use another optimizer",
             )
-        names = self.names
-        if any(id(one) in names for group in optimizer.param_groups for one in group["params"]):
-            follow(optimizer, names, {name: one.shard for name, one in self._known.items()})
+        super().follow(optimizer)
 
     # Steps -----------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """Within the block the modules have whole parameters. Collective over the replicas, if none is around it.
-
-        Raises:
-            PipelineError: on all ranks, if one of them does something else, or the replicas have sharded other parameters.
-        """
-        if self._users == 0 and self._settled:  # also where this rank has no parameters
-            self._agree()
-            self.open()
-        self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if self._users == 0:
-                self.close()
-
-    def _agree(self) -> None:
-        shards = [(name, one.shard) for name, one in self._known.items()]
+    def _meet(self) -> None:
+        shards = [(name, one.part) for name, one in self._known.items()]
         facts = [(name, tuple(shard.shape), shard.dtype, shard.requires_grad) for name, shard in shards]
         mine = int.from_bytes(hashlib.sha256(repr(facts).encode()).digest()[:7], "big")
         grid = self._grid
@@ -156,82 +105,34 @@ class StageShards:
                     continue
                 part = self._part_of(whole.detach()).clone()
                 shard = nn.Parameter(self._dtensor(part, whole), requires_grad=whole.requires_grad)
-                self._known[name] = _Sharded(whole, shard, type(whole), whole.stride())
+                self._known[name] = Exchanged(whole, shard, type(whole), whole.stride())
 
-    def open(self) -> None:
-        """The modules get whole parameters. Collective over the replicas."""
-        if self._open:
-            return
-        self._drop_replaced()
+    def _gather(self) -> None:
         for name, one in self._known.items():
-            hooks = (one.shard._backward_hooks, one.shard._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
+            hooks = (one.part._backward_hooks, one.part._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
             if any(hooks):
                 raise PipelineError(
                     f"{name!r} has a gradient hook, and is sharded: torch makes its gradient elsewhere",
                     hint="register hooks before the first step, or change the gradient after the step",
                 )
-        self._open = True
-        try:
-            for names in self.bunches(self._known):
-                self._gather(names)
-        except BaseException:  # another rank was lost, or memory is short
-            self.close()
-            raise
-        self._exchange({id(one.shard): one.whole for one in self._known.values()})
+        for names in self.bunches(self._known):
+            self._gather_bunch(names)
 
-    def close(self) -> None:
-        """The modules get the shards, and the whole parameters go."""
-        if not self._open:
-            return
-        self._open = False
-        with torch.inference_mode(False):
-            for name, one in self._known.items():
-                whole, shard = one.whole, one.shard
-                if shard.requires_grad != whole.requires_grad:
-                    shard.requires_grad_(whole.requires_grad)
-                value = math.nan if whole.is_floating_point() else 0
-                element = torch.full((1,) * whole.dim(), value, dtype=whole.dtype, device=whole.device)
-                whole.data, whole.grad = element.expand(whole.shape), None
-                whole._home = (name, IN_SHARDS)  # type: ignore[attr-defined]
-                whole.__class__ = AbsentParameter
-        self._exchange({id(one.whole): one.shard for one in self._known.values()})
-
-    def settled(self) -> None:
-        """The first parameters are sharded: whoever knows them gets the shards."""
-        self._settled = True
-        self.close()
-        self._on_shards(self.names, {name: one.shard for name, one in self._known.items()})
-
-    def _gather(self, names: Sequence[str]) -> None:
+    def _gather_bunch(self, names: Sequence[str]) -> None:
         """Whole values of parameters of one type."""
         known = [self._known[name] for name in names]
         with torch.no_grad(), torch.inference_mode(False):
-            parts = [self._padded(local(one.shard.detach()), one.shard) for one in known]
+            parts = [self._padded(local(one.part.detach()), one.part) for one in known]
             mine = torch.cat(parts).view(torch.uint8)  # gloo does not know every type
             flat = torch.empty(self._degree * mine.numel(), dtype=torch.uint8, device=mine.device)
             _all_gather(flat, mine, group=self._grid.parts_group)
             table = flat.view(parts[0].dtype).view(self._degree, -1)
             columns = table.split([len(part) for part in parts], dim=1)
             for one, column in zip(known, columns, strict=True):
-                whole, shard = one.whole, one.shard
+                shard = one.part
                 value = torch.empty_strided(shard.shape, one.stride, dtype=shard.dtype, device=shard.device)
                 value.copy_(column.reshape(-1)[: shard.numel()].view(shard.shape))
-                whole.__class__ = one.kind
-                whole.data = value
-                whole.requires_grad_(shard.requires_grad)
-
-    def _exchange(self, others: Mapping[int, nn.Parameter]) -> None:
-        """Each parameter in the modules that has another one in its place, by `id`, becomes that."""
-        for module in self._root.modules():
-            parameters = module._parameters
-            for key, parameter in parameters.items():
-                if id(parameter) in others:
-                    parameters[key] = others[id(parameter)]
-
-    def _drop_replaced(self) -> None:
-        """What the script has put in the place of a parameter is one that nothing has read yet."""
-        now = {id(parameter) for parameter in self._root.parameters()}
-        self._known = {name: one for name, one in self._known.items() if id(one.shard) in now}
+                self._revive(one, value)
 
     # Gradients -------------------------------------------------------------------------------------------------------
 
@@ -253,18 +154,18 @@ class StageShards:
 
     def put(self, name: str, part: torch.Tensor) -> None:
         """Adds this rank's part of a gradient, padded, to that of earlier steps."""
-        shard = self._known[name].shard
+        shard = self._known[name].part
         own = local(shard.detach())
         gradient = self._dtensor(part[: own.numel()].view(own.shape).clone(), shard)
         shard.grad = gradient if shard.grad is None else shard.grad.add_(gradient)
 
     def gradient(self, name: str) -> torch.Tensor | None:
         """The sharded gradient."""
-        return self._known[name].shard.grad
+        return self._known[name].part.grad
 
     def forget_gradient(self, name: str) -> None:
         """There is none any more."""
-        self._known[name].shard.grad = None
+        self._known[name].part.grad = None
 
     # Parts -----------------------------------------------------------------------------------------------------------
 
@@ -301,7 +202,7 @@ class StageShards:
         bunch: list[str] = []
         size, dtype = 0, None
         for name in names:
-            shard = self._known[name].shard
+            shard = self._known[name].part
             if bunch and (size > GATHERED_BYTES or shard.dtype != dtype):
                 yield bunch
                 bunch, size = [], 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -19,17 +19,21 @@ from ..record.subject import Backward
 from ..replay import dice, rng
 from .alarm import Alarm
 from .batch import Microbatch, Ran, digest, parts_of
-from .checking import agree_with_replicas, check_gradients, meet, refuse_hooks, report
+from .checking import agree_with_replicas, check_gradients, meet, refuse_hooks, report, same_batch
 from .holding import Holding
 from .meeting import STEP
 from .placement import broadcast_buffers
 from .preparing import Preparation, Prepared
 from .stage import Step
+from .stage_parts import StageParts
 from .supply import empties, supply
+from .tensor.division import in_words
 from .verify.verifier import Verifier
 
 # The training step after which measured times are shown against the plan: caches are warm by then.
 _REPORTED = 4
+# Training steps from the first one on in which replicas with the same batch are noticed: they compute one thing twice.
+_LOOKED_AT = 3
 
 
 class _Refused(Exception):
@@ -74,6 +78,7 @@ class Engine:
         self.steps = 0
         self._alarm = Alarm(holding.grid)
         self._calls = 0
+        self._same_batches = 0
         self._grid = holding.grid
         self._holding = holding
         self._root = holding.root
@@ -113,7 +118,8 @@ class Engine:
         self._alarm.check()
         with ExitStack() as whole:
             try:
-                whole.enter_context(self._holding.whole())
+                if self._holding.shards is not None:
+                    whole.enter_context(self._holding.whole())
             except RuntimeError as error:
                 raise self._stopped(error) from error
             return self._run(function, microbatches, rows)
@@ -127,7 +133,7 @@ class Engine:
         grid = self._grid
         rolled = dice.get_state()
         mode = f"{name_of(function)} {self._root.training} {torch.is_grad_enabled()}"
-        batch = digest(microbatches) if len(grid.pipeline_ranks) > 1 else 0
+        batch = digest(microbatches) if len(grid.company_ranks) > 1 else 0
         try:
             known = self._preparation.recall(function, microbatches)
         except Exception as error:  # of an attribute that cannot be read, on this rank
@@ -178,9 +184,12 @@ class Engine:
 
     def _stopped(self, error: Exception) -> Exception:
         """Why the step failed; the other ranks are told."""
-        explained = self._alarm.explain(error)
+        mixed = in_words(error) if self._holding.parts is not None else None
+        explained = mixed or self._alarm.explain(error)
         self._preparation.forget()
-        self._alarm.ring(explained, error)
+        if mixed is not None:  # this rank's own error, in other words: the others are told
+            mixed.__cause__ = error
+        self._alarm.ring(explained, mixed or error)
         return explained
 
     def _step(
@@ -203,6 +212,7 @@ class Engine:
         if prepared.training:
             if len(grid.replica_ranks) > 1:
                 verified = agree_with_replicas(grid, *self._preparation.alike(), verified)
+                self._look_at_replicas(microbatches)
             if self._buffers:
                 broadcast_buffers(self._root, grid)
             refuse_hooks(self._root, prepared.ways)
@@ -233,18 +243,35 @@ class Engine:
             check.compare(results)
         return results
 
+    def _look_at_replicas(self, microbatches: list[Microbatch]) -> None:
+        """Says so once where all replicas are given the same from the first step on. Collective over the replicas."""
+        if self.steps >= _LOOKED_AT or self._same_batches < self.steps:
+            return
+        self._same_batches += same_batch(self._grid, microbatches)
+        if self._same_batches == _LOOKED_AT and self._grid.rank == 0:
+            replicas = len(self._grid.replica_ranks)
+            print(
+                f"warning: all {replicas} replicas were given the same batches in the first {_LOOKED_AT} steps, and all "
+                "compute the same: share the data out by dp_rank() of dp_size(), for example with DistributedSampler(data, "
+                "num_replicas=dp_size(), rank=dp_rank())",
+                flush=True,
+            )
+
     def _run_schedule(self, prepared: Prepared, step: Step, after: torch.Tensor | None) -> None:
         """Forward and backward of all microbatches; gradients are those of this rank alone afterwards.
 
         Args:
             after: the state that random generators get; None leaves them as they are.
         """
-        frame, sync = self._preparation.frame, self._preparation.sync
+        frame, sync, parts = self._preparation.frame, self._preparation.sync, self._holding.parts
         frame.step = step
         if prepared.training and sync is not None:
             sync.begin(prepared.expected(step.ways))
         try:
-            prepared.schedule.run()
+            with parts.running() if parts is not None else nullcontext():
+                prepared.schedule.run()
+            if parts is not None:
+                self._compare_ranks(parts, step)
         except Exception as error:
             if step.failure is None or step.failure is error:
                 raise
@@ -258,6 +285,13 @@ class Engine:
             if sync is not None:
                 sync.abandon()
 
+    def _compare_ranks(self, parts: StageParts, step: Step) -> None:
+        try:
+            parts.compare([float(loss) for loss in step.losses])
+        except PipelineError:
+            self._holding.forget_gradients()
+            raise
+
     def _draw_states(self, prepared: Prepared, step: Step) -> torch.Tensor | None:
         """Gives the step its random states: one number from the generator decides them, for any number of stages.
 
@@ -267,6 +301,8 @@ class Engine:
         if not prepared.random:
             return None
         seed = int(torch.randint(0, 2**62, (1,)))
+        if self._holding.parts is not None:
+            seed = self._holding.parts.agreed_seed(seed)
         device = self._grid.device
         step.states = [rng.state_of_seed(seed + number, device) for number in range(len(step.microbatches))]
         return rng.get_state(device)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from ...errors import PipelineError
 from ...plan.plan_file import Plan
@@ -25,19 +24,16 @@ from ..alarm import Alarm
 from ..batch import Microbatch, Ran, parts_of
 from ..checking import same_everywhere
 from ..holding import Holding
-from ..meeting import FINDINGS, objects
+from ..meeting import FINDINGS, UNDIVIDED, objects
 from ..placement import broadcast_buffers, broadcast_state
 from ..suitable import check_values
 from ..verify.sketch import sketch
 from ..verify.traces import Traces
 from ..verify.unit_outputs import Watch
-from .division import Division
+from .division import Division, apart, in_words, refuse_apart, tensor_mesh
 from .means import Means
 from .reference import Reference
 from .turns import Turn, exchange
-
-# Part of a loss by which ranks with the same batch may differ, where a device adds in no fixed order.
-_SAME = 1e-3
 
 
 class TensorEngine:
@@ -97,7 +93,7 @@ class TensorEngine:
         try:
             return self._run(function, microbatches, parts_of(microbatches, rows))
         except Exception as error:
-            explained = _in_words(error) or self._alarm.explain(error)
+            explained = in_words(error) or self._alarm.explain(error)
             self._alarm.ring(explained, error)
             if explained is error:
                 raise
@@ -173,6 +169,7 @@ class TensorEngine:
                         result = step.function(*args, **kwargs)
                     finally:
                         self._attach(None)
+                        division.entrance.forget()
                     results.append(map_leaves(_detached, result))
                     del result
                     scale = step.scale / (len(turn.microbatches) if step.average else 1)
@@ -181,6 +178,7 @@ class TensorEngine:
                     after = rng.get_state(device), dice.get_state()
         finally:
             division.running = False
+            division.entrance.forget()
         return results, after
 
     def _begin(self) -> None:
@@ -191,20 +189,23 @@ class TensorEngine:
         group = self._grid.tensor
         if group is None:
             raise RuntimeError("there is no tensor group")
-        # A name of its own: torch keeps what it found for an equal mesh, whose group may be gone.
-        mesh = DeviceMesh.from_group(
-            group.group, self._grid.device.type, mesh_dim_names=(f"tensor {group.group.group_name}",)
-        )
+        mesh = tensor_mesh(group.group, self._grid.device)
         self.division = Division(self._root, mesh, self._wanted, self._grid.settings.atomic)
 
     def _divide(self) -> None:
         division, names = self.division, self.holding.names
         if division is None:
             raise RuntimeError("there is nothing to divide")
-        division.divide()
+        division.divide(self._reasons)
         self._on_parts(names, dict(self._root.named_parameters()))
         self._say(division.line())
         self.holding.settle()
+
+    def _reasons(self, mine: dict[str, str]) -> dict[str, str]:
+        """Why modules stay whole, for the first rank that finds it: all ranks divide the same. Collective."""
+        grid = self._grid
+        found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
+        return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
 
     def _reference(self, step: _Step, mode: str) -> Reference | None:
         """What the step will be compared with; None if it is not verified. An undivided model runs in any case."""
@@ -254,27 +255,12 @@ class TensorEngine:
         group = self._grid.tensor
         if group is None:
             raise RuntimeError("there is no tensor group")
-        names = [f"a module ({name!r}) had another input" for name, _ in division.inputs]
-        looks = torch.stack([look for _, look in division.inputs]).tolist() if names else []
         losses = [math.nan if one is None else float(one) for one in step.losses]
-        mine = [*zip(names, looks, strict=True), *(("the loss was another one", [one, abs(one)]) for one in losses)]
-        found = objects(FINDINGS, mine, group.ranks, group.group, self._grid.device)
-        for rank, other in zip(group.ranks, found, strict=True):
-            for (what, one), (_, first) in zip(other, found[0], strict=False):
-                known = math.isnan(one[0]) == math.isnan(first[0])
-                if not known or abs(one[0] - first[0]) > _SAME * max(one[1], first[1]):
-                    raise self._differ(f"{what} on rank {rank} than on rank {group.ranks[0]} of the same tensor group")
-            if len(other) != len(found[0]):
-                raise self._differ(f"rank {rank} ran other modules than rank {group.ranks[0]}")
-
-    def _differ(self, what: str) -> PipelineError:
-        for parameter in self._root.parameters():
-            parameter.grad = None
-        return PipelineError(
-            f"{what}, for the same batch",
-            hint="what the step function reads beside its arguments (a batch in a variable around it, a file, a generator) "
-            "must be the same on all ranks of a tensor group: give it as an argument",
-        )
+        found = objects(FINDINGS, (division.inputs, losses), group.ranks, group.group, self._grid.device)
+        if what := apart(group.ranks, [inputs for inputs, _ in found], [own for _, own in found]):
+            for parameter in self._root.parameters():
+                parameter.grad = None
+            refuse_apart(what)
 
     def _say(self, line: str) -> None:
         if line and self._grid.rank == 0 and line not in self._said:
@@ -320,16 +306,6 @@ class _Losses:
         if total.requires_grad:
             (total * scale).backward()
         return total.detach()
-
-
-def _in_words(error: Exception) -> PipelineError | None:
-    """What torch means where a part of a parameter meets a whole tensor."""
-    if "mixed torch.Tensor and DTensor" not in str(error):
-        return None
-    return PipelineError(
-        f"a parameter that is divided is read outside of its own module, as it was not in the first step: {error}",
-        hint="keep that module whole: set_tensor_parallelism(module, False) before the first step",
-    )
 
 
 def _detached(leaf: Any) -> Any:

@@ -5,11 +5,13 @@ Before they are, and whenever the undivided model is to run, each of them runs i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+import math
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -18,11 +20,14 @@ from ...errors import PipelineError
 from ...record.naming import first_names
 from ...shards import like, local, whole
 from ..verify.unit_outputs import Watch
-from .kinds import Compute, Kind, kind_of, length_of
+from .experts import experts_of
+from .kinds import Compute, Entrance, Kind, kind_of, length_of
 from .uses import Uses
 
 # Values of an input that ranks compare, about.
 _LOOKED_AT = 1024
+# Part of a loss by which ranks with the same batch may differ, where a device adds in no fixed order.
+_SAME = 1e-3
 
 
 class ReplacedParameter(nn.Parameter):
@@ -99,7 +104,8 @@ class _Forward:
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         division = self.division
         if division.uses is not None:
-            with division.uses.of(self.kind.module):
+            self.kind.note(args, kwargs)
+            with division.uses.of(self.kind.module, self.kind.reads):
                 return self.native(*args, **kwargs)
         if self.parts is None or division.is_whole:
             return self.native(*args, **kwargs)
@@ -108,7 +114,8 @@ class _Forward:
                 f"{self.name!r} is called outside a step, where the ranks that have its parts do not meet",
                 hint="decorate the function with @step, or call model(x) itself under torch.no_grad(), on all ranks",
             )
-        division.inputs.append((self.name, _look_at((*args, *kwargs.values())[0])))
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+        division.inputs.extend((self.name, _look_at(one)) for one in given)
         return self.parts(*args, **kwargs)
 
 
@@ -120,6 +127,7 @@ class Division:
         kept: names of modules that stay whole with all that is in them.
 
     divided: they themselves.
+    entrance: where their inputs come in.
     inputs: what they were given in this step: the module's name, and two numbers by which ranks can compare it.
     running: whether all ranks of the group run the same now.
     is_whole: whether the parameters are whole now.
@@ -131,7 +139,7 @@ class Division:
     def __init__(
         self, root: nn.Module, mesh: DeviceMesh, wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]
     ) -> None:
-        self.root, self.mesh = root, mesh
+        self.root, self.mesh, self.entrance = root, mesh, Entrance(mesh)
         self.running = self.is_whole = False
         self.watch: Watch | None = None
         self.uses: Uses | None = None
@@ -139,9 +147,11 @@ class Division:
         self.divided: list[nn.Module] = []
         self.inputs: list[tuple[str, torch.Tensor]] = []
         self._forwards: list[_Forward] = []
+        self._chosen: list[_Forward] = []
+        self._axes: dict[str, int] = {}
         for key, name in first_names(root).items():
             module = _module(root, name)
-            kind = kind_of(module) if id(module) == key else None
+            kind = (kind_of(module) or experts_of(module)) if id(module) == key else None
             if kind is None or not wanted(module) or any(name == one or name.startswith(f"{one}.") for one in kept):
                 continue
             if "_orig_mod" in name.split("."):
@@ -169,12 +179,17 @@ class Division:
             if uses:
                 self._seen = seen
 
-    def divide(self) -> None:
-        """Gives each rank its parts, of modules whose parameters were seen to be read as they must be."""
+    def choose(self, together: Callable[[dict[str, str]], Mapping[str, str]] = dict) -> dict[str, int]:
+        """Name of a parameter that is to be divided -> along which axis. Its modules were seen to read it as they must.
+
+        Args:
+            together: joins the reasons of all ranks, by module, why something stays whole.
+        """
         ranks, chosen, kept = self.mesh.size(), [], []
+        reasons = together({one.name: reason for one in self._forwards if (reason := self._reason(one, ranks))})
         for one in self._forwards:
-            if reason := self._reason(one, ranks):
-                self.reasons[one.name] = reason
+            if one.name in reasons:
+                self.reasons[one.name] = reasons[one.name]
                 kept.append(one)
             else:
                 chosen.append(one)
@@ -196,23 +211,32 @@ class Division:
                 self.reasons[one.name] = "shares a parameter with a module that stays whole"
             kept += apart
             chosen = [one for one in chosen if one not in apart]
-        made: dict[int, nn.Parameter] = {}
-        for one in chosen:
-            module = one.kind.module
-            for name, axis in one.kind.axes.items():
-                old: Any = module._parameters[name]
-                if id(old) not in made:
-                    made[id(old)] = self._part(old, axis)
-            one.parts = one.kind.computing(self.mesh)
-            self.divided.append(module)
-        replaced = [parameter for parameter in self.root.parameters() if id(parameter) in made]
-        for module, name, old in self._places(made):
-            module._parameters[name] = made[id(old)]
+        self._chosen = chosen
+        axis_of = {id(one.kind.module._parameters[name]): axis for one in chosen for name, axis in one.kind.axes.items()}
+        self._axes = {name: axis_of[id(p)] for name, p in self.root.named_parameters() if id(p) in axis_of}
+        return self._axes
+
+    def adopt(self, parameters: Container[int]) -> None:
+        """Modules that were chosen run with parts from now on, if all their parameters (by `id`) are among these; all others
+        run as they were written."""
+        for one in self._chosen:
+            if all(id(one.kind.module._parameters[name]) in parameters for name in one.kind.axes):
+                one.parts = one.kind.computing(self.entrance)
+                self.divided.append(one.kind.module)
         for one in self._forwards:
             if one.parts is None:
                 del one.kind.module.forward
-        self._forwards = chosen
-        for old in replaced:
+        self._forwards = [one for one in self._chosen if one.parts is not None]
+
+    def divide(self, together: Callable[[dict[str, str]], Mapping[str, str]] = dict) -> None:
+        """Gives each rank its parts, of what `choose` has chosen."""
+        axes = self.choose(together)
+        old_ones = {name: parameter for name, parameter in self.root.named_parameters() if name in axes}
+        made = {id(old): self.part_of(old, axes[name]) for name, old in old_ones.items()}
+        self.adopt(made)
+        for module, name, old in self._places(made):
+            module._parameters[name] = made[id(old)]
+        for old in old_ones.values():
             old.data = torch.empty(0, dtype=old.dtype, device=old.device)
             old.grad = None
             old.__class__ = ReplacedParameter
@@ -229,7 +253,7 @@ class Division:
     def _reason(self, one: _Forward, ranks: int) -> str:
         """Why a module stays whole; empty if it need not."""
         if not length_of(one.kind.features, ranks, ranks - 1):
-            return f"{one.kind.features} features do not make {ranks} parts"
+            return f"{one.kind.features} {one.kind.noun} do not make {ranks} parts"
         for name in one.kind.axes:
             parameter: Any = one.kind.module._parameters[name]
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
@@ -240,9 +264,11 @@ class Division:
                 return f"{name} is also read by {self._seen.outside[id(parameter)]}() outside of its own forward"
             if id(parameter) not in self._seen.inside:
                 return "its own forward does not run"
-        return ""
+        return one.kind.reason(ranks)
 
-    def _part(self, old: nn.Parameter, axis: int) -> nn.Parameter:
+    def part_of(self, old: nn.Parameter, axis: int) -> nn.Parameter:
+        """This rank's part of a parameter, with all that belongs to it."""
+
         def cut(tensor: torch.Tensor) -> DTensor:
             return distribute_tensor(tensor.detach(), self.mesh, [Shard(axis)], src_data_rank=None)
 
@@ -277,18 +303,72 @@ class Division:
 
     def line(self) -> str:
         """What is divided, in words."""
-        every = list(self.root.parameters())
-        parts = sum(p.numel() for p in every if isinstance(p, DTensor))
-        total = sum(p.numel() for p in every)
+        every = dict(self.root.named_parameters())
+        parts = sum(p.numel() for name, p in every.items() if name in self._axes)
+        total = sum(p.numel() for p in every.values())
         kinds: dict[str, int] = {}
-        for module in self.divided:
-            kinds[type(module).__name__] = kinds.get(type(module).__name__, 0) + 1
+        for one in self._chosen:
+            kind = type(one.kind.module).__name__
+            kinds[kind] = kinds.get(kind, 0) + 1
         what = ", ".join(f"{number} {name}" for name, number in kinds.items()) or "no module"
         share = 100 * parts / total if total else 0.0
         line = f"tensor parallelism: {share:.1f} % of {total} parameters are divided among {self.mesh.size()} ranks ({what})"
         shown = [f"{name!r}: {reason}" for name, reason in list(self.reasons.items())[:4]]
         more = f"; and {len(self.reasons) - 4} more" if len(self.reasons) > 4 else ""
         return f"{line}; whole stay: {'; '.join(shown)}{more}" if shown else line
+
+
+def in_words(error: Exception) -> PipelineError | None:
+    """What torch means where a part of a parameter meets a whole tensor."""
+    if "mixed torch.Tensor and DTensor" not in str(error):
+        return None
+    return PipelineError(
+        f"a parameter that is divided is read outside of its own module, as it was not in the first step: {error}",
+        hint="keep that module whole: set_tensor_parallelism(module, False) before the first step",
+    )
+
+
+def apart(
+    ranks: Sequence[int],
+    inputs: Sequence[Sequence[tuple[str, torch.Tensor]]],
+    losses: Sequence[Sequence[float]],
+) -> str:
+    """In which way one of the ranks of a tensor group has run another step than the first one; empty if all ran the same.
+
+    Args:
+        inputs: `Division.inputs` of each rank.
+        losses: of each rank; not-a-number where there was none.
+    """
+    found = [
+        [(f"a module ({name!r}) had another input", look.tolist()) for name, look in mine]
+        + [("the loss was another one", [loss, abs(loss)]) for loss in own]
+        for mine, own in zip(inputs, losses, strict=True)
+    ]
+    for rank, other in zip(ranks, found, strict=True):
+        for (what, one), (_, first) in zip(other, found[0], strict=False):
+            known = math.isnan(one[0]) == math.isnan(first[0])
+            if not known or abs(one[0] - first[0]) > _SAME * max(one[1], first[1]):
+                return f"{what} on rank {rank} than on rank {ranks[0]} of the same tensor group"
+        if len(other) != len(found[0]):
+            return f"rank {rank} ran other modules than rank {ranks[0]}"
+    return ""
+
+
+def refuse_apart(what: str) -> NoReturn:
+    """Raises:
+    PipelineError: with what `apart` has found.
+    """
+    raise PipelineError(
+        f"{what}, for the same batch",
+        hint="what the step function reads beside its arguments (a batch in a variable around it, a file, a generator) "
+        "must be the same on all ranks of a tensor group: give it as an argument",
+    )
+
+
+def tensor_mesh(group: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
+    """The ranks of a tensor group, as DTensor wants them."""
+    # A name of its own: torch keeps what it found for an equal mesh, whose group may be gone.
+    return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"tensor {group.group_name}",))
 
 
 def _look_at(tensor: torch.Tensor) -> torch.Tensor:

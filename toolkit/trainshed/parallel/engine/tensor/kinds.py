@@ -8,7 +8,8 @@ shares with an Embedding are divided along one axis in both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,21 +21,62 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 Compute = Callable[..., torch.Tensor]
 
 
+class Entrance:
+    """Where inputs come into modules of a tensor group. Each rank finds a part of an input's gradient, which is summed: once
+    for all modules that read the same tensor one after the other, as q, k and v of an attention do.
+
+    Args:
+        mesh: of the ranks of the group.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
+        self._read: Callable[[], torch.Tensor | None] = _nothing
+        self._seen: tuple[int, bool, bool] | None = None
+        self._entered: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The input as it is."""
+        if x.is_inference():
+            return entering(x, self.mesh)
+        seen = x._version, x.requires_grad, torch.is_grad_enabled()
+        if self._entered is not None and self._read() is x and self._seen == seen:
+            return self._entered
+        entered = entering(x, self.mesh)
+        self._read, self._seen, self._entered = weakref.ref(x), seen, entered
+        return entered
+
+    def forget(self) -> None:
+        """Lets go of what was read last."""
+        self._read, self._seen, self._entered = _nothing, None, None
+
+
 class Kind:
     """How one module is divided.
 
     axes: parameter -> the axis along which its ranks have parts.
-    features: parts that there are.
+    features: parts that there are; `noun` says of what.
+    reads: operations of its own forward that work with a part of a parameter; None for any.
     """
+
+    noun = "features"
+    reads: tuple[Callable[..., Any], ...] | None = (F.linear, F.embedding, torch.addmm)
 
     def __init__(self, module: nn.Module, features: int, axes: dict[str, int], compute: Callable[[Any, Any, Any], Any]):
         self.module, self.features, self.axes = module, features, axes
         self._compute = compute
 
-    def computing(self, mesh: DeviceMesh) -> Compute:
-        """What stands for the module's forward when its parameters are divided over `mesh`."""
+    def computing(self, entrance: Entrance) -> Compute:
+        """What stands for the module's forward when its parameters are divided over the entrance's group."""
         module, compute = self.module, self._compute
-        return lambda *args, **kwargs: compute(module, mesh, _only(*args, **kwargs))
+        return lambda *args, **kwargs: compute(module, entrance, _only(*args, **kwargs))
+
+    def note(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Sees a call of the module before it is divided."""
+
+    def reason(self, ranks: int) -> str:
+        """Why the module cannot be divided among so many ranks, after what was seen of it; empty if it can."""
+        return ""
 
 
 def kind_of(module: nn.Module) -> Kind | None:
@@ -56,26 +98,30 @@ def kind_of(module: nn.Module) -> Kind | None:
     return None
 
 
+def _nothing() -> None:
+    return None
+
+
 def _only(*args: Any, **kwargs: Any) -> Any:
     """The one argument of the forward."""
     (value,) = (*args, *kwargs.values())
     return value
 
 
-def _linear(module: Any, mesh: DeviceMesh, x: torch.Tensor) -> torch.Tensor:
+def _linear(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
     bias = None if module.bias is None else module.bias.to_local()
-    part = F.linear(_entering(x, mesh), module.weight.to_local(), bias)
-    return _gathered(part, mesh, module.weight.shape[0])
+    part = F.linear(entrance(x), module.weight.to_local(), bias)
+    return _gathered(part, entrance.mesh, module.weight.shape[0])
 
 
-def _conv1d(module: Any, mesh: DeviceMesh, x: torch.Tensor) -> torch.Tensor:
+def _conv1d(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
     weight = module.weight.to_local()
-    flat = torch.addmm(module.bias.to_local(), _entering(x, mesh).reshape(-1, x.shape[-1]), weight)
-    return _gathered(flat.view(*x.shape[:-1], weight.shape[1]), mesh, module.weight.shape[1])
+    flat = torch.addmm(module.bias.to_local(), entrance(x).reshape(-1, x.shape[-1]), weight)
+    return _gathered(flat.view(*x.shape[:-1], weight.shape[1]), entrance.mesh, module.weight.shape[1])
 
 
-def _embedding(module: Any, mesh: DeviceMesh, words: torch.Tensor) -> torch.Tensor:
-    weight = module.weight.to_local()
+def _embedding(module: Any, entrance: Entrance, words: torch.Tensor) -> torch.Tensor:
+    weight, mesh = module.weight.to_local(), entrance.mesh
     first = start_of(module.weight.shape[0], mesh.size(), mesh.get_local_rank())
     known = (words >= 0) & (words < module.weight.shape[0])
     torch._assert_async(known.all(), f"a word that the embedding of {module.weight.shape[0]} does not have")
@@ -85,11 +131,16 @@ def _embedding(module: Any, mesh: DeviceMesh, words: torch.Tensor) -> torch.Tens
         padding = None
     found = F.embedding((words - first).masked_fill(elsewhere, 0), weight, padding)
     found = found.masked_fill(elsewhere[..., None], 0)
-    whole = DTensor.from_local(found, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()])
+    return summed(found, mesh)
+
+
+def summed(part: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """The sum of what all ranks have found, on each of them."""
+    whole = DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()])
     return whole.to_local()
 
 
-def _entering(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+def entering(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """The input as it is; each rank finds a part of its gradient, which is summed."""
     return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 

@@ -48,6 +48,9 @@ class Means:
             (parts, tensor.twin_group, len(tensor.twins)),
         ):
             reached = [p for p in parameters if somewhere[id(p)]]
+            for parameter in reached:  # another rank's experts were chosen, or another replica's
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
             if count > 1:
                 for bucket in self._buckets(reached):
                     _mean(bucket, group, count)
@@ -74,9 +77,6 @@ class Means:
 
 
 def _mean(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, count: int) -> None:
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
     gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
     gradients = [one.to_dense() if one.layout is not torch.strided else one for one in gradients]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])

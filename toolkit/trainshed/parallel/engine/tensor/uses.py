@@ -1,4 +1,4 @@
-"""Which parameters are read by their own module alone, in the one operation that is known to work with a part of them.
+"""Which parameters are read by their own module alone, in operations that are known to work with a part of them.
 
 A parameter that something else reads as well (a decoder that takes an embedding's weight, a penalty on all weights, a hook)
 stays whole: that reader would need all of it.
@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ...tree import leaves
 
-_READS = (F.linear, F.embedding, torch.addmm)
+Reads = tuple[Callable[..., Any], ...] | None
 # Facts, which are the same for a parameter that is divided.
 _FACTS = frozenset(
     {
@@ -37,14 +35,18 @@ class Uses(TorchFunctionMode):
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__()
         self._watched = {id(parameter) for parameter in parameters}
-        self._owners: list[set[int]] = []
+        self._owners: list[tuple[set[int], Reads]] = []
         self.inside: set[int] = set()
         self.outside: dict[int, str] = {}
 
     @contextmanager
-    def of(self, module: nn.Module) -> Iterator[None]:
-        """Within this context the module's own forward runs."""
-        self._owners.append({id(parameter) for parameter in module._parameters.values()})
+    def of(self, module: nn.Module, reads: Reads) -> Iterator[None]:
+        """Within this context the module's own forward runs.
+
+        Args:
+            reads: what it may do with a part of a parameter; None for anything.
+        """
+        self._owners.append(({id(parameter) for parameter in module._parameters.values()}, reads))
         try:
             yield
         finally:
@@ -59,7 +61,8 @@ class Uses(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _see(self, key: int, func: Callable[..., Any]) -> None:
-        if self._owners and key in self._owners[-1] and func in _READS:
+        own, reads = self._owners[-1] if self._owners else ((), ())
+        if key in own and (reads is None or func in reads):
             self.inside.add(key)
             return
         name = getattr(func, "__name__", "") or ""

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from ...shards import whole
 from .sketch import NOTHING, Sketch, sketch
 
 
@@ -35,7 +36,7 @@ class Contributions:
         self._hooks.clear()
 
     def _arrived(self, name: str, gradient: torch.Tensor) -> None:
-        found = sketch(gradient)
+        found = sketch(whole(gradient))
         self.of_all[name] = self.of_all.get(name, NOTHING).plus(found)
         if self.microbatch == self._number:
             self.of_one[name] = self.of_one.get(name, NOTHING).plus(found)

@@ -16,7 +16,8 @@ import torch
 from trainshed.base.errors import shorten
 
 from ...record.subject import Backward
-from ..checking import gathered
+from ...shards import whole
+from ..checking import in_company
 from ..holding import Holding
 from ..meeting import AGAIN, FINDINGS, ROOM, UNDIVIDED, objects
 from ..preparing import Preparation, Prepared
@@ -138,7 +139,7 @@ class Check:
             self._start = Traces(self._root, self._step.function, self._grid.device)
         self._buffers, self._attributes = fetch_buffers(self._holding), Attributes(self._holding)
         self._before = self._gradients() if self._prepared.training else {}
-        self._parameters = {n: sketch(p) for n, p in self._holding.parameters.items()}
+        self._parameters = {n: sketch(whole(p.detach())) for n, p in self._holding.parameters.items()}
         found = self._undivided(self._whole)
         self._whole = None
         if reasons := [reason for reason in self._gathered(UNDIVIDED, found if isinstance(found, str) else "") if reason]:
@@ -202,17 +203,21 @@ class Check:
         return found
 
     def _undivided(
-        self, whole: Mapping[str, torch.Tensor] | None, noise: float = 0.0, seed: int = 0
+        self, values: Mapping[str, torch.Tensor] | None, noise: float = 0.0, seed: int = 0
     ) -> Outcome | str | None:
         """What the undivided model computes from the state at the start of the step; the reason where it does not run. None
         on a rank that only helps. Collective over the pipeline.
 
         Args:
-            whole: all parameters; None if they are to be fetched.
+            values: of all parameters; None if they are to be fetched.
         """
+        with self._holding.whole():
+            return self._run_undivided(values, noise, seed)
+
+    def _run_undivided(self, given: Mapping[str, torch.Tensor] | None, noise: float, seed: int) -> Outcome | str | None:
         values: Values
         if self._extent is not Extent.IN_PARTS:
-            values = Whole(self._root, fetch_parameters(self._holding) if whole is None else whole)
+            values = Whole(self._root, fetch_parameters(self._holding) if given is None else given)
             return self._run(values, noise, seed) if self._leads else None
         library = Library(self._holding)
         if not self._leads:
@@ -268,7 +273,11 @@ class Check:
 
     def _findings(self, results: list[Any]) -> Findings:
         watch = self._step.watch
-        homes, here = self._holding.buffer_homes(), self._grid.place.pipeline
+        grid, homes, stages = self._grid, self._holding.buffer_homes(), self._prepared.mine
+        here = grid.place.pipeline
+        words = f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
+        if grid.tensor is not None:
+            words += f", part {grid.place.tensor}"
         outcome = Outcome(
             outputs=watch.seen if isinstance(watch, Watch) else {},
             results=[results_of(one) if self._only in (None, number) else [] for number, one in enumerate(results)],
@@ -280,8 +289,6 @@ class Check:
             outcome.gradients = self._gradients()
         if self._only is not None:
             outcome.buffers = {}  # of all microbatches
-        stages = self._prepared.mine
-        words = f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
         arrived = self._contributions
         return Findings(
             *(self._grid.rank, self._grid.place.replica, words, outcome, self._before, self._reference, self._only),
@@ -319,7 +326,7 @@ class Check:
         grid = self._grid
         if self._together:
             return objects(at, mine, range(grid.world), grid.control_group, torch.device("cpu"))
-        return gathered(grid, at, mine)
+        return in_company(grid, at, mine)
 
     def _say(self, line: str) -> None:
         if self._grid.rank == 0 and line not in self._said:

@@ -39,6 +39,8 @@ def members(group: CommGroup) -> list[int]:
     if group is CommGroup.WORLD:
         return list(range(place.world))
     if place.tensor is not None:
+        if group is CommGroup.MP_GROUP and len(place.company_ranks) > 1:
+            return list(place.company_ranks)
         if group in (CommGroup.MP_GROUP, CommGroup.TP_GROUP):
             return list(place.tensor.ranks)
         if group is CommGroup.RDP_GROUP:
@@ -60,6 +62,8 @@ def process_group(group: CommGroup) -> dist.ProcessGroup:
     if group is CommGroup.WORLD:
         return dist.group.WORLD  # type: ignore[return-value]
     if place.tensor is not None:
+        if group is CommGroup.MP_GROUP and len(place.company_ranks) > 1:
+            return place.company_group
         if group in (CommGroup.MP_GROUP, CommGroup.TP_GROUP):
             return place.tensor.group
         if group is CommGroup.RDP_GROUP:

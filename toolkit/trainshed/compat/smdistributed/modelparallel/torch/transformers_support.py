@@ -2,7 +2,9 @@
 
 transformers 5 delays the making of the optimizer until the model is wrapped, and then makes none on this path: it is made
 before the scheduler asks for it. Its loss is the one of a single process (`trainer_loss`). It generates with the module that
-it was given, whose parameters are on several ranks: the pipeline's model does that. Nor do its arguments know
+it was given, whose parameters are on several ranks: the pipeline's model does that. transformers 4 wraps the optimizer in
+accelerate's, which has to hand on what it is asked for when a checkpoint is written. accelerate knows nothing of replicas on
+this path: it would give each of them all of the training data. Nor do its arguments know
 `--mp_parameters` any more, which the platform puts on every such script's command line: its parser then lets that pass.
 
 Scripts for the closed library take a GPU for granted; where there is none they get the CPU:
@@ -32,6 +34,8 @@ def apply() -> None:
     _count_tokens()
     _accept_parameters()
     _generate_with_the_whole_model()
+    _hand_on_states()
+    _share_out_data()
     if torch.cuda.is_available():
         return
     if "cuda" not in _done:
@@ -103,6 +107,50 @@ def _generate_with_the_whole_model() -> None:
         return native(self, *args, **kwargs)
 
     mixin.generate = generate
+
+
+def _hand_on_states() -> None:
+    wrapper = getattr(sys.modules.get("accelerate.optimizer"), "AcceleratedOptimizer", None)
+    if wrapper is None or "states" in _done:
+        return
+    _done.add("states")
+
+    def local_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.optimizer.local_state_dict(*args, **kwargs)
+
+    wrapper.local_state_dict = local_state_dict
+
+
+def _share_out_data() -> None:
+    """Each replica trains on its part of the data, as with DistributedDataParallel; all evaluate on all of theirs."""
+    trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
+    accelerator = sys.modules.get("accelerate.accelerator")
+    if trainer is None or accelerator is None or "data" in _done:
+        return
+    _done.add("data")
+    native, prepare = trainer.get_train_dataloader, accelerator.prepare_data_loader  # type: ignore[attr-defined]
+    trains: Any = None
+
+    def prepare_data_loader(*args: Any, **kwargs: Any) -> Any:
+        if trains is not None:  # not dispatched: the ranks of a pipeline read the same themselves
+            kwargs |= {
+                "num_processes": trains.world_size,
+                "process_index": trains.process_index,
+                "dispatch_batches": False,
+            }
+        return prepare(*args, **kwargs)
+
+    @functools.wraps(native)
+    def get_train_dataloader(self: Any) -> Any:
+        nonlocal trains
+        trains = self.args
+        try:
+            return native(self)
+        finally:
+            trains = None
+
+    accelerator.prepare_data_loader = prepare_data_loader  # type: ignore[attr-defined]
+    trainer.get_train_dataloader = get_train_dataloader
 
 
 def _no_device(_device: Any) -> None:

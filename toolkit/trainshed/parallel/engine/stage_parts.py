@@ -1,0 +1,164 @@
+"""The modules of a rank's stages, divided among the ranks of a tensor group.
+
+Between steps and while microbatches run a rank holds parts of what is divided, and computes with them. A forward is recorded
+with whole parameters, as is the undivided model that verifies a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from ..errors import PipelineError
+from ..grid import Grid, TensorGroup
+from ..shards import local, whole
+from .exchange import Exchange, Exchanged, Hand
+from .meeting import FINDINGS, STEP, numbers, objects
+from .tensor.division import Division, apart, refuse_apart, tensor_mesh
+from .tensor.experts import experts_of
+
+
+class StageParts(Exchange):
+    """What one rank holds of its stages' parameters.
+
+    Args:
+        on_parts: takes `id` -> name of the parameters before, and name -> parameter after they were divided.
+        wanted: tells whether the script wants a module divided.
+
+    division: the modules; None before the first record.
+    """
+
+    def __init__(self, root: nn.Module, grid: Grid, on_parts: Hand, wanted: Callable[[nn.Module], bool]) -> None:
+        super().__init__(root, on_parts)
+        self.division: Division | None = None
+        self._grid, self._wanted = grid, wanted
+        self._axes: dict[str, int] = {}
+
+    @contextmanager
+    def seen(self) -> Iterator[None]:
+        """Within this context the undivided model runs, to see who reads which parameter."""
+        group, grid = self._tensor(), self._grid
+        mesh = tensor_mesh(group.group, grid.device)
+        self.division = Division(self._root, mesh, self._is_wanted, grid.settings.atomic)
+        with self.division.watched(None, uses=True):
+            yield
+
+    def choose(self) -> str:
+        """Decides what will be divided, while all parameters are there. Collective.
+
+        Returns:
+            What is divided, in words.
+
+        Raises:
+            PipelineError: a rank would divide something else.
+        """
+        division, grid = self._divided(), self._grid
+        cpu = torch.device("cpu")
+
+        def together(mine: dict[str, str]) -> dict[str, str]:
+            found = objects(STEP, mine, range(grid.world), grid.control_group, cpu)
+            return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
+
+        self._axes = division.choose(together)
+        found = objects(STEP, self._axes, range(grid.world), grid.control_group, cpu)
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                names = sorted(name for name in {*other, *found[0]} if other.get(name) != found[0].get(name))
+                raise PipelineError(
+                    f"rank {rank} would divide other parameters than rank 0, as {names[0]!r}",
+                    hint="build the same model on all ranks, with the same set_tensor_parallelism()",
+                )
+        return division.line()
+
+    def take(self, names: Iterable[str]) -> None:
+        """Divides parameters of this rank, which are in the modules; the modules of other ranks run as they were written."""
+        division, parameters = self._divided(), dict(self._root.named_parameters())
+        with torch.no_grad(), torch.inference_mode(False):
+            for name in names:
+                if name in self._axes:
+                    old = parameters[name]
+                    stride = old.stride()
+                    self._known[name] = Exchanged(old, division.part_of(old, self._axes[name]), type(old), stride)
+        division.adopt(self.names)
+
+    def open(self) -> None:
+        """The modules have whole parameters, and run as they were written. Collective over the tensor group."""
+        super().open()
+        self._divided().is_whole = True
+
+    def close(self) -> None:
+        """The modules have parts."""
+        super().close()
+        if self.division is not None:
+            self.division.is_whole = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within this context all ranks of the group run the same microbatches."""
+        division = self._divided()
+        division.inputs.clear()
+        division.running = True
+        try:
+            yield
+        finally:
+            division.running = False
+            division.entrance.forget()
+
+    def turned(self) -> None:
+        """After the forward of a microbatch: the next one has an input of its own."""
+        self._divided().entrance.forget()
+
+    def agreed_seed(self, seed: int) -> int:
+        """That of the group's first rank, from which all draw their random numbers. Collective over the group."""
+        group = self._tensor()
+        return numbers(STEP, [seed], group.ranks, group.group, self._grid.device)[0][0]
+
+    def compare(self, losses: list[float]) -> None:
+        """After the forwards and backwards of a step: ranks of one group have had the same. Collective over all that run the
+        batch.
+
+        Args:
+            losses: of this rank's microbatches.
+
+        Raises:
+            PipelineError: on all of them, if something that the step function reads is not the same.
+        """
+        grid, inputs = self._grid, self._divided().inputs
+        everyone = grid.company_ranks
+        mine = ([name for name, _ in inputs], torch.stack([look for _, look in inputs]).cpu() if inputs else None, losses)
+        given = objects(FINDINGS, mine, everyone, grid.company_group, grid.device)
+        found = dict(zip(everyone, given, strict=True))
+        groups: dict[int, list[int]] = {}
+        for rank in everyone:
+            groups.setdefault(grid.places[rank].pipeline, []).append(rank)
+        for ranks in groups.values():
+            looks = [list(zip(found[rank][0], found[rank][1], strict=True)) if found[rank][0] else [] for rank in ranks]
+            if what := apart(ranks, looks, [found[rank][2] for rank in ranks]):
+                refuse_apart(what)
+
+    def _gather(self) -> None:
+        with torch.no_grad(), torch.inference_mode(False):
+            for one in self._known.values():
+                value = torch.empty_strided(one.part.shape, one.stride, dtype=one.part.dtype, device=local(one.part).device)
+                value.copy_(whole(one.part.detach()))
+                self._revive(one, value)
+
+    def _meet(self) -> None:
+        """They have met: in a step, or before a call for all ranks."""
+
+    def _is_wanted(self, module: nn.Module) -> bool:
+        """All but experts, of which a stage's self-check would miss the gradients of those that no token has reached."""
+        return self._wanted(module) and experts_of(module) is None
+
+    def _divided(self) -> Division:
+        if self.division is None:
+            raise RuntimeError("nothing has been recorded")
+        return self.division
+
+    def _tensor(self) -> TensorGroup:
+        if self._grid.tensor is None:
+            raise RuntimeError("there is no tensor group")
+        return self._grid.tensor
