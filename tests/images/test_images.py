@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 
 from support import image_build
 from support.docker_cli import Containers, Job, docker
-from support.wheels import make_wheel
+from support.wheels import make_wheel, own_wheel
 
 needs_docker = pytest.mark.docker
 ROOT = image_build.ROOT
@@ -349,7 +347,7 @@ def test_a_container_of_ones_own_trains_after_one_pip_install(
 ) -> None:
     context = tmp_path / "byoc"
     shutil.copytree(ROOT / "examples/byoc", context)
-    wheel = _trainshed_wheel(context)
+    wheel = own_wheel(context)
     name = f"trainshed-test-byoc-{container.session[:12]}"
     arguments = {"BASE_IMAGE": base_image, "TRAINSHED": f"./{wheel}"}
     if "PIP_INDEX_URL" in os.environ:
@@ -403,11 +401,3 @@ def test_the_images_and_the_tests_have_the_same_torch() -> None:
 def _pins(path: Path) -> dict[str, str]:
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     return dict(line.split("==") for line in lines)
-
-
-def _trainshed_wheel(folder: Path) -> str:
-    """Builds trainshed's wheel into `folder`, its file name."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return next(folder.glob("trainshed-*.whl")).name

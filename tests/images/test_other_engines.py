@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,8 +21,8 @@ import pytest
 
 from support import image_build
 from support.docker_cli import docker as docker_cli
-from support.paths import ROOT
 from support.projects import OWNER, TALK, run, start
+from support.wheels import own_wheel
 
 pytestmark = pytest.mark.docker
 LIMIT = 600.0  # seconds after which something hangs
@@ -99,9 +98,7 @@ def image_file(docker: str, base_image: str, place: Path) -> Iterator[Path]:
     """An archive of a small image with `train`, for engines that have images of their own."""
     context = place / "context"
     context.mkdir()
-    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(context), str(ROOT)]
-    done = subprocess.run(wheel, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    own_wheel(context)
     (context / "Dockerfile").write_text(
         "ARG BASE_IMAGE\nFROM $BASE_IMAGE\nARG PIP_INDEX_URL=\nARG PIP_FIND_LINKS=\nCOPY *.whl /tmp/\n"
         'RUN python3 -m pip install --no-cache-dir /tmp/*.whl\nCMD ["train"]\n'

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BASE_IMAGE = os.environ.get("TRAINSHED_TEST_BASE") or "trainshed-test-base"
 CPU_IMAGE = "trainshed-test-cpu"
-KEPT = 8  # images of earlier sources; they share all but a small layer
+KEPT = 3  # images of earlier sources, and of their stages: a changed pyproject.toml gives each 0.7 GB of its own
 # What Dockerfile.cpu copies; .dockerignore lets nothing else through to the builder.
 SOURCES = ("Dockerfile.cpu", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "toolkit", "entrypoints",
            "images/install", "images/requirements.txt", "images/cpu/constraints.txt")  # fmt: skip
@@ -71,10 +71,12 @@ def _build_cpu(base: str) -> str:
 
 
 def _forget_old() -> None:
-    """Removes all but the newest images of earlier sources; one that a container holds stays."""
-    listed = ["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", CPU_IMAGE]  # the newest first
-    for name in subprocess.run(listed, capture_output=True, text=True).stdout.split()[KEPT:]:
-        subprocess.run(["docker", "image", "rm", name], capture_output=True)
+    """Removes all but the newest images of earlier sources and their stages; one that a container holds stays."""
+    listing = ["docker", "image", "ls", "--format"]  # lists the newest first
+    stages = ["{{.ID}}", "--filter", "dangling=true", "--filter", "label=trainshed.stage"]
+    for listed in (["{{.Repository}}:{{.Tag}}", CPU_IMAGE], stages):
+        for name in subprocess.run([*listing, *listed], capture_output=True, text=True).stdout.split()[KEPT:]:
+            subprocess.run(["docker", "image", "rm", name], capture_output=True)
 
 
 def build(

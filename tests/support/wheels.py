@@ -1,9 +1,15 @@
-"""Wheels made by hand, so that tests of requirements need no package index."""
+"""Wheels: made by hand, so that tests of requirements need no package index, and that of this checkout."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+import tempfile
 import zipfile
 from pathlib import Path
+
+from support.paths import ROOT
 
 
 def make_wheel(folder: Path, name: str, version: str) -> None:
@@ -14,3 +20,21 @@ def make_wheel(folder: Path, name: str, version: str) -> None:
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+
+
+def own_wheel(folder: Path) -> str:
+    """Builds trainshed's wheel into `folder`; its file name.
+
+    Of a copy: setuptools works in the sources' folder, where two builds at a time take each other's files.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary, "trainshed")
+        copy.mkdir()
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, copy)
+        for name in ("toolkit", "entrypoints"):
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(copy)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("trainshed-*.whl")).name
