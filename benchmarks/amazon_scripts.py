@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +44,8 @@ class Example:
     stand_ins: folder below `amazon_scripts/` for what is not installed here.
     refused: what the error says, where the script cannot run.
     ranks: how many it needs at least; 0 for a script of the model parallel library, which takes what it gets.
+    needs: the distributions that it needs beside the others, each with the major versions that serve; without them it is
+        not run.
     """
 
     script: str
@@ -55,6 +58,19 @@ class Example:
     stand_ins: str = "arrays"
     refused: str = ""
     ranks: int = 0
+    needs: tuple[tuple[str, range], ...] = ()
+
+    def lacks(self) -> list[str]:
+        """What is not installed."""
+        found = []
+        for name, majors in self.needs:
+            try:
+                good = int(metadata.version(name).partition(".")[0]) in majors
+            except metadata.PackageNotFoundError:
+                good = False
+            if not good:
+                found.append(f"{name}<{majors.stop}")
+        return found
 
 
 def tokens(folder: Path) -> None:
@@ -92,11 +108,33 @@ def masked(folder: Path) -> None:
     (folder / "bert_config.json").write_text(json.dumps(config))
 
 
+def pictures(folder: Path) -> None:
+    """Forty pictures of noise in each of two colours, and how a model is to read them."""
+    import numpy
+    from PIL import Image
+
+    dice = numpy.random.default_rng(0)
+    for number, name in enumerate(("cyan", "magenta")):
+        (folder / "images" / name).mkdir(parents=True)
+        for index in range(40):
+            values = dice.integers(0, 256, (32, 32, 3)).astype("uint8")
+            values[..., number] //= 4
+            Image.fromarray(values).save(folder / "images" / name / f"{index}.png")
+    reader = {
+        "image_processor_type": "ViTImageProcessor", "feature_extractor_type": "ViTFeatureExtractor",
+        "size": {"height": 32, "width": 32},
+        "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    }  # fmt: skip
+    (folder / "reader").mkdir()
+    (folder / "reader/preprocessor_config.json").write_text(json.dumps(reader))
+
+
 def nothing(_folder: Path) -> None:
     """The script makes its own data."""
 
 
 DATA_PARALLEL = "train_pytorch_smdataparallel_mnist.py"
+VIT = "run_vit_image_classification.py"
 ON_CPU = (
     (DATA_PARALLEL, r"if not torch.cuda.is_available\(\):", "if False:"),
     (DATA_PARALLEL, r'torch.device\("cuda"\)', 'torch.device("cpu")'),
@@ -173,6 +211,35 @@ EXAMPLES = {
             ("sagemaker_smp_pretrain.py", r" +from smdistributed.modelparallel.test.*\n", ""),
             ("sagemaker_smp_pretrain.py", r" +sync_local_checkpoints_to_s3\(\n.*\n +\)\n", ""),
         ),
+    ),
+    "vit": Example(
+        VIT, "9f46c9ff9", f"{FOLDER}/vit",
+        {
+            "model_name_or_path": "/opt/ml/input/data/train/reader", "train_dir": "/opt/ml/input/data/train/images",
+            "train_val_split": 0.2, "output_dir": "/opt/ml/checkpoints", "do_train": True, "do_eval": True,
+            "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "num_train_epochs": 1, "logging_steps": 1,
+            "learning_rate": 0.003, "save_steps": 2, "remove_unused_columns": False, "overwrite_output_dir": True,
+            "report_to": "none", "seed": 7,
+        },
+        pictures,
+        (
+            (VIT, r", send_example_telemetry", ""),
+            (VIT, r" +send_example_telemetry\(.*\n", ""),
+            (VIT, r' +task="image-classification",\n', ""),
+            (VIT, r"( +# If we don't have a validation)", r'    dataset = dataset.rename_column("label", "labels")\n\1'),
+            (VIT, r'evaluate.load\("accuracy"\)', "None"),
+            (VIT, r"metric.compute\(predictions=(.*), references=(.*)\)", r'{"accuracy": float((\1 == \2).mean())}'),
+            (VIT, r"feature_extractor\.size\b", 'feature_extractor.size["height"]'),
+            (VIT, r"'/opt/ml/model'", 'os.environ["SM_MODEL_DIR"]'),
+            (VIT, r"hidden_size=1536", "hidden_size=32"),
+            (VIT, r"num_hidden_layers=12", "num_hidden_layers=4"),
+            (VIT, r"num_attention_heads=12", "num_attention_heads=2"),
+            (VIT, r"intermediate_size=3072", "intermediate_size=64"),
+            (VIT, r"image_size=224", "image_size=32"),
+            (VIT, r"(patch_size|encoder_stride)=16", r"\1=8"),
+        ),
+        needs=(("transformers", range(4, 5)), ("datasets", range(2, 4)), ("evaluate", range(1)), ("torchvision", range(1)),
+               ("pillow", range(9, 99))),
     ),
     "data_parallel_1": Example(
         DATA_PARALLEL, "1938d0b99", "training/distributed_training/pytorch/data_parallel/mnist/code",
@@ -264,12 +331,16 @@ def main() -> int:
     wrong = 0
     for name in arguments.only:
         example = EXAMPLES[name]
+        if lacking := example.lacks():
+            print(f"{name:28} not run: it needs {', '.join(lacking)}", flush=True)
+            continue
         for ranks in [example.ranks] if example.ranks else arguments.ranks:
             status, log = run(arguments.repository, example, ranks)
             if arguments.logs:
                 Path(arguments.logs, f"{name}-{ranks}.log").write_text(log)
             losses = [
-                float(one) for one in re.findall(r"\b[Ll]oss:?\s+([0-9.]+(?:e-?[0-9]+)?)", log.partition("\ncompleted ")[0])
+                float(one)
+                for one in re.findall(r"\b[Ll]oss'?:?\s+([0-9.]+(?:e-?[0-9]+)?)", log.partition("\ncompleted ")[0])
             ]
             if example.refused:
                 good = status != 0 and example.refused in log

@@ -25,6 +25,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -153,8 +154,8 @@ def anonymous(group: Path) -> int:
     return int(stat["total_rss"] if "total_rss" in stat else stat["anon"])
 
 
-def run(way: str, ranks: int, limit: int, parameters: int, folder: Path, steps: int) -> tuple[list[dict], list[int], bool]:
-    """What rank 0 said, the peak of each rank, and whether all ended well."""
+def run(way: str, ranks: int, limit: int, parameters: int, folder: Path, steps: int) -> tuple[list[dict], list[int], str]:
+    """What rank 0 said, the peak of each rank, and why a rank has failed, "" if none has."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -180,7 +181,7 @@ def run(way: str, ranks: int, limit: int, parameters: int, folder: Path, steps: 
             if any(one.poll() not in (None, 0) for one in started):
                 break
             time.sleep(0.05)
-        well = all(one.poll() == 0 for one in started)
+        codes = [one.poll() for one in started]
     finally:
         for one in started:
             one.kill()
@@ -188,7 +189,16 @@ def run(way: str, ranks: int, limit: int, parameters: int, folder: Path, steps: 
         for name in names[: len(groups)]:
             name.__exit__(None, None, None)
     said = [json.loads(line) for line in (folder / "log-0").read_text().splitlines() if line.startswith("{")]
-    return said, peaks, well
+    return said, peaks, _why(codes, folder)
+
+
+def _why(codes: list[int | None], folder: Path) -> str:
+    if -signal.SIGKILL in codes:
+        return "ended by its limit"
+    for rank, code in enumerate(codes):
+        if code:
+            return f"rank {rank} failed: " + (folder / f"log-{rank}").read_text().strip().splitlines()[-1][:200]
+    return f"not at its end after {TIMEOUT_S} s" if None in codes else ""
 
 
 def main() -> None:
@@ -224,12 +234,12 @@ def main() -> None:
 
 def case(way: str, ranks: int, limit: int, parameters: int, folder: Path) -> str:
     """A row of the table."""
-    said, peaks, well = run(way, ranks, limit, parameters, folder, 3)
-    if not well:
-        return f"| {way} | {ranks} | over {limit // 2**20} | ended by its limit | |"
+    said, peaks, why = run(way, ranks, limit, parameters, folder, 3)
+    if why:
+        return f"| {way} | {ranks} | {max(peaks) / 2**20:.0f}, then it failed | {why} | |"
     began = "losses " + ", ".join(f"{one['loss']:.6f}" for one in said if "loss" in one)
-    said, again, well = run(way, ranks, limit, parameters, folder, 2)
-    resumed = ", ".join(f"{one['loss']:.6f}" for one in said[-2:]) if well else "ended by its limit"
+    said, again, why = run(way, ranks, limit, parameters, folder, 2)
+    resumed = why if why else ", ".join(f"{one['loss']:.6f}" for one in said[-2:])
     return f"| {way} | {ranks} | {max(peaks + again) / 2**20:.0f} | {began} | {resumed} |"
 
 

@@ -1,6 +1,6 @@
 """Trains one GPT in several ways to share it out over ranks: time, memory and bytes of a step, and how the losses differ.
 
-    python benchmarks/tensor_parallel.py [--ranks 4] [--width 512] [--layers 6] [--steps 5] [--out FILE]
+    python benchmarks/tensor_parallel.py [--ranks 4] [--width 512] [--layers 6] [--gated] [--steps 5] [--out FILE]
 
 All ways train on the same global batches. Each runs in a network namespace of its own, where Linux counts the bytes of the
 loopback device (with `unshare`, as root; "-" where that is not possible). Memory is what the kernel counts as the process's
@@ -74,7 +74,7 @@ def sent() -> int:
     return int(Path("/proc/net/dev").read_text().partition("lo:")[2].split()[0])
 
 
-def rank_process(way: str, width: int, layers: int, steps: int) -> None:
+def rank_process(way: str, width: int, layers: int, gated: int, steps: int) -> None:
     """One rank; prints what it finds as JSON."""
     import torch
     import torch.distributed as dist
@@ -89,16 +89,20 @@ def rank_process(way: str, width: int, layers: int, steps: int) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-            self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            mixing = [nn.Linear(width, width) for _ in range(3)] if gated else [nn.Linear(width, 3 * width)]
+            self.mixing, self.out = nn.ModuleList(mixing), nn.Linear(width, width)
+            self.gate = nn.Linear(width, 4 * width) if gated else None
             self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            query, key, value = (
-                one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in self.mix(self.norms[0](x)).chunk(3, -1)
-            )
+            read = self.norms[0](x)
+            found = torch.cat([mix(read) for mix in self.mixing], -1)
+            query, key, value = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in found.chunk(3, -1))
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
             x = x + self.out(mixed.transpose(1, 2).flatten(-2))
-            return x + self.down(F.gelu(self.up(self.norms[1](x))))
+            read = self.norms[1](x)
+            inner = F.gelu(self.up(read)) if self.gate is None else F.silu(self.gate(read)) * self.up(read)
+            return x + self.down(inner)
 
     class Gpt(nn.Module):
         def __init__(self) -> None:
@@ -152,12 +156,12 @@ def rank_process(way: str, width: int, layers: int, steps: int) -> None:
     pipe.shutdown()
 
 
-def run(way: str, ranks: int, width: int, layers: int, steps: int) -> tuple[list[dict[str, Any]], bool]:
+def run(way: str, ranks: int, width: int, layers: int, gated: int, steps: int) -> tuple[list[dict[str, Any]], bool]:
     """What each rank found, and whether bytes were counted."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    me = [sys.executable, __file__, "--rank", way, str(width), str(layers), str(steps)]
+    me = [sys.executable, __file__, "--rank", way, str(width), str(layers), str(gated), str(steps)]
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={port}"]
     command = [*launcher, *me[1:]]
     environ = {**os.environ, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
@@ -179,10 +183,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--gated", action="store_true", help="q, k, v and a gate as Linears of their own, as Llama has them")
     parser.add_argument("--steps", type=int, default=5, help="after the first one")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--out", type=Path, help="Markdown file for the table")
-    parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", nargs=5, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.rank:
         rank_process(asked.rank[0], *map(int, asked.rank[1:]))
@@ -194,7 +199,7 @@ def main() -> None:
     expected: list[float] = []
     for way in dict.fromkeys(["alone", *asked.ways]):
         ranks = 1 if way == "alone" else asked.ranks
-        found, counts = run(way, ranks, asked.width, asked.layers, asked.steps)
+        found, counts = run(way, ranks, asked.width, asked.layers, int(asked.gated), asked.steps)
         losses = found[0]["losses"]
         expected = expected or losses
         apart = max(abs(one - other) / other for one, other in zip(losses, expected, strict=True))

@@ -11,6 +11,7 @@ is installed.
   second), less what it had before the model was built.
 * sent: bytes a rank sends in a step, all ranks' mean: what went over the loopback of a network namespace that has nothing
   else in it (Linux, as root; "-" elsewhere).
+* EP: tensor parallelism of the experts alone, for the Mixtral-like model. TP divides its experts in the same way.
 * predicted: the step of the plan, for ways with stages: for stages that have a core each, which is not so here where there
   are more ranks than cores.
 * loss: the largest difference of a step's loss from one process, relative.
@@ -50,7 +51,10 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "PP 2 x FSDP 4": {"partitions": 2, "sharded_data_parallel_degree": 4},
     "TP 2 x DP 4": {"partitions": 1, "tensor_parallel_degree": 2},
     "TP 4 x DP 2": {"partitions": 1, "tensor_parallel_degree": 4},
+    "EP 2 x DP 4": {"partitions": 1, "tensor_parallel_degree": 2},
+    "EP 4 x DP 2": {"partitions": 1, "tensor_parallel_degree": 4},
     "PP 4 x TP 2": {"partitions": 4, "tensor_parallel_degree": 2},
+    "PP 2 x TP 2 x DP 2": {"partitions": 2, "tensor_parallel_degree": 2},
 }
 
 
@@ -193,7 +197,11 @@ def _ours(way: str, model_name: str) -> Any:
     settings["microbatches"] = rows
     settings["prescaled_batch"] = tensor > 1
     grid = pipe.init(settings)
-    model = pipe.PipelineModel(build(model_name))
+    module = build(model_name)
+    if way.startswith("EP"):  # the experts alone are divided; TP divides them as well
+        for layer in _layers(module):
+            pipe.set_tensor_parallelism(layer.mlp.experts, True)
+    model = pipe.PipelineModel(module)
     optimizer = pipe.PipelineOptimizer(_optimizer(model.parameters()))
 
     @pipe.step
@@ -321,6 +329,8 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
     ]
     base = 0.0
     for way in ways:
+        if way.startswith("EP") and model_name != "mixtral":
+            continue
         found = play(way, model_name, ranks, steps)
         if "failed" in found:
             lines.append(f"| {way} | {found['failed']} | | | | | |")
