@@ -93,8 +93,9 @@ def test_what_moves_while_it_is_looked_at_stands_still_no_more() -> None:
 
 
 def test_a_process_is_read_with_its_children_and_what_they_read() -> None:
-    burn = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print('ready', flush=True); input()"
+    # Both use many of the 10 ms that the kernel counts in.
+    burn = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
+    code = f"{burn}import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print('ready', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdout.readline()
@@ -107,7 +108,7 @@ def test_a_process_is_read_with_its_children_and_what_they_read() -> None:
         process.stdin.close()
 
     assert (rank.rank, rank.pids) == (3, (process.pid,))
-    assert reading.own_cpu > 0 and reading.other_cpu >= 0.2 and reading.bytes > 0 and not reading.spins
+    assert reading.own_cpu > 0.1 and reading.other_cpu > 0.1 and reading.bytes > 0 and not reading.spins
 
 
 def test_a_launchers_children_are_the_ranks_that_their_variable_says() -> None:
