@@ -21,7 +21,7 @@ from trainshed.parallel.delayed.shapes import ShapesOnly  # noqa: E402
 from trainshed.parallel.errors import PlanError  # noqa: E402
 from trainshed.parallel.plan import planner  # noqa: E402
 from trainshed.parallel.plan.costs import Link  # noqa: E402
-from trainshed.parallel.plan.degrees import choices, chosen, chosen_line, wishes_for  # noqa: E402
+from trainshed.parallel.plan.degrees import choice_lines, choices, chosen, chosen_line, wishes_for  # noqa: E402
 from trainshed.parallel.plan.plan_file import Plan, load_plan, model_fingerprint  # noqa: E402
 from trainshed.parallel.plan.planner import Wish, make_plan, make_plans  # noqa: E402
 from trainshed.parallel.plan.profile import profile  # noqa: E402
@@ -146,16 +146,24 @@ def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     assert [plan.stages for plan in plans if isinstance(plan, Plan)] == [4, 2, 1]
     assert plans[0] == make_plan(asked, wishes[0])
     found = choices(4, wishes, plans, limit_mib=0)
-    assert [(one.stages, one.replicas, one.sharded) for one in found] == [
-        (4, 1, False), (2, 2, False), (2, 2, True), (1, 4, False), (1, 4, True)
+    assert [(one.stages, one.replicas, one.sharded, one.degree) for one in found] == [
+        (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1), (1, 4, False, 1), (1, 4, True, 1), (1, 4, False, 2), (1, 4, False, 4)
     ]  # fmt: skip
-    whole, shared = found[3:]
+    whole, shared, halves, quarters = found[3:]
     size = 16 * 512 * 513 * 4 / 2**20
     assert whole.memory_mib - shared.memory_mib == pytest.approx(3 / 4 * 2 * size, rel=1e-2)
+    # A block and its gradient are whole while it runs, and the next block is: 3 of 8 blocks' parameters.
+    assert whole.memory_mib - quarters.memory_mib == pytest.approx((3 / 4 * 4 - 3 / 8) * size, rel=1e-2)
+    assert halves.memory_mib - quarters.memory_mib == pytest.approx(1 / 4 * 4 * size, rel=1e-2)
+    assert halves.step_ms > whole.step_ms and quarters.step_ms > whole.step_ms
     assert chosen(found, 0) in found and chosen_line(shared).startswith(
         "chosen: {pipeline_parallel_degree: 1, microbatches: 2, shard_optimizer_state: true}; each of 4 replicas has"
     )
-    with pytest.raises(PlanError, match="needs less than 1 MiB on each: 2 stages with 2 replicas would need 48"):
+    assert "sharded_data_parallel_degree: 4}" in chosen_line(quarters)
+    assert choice_lines(found)[-1].split()[:5] == ["1", "4", "all", "by", "4"]
+    tight = choices(4, wishes, plans, limit_mib=int(quarters.memory_mib) + 1)
+    assert chosen(tight, 0).degree == 4
+    with pytest.raises(PlanError, match="than 1 MiB on each: 1 stage with 4 replicas, all sharded by 4, would need 4"):
         chosen(choices(4, wishes, plans, limit_mib=1), 1)
 
 
