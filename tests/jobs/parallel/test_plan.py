@@ -147,7 +147,8 @@ def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     assert plans[0] == make_plan(asked, wishes[0])
     found = choices(4, wishes, plans, limit_mib=0)
     assert [(one.stages, one.replicas, one.sharded, one.degree) for one in found] == [
-        (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1), (1, 4, False, 1), (1, 4, True, 1), (1, 4, False, 2), (1, 4, False, 4)
+        (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1),
+        (1, 4, False, 1), (1, 4, True, 1), (1, 4, False, 2), (1, 4, False, 4),
     ]  # fmt: skip
     whole, shared, halves, quarters = found[3:]
     size = 16 * 512 * 513 * 4 / 2**20

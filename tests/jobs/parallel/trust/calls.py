@@ -13,7 +13,7 @@ import trainshed.parallel as pipe
 
 from .surroundings import BLOCKS, alone, rows
 from .table import begin, case, refused, same
-from .training import check, one_process, sgd, squared
+from .training import check, one_process, sgd, slow_sgd, squared
 from .training import nothing as nothing_between
 
 SCHEDULES: tuple[dict[str, Any], ...] = (
@@ -40,18 +40,13 @@ def twice(model: Any, x: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def slowly(parameters: Any) -> torch.optim.Optimizer:
-    """The differences that `twice` squares grow with large steps, and differences of rounding with them."""
-    return torch.optim.SGD(parameters, lr=0.05)
-
-
 def called_twice(partitions: int) -> None:
     for schedule in SCHEDULES:
         begin(partitions=partitions, microbatches=4, atomic=BLOCKS, **schedule)
-        expected = one_process(Chain, alone, 1, 4, 3, nothing_between, slowly, twice)
+        expected = one_process(Chain, alone, 1, 4, 3, nothing_between, slow_sgd, twice)
         torch.manual_seed(3)
         model = pipe.PipelineModel(Chain())
-        update, train = pipe.PipelineOptimizer(slowly(model.parameters())), pipe.step(twice)
+        update, train = pipe.PipelineOptimizer(slow_sgd(model.parameters())), pipe.step(twice)
         once, whole = pipe.step(lambda model, x: model(x)), Chain()
         for number in range(3):
             update.zero_grad()

@@ -28,7 +28,7 @@ from trainshed.parallel.engine.tensor.means import Means
 
 from .replicas import List, Routed, routed_batches
 from .table import SECONDS, begin, case, refused, same
-from .training import adam, check, one_process, sgd, squared
+from .training import adam, check, one_process, sgd, slow_sgd, squared
 
 WORDS = 13
 Build = Callable[[], nn.Module]
@@ -187,7 +187,7 @@ def _hooked() -> nn.Module:
 
 @case(ranks=2)
 def hooks_see_what_is_whole() -> None:
-    trains(_hooked, {"middle"})
+    trains(_hooked, {"middle"}, optimizer=slow_sgd)
 
 
 class Twice(nn.Module):

@@ -72,6 +72,11 @@ def sgd(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.5)
 
 
+def slow_sgd(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """For losses with which differences of rounding grow from step to step."""
+    return torch.optim.SGD(parameters, lr=0.05)
+
+
 def adam(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.05)
 

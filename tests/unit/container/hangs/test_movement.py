@@ -95,7 +95,8 @@ def test_what_moves_while_it_is_looked_at_stands_still_no_more() -> None:
 def test_a_process_is_read_with_its_children_and_what_they_read() -> None:
     # Both use many of the 10 ms that the kernel counts in.
     burn = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
-    code = f"{burn}import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print('ready', flush=True); input()"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
+    code = f"{burn}{child}; print('ready', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdout.readline()
