@@ -27,6 +27,7 @@ from ..plan.plan_file import Plan, load_plan, model_fingerprint
 from ..plan.planner import Wish, make_plan, make_plans
 from ..record.subject import Subject
 from .link import measure_link
+from .tensor.experts import experts_of
 
 
 def agree_on_plan(
@@ -73,8 +74,12 @@ def from_leader(grid: Grid, action: Callable[[], Any], meanwhile: Callable[[], N
     return payload[0]
 
 
-def wish_of(settings: PipelineSettings, pins: dict[str, int], microbatches: int, link: Link | None = None) -> Wish:
-    """What the settings ask of a plan."""
+def wish_of(
+    root: nn.Module, settings: PipelineSettings, pins: dict[str, int], microbatches: int, link: Link | None = None
+) -> Wish:
+    """What the settings ask of a plan. Experts are not opened where they are to be divided."""
+    experts = [name for name, module in root.named_modules() if experts_of(module)]
+    kept = [name for name in experts if settings.tensor_parallel_degree > 1 and name not in settings.atomic]
     return Wish(
         ranks=settings.pipeline_parallel_degree,
         virtual=settings.virtual_stages,
@@ -84,7 +89,7 @@ def wish_of(settings: PipelineSettings, pins: dict[str, int], microbatches: int,
         memory_limit=settings.memory_limit * 2**20 or None,
         optimizer_states=settings.optimizer_states,
         pins=pins,
-        atomic=settings.atomic,
+        atomic=(*settings.atomic, *kept),
         link=link or Link(),
     )
 
@@ -131,7 +136,7 @@ def make(subject: Subject, settings: PipelineSettings, pins: dict[str, int], mic
     Raises:
         PlanError: none can be made.
     """
-    plan = make_plan(subject, wish_of(settings, pins, microbatches, link))
+    plan = make_plan(subject, wish_of(subject.root, settings, pins, microbatches, link))
     if settings.partition_file:
         plan.save(settings.partition_file)
     return plan
@@ -165,7 +170,7 @@ def write_only(subject: Subject, settings: PipelineSettings, pins: dict[str, int
     subject = replace(subject, counts=how.count)
     path = os.environ[PLAN_ONLY]
     if how.ranks:
-        wish = wish_of(settings, pins, microbatches, link_of(how.gbits))
+        wish = wish_of(subject.root, settings, pins, microbatches, link_of(how.gbits))
         wishes = wishes_for(how.ranks, wish)
         found = choices(how.ranks, wishes, make_plans(subject, wishes), settings.memory_limit)
         print("\n".join(choice_lines(found)), flush=True)
@@ -174,7 +179,7 @@ def write_only(subject: Subject, settings: PipelineSettings, pins: dict[str, int
         plan = best.plan
         assert plan is not None
     else:
-        plan = make_plan(subject, wish_of(settings, pins, microbatches))
+        plan = make_plan(subject, wish_of(subject.root, settings, pins, microbatches))
     plan.save(path)
     for line in [*assignment_lines(plan), *predicted_lines(plan)]:
         print(line, flush=True)

@@ -223,7 +223,7 @@ class Preparation:
         self._placed = {name: parameter for name, parameter in root.named_parameters() if name in read}
         self._known = dict(root.named_parameters())
         parts, shards = self.holding.parts, self.holding.shards
-        if parts is not None and (line := parts.choose()) and grid.rank == 0:
+        if parts is not None and (line := parts.choose(self._unit_names)) and grid.rank == 0:
             print(line, flush=True)
         if grid.settings.verifies and not self._waiting.names:
             every = root.named_parameters() if grid.place.pipeline == 0 else ()

@@ -6,7 +6,7 @@ with whole parameters, as is the undivided model that verifies a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -18,7 +18,6 @@ from ..shards import local, whole
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import FINDINGS, STEP, numbers, objects
 from .tensor.division import Division, apart, refuse_apart, tensor_mesh
-from .tensor.experts import experts_of
 
 
 class StageParts(Exchange):
@@ -42,12 +41,15 @@ class StageParts(Exchange):
         """Within this context the undivided model runs, to see who reads which parameter."""
         group, grid = self._tensor(), self._grid
         mesh = tensor_mesh(group.group, grid.device)
-        self.division = Division(self._root, mesh, self._is_wanted, grid.settings.atomic)
+        self.division = Division(self._root, mesh, self._wanted, grid.settings.atomic)
         with self.division.watched(None, uses=True):
             yield
 
-    def choose(self) -> str:
+    def choose(self, units: Container[str]) -> str:
         """Decides what will be divided, while all parameters are there. Collective.
+
+        Args:
+            units: of the plan; what lies around them is recorded operation by operation, and stays whole.
 
         Returns:
             What is divided, in words.
@@ -57,8 +59,10 @@ class StageParts(Exchange):
         """
         division, grid = self._divided(), self._grid
         cpu = torch.device("cpu")
+        opened = {name: "the plan opens it" for name, _ in self._root.named_modules() if not _is_within(name, units)}
 
         def together(mine: dict[str, str]) -> dict[str, str]:
+            mine = {**mine, **opened}
             found = objects(STEP, mine, range(grid.world), grid.control_group, cpu)
             return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
 
@@ -149,10 +153,6 @@ class StageParts(Exchange):
     def _meet(self) -> None:
         """They have met: in a step, or before a call for all ranks."""
 
-    def _is_wanted(self, module: nn.Module) -> bool:
-        """All but experts, of which a stage's self-check would miss the gradients of those that no token has reached."""
-        return self._wanted(module) and experts_of(module) is None
-
     def _divided(self) -> Division:
         if self.division is None:
             raise RuntimeError("nothing has been recorded")
@@ -162,3 +162,9 @@ class StageParts(Exchange):
         if self._grid.tensor is None:
             raise RuntimeError("there is no tensor group")
         return self._grid.tensor
+
+
+def _is_within(name: str, units: Container[str]) -> bool:
+    """Whether a module is one of these, or lies in one."""
+    parts = name.split(".")
+    return any(".".join(parts[:length]) in units for length in range(len(parts) + 1))
