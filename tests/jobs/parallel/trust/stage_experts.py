@@ -1,4 +1,4 @@
-"""Mixtures of experts in stages that are divided among tensor groups: each rank has some of the experts of its own stages."""
+"""Mixtures of experts in stages that tensor groups divide among them: each rank has some of the experts of its stages."""
 
 from __future__ import annotations
 
