@@ -13,11 +13,12 @@ from trainshed.parallel.data.bucket_plan import (
     best_plan,
     buckets,
     calibrated,
+    cut,
     step_seconds,
 )
 from trainshed.parallel.data.host_layout import layout_of
 
-LINK = Cost(0.0, 1 / (100 * MIB))  # 100 MiB/s
+LINK = Cost(0.0, 1 / (100 * MIB), 0.0)  # 100 MiB/s
 DEFAULT = (MIB, 25 * MIB)
 
 
@@ -51,15 +52,34 @@ def test_smaller_buckets_are_chosen_where_one_would_begin_late() -> None:
 
 
 def test_a_way_that_costs_half_is_chosen_and_direct_only_for_what_is_small() -> None:
-    half = Cost(0.001, LINK.per_byte / 2)
-    quick = Cost(0.0001, LINK.per_byte)
+    half = Cost(0.001, LINK.per_byte / 2, 0.001)
+    quick = Cost(0.0001, LINK.per_byte, 0.0001)
     plan = best_plan(timeline(size=4 * MIB), {"flat": LINK, "hierarchical": half, "direct": quick}, "flat", DEFAULT)
 
     assert plan.algorithm == "hierarchical" and plan.small
 
 
+def test_messages_on_their_way_together_have_most_of_their_latency_in_common() -> None:
+    steps = timeline()
+    made = buckets(steps.gradients, (2 * MIB,))
+    alone = step_seconds(steps, made, Cost(0.03, LINK.per_byte, 0.03))
+    together = step_seconds(steps, made, Cost(0.03, LINK.per_byte, 0.0))
+
+    assert alone == pytest.approx(0.1 + 12 * 0.05)
+    assert together == pytest.approx(0.1 + 11 * 0.02 + 0.02 + 0.03)
+
+
+def test_a_huge_gradient_is_cut_into_messages_that_each_cost_something() -> None:
+    huge = [Gradient(0.5, 100 * MIB)]
+
+    assert cut(huge, 2 * MIB) == [Gradient(0.5, 2 * MIB)] * 50 and cut(huge, 128 * MIB) == huge
+    steps = Timeline(tuple(huge), 0.1, 0.0)
+    costs = {"flat": Cost(0.0, 1.0, 0.0), "hierarchical": Cost(0.05, LINK.per_byte, 0.05)}
+    assert best_plan(steps, costs, "flat", DEFAULT).bucket == max(SIZES), "small pieces would pay for their number"
+
+
 def test_messages_that_cost_much_each_make_large_buckets() -> None:
-    plan = best_plan(timeline(size=MIB // 8, apart=0.001), {"flat": Cost(0.05, LINK.per_byte)}, "flat", DEFAULT)
+    plan = best_plan(timeline(size=MIB // 8, apart=0.001), {"flat": Cost(0.05, LINK.per_byte, 0.05)}, "flat", DEFAULT)
 
     assert plan.bucket == max(SIZES)
 
@@ -68,7 +88,7 @@ def test_what_was_measured_in_a_moment_is_scaled_to_what_steps_were_seen_to_wait
     gradients = timeline().gradients
     exchange = step_seconds(Timeline(gradients, 0.0, 0.0), buckets(gradients, DEFAULT), LINK) - gradients[-1].ready
     seen = Timeline(gradients, 0.1, exchange)
-    thrice = {"flat": Cost(0.0, LINK.per_byte / 3), "hierarchical": Cost(0.001, LINK.per_byte / 6)}
+    thrice = {"flat": Cost(0.0, LINK.per_byte / 3, 0.0), "hierarchical": Cost(0.001, LINK.per_byte / 6, 0.0005)}
     costs = calibrated(seen, thrice, "flat", DEFAULT)
 
     assert costs["flat"].per_byte == pytest.approx(LINK.per_byte, rel=1e-3)

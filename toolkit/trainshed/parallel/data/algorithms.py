@@ -24,10 +24,15 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass
 class Message:
-    """A part of a bucket on its way: `buffer` is replaced by the average over all ranks; `shard` is this rank's share."""
+    """A part of a bucket on its way: `buffer` is replaced by the average over all ranks.
+
+    shard: this rank's share of what its host has, in the memory of `buffer` where that is all of it.
+    wire: the shard as it passes between hosts, where that is in fewer bits.
+    """
 
     buffer: torch.Tensor
     shard: torch.Tensor | None = None
+    wire: torch.Tensor | None = None
 
 
 class Peers:
@@ -130,13 +135,17 @@ class Algorithms:
         if name == "direct":
             return [_directly(self._peers(name, everyone), layout.world)]
         split = layout.even and layout.shared
+        ranks = layout.across(rank) if split else everyone
         # Each stage has a group of its own: calls of two threads in one would meet in another order on another rank.
-        across = self._peers(f"{name}/between", layout.across(rank) if split else everyone)
-        between = _between_in_bf16(across) if name == "bf16" else _between(across)
-        if not split:
-            return [_whole(layout.world), between, _back]
-        inside, outside = (self._peers(f"{name}/{way}", layout.neighbours(rank)) for way in ("in", "out"))
-        return [_inside(inside, layout.world), between, _outside(outside)]
+        first: Callable[[Message], None] = _whole(layout.world)
+        last: Callable[[Message], None] = _back
+        if split:
+            first = _inside(self._peers(f"{name}/in", layout.neighbours(rank)), layout.world)
+            last = _outside(self._peers(f"{name}/out", layout.neighbours(rank)))
+        if name != "bf16":
+            return [first, _between(self._peers(f"{name}/between", ranks)), last]
+        between = _swapped if len(ranks) == 2 else _in_two_steps
+        return [_both(first, _rounded), *between(lambda step: self._peers(f"{name}/{step}", ranks), last)]
 
 
 def _directly(peers: Peers, world: int) -> Callable[[Message], None]:
@@ -170,16 +179,56 @@ def _between(peers: Peers) -> Callable[[Message], None]:
     return work
 
 
-def _between_in_bf16(peers: Peers) -> Callable[[Message], None]:
+def _rounded(message: Message) -> None:
+    assert message.shard is not None
+    message.wire = message.shard if message.shard.dtype in _HALVES else message.shard.to(torch.bfloat16)
+
+
+def _swapped(peers: Callable[[str], Peers], last: Callable[[Message], None]) -> list[Callable[[Message], None]]:
+    """Between two hosts: each gives the other all it has, and both add the same two; as many bytes as in two steps."""
+    other = peers("swap")
+
+    def swap(message: Message) -> None:
+        assert message.wire is not None
+        both = message.wire.new_empty(2 * message.wire.numel())
+        other.gather(both, message.wire)
+        message.wire = both
+
+    def add(message: Message) -> None:
+        assert message.wire is not None and message.shard is not None
+        message.shard.copy_(message.wire.view(2, -1).sum(0, dtype=torch.float32))
+        last(message)
+
+    return [swap, add]
+
+
+def _in_two_steps(peers: Callable[[str], Peers], last: Callable[[Message], None]) -> list[Callable[[Message], None]]:
+    """Between several hosts: each sums its share, in 32 bits, while the sums of the message before go around."""
+    summing, spreading = peers("sum"), peers("spread")
+
+    def add(message: Message) -> None:
+        assert message.wire is not None
+        sums = summing.sum_shares(message.wire)
+        message.wire = sums.to(message.wire.dtype)  # also a rank's own is rounded: all go on with the same numbers
+
+    def spread(message: Message) -> None:
+        assert message.wire is not None and message.shard is not None
+        whole = message.wire.new_empty(message.shard.numel())
+        spreading.gather(whole, message.wire)
+        message.wire = whole
+
+    def end(message: Message) -> None:
+        assert message.wire is not None and message.shard is not None
+        message.shard.copy_(message.wire)
+        last(message)
+
+    return [add, spread, end]
+
+
+def _both(one: Callable[[Message], None], other: Callable[[Message], None]) -> Callable[[Message], None]:
     def work(message: Message) -> None:
-        assert message.shard is not None
-        if message.shard.dtype in _HALVES:
-            peers.all_reduce(message.shard)
-            return
-        sent = message.shard.to(torch.bfloat16)
-        share = peers.sum_shares(sent).to(torch.bfloat16)
-        peers.gather(sent, share)  # also what this rank has summed is rounded: all ranks go on with the same numbers
-        message.shard.copy_(sent)
+        one(message)
+        other(message)
 
     return work
 

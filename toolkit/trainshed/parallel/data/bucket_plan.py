@@ -19,14 +19,22 @@ _NEAR = 1.01  # of plans this close the one with larger buckets is taken
 
 @dataclass(frozen=True)
 class Cost:
-    """How long a message takes: `latency` and `per_byte` times its size."""
+    """How long a message takes: `latency` and `per_byte` times its size.
+
+    each: what one more message adds to those that are on their way: of the latency what they have not in common.
+    """
 
     latency: float
     per_byte: float
+    each: float
 
     def seconds(self, size: int) -> float:
-        """For a message of `size` bytes."""
+        """For a message of `size` bytes, alone."""
         return self.latency + self.per_byte * size
+
+    def among_others(self, size: int) -> float:
+        """Until the next message can go the same way."""
+        return self.each + self.per_byte * size
 
 
 @dataclass(frozen=True)
@@ -95,18 +103,34 @@ def buckets(gradients: Sequence[Gradient], sizes: Sequence[int]) -> list[Gradien
     return made
 
 
+def pieces(size: int, limit: int) -> int:
+    """Messages of a bucket of ours: it may be as large as its largest gradient, which whole would go stage by stage."""
+    return max(1, round(size / limit))
+
+
+def cut(made: Sequence[Gradient], limit: int) -> list[Gradient]:
+    """The messages of buckets."""
+    messages: list[Gradient] = []
+    for bucket in made:
+        count = pieces(bucket.size, limit)
+        messages += [Gradient(bucket.ready, bucket.size // count)] * count
+    return messages
+
+
 def step_seconds(timeline: Timeline, made: Sequence[Gradient], cost: Cost, direct: Cost | None = None) -> float:
-    """How long a step takes when one bucket is exchanged after the other.
+    """How long a step takes when one message follows the other.
 
     Args:
+        made: messages, in order.
         direct: of small messages, where they have a way of their own.
     """
-    free = 0.0
+    free = over = 0.0
     for bucket in made:
         way = direct if direct is not None and bucket.size <= SMALL else cost
-        free = max(free, bucket.ready) + way.seconds(bucket.size)
+        free = max(free, bucket.ready) + way.among_others(bucket.size)
+        over = max(over, free + way.latency - way.each)
     last = timeline.gradients[-1].ready if timeline.gradients else 0.0
-    return timeline.rest + max(free, last)
+    return timeline.rest + max(over, last)
 
 
 def calibrated(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int]) -> dict[str, Cost]:
@@ -121,7 +145,7 @@ def calibrated(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: S
     made = buckets(timeline.gradients, sizes)
 
     def scaled(cost: Cost, by: float) -> Cost:
-        return Cost(cost.latency, cost.per_byte * by)
+        return Cost(cost.latency, cost.per_byte * by, cost.each)
 
     low, high = 1 / _FURTHEST, _FURTHEST
     for _ in range(30):
@@ -149,7 +173,9 @@ def best_plan(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Se
             continue
         small = direct is not None and name != own and direct.seconds(SMALL) < cost.seconds(SMALL)
         for size in SIZES:
-            seconds = step_seconds(timeline, buckets(timeline.gradients, (size,)), cost, direct if small else None)
+            made = buckets(timeline.gradients, (size,))
+            messages = made if name == own else cut(made, size)
+            seconds = step_seconds(timeline, messages, cost, direct if small else None)
             found.append((seconds, Plan(name, small, size, today / seconds if seconds > 0 else 1.0)))
     least = min(seconds for seconds, _ in found)
     near = [plan for seconds, plan in found if seconds <= least * _NEAR]

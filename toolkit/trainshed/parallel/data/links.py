@@ -14,6 +14,7 @@ import torch.distributed as dist
 from .bucket_plan import MIB, Cost
 
 _SMALL, _LARGE = 4 << 10, MIB // 2  # bytes of a message
+_QUEUE = 8  # small messages at once
 _FEWEST, _MOST = 2, 24  # large messages at once, as buckets are
 _TRY = 0.12  # seconds that a try should take: links let the first bytes after a pause pass at once
 _TRIES = 3
@@ -29,6 +30,7 @@ def link_costs(ways: Mapping[str, Way], group: Any) -> dict[str, Cost]:
         group: of the ranks that take part.
     """
     small: dict[str, float] = {}
+    queue: dict[str, float] = {}
     large: dict[str, float] = {}
     for way in ways.values():
         _timed(way, _SMALL, 1, group)  # connections are made by the first
@@ -37,11 +39,14 @@ def link_costs(ways: Mapping[str, Way], group: Any) -> dict[str, Cost]:
     for _ in range(_TRIES):  # in turns: what else the machine does hits all alike
         for name, way in ways.items():
             small[name] = min(small.get(name, math.inf), _timed(way, _SMALL, 1, group))
+            queue[name] = min(queue.get(name, math.inf), _timed(way, _SMALL, _QUEUE, group))
             large[name] = min(large.get(name, math.inf), _timed(way, _LARGE, count, group))
     costs: dict[str, Cost] = {}
     for name in ways:
         per_byte = max(1e-12, (large[name] - small[name]) / (count * _LARGE - _SMALL))
-        costs[name] = Cost(max(0.0, small[name] - per_byte * _SMALL), per_byte)
+        latency = max(0.0, small[name] - per_byte * _SMALL)
+        each = max(0.0, (queue[name] - small[name]) / (_QUEUE - 1) - per_byte * _SMALL)
+        costs[name] = Cost(latency, per_byte, min(latency, each))
     return costs
 
 

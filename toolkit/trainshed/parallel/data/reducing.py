@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from .algorithms import Algorithms
-from .bucket_plan import SMALL, Plan
+from .bucket_plan import SMALL, Plan, pieces
 from .ddp_buckets import OwnBuckets
 
 OWN = "flat"  # DDP's own way
@@ -46,21 +46,15 @@ def _hook(algorithms: Algorithms, plan: Plan) -> Any:
     def trainshed_reduce(_, bucket):  # type: ignore[no-untyped-def]  # (DDP refuses annotations as text)
         buffer = bucket.buffer()
         flat = torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer.view(-1)
-        pieces = _pieces(flat, plan.bucket)
+        parts = flat.tensor_split(pieces(flat.numel() * flat.element_size(), plan.bucket))
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done = _Countdown(len(pieces), future, buffer)
-        for piece in pieces:
+        done = _Countdown(len(parts), future, buffer)
+        for piece in parts:
             small = plan.small and piece.numel() * piece.element_size() <= SMALL
             algorithms.average("direct" if small else plan.algorithm, piece, done)
         return future
 
     return trainshed_reduce
-
-
-def _pieces(flat: torch.Tensor, size: int) -> list[torch.Tensor]:
-    """Parts of about `size` bytes: a bucket is as large as its largest gradient, and a huge one would go stage by stage."""
-    count = max(1, round(flat.numel() * flat.element_size() / size))
-    return list(flat.tensor_split(count))
 
 
 class _Countdown:
