@@ -10,8 +10,8 @@ that all ranks of a host share it (0 Mbit/s: not limited). Needs root, iproute2 
 transformer on one thread. A cell is a job of its own, and one line of the file: cells that are there are not measured again.
 Its rows take turns (`--rounds`), so that what else the machine does hits all alike; medians of their steps are compared.
 
-Rows: DDP as it is; DDP with the best of four buckets, tried by hand; `accelerate` with `auto`, and `bf16`; `LocalSteps`, whose
-steps hold their part of an exchange. "Waits" is a step less the same step without an exchange (`no_sync`).
+Rows: DDP as it is; DDP with the best of four buckets, tried by hand; `accelerate` with `auto`, and `bf16`; `LocalSteps`,
+whose steps hold their part of an exchange. "Waits" is a step less the same step without an exchange (`no_sync`).
 """
 
 from __future__ import annotations
