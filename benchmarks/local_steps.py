@@ -81,8 +81,7 @@ def work(
     every: int,
     steps: int,
     seed: int,
-    outer: tuple[float, float],
-    bits: int,
+    options: dict[str, Any],
     found: Any,
 ) -> None:
     """One host's training."""
@@ -100,9 +99,7 @@ def work(
     if way == "ddp":
         trained = DistributedDataParallel(model)
     elif way == "local":
-        local = data.LocalSteps(
-            model, optimizer, every=every, hosts=list(range(world)), outer_rate=outer[0], outer_momentum=outer[1], bits=bits
-        )
+        local = data.LocalSteps(model, optimizer, every=every, hosts=list(range(world)), **options)
     draw = torch.Generator().manual_seed(1000 * seed + rank)
     began = time.perf_counter()
     for step in range(steps):
@@ -138,16 +135,21 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--outer", type=float, nargs=2, default=[0.7, 0.9], help="rate and momentum")
     parser.add_argument("--bits", type=int, default=32, help="of a number that hosts exchange: 32, 8 or 4")
+    parser.add_argument("--fragments", type=int, default=1, help="pieces that are exchanged in turn")
+    parser.add_argument("--overlap", type=int, default=0, help="steps beside which one is exchanged")
+    parser.add_argument("--mix", type=float, help="the part of a host's own values that stays")
     parser.add_argument("--ways", nargs="+", default=["ddp", "local", "alone"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     given = parser.parse_args()
     ways = [("ddp", 1), *(("local", every) for every in given.every), ("alone", 0)]
     ways = [one for one in ways if one[0] in given.ways]
+    options = {"outer_rate": given.outer[0], "outer_momentum": given.outer[1], "bits": given.bits}
+    options |= {"fragments": given.fragments, "overlap": given.overlap, "mix": given.mix}
     with processes.Manager() as manager:
         found = manager.dict()
         for seed in given.seeds:
             for way, every in ways:
-                arguments = (given.hosts, free_port(), way, every, given.steps, seed, tuple(given.outer), given.bits, found)
+                arguments = (given.hosts, free_port(), way, every, given.steps, seed, options, found)
                 processes.spawn(work, arguments, nprocs=given.hosts)
         results = dict(found)
     print(f"| {given.hosts} hosts, {given.steps} steps | seed | loss | of DDP's | bytes a host sends | fewer | seconds |")
@@ -157,6 +159,8 @@ def main() -> None:
             loss, sent, seconds = results[way, every, seed]
             base, bytes_, _ = results.get(("ddp", 1, seed), (math.nan, math.nan, 0))
             name = f"local, every {every}, {given.bits} bits" if way == "local" else way
+            if way == "local" and given.fragments > 1:
+                name += f", {given.fragments} fragments, overlap {given.overlap}"
             fewer = f"{bytes_ / sent:.1f}x" if sent else ""
             print(f"| {name} | {seed} | {loss:.4f} | {loss / base:.4f} | {sent / 1e6:.1f} MB | {fewer} | {seconds:.0f} |")
 

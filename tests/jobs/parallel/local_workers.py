@@ -101,27 +101,174 @@ def together(hosts: list[int], dtype: str, bits: int) -> dict[str, Any]:
 
 def summed(world: int, size: int, bits: int) -> dict[str, Any]:
     """Sums of few bits: how far one is from the sum, and many together from theirs; whether all have the same."""
-    from trainshed.parallel.data.few_bits import FewBits
+    from trainshed.parallel.data.few_bits import rounded_sum
+    from trainshed.parallel.data.host_lines import Flight, Line
 
     rank = started()
-    few = FewBits(dist.group.WORLD, size, torch.device("cpu"), bits)
+    line, lost = Line(dist.group.WORLD, rank, world), torch.zeros(size)
+
+    def summed(flat: torch.Tensor) -> torch.Tensor:
+        nonlocal lost
+        whole, lost = Flight(rounded_sum(line, flat, lost, bits)).land()
+        return whole
+
     every = [
         torch.randn(20, size, generator=torch.Generator().manual_seed(one)) * torch.logspace(-30, 6, size)
         for one in range(world)
     ]
     whole = torch.stack(every).sum(0)
-    sums = torch.stack([few.sum(one) for one in every[rank]])
-    peaks = torch.stack([torch.nn.functional.pad(one, (0, -size % 256)).view(20, -1, 256).abs().amax(2) for one in every])
-    bound = peaks.sum(0).amax(0).repeat_interleave(256)[:size] / (127 if bits == 8 else 7)
+    sums, sent = torch.stack([summed(one) for one in every[rank]]), line.sent
+    peaks = torch.stack([torch.nn.functional.pad(one, (0, -size % 64)).view(20, -1, 64).abs().amax(2) for one in every])
+    bound = peaks.sum(0).amax(0).repeat_interleave(64)[:size] / (127 if bits == 8 else 7)
+    lost = torch.zeros(size)
     return {
-        "alike": alike([sums]), "sent": few.sent,
+        "alike": alike([sums]), "sent": sent,
         "once": float(((sums[0] - whole[0]).abs() / bound).max()),
         "together": float(((sums - whole).sum(0).abs() / bound).max()),
-        "zeros": float(FewBits(dist.group.WORLD, size, torch.device("cpu"), bits).sum(torch.zeros(size)).abs().max()),
+        "zeros": float(summed(torch.zeros(size)).abs().max()),
     }  # fmt: skip
 
 
-def resumed(stop: int, bits: int = 32) -> dict[str, Any]:
+def streamed(hosts: list[int], bits: int) -> dict[str, Any]:
+    """Fragments in turn, beside the computation: who agrees on what, in the end and on the way."""
+    started()
+    own = model()
+    several = len(set(hosts)) < len(hosts)
+    wrapped = DDP(own, process_group=data.host_group(hosts)) if several else own
+    optimizer = torch.optim.AdamW(own.parameters(), 0.01)
+    said = io.StringIO()
+    with redirect_stderr(said):
+        local = data.LocalSteps(
+            wrapped, optimizer, every=8, hosts=hosts, bits=bits, fragments=3, overlap=5, outer_momentum=0.6
+        )
+    x, y = batch(10_000, 0)
+    before = nn.functional.mse_loss(own.eval()(x), y).item()
+    own.train()
+    agreed, counts = [], []
+    for step in range(43):
+        train(wrapped, optimizer, step, step + 1)
+        agreed.append(weights(local.outer))
+        counts.append(local.exchanges)
+    apart = not alike(weights(own))
+    local.finish()
+    after = nn.functional.mse_loss(local.outer.eval()(x), y).item()
+    return {
+        "same": all(alike(one) for one in agreed), "apart": apart, "ended": alike(weights(own)), "counts": counts,
+        "outer": all(map(torch.equal, weights(own), weights(local.outer))), "fell": after / before,
+        "exchanges": local.exchanges, "said": said.getvalue(),
+    }  # fmt: skip
+
+
+def as_published(fragments: int, overlap: int) -> float:
+    """How far it is from Streaming DiLoCo as its paper has it, with both hosts in one process."""
+    rank = started()
+    every, rate, momentum, mix, steps = 6, 0.7, 0.6, 0.5 if overlap else 0.0, 40
+
+    def plain() -> nn.Module:
+        torch.manual_seed(5)
+        return nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)), nn.Linear(6, 1))
+
+    def begun(one: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(one.parameters(), 0.01)
+
+    own = plain()
+    optimizer = begun(own)
+    with redirect_stderr(io.StringIO()):
+        local = data.LocalSteps(
+            own, optimizer, every=every, hosts=[0, 1], outer_rate=rate, outer_momentum=momentum,
+            fragments=fragments, overlap=overlap,
+        )  # fmt: skip
+    train(own, optimizer, 0, steps)
+
+    hosts, agreed = [plain(), plain()], plain()
+    optimizers = [begun(one) for one in hosts]
+    if fragments == 1:
+        pieces = [list(range(8))]
+    else:  # the whole tensors of four layers of 42, 42, 42 and 7 numbers
+        pieces = [[0, 1], [2, 3], [4, 5, 6, 7]]
+    outer = [
+        torch.optim.SGD([list(agreed.parameters())[at] for at in piece], rate, momentum, nesterov=True) for piece in pieces
+    ]
+    away: dict[int, list[tuple[int, list[torch.Tensor]]]] = {}
+    for step in range(1, steps + 1):
+        for host in range(2):
+            train(hosts[host], optimizers[host], step - 1, step, by=host)
+        for number, piece in enumerate(pieces):
+            if step % every == (number + 1) * every // fragments % every:
+                gradients = []
+                for at in piece:
+                    there = [list(one.parameters())[at].detach() for one in hosts]
+                    now = list(agreed.parameters())[at].detach()
+                    gradients.append(((now - there[0]) + (now - there[1])) / 2)
+                away.setdefault(step + overlap, []).append((number, gradients))
+        for number, gradients in away.pop(step, []):
+            for at, gradient in zip(pieces[number], gradients, strict=True):
+                list(agreed.parameters())[at].grad = gradient
+            outer[number].step()
+            with torch.no_grad():
+                for at in pieces[number]:
+                    for one in hosts:
+                        mine = list(one.parameters())[at]
+                        mine.copy_(mix * mine + (1 - mix) * list(agreed.parameters())[at])
+    pairs = [*zip(own.parameters(), hosts[rank].parameters(), strict=True)]
+    pairs += zip(local.outer.parameters(), agreed.parameters(), strict=True)
+    apart = max(float((one - other).detach().abs().max()) for one, other in pairs)
+    local.finish()
+    return apart
+
+
+def beside() -> bool:
+    """Whether a host takes steps while the other has not come to the exchange yet."""
+    import os
+    import time
+
+    import ranks
+
+    rank = started()
+    own = model()
+    optimizer = torch.optim.SGD(own.parameters(), 0.01)
+    with redirect_stderr(io.StringIO()):
+        local = data.LocalSteps(own, optimizer, every=8, hosts=[0, 1], fragments=2, overlap=3)
+    train(own, optimizer, 0, 3)
+    ahead = ranks.folder() / "ahead"
+    if rank == 0:
+        train(own, optimizer, 3, 6)  # the first fragment goes after step 4, and is waited for after step 7
+        ahead.touch()
+        train(own, optimizer, 6, 16)
+    else:
+        deadline = time.monotonic() + 120
+        while not ahead.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert os.path.exists(ahead), "the other host waits in the middle of its steps"
+        train(own, optimizer, 3, 16)
+    local.finish()
+    return alike(weights(own))
+
+
+def dies(fragments: int, overlap: int, when: int) -> str:
+    """What a host says of another that is killed after step `when`, in an exchange or between two."""
+    import os
+    import signal
+
+    rank = started()
+    own = model()
+    optimizer = torch.optim.SGD(own.parameters(), 0.01)
+    local = data.LocalSteps(own, optimizer, every=8, hosts=[0, 1], fragments=fragments, overlap=overlap, timeout=60)
+    train(own, optimizer, 0, when)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        train(own, optimizer, when, 40)
+    except RuntimeError as error:
+        first = f"{type(error).__name__} after step {local.steps}: {error}"
+    try:
+        train(own, optimizer, 0, 1)
+    except RuntimeError as error:
+        return f"{first} | {error}" if str(error) in first else f"{first} | then {error}"
+    return first
+
+
+def resumed(stop: int, bits: int, fragments: int, overlap: int, _: int) -> dict[str, Any]:
     """Weights of a training that was not interrupted, and of one that was, after `stop` steps."""
     started()
     box = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
@@ -131,7 +278,7 @@ def resumed(stop: int, bits: int = 32) -> dict[str, Any]:
     def made(folder: str | None) -> tuple[nn.Module, Any, Any, Checkpointer]:
         own = model()
         optimizer = torch.optim.AdamW(own.parameters(), 0.01)
-        local = data.LocalSteps(own, optimizer, every=5, hosts=hosts, bits=bits)
+        local = data.LocalSteps(own, optimizer, every=5, hosts=hosts, bits=bits, fragments=fragments, overlap=overlap)
         return own, optimizer, local, Checkpointer(folder, model=local.outer, extra={"local": local}, every_steps=1000)
 
     with redirect_stderr(io.StringIO()):
@@ -140,6 +287,7 @@ def resumed(stop: int, bits: int = 32) -> dict[str, Any]:
         local.finish()
         first, optimizer, local, checkpoints = made(str(box[0]))
         train(first, optimizer, 0, stop)
+        away = len(local._sent)
         checkpoints.save(stop)
         checkpoints.close()
         again, optimizer, local, checkpoints = made(str(box[0]))
@@ -148,7 +296,7 @@ def resumed(stop: int, bits: int = 32) -> dict[str, Any]:
         local.finish()
         checkpoints.close()
     dist.barrier()
-    found = {"step": step, "same": all(map(torch.equal, weights(whole), weights(again)))}
+    found = {"step": step, "same": all(map(torch.equal, weights(whole), weights(again))), "away": away}
     if dist.get_rank() == 0:
         import shutil
 
@@ -191,9 +339,16 @@ def wrong(case: str, _: str) -> str:
                 data.LocalSteps(own, optimizer, every=0, hosts=hosts)
             if case == "hosts":
                 data.LocalSteps(own, optimizer, hosts=[0])
-            local = data.LocalSteps(own, optimizer, every=4, hosts=hosts)
-            train(own, optimizer, 0, 2)
-            if case == "nan" and rank == 1:
+            if case in ("fragments", "many", "overlap", "mix"):
+                options = {"fragments": {"fragments": 5}, "many": {"fragments": 7, "every": 9}, "overlap": {"overlap": 4}}
+                data.LocalSteps(own, optimizer, hosts=hosts, **{"every": 4} | options.get(case, {"mix": 1.0}))
+            late = {"fragments": 2, "overlap": 1} if case.endswith("late") else {}
+            local = data.LocalSteps(own, optimizer, every=4, hosts=hosts, **late)
+            train(own, optimizer, 0, 1)
+            if case == "fewer, late" and rank == 1:
+                local.finish()
+            train(own, optimizer, 1, 2)
+            if case.startswith("nan") and rank == 1:
                 with torch.no_grad():
                     next(own.parameters())[0, 0] = float("nan")
             if case == "fewer" and rank == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -36,9 +37,11 @@ def test_models_are_one_at_exchanges_and_apart_between_them(
         assert one["exchanges"] == 12 and one["fell"] < 0.6
     first = found[0]
     assert first["said"].startswith(f"trainshed: local steps: {hosts_of} hosts of {4 // hosts_of} rank")
-    numbers = 4 * parameters if bits == 32 else hosts_of * -(-parameters // (256 * hosts_of)) * (32 * bits + 4)  # blocks
-    least = 12 * 2 * (hosts_of - 1) / hosts_of * numbers
-    assert least <= first["sent"] < 1.5 * least
+    numbers = 4 * parameters if bits == 32 else hosts_of * -(-parameters // (64 * hosts_of)) * (8 * bits + 2)  # blocks
+    means = 2 * 32 * (4 if dtype == "float32" else 2)  # of BatchNorm; its counter is told by the first host
+    facts = 8 * (3 + 3)
+    summed, told = 2 * (hosts_of - 1) / hosts_of * (numbers + means), (hosts_of - 1) * (facts + 8)
+    assert first["sent"] == 12 * (summed + told)
 
 
 @pytest.mark.on_ranks("local_workers:summed", world=4)
@@ -50,13 +53,61 @@ def test_sums_of_few_bits_lose_little_once_and_nothing_in_the_end(
         assert one["alike"] and one["zeros"] == 0
         assert one["once"] <= 1.01, "half a step of each number, and half a step of their sum"
         assert one["together"] <= 1.01, "of twenty sums: what one has lost, the next one brings"
-        assert one["sent"] == 20 * 2 * 3 * -(-size // 1024) * (32 * bits + 4)
+        assert one["sent"] == 20 * 2 * 3 * -(-size // 256) * (8 * bits + 2)
+
+
+@pytest.mark.on_ranks("local_workers:as_published", world=2)
+@pytest.mark.parametrize(("fragments", "overlap"), [(1, 0), (3, 0), (3, 1), (3, 5)])
+def test_fragments_beside_the_computation_are_those_of_the_paper(found: list[Any], fragments: int, overlap: int) -> None:
+    assert max(found) < 1e-6
+
+
+@pytest.mark.on_ranks("local_workers:streamed", world=4)
+@pytest.mark.parametrize(("hosts", "bits"), [([0, 1, 2, 3], 4), ([0, 0, 1, 1], 32)])
+def test_all_hosts_have_the_same_agreed_model_after_each_step(found: list[Any], hosts: list[int], bits: int) -> None:
+    for one in found:
+        assert one["same"] and one["apart"] and one["ended"] and one["outer"] and one["fell"] < 0.6
+        # Fragments go after steps 2, 5, 8, 10, 13, 16, ..., and are there five steps later; finish() exchanges all of them.
+        assert one["counts"] == [
+            sum(at + 5 <= step for at in range(44) if at and at % 8 in (2, 5, 0)) for step in range(1, 44)
+        ]
+        assert one["exchanges"] == sum(at % 8 in (2, 5, 0) for at in range(1, 44)) + 3
+    assert "every 8 steps, not in each, one of 3 fragments at a time, beside 5 steps" in found[0]["said"]
+
+
+@pytest.mark.on_ranks("local_workers:beside", world=2)
+def test_a_host_goes_on_while_another_has_not_come_to_the_exchange(found: list[Any]) -> None:
+    assert found == [True, True]
+
+
+@pytest.mark.parametrize(("fragments", "overlap", "when", "noticed"), [(2, 3, 5, 7), (1, 0, 5, 8)])
+def test_a_host_that_is_killed_ends_the_exchange_with_words(
+    tmp_path: Any, fragments: int, overlap: int, when: int, noticed: int
+) -> None:
+    works = ("local_workers:dies", (fragments, overlap, when))
+    processes = ranks.start(2, works, out=str(tmp_path))
+    try:
+        processes[0].join(300)
+    finally:
+        ranks.end(processes)
+    assert (tmp_path / "0.0").exists(), ranks.log(str(tmp_path), 0)
+    said, again = pickle.loads((tmp_path / "0.0").read_bytes()).split(" | ")
+    assert said.startswith(
+        f"LocalStepsError after step {noticed}: the exchange after step {noticed - overlap} was not completed: "
+        "host 1 has ended, or did not answer for 60 s; the last model that the hosts agreed on is that of step 0"
+    )
+    assert again in said, "it does not go on as if nothing had been"
 
 
 @pytest.mark.on_ranks("local_workers:resumed", world=2)
-@pytest.mark.parametrize(("stop", "bits"), [(10, 32), (13, 32), (13, 8)])
-def test_interrupted_between_exchanges_it_ends_as_if_it_had_not_been(found: list[Any], stop: int, bits: int) -> None:
-    assert found == [{"step": stop, "same": True}] * 2
+@pytest.mark.parametrize(
+    ("stop", "bits", "fragments", "overlap", "away"),
+    [(10, 32, 1, 0, 0), (13, 32, 1, 0, 0), (13, 8, 1, 0, 0), (13, 4, 3, 2, 1), (11, 32, 3, 4, 3), (10, 4, 1, 2, 1)],
+)
+def test_interrupted_in_exchanges_and_between_them_it_ends_as_if_it_had_not_been(
+    found: list[Any], stop: int, bits: int, fragments: int, overlap: int, away: int
+) -> None:
+    assert found == [{"step": stop, "same": True, "away": away}] * 2
 
 
 @pytest.mark.on_ranks("local_workers:wrong", world=2)
@@ -68,6 +119,16 @@ def test_interrupted_between_exchanges_it_ends_as_if_it_had_not_been(found: list
         ("every", "ValueError: every = 0"),
         ("hosts", "ValueError: hosts has 1 numbers for 2 ranks"),
         ("nan", "LocalStepsError: the model of host 1 has values that are not finite after step 4: nothing was exchanged"),
+        (
+            "nan, late",
+            "LocalStepsError: the model of host 1 has values that are not finite after step 4: nothing was exchanged; "
+            "the last model that the hosts agreed on is that of step 2",
+        ),
+        ("fewer, late", "LocalStepsError: hosts have made unequally many steps: host 0 2, host 1 1;"),
+        ("fragments", "ValueError: fragments = 5, every = 4: only one fragment is exchanged after a step"),
+        ("many", "ValueError: fragments = 7: from 1 to 6, the model's trainable parameters"),
+        ("overlap", "ValueError: overlap = 4, every = 4: a fragment has to arrive before it is sent again"),
+        ("mix", "ValueError: mix = 1.0: from 0, all is agreed, to below 1"),
         ("fewer", "LocalStepsError: hosts have made unequally many steps: host 0 4, host 1 2;"),
     ],
 )

@@ -2,17 +2,19 @@
 
 Every host takes `every` steps of its own optimizer from the same model. What has changed, averaged over hosts, is then one
 step of an outer optimizer (SGD with Nesterov's momentum), and all go on from there. Sources: "Local SGD Converges Fast and
-Communicates Little" (Stich, 2019), and DiLoCo, "Distributed Low-Communication Training of Language Models" (Douillard et
-al., 2023), whose values of the outer optimizer are the defaults.
+Communicates Little" (Stich, 2019); DiLoCo, "Distributed Low-Communication Training of Language Models" (Douillard et
+al., 2023), whose values of the outer optimizer are the defaults; for fragments and exchanges beside the computation
+"Streaming DiLoCo with overlapping communication" (Douillard et al., 2025).
 
 It is another training than DDP's, not a faster way to the same one.
 """
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -22,12 +24,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainshed.base.voice import tell
 
-from .few_bits import BITS, FewBits
+from .agreed_model import AgreedModel
+from .between_hosts import Given, LocalStepsError, Taken, across, alone, inside
+from .few_bits import BITS
 from .host_layout import HostLayout, found_layout
+from .host_lines import Flight, Line
+
+__all__ = ["LocalSteps", "LocalStepsError", "host_group"]
 
 
-class LocalStepsError(RuntimeError):
-    """The hosts cannot agree on a model; the message says why. All ranks raise it."""
+@dataclass(frozen=True)
+class _Sent:
+    """A fragment's exchange that is not applied yet: sent after step `at`, applied after step `due`."""
+
+    fragment: int
+    at: int
+    due: int
+    flight: Flight[Taken]
 
 
 class LocalSteps:
@@ -57,6 +70,11 @@ class LocalSteps:
         outer_rate, outer_momentum: of the outer optimizer; 1 and 0 average the hosts' models.
         bits: of a number that hosts exchange: 32; or 8 or 4, of which four or eight times as many exchanges cost as many
             bytes. What rounding loses is made up for by the next exchange.
+        fragments: pieces of the model that are exchanged in turn, each every `every` steps: as many bytes, never all at
+            once. From 1 to the number of parameters, and not more than `every`.
+        overlap: steps that go on while a fragment is exchanged, from 0 to below `every`; hosts wait for it afterwards.
+        mix: the part of a host's own values that stays when the agreed ones come; by default 0, with `overlap` a half.
+        timeout: seconds that an exchange waits for a host before it fails.
 
     Raises:
         TypeError: the model is a DistributedDataParallel over several hosts, or a host's ranks have none.
@@ -73,6 +91,10 @@ class LocalSteps:
         outer_rate: float = 0.7,
         outer_momentum: float = 0.9,
         bits: int = 32,
+        fragments: int = 1,
+        overlap: int = 0,
+        mix: float | None = None,
+        timeout: float = 1800,
     ) -> None:
         if every < 1:
             raise ValueError(f"every = {every}: at least one step lies between exchanges")
@@ -80,7 +102,14 @@ class LocalSteps:
             raise ValueError(f"outer_rate = {outer_rate}, outer_momentum = {outer_momentum}: above 0, and from 0 to below 1")
         if bits not in (32, *BITS):
             raise ValueError(f"bits = {bits}: 32, 8 or 4")
-        self._every, self._rate, self._momentum = every, outer_rate, outer_momentum
+        if fragments > every:
+            raise ValueError(f"fragments = {fragments}, every = {every}: only one fragment is exchanged after a step")
+        if not 0 <= overlap < every:
+            raise ValueError(f"overlap = {overlap}, every = {every}: a fragment has to arrive before it is sent again")
+        if mix is not None and not 0 <= mix < 1:
+            raise ValueError(f"mix = {mix}: from 0, all is agreed, to below 1")
+        self._every, self._overlap, self._bits, self._timeout = every, overlap, bits, timeout
+        self._mix = mix if mix is not None else 0.5 if overlap else 0.0
         self._layout = found_layout(hosts)
         self._rank = dist.get_rank()
         neighbours = self._layout.neighbours(self._rank)
@@ -92,32 +121,23 @@ class LocalSteps:
                 f"{len(neighbours)} ranks share a host: wrap the model by "
                 "DistributedDataParallel(model, process_group=data.host_group()) first"
             )
-        self._host = self._layout.hosts.index(neighbours)
         self._inner, self._optimizer = inner, optimizer
-        self._parameters = [one for one in inner.parameters() if one.requires_grad]
-        if len({parameter.device for parameter in self._parameters}) > 1:
-            raise ValueError("the model's parameters are on several devices")
-        self._leaders = dist.new_group([ranks[0] for ranks in self._layout.hosts])
-        self._neighbours = _own_group(self._layout)
-        self.outer = copy.deepcopy(inner).requires_grad_(False)
-        self._outer = [
-            one for one, own in zip(self.outer.parameters(), inner.parameters(), strict=True) if own.requires_grad
-        ]
+        self._model = AgreedModel(inner, fragments, outer_rate, outer_momentum)
+        self.outer = self._model.outer
         for tensor in (*self.outer.parameters(), *self.outer.buffers()):
             dist.broadcast(tensor, 0)
-        self._exact = [one.float() for one in self._outer]  # the same tensors, unless they are of less precision
-        self._speed = [torch.zeros_like(one) for one in self._exact]
-        leads = self._rank == self._layout.hosts[self._host][0]
-        count = sum(one.numel() for one in self._exact)
-        self._few = (
-            FewBits(self._leaders, count, self._exact[0].device, bits)
-            if bits in BITS and leads and len(self._layout.hosts) > 1
-            else None
-        )
-        self._follow()
+        self._model.begin()
+        self._model.follow_all()
+        # Fragments on their way do not share a group: its messages are told apart by their order.
+        made = [_groups(self._layout, self._rank, timeout) for _ in range(fragments)]
+        self._lines, self._insides = [line for line, _ in made], [group for _, group in made]
+        self._leads = self._rank == neighbours[0]
+        self._lost = [self._nothing_lost(fragment) for fragment in range(fragments)]
+        self._sent: list[_Sent] = []  # in the order of sending
+        self._sent_at = [0] * fragments
+        self._agreed = 0  # the step after which the last exchange was sent that is applied
         self.steps = 0  # of the optimizer, on this rank
-        self.exchanges = 0
-        self.sent = 0  # bytes that this host has given to others, as a ring does it
+        self.exchanges = 0  # of fragments, those applied
         me = weakref.ref(self)
 
         def stepped(*_: Any) -> None:
@@ -127,103 +147,118 @@ class LocalSteps:
 
         self._handle = optimizer.register_step_post_hook(stepped)
         if self._rank == 0:
-            size = count * bits / 8 / 1e6
-            tell(f"local steps: {self._layout.text()} exchange {size:.4g} MB every {every} steps, not in each")
+            tell(f"local steps: {self._layout.text()} exchange {self._plan()}")
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this host has given to others, as a ring does it."""
+        return sum(line.sent for line in self._lines if line is not None)
 
     def finish(self) -> None:
         """Exchanges what the last steps have changed, and ends. Collective. Raises LocalStepsError."""
-        if self.steps % self._every:
-            self._exchange()
+        self._apply([sent for sent in self._sent if sent.at < self.steps])
+        late = [fragment for fragment, at in enumerate(self._sent_at) if at < self.steps]
+        for fragment in late:
+            self._send(fragment)
+        self._apply(list(self._sent), mix=0)
         self._handle.remove()
 
     def _stepped(self) -> None:
         self.steps += 1
-        if self.steps % self._every == 0:
-            self._exchange()
+        for sent in self._sent:
+            if sent.due > self.steps:
+                sent.flight.advance()
+        self._apply([sent for sent in self._sent if sent.due <= self.steps])
+        fragments = len(self._lines)
+        for fragment in range(fragments):
+            # The last one after each `every` steps, the others spread over the time between.
+            if (self.steps - (fragment + 1) * self._every // fragments) % self._every == 0:
+                self._send(fragment)
+        self._apply([sent for sent in self._sent if sent.due <= self.steps])
 
     # --- the exchange ---
 
-    @torch.no_grad()
-    def _exchange(self) -> None:
-        pairs = zip(self._exact, self._parameters, strict=True)
-        flat = torch.cat([(exact - own).reshape(-1) for exact, own in pairs])
-        bad = not bool(torch.isfinite(flat).all())
-        facts = torch.tensor([float(self.exchanges), float(self.steps), float(bad)], dtype=torch.float64)
-        every = self._told(facts)
-        unlike = next((host for host, (round_, steps, _) in enumerate(every) if (round_, steps) != every[0][:2]), None)
-        if unlike is not None:
-            raise LocalStepsError(
-                f"hosts have made unequally many steps: host 0 {every[0][1]:.0f}, host {unlike} {every[unlike][1]:.0f}; "
-                "give each as many batches, and let no host leave out steps of the optimizer (GradScaler does)"
-            )
-        wrong = [str(host) for host, (_, _, bad_there) in enumerate(every) if bad_there]
-        if wrong:
-            raise LocalStepsError(
-                f"the model of host {', '.join(wrong)} has values that are not finite after step {self.steps}: nothing was "
-                f"exchanged; the last model that the hosts agreed on is that of step {self.exchanges * self._every}"
-            )
-        leads = self._rank == self._layout.hosts[self._host][0]
-        count = len(self._layout.hosts)
-        if self._few is not None:
-            before = self._few.sent
-            flat = self._few.sum(flat)
-            self.sent += self._few.sent - before
-        elif leads and count > 1:
-            dist.all_reduce(flat, group=self._leaders)
-            self.sent += round(2 * (count - 1) / count * flat.numel() * flat.element_size())
-        dist.broadcast(flat, self._layout.hosts[self._host][0], group=self._neighbours)
-        at = 0
-        for outer, exact, speed in zip(self._outer, self._exact, self._speed, strict=True):
-            change = flat[at : at + exact.numel()].view_as(exact) / count
-            at += exact.numel()
-            speed.mul_(self._momentum).add_(change)
-            exact.sub_(change.add(speed, alpha=self._momentum), alpha=self._rate)
-            outer.copy_(exact)
-        self._average_buffers(leads, count)
-        self._follow()
-        self.exchanges += 1
+    def _send(self, fragment: int) -> None:
+        """Begins to exchange it."""
+        last = fragment == len(self._lines) - 1
+        given = Given(
+            exchange=self.exchanges + len(self._sent),
+            step=self.steps,
+            agreed=self._agreed,
+            change=self._model.change(fragment),
+            lost=self._lost[fragment],
+            buffers=[one.detach().clone() for one in self._model.buffers()] if last else (),
+            changed=self._model.changed_buffers() if last else (),
+        )
+        line, group = self._lines[fragment], self._insides[fragment]
+        between = None if not self._leads else across(line, given, self._bits) if line is not None else alone(given)
+        broken = (
+            f"the exchange after step {self.steps} was not completed: {self._others()} has ended, or did not answer for "
+            f"{self._timeout:g} s; the last model that the hosts agreed on is that of step {self._agreed}"
+        )
+        flight = Flight(inside(group, between, given, broken))
+        self._sent_at[fragment] = self.steps
+        self._sent.append(_Sent(fragment, self.steps, self.steps + self._overlap, flight))
 
-    def _told(self, facts: torch.Tensor) -> list[tuple[float, ...]]:
-        """Every host's numbers, by its first rank, on all ranks."""
-        held: list[Any] = [None] * self._layout.world
-        dist.all_gather_object(held, tuple(facts.tolist()))
-        return [held[ranks[0]] for ranks in self._layout.hosts]
+    def _apply(self, due: Sequence[_Sent], mix: float | None = None) -> None:
+        """Waits for what was sent, and goes on from it."""
+        for sent in due:
+            taken = sent.flight.land()
+            if taken.lost is not None:
+                self._lost[sent.fragment] = taken.lost
+            self._model.step(sent.fragment, taken.change)
+            if taken.buffers:
+                self._model.take_buffers(taken.buffers, follow=sent.at == self.steps)
+            self._model.follow(sent.fragment, self._mix if mix is None else mix)
+            self._agreed = sent.at
+            self.exchanges += 1
+            self._sent.remove(sent)
 
-    def _average_buffers(self, leads: bool, count: int) -> None:
-        """Running means and the like; whole numbers are those of the first host."""
-        for outer, own in zip(self.outer.buffers(), self._inner.buffers(), strict=True):
-            outer.copy_(own)
-            if leads and count > 1:
-                if outer.is_floating_point():
-                    dist.all_reduce(outer, group=self._leaders)
-                    outer.div_(count)
-                else:
-                    dist.broadcast(outer, 0, group=self._leaders)
-                self.sent += outer.numel() * outer.element_size()
-            dist.broadcast(outer, self._layout.hosts[self._host][0], group=self._neighbours)
+    def _nothing_lost(self, fragment: int) -> torch.Tensor | None:
+        if self._bits not in BITS or self._lines[fragment] is None:
+            return None
+        return torch.zeros(self._model.size(fragment), device=self._model.own[0].device)
 
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """The script's model becomes the one agreed on."""
-        for outer, own in zip(self.outer.parameters(), self._inner.parameters(), strict=True):
-            own.copy_(outer)
-        for outer, own in zip(self.outer.buffers(), self._inner.buffers(), strict=True):
-            own.copy_(outer)
+    def _others(self) -> str:
+        """For messages: whom this host waits for."""
+        host = self._layout.hosts.index(self._layout.neighbours(self._rank))
+        return f"host {1 - host}" if len(self._layout.hosts) == 2 else "another host"
+
+    def _plan(self) -> str:
+        """For a person: what is exchanged, and when."""
+        size = max(self._model.size(one) for one in range(len(self._lines))) * self._bits / 8 / 1e6
+        pieces = f", one of {len(self._lines)} fragments at a time" if len(self._lines) > 1 else ""
+        beside = f", beside {self._overlap} step{'s' * (self._overlap > 1)}" if self._overlap else ""
+        return f"{size:.4g} MB every {self._every} steps, not in each{pieces}{beside}"
 
     # --- checkpoints ---
 
     def state_dict(self) -> dict[str, Any]:
-        """This host's own part: what has changed since the last exchange, and the optimizer's state."""
+        """This host's own part: what has changed since the last exchange, and the optimizer's state.
+
+        Waits for fragments on their way. Raises LocalStepsError.
+        """
+        arrived = [(sent, sent.flight.land()) for sent in self._sent]
         return {
             "hosts": [list(ranks) for ranks in self._layout.hosts],
+            "pieces": [[one.start, one.stop] for one in self._model.pieces],
             "steps": self.steps,
             "exchanges": self.exchanges,
-            "exact": [one.detach().clone() for one in self._exact],
-            "speed": [one.detach().clone() for one in self._speed],
-            "own": [one.detach().clone() for one in self._parameters],
+            "agreed": self._agreed,
+            "sent_at": list(self._sent_at),
+            "arrived": [
+                {
+                    **{"fragment": sent.fragment, "at": sent.at, "due": sent.due},
+                    **{"change": taken.change, "lost": taken.lost, "buffers": list(taken.buffers)},
+                }
+                for sent, taken in arrived
+            ],
+            "exact": [one.detach().clone() for one in self._model.exact],
+            "speed": [one.detach().clone() for one in self._model.speed],
+            "own": [one.detach().clone() for one in self._model.own],
             "buffers": [one.detach().clone() for one in self._inner.buffers()],
             "optimizer": self._optimizer.state_dict(),
-            "lost": self._few.lost.clone() if self._few is not None else None,
+            "lost": [one.clone() if one is not None else None for one in self._lost],
         }
 
     @torch.no_grad()
@@ -233,25 +268,40 @@ class LocalSteps:
         Raises:
             ValueError: it is the state of another model.
         """
-        if [one.shape for one in state["own"]] != [one.shape for one in self._parameters]:
+        mine = self._model
+        if [one.shape for one in state["own"]] != [one.shape for one in mine.own]:
             raise ValueError("it is the state of another model: other shapes of parameters")
-        for mine, saved in zip((*self._exact, *self._speed), (*state["exact"], *state["speed"]), strict=True):
-            mine.copy_(saved)
-        self.exchanges = int(state["exchanges"])
-        self._follow()
+        for one, saved in zip((*mine.exact, *mine.speed), (*state["exact"], *state["speed"]), strict=True):
+            one.copy_(saved)
+        self.exchanges, self._agreed = int(state["exchanges"]), int(state["agreed"])
+        self._sent = []
+        mine.follow_all()
         if state["hosts"] != [list(ranks) for ranks in self._layout.hosts]:
-            self.steps = self.exchanges * self._every
+            self.steps = self._agreed
+            self._sent_at = [self.steps] * len(self._lines)
+            self._lost = [self._nothing_lost(fragment) for fragment in range(len(self._lines))]
             if self._rank == 0:
                 tell(f"local steps: the hosts are others: going on from step {self.steps}, the last one they agreed on")
             return
         self.steps = int(state["steps"])
-        for own, saved in zip(self._parameters, state["own"], strict=True):
+        for own, saved in zip(mine.own, state["own"], strict=True):
             own.copy_(saved)
         for own, saved in zip(self._inner.buffers(), state["buffers"], strict=True):
             own.copy_(saved)
         self._optimizer.load_state_dict(state["optimizer"])
-        if self._few is not None and state.get("lost") is not None:
-            self._few.lost.copy_(state["lost"])
+        if state["pieces"] != [[one.start, one.stop] for one in mine.pieces]:
+            self._sent_at = [self._agreed] * len(self._lines)
+            if self._rank == 0:
+                tell("local steps: the fragments are others: what was on its way is left out, and exchanged again later")
+            return
+        self._sent_at = [int(at) for at in state["sent_at"]]
+        for fragment, saved in enumerate(state["lost"]):
+            held = self._lost[fragment]
+            if held is not None and saved is not None:
+                held.copy_(saved)
+        for one in state["arrived"]:
+            taken = Taken(one["change"], one["lost"], one["buffers"])
+            self._sent.append(_Sent(int(one["fragment"]), int(one["at"]), int(one["due"]), Flight.landed_with(taken)))
 
 
 def host_group(hosts: Sequence[int] | None = None) -> Any:
@@ -263,7 +313,18 @@ def host_group(hosts: Sequence[int] | None = None) -> Any:
     return _own_group(found_layout(hosts))
 
 
-def _own_group(layout: HostLayout) -> Any:
+def _groups(layout: HostLayout, rank: int, timeout: float) -> tuple[Line | None, Any]:
+    """What hosts' first ranks exchange over, None on others and if there is one host; and this host's group, None if
+    each has a single rank. Collective."""
+    within = timedelta(seconds=timeout)
+    leaders = dist.new_group([ranks[0] for ranks in layout.hosts], timeout=within, backend="gloo")
+    inside = _own_group(layout, timeout=within, backend="gloo") if layout.shared else None
+    host = layout.hosts.index(layout.neighbours(rank))
+    leads = rank == layout.hosts[host][0] and len(layout.hosts) > 1
+    return Line(leaders, host, len(layout.hosts)) if leads else None, inside
+
+
+def _own_group(layout: HostLayout, **options: Any) -> Any:
     """This rank's host's group; those of all hosts are made by all ranks, in the same order."""
-    groups = [dist.new_group(list(ranks)) for ranks in layout.hosts]
+    groups = [dist.new_group(list(ranks), **options) for ranks in layout.hosts]
     return groups[layout.hosts.index(layout.neighbours(dist.get_rank()))]
