@@ -152,6 +152,22 @@ def test_a_process_that_fails_ends_all_hosts_with_its_cause(tmp_path: Path, kind
     assert done.returncode == 1 and "rank 1 on algo-2" in done.stderr and "rank one is unwell" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(("kind", "script"), [("jax", JAX), ("tensorflow", TENSORFLOW)])
+def test_all_hosts_start_again_after_a_failure_and_train_as_one(tmp_path: Path, kind: str, script: str) -> None:
+    """Rank 1 dies in the middle of the first attempt, while the others wait for it; the ports are free for the second."""
+    alone = losses(tmp_path, kind, script, 1)
+    dies = "(rank, number, os.environ['TORCHELASTIC_RESTART_COUNT']) == (1, 10, '0') and os.kill(os.getpid(), 9)\n"
+    for loop in ("for step in range(20):\n", "for _ in range(20):\n"):
+        script = script.replace(loop, f"for number in range(20):\n    {dies}")
+    done = run(tmp_path, kind, script, 3, "--max-restarts", "1")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = done.stdout + done.stderr
+    assert "restart 1 of 1, from the beginning: rank 1 on algo-2 was killed by SIGKILL" in text, text
+    found = re.findall(r"RESULT rank=(\d) of=3 loss=(\S+)", text)
+    assert sorted(rank for rank, _ in found) == ["0", "1", "2"] and {loss for _, loss in found} == alone, text
+
+
 @pytest.mark.parametrize("flag", [(), ("--hp", "sagemaker_parameter_server_enabled=true", "--distribution", "script")])
 def test_a_chief_trains_with_workers_and_servers_on_three_hosts(tmp_path: Path, flag: tuple[str, ...]) -> None:
     """By the platform's flag servers are TensorFlow's own, and the script is none."""

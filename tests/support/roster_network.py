@@ -20,6 +20,9 @@ from trainshed.container.roster.leader import Leader
 from trainshed.container.roster.member import Member
 from trainshed.container.roster.messages import FailedElsewhere, Report
 from trainshed.container.roster.proof import JobKey
+from trainshed.container.roster.restarting_leader import RestartingLeader
+from trainshed.container.roster.restarting_member import RestartingMember
+from trainshed.container.roster.rounds import Decision, Rest
 from trainshed.contract.outcome import Failure
 
 KEY = JobKey(b"k" * 32, named=True)
@@ -133,7 +136,10 @@ class Node:
 
     ready_at: until when it installs what its program needs; before that it may be stopped at `stopped_at`.
     fate: how its ranks end by themselves: `done`, `failed`, or `interrupted` by a stop signal; and `ends_at`, when.
-    state: `joining`, `running`, `leaving`, `over`; `dead` where it was killed.
+        `cannot start` is a host whose ranks do not even begin.
+    fates: the same of further attempts, with the seconds that each lasts; those that are not named end well.
+    attempt: which one runs, from 0. signalled: whether a stop signal came after its ranks had ended.
+    state: `joining`, `running`, `resting`, `leaving`, `over`; `dead` where it was killed.
     graceful: whether its ranks end well when they are asked to stop. signal: what interrupts it.
     verdict: what it says of the job's end, None for success; only when it is over. stopped: what stopped it early.
     """
@@ -143,19 +149,22 @@ class Node:
         self.state = "joining"
         self.ready_at, self.stopped_at = 0.0, float("inf")
         self.fate, self.ends_at = "done", network.ends_at
+        self.fates: dict[int, tuple[str, float]] = {}
+        self.attempt, self.signalled = 0, False
         self.verdict: Failure | None = None
         self.stopped = ""
         self.graceful, self.signal = False, signal.SIGTERM
         self.said: list[str] = []
         self.paused_until = 0.0
         self.ran = False
+        of_leader, of_member = (RestartingLeader, RestartingMember) if network.restarts else (Leader, Member)
         if rank == 0:
-            self.roster: Leader | Member = Leader(
+            self.roster: Leader | Member = of_leader(
                 network.names, network.port, key, GRACE, self.said.append, addresses=("127.0.0.1",), clock=network.clock
             )
         else:
             address = ("127.0.0.1", network.cables[rank].port)
-            self.roster = Member(network.names, rank, address, key, GRACE, self.said.append, clock=network.clock)
+            self.roster = of_member(network.names, rank, address, key, GRACE, self.said.append, clock=network.clock)
         self._preparing = self.roster.preparing()
         self._life = self._live()
 
@@ -185,15 +194,30 @@ class Node:
             self.roster.close()
             self.verdict = Failure(kind="ClusterError", summary=error.message, exit_code=69, host=self.name)
             return
-        self.state, self.ran = "running", True
-        while not self.roster.stopping and self.network.clock() < self.ends_at:
-            yield 0.1
-        report = self._report()
+        while True:
+            self.network.begins(self)
+            while not self.roster.stopping and self.network.clock() < self.ends_at:
+                yield 0.1
+            report = self._report()
+            self.state = "resting" if self.network.restarts else "leaving"
+            if report.state == "failed":
+                self.roster.failed("rank 0 ended with 1")
+            elif report.state == "interrupted":
+                self.roster.interrupted(f"stopped by {self.signal.name}", self.signal)
+            if not self.network.restarts or self.fate == "cannot start":
+                break
+            report = report.replace(again=report.state != "interrupted")
+            decision = yield from self.roster.resting(report, self.network.decide)
+            if not decision.again:
+                break
+            if self.signalled:
+                failure = Failure("Interrupted", f"{self.name} was stopped", 143, host=self.name)
+                report = Report(state="interrupted", failure=failure)
+                break
+            self.attempt += 1
+            self.fate, seconds = self.fates.get(self.attempt, ("done", 15.0))
+            self.ends_at = self.network.clock() + seconds
         self.state = "leaving"
-        if report.state == "failed":
-            self.roster.failed("rank 0 ended with 1")
-        elif report.state == "interrupted":
-            self.roster.interrupted(f"stopped by {self.signal.name}", self.signal)
         verdict = yield from self.roster.leaving(report)
         self.verdict, self.stopped = verdict.failure, verdict.stopped
 
@@ -210,6 +234,8 @@ class Node:
                 kind="Stopped", summary=f"rank {self.rank} was killed by SIGTERM", exit_code=143, host=self.name
             )
             return Report(state="stopped", failure=failure)
+        if self.fate == "cannot start":
+            return Report(state="failed", failure=Failure("LaunchError", f"{self.name}: no such file", 127, host=self.name))
         if self.fate == "failed":
             return Report(state="failed", failure=Failure("UserError", f"{self.name}: bad batch", 1, host=self.name))
         if self.fate == "interrupted":
@@ -218,6 +244,14 @@ class Node:
             )
             return Report(state="interrupted", failure=failure)
         return Report(state="done")
+
+    def stop(self) -> None:
+        """A stop signal, whatever the host does now."""
+        if self.state == "running":
+            self.fate, self.ends_at = "interrupted", self.network.clock()
+        elif self.state == "resting" and not self.signalled:
+            self.signalled = True
+            self.roster.interrupted(f"stopped by {self.signal.name}", self.signal)
 
     def kill(self, *, silently: bool = False) -> None:
         """Ends it at once; `silently`, so that nobody is told (its machine is off)."""
@@ -235,9 +269,16 @@ class Node:
 
 
 class Network:
-    """The hosts of a job, the cables between them, and the clock."""
+    """The hosts of a job, the cables between them, and the clock.
 
-    def __init__(self, count: int, seed: int = 0, ends_at: float = 15.0) -> None:
+    restarts: how often the job's ranks may be started again. decided: what host 0 has decided.
+    early: attempts that have begun while an earlier one was running on another host.
+    """
+
+    def __init__(self, count: int, seed: int = 0, ends_at: float = 15.0, restarts: int = 0) -> None:
+        self.restarts = restarts
+        self.decided: list[Decision] = []
+        self.early: list[str] = []
         self.random = random.Random(seed)
         self.clock = Clock()
         self.began = self.clock.now
@@ -256,6 +297,20 @@ class Network:
     def node(self, rank: int) -> Node:
         """The newest process of a host."""
         return [node for node in self.nodes if node.rank == rank][-1]
+
+    def begins(self, node: Node) -> None:
+        """The ranks of a host are started."""
+        node.state, node.ran = "running", True
+        for other in self.nodes:
+            if other.state == "running" and other.attempt < node.attempt:
+                self.early.append(f"attempt {node.attempt} on {node.name} meets {other.attempt} on {other.name}")
+
+    def decide(self, rest: Rest) -> Decision:
+        """What host 0 decides: to go on as long as it can, and the job allows."""
+        done = sum(decision.again for decision in self.decided)
+        again = rest.failure is not None and not rest.obstacle and done < self.restarts
+        self.decided.append(Decision(again=again, failure=rest.failure, done=done + again, line=rest.obstacle))
+        return self.decided[-1]
 
     def start(self, rank: int, key: JobKey = KEY) -> Node:
         """One more process with this host's name."""
@@ -314,9 +369,9 @@ class Network:
 
 
 @contextmanager
-def running(hosts: int) -> Iterator[Network]:
+def running(hosts: int, restarts: int = 0) -> Iterator[Network]:
     """Hosts that have begun to run."""
-    made = Network(hosts)
+    made = Network(hosts, restarts=restarts)
     made.until(lambda: all(node.state == "running" for node in made.nodes))
     yield made
     made.close()

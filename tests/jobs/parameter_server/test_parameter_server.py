@@ -297,10 +297,3 @@ while not (here / "worker0").exists():  # files of the others are there from the
 
     assert job.exit_codes() == [0], job.all_output()
     assert [one["task"]["type"] for one in told(job) if one["task"]["type"] != "ps"] == ["chief"] * 2 + ["worker"] * 2
-
-
-def test_restarts_on_several_hosts_are_refused(start: Callable[..., Hosts]) -> None:
-    job = start(CHIEF_ENDS, 2, trainshed_max_restarts=1, trainshed_host_timeout_seconds=20)
-
-    assert 0 not in job.exit_codes()
-    assert "are not restarted one by one" in job.failure(0) and "trainshed_max_restarts" in job.failure(0)

@@ -68,6 +68,26 @@ print("WORKED", sorted(found), os.environ["RAY_AUTH_MODE"], flush=True)
 
     assert job.exit_codes() == [0, 0], job.all_output()
     assert "[127.0.0.1:0] WORKED ['127.0.0.1', '127.0.0.2'] token" in job.output(0)
+
+
+def test_the_cluster_of_all_hosts_comes_back_with_the_script_after_a_failure(start: Start) -> None:
+    works = """
+def work():
+    time.sleep(0.2)
+    return os.environ["SM_CURRENT_HOST"]
+found = set()
+while len(found) < 2:
+    found.update(everywhere(work))
+print("WORKED", sorted(found), flush=True)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise ValueError("once")
+"""
+    job = start(SCRIPT + works, 2, TRAINSHED_MAX_RESTARTS="1")
+
+    assert job.exit_codes() == [0, 0], job.all_output()
+    assert job.output(0).count("WORKED ['127.0.0.1', '127.0.0.2']") == 2
+    assert all("restart 1 of 1, from the beginning: rank 0 on 127.0.0.1 exited" in job.output(n) for n in range(2))
+    nobody_left(job)
     assert "[127.0.0.2:ray] Ray has started on this host" in job.output(1)
     assert all(job.succeeded(number) for number in (0, 1))
     assert "Next steps" not in job.all_output()

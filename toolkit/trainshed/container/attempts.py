@@ -1,24 +1,27 @@
 """The fifth step: runs a planned job until it succeeds, is interrupted, or fails for the last time.
 
 Each attempt starts all ranks of this host. `restarts` decides after a failure whether there is
-another one; on several hosts torch's elastic agent restarts ranks inside one attempt. Whatever else
-brings a job back (the runner, SageMaker, Slurm, Kubernetes) starts `train` anew: docs/restarts.md.
+another one, on several hosts `shared_restarts` with the others; torch's elastic agent restarts ranks
+inside one attempt. Whatever else brings a job back (the runner, SageMaker, Slurm, Kubernetes) starts
+`train` anew: docs/restarts.md.
 """
 
 from __future__ import annotations
 
 from trainshed.base.record import Record
+from trainshed.contract.outcome import clear_outcome, read_own_failure
 from trainshed.contract.wire.rules import wanted_rules
 from trainshed.machine.cgroup import oom_kills
 from trainshed.machine.signals import Interrupted, stop_raises
 
-from . import launchers
+from . import launchers, planning, ports
 from .hangs.hang_watch import HangWatch, stops_on_hang
 from .metrics_watch import MetricsWatch
 from .notices import Notices
-from .restarts import Restarts
+from .restarts import Ended, Restarts, counted
 from .rules_watch import RulesWatch
 from .sampling.system_watch import SystemWatch, sampling_plan
+from .scratch import forget_attempt
 from .slow_ranks import SlowRanks
 from .supervisor.loop import run
 
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
     from .notices import Interruption
     from .planning import Planned
     from .report.run_record import RunRecord
+    from .restarts import Again
     from .roster.roster import Roster
+    from .shared_restarts import SharedRestarts
     from .supervisor.launch_plan import LaunchPlan, Outcome
 
 
@@ -83,10 +88,8 @@ class Attempts:
             watch=settings.notices != "off",
             exit_code=settings.interrupted_exit_code,
         )
-        # Ranks on several hosts must agree on a restart: that is torch's elastic agent's part.
-        ours = settings.engine != "torchrun" and len(roster.names) == 1
-        allowed = settings.max_restarts if ours else 0
-        self._restarts = Restarts(allowed, job.paths.checkpoints, voice.say)
+        self._allowed = 0 if plan.agent_events else settings.max_restarts
+        self._restarts = self._make_restarts(self._allowed)
         self._oom_kills = oom_kills()
 
     def run(self) -> TrainingResult:
@@ -101,17 +104,18 @@ class Attempts:
             from .launchers.torchrun import lost_hosts
 
             self._roster.on_lost = lambda host: self._note_lost(lost_hosts(plan.scratch), host)
+        if self._allowed:
+            plan = counted(plan, 0, self._allowed)
         self._restore_compile_cache()
         uploads = self._start_uploads()
         while True:
             result = self._attempt(plan, uploads)
             assert result.outcome is not None
-            if result.failure is None or self._stops.number:
+            again = self._next(Ended(result.outcome, result.failure, result.interruption))
+            if again is None:
                 break
-            if not self._restarts.again(result.outcome, result.failure):
-                break
-            self._record.restarted(result.failure)
-            plan = self._restarts.plan(plan)
+            self._record.restarted(again.failure)
+            plan = self._plan_of(again)
         self._notices.close()
         self._say_verdict()
         self._keep_compile_cache()
@@ -122,6 +126,46 @@ class Attempts:
                     f"WARNING: {missing}; the lines above say why; the files are in output/intermediate of this container"
                 )
         return result
+
+    # --- between two attempts ---------------------------------------------------------------------
+
+    def _make_restarts(self, allowed: int) -> Restarts | SharedRestarts:
+        checkpoints, say = self._planned.job.paths.checkpoints, self._voice.say
+        if not allowed or not self._roster.restarts:
+            allowed = allowed if len(self._roster.names) == 1 else 0
+            return Restarts(allowed, checkpoints, say, lambda: ports.free(self._planned.plan))
+        from .shared_restarts import SharedRestarts
+
+        return SharedRestarts(
+            allowed,
+            checkpoints,
+            self._roster,
+            self._planned.cluster.current_host,
+            self._stops,
+            say,
+            lambda: ports.candidates(self._planned.plan),
+            lambda: ports.free(self._planned.plan),
+        )
+
+    def _next(self, ended: Ended) -> Again | None:
+        """The next attempt, None where this was the last one."""
+        if self._stops.number and not self._roster.restarts:
+            return None
+        return self._restarts.after(ended)
+
+    def _plan_of(self, again: Again) -> LaunchPlan:
+        """The plan of another attempt; nothing of what the ranks have left speaks for the next ones."""
+        paths = self._planned.job.paths
+        if again.port and again.port != self._planned.plan.port:
+            made = planning.moved(self._planned, again.port, self._environ)
+            self._planned = self._planned.replace(plan=made)
+        plan = self._planned.plan
+        if plan.scratch:
+            forget_attempt(plan.scratch)
+        if own := read_own_failure(paths):
+            self._voice.say(f"the script gave its own reason: {own.splitlines()[0][:300]}")
+        clear_outcome(paths)
+        return counted(plan, again.done, self._allowed)
 
     # --- one attempt ------------------------------------------------------------------------------
 

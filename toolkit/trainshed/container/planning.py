@@ -8,6 +8,7 @@ from trainshed.base.errors import LaunchError
 from trainshed.base.record import Record
 from trainshed.contract.environment import script_environment
 from trainshed.contract.hyperparameters import to_argv
+from trainshed.contract.settings import OF_THE_AGENT
 from trainshed.contract.wire.variables import NOTICE_FILE
 
 from .compiler.packages import version_of
@@ -51,29 +52,30 @@ def plan(job: TrainingJob, cluster: Cluster, program: Program, environ: Mapping[
             f"the distribution {kind!r} (asked for by {job.distribution.asked_by}) is not available in this version",
             hint=f"available: {', '.join(LAUNCHERS)}",
         )
-    _refuse_restarts(job, cluster, kind)
+    if job.settings.min_nodes and kind not in OF_THE_AGENT and len(cluster.hosts) > 1 and cluster.participates:
+        raise LaunchError(
+            f"trainshed_min_nodes = {job.settings.min_nodes} needs torch's elastic agent, which does not start a {kind} job",
+            hint="drop it: all hosts of this job have to be there",
+        )
     notice_file = f"{scratch}/notice.json"
     launch = _accelerated(_launch(job, cluster, program, environ, scratch, kind, notice_file), kind)
     if cluster.participates and (job.compiler.on or kind == "xla"):
         made = _compiled(launch, kind)
     else:
         made = LAUNCHERS[kind](_without_torch_xla(launch))
-    return made.replace(notice_file=notice_file)
+    return _with_port(made, cluster).replace(notice_file=notice_file)
 
 
-def _refuse_restarts(job: TrainingJob, cluster: Cluster, kind: str) -> None:
-    """What was asked for would be left out in silence: hosts must agree on a restart, which torch's elastic agent alone has
-    them do. torchrun and parameter servers say so themselves, with what helps there.
-    """
-    restarts = job.settings.max_restarts
-    if not restarts or len(cluster.hosts) < 2 or not cluster.participates or job.settings.engine == "torchrun":
-        return
-    if kind in ("torchrun", "parameter_server"):
-        return
-    raise LaunchError(
-        f"trainshed_max_restarts = {restarts} works on one host only with the distribution {kind}",
-        hint="drop it, and let what started the job start it again, such as `retries` of trainshed run (docs/restarts.md)",
-    )
+def _with_port(made: LaunchPlan, cluster: Cluster) -> LaunchPlan:
+    """The plan with the job's port, on which rank 0 listens unless the launcher says more."""
+    return made.replace(port=cluster.port, listens=made.listens or ((0,) if cluster.rank == 0 else ()))
+
+
+def moved(planned: Planned, port: int, environ: Mapping[str, str]) -> LaunchPlan:
+    """The plan of the same job on another port."""
+    environ = {**environ, "MASTER_PORT": str(port)} if "MASTER_PORT" in environ else environ
+    scratch = os.path.dirname(planned.plan.notice_file)
+    return plan(planned.job, planned.cluster.replace(port=port), planned.program, environ, scratch)
 
 
 def _launch(

@@ -1,6 +1,6 @@
 """The one rule about hopeless restarts: a job that keeps failing without a newer checkpoint is broken, not unlucky.
 
-`train` applies it to the restarts in place (`restarts`), and torch's elastic agent to its own
+`train` applies it to the restarts in place (`restarts`, `shared_restarts`), and torch's elastic agent to its own
 (`launchers.elastic`); docs/restarts.md says who restarts what.
 """
 
@@ -25,8 +25,11 @@ class Progress(Record):
 
     def after_failure(self, newest: int) -> Progress:
         """The progress after one more failure, at which `newest` was the highest step (-1 for none)."""
-        failures = 0 if newest > self.newest else self.failures + 1
-        return Progress(max(newest, self.newest), failures)
+        return self.after(newest, newest > self.newest)
+
+    def after(self, newest: int, progressed: bool) -> Progress:
+        """The same where it is known whether the ranks have saved a newer one, as each of several hosts does of its own."""
+        return Progress(max(newest, self.newest), 0 if progressed else self.failures + 1)
 
     @property
     def refusal(self) -> str:

@@ -1,11 +1,13 @@
-"""Restart in place: `train` starts a failed script again on the same host, and it resumes from its newest checkpoint.
+"""Restart in place: `train` starts a failed script again in the same container, and it resumes from its newest checkpoint.
 
-Only failures count against the budget (`trainshed_max_restarts`). An interruption ends the job; the
-platform brings it back. Ranks on several hosts must agree on a restart, which is the part of torch's
-elastic agent (`trainshed_engine=torchrun`). docs/restarts.md says who restarts what.
+Only failures count against the budget (`trainshed_max_restarts`). An interruption ends the job; the platform brings it
+back. This module is for jobs on one host; on several they agree (`shared_restarts`), or torch's elastic agent does it
+(`trainshed_engine=torchrun`). docs/restarts.md says who restarts what.
 """
 
 from __future__ import annotations
+
+from trainshed.base.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,56 +15,122 @@ if TYPE_CHECKING:
 
     from trainshed.contract.outcome import Failure
 
+    from .notices import Interruption
     from .progress import Progress
     from .supervisor.launch_plan import LaunchPlan, Outcome, ProcessSpec
 
 
+class Ended(Record):
+    """How an attempt ended on this host; what `attempts.TrainingResult` says, which always has an outcome here."""
+
+    outcome: Outcome
+    failure: Failure | None = None
+    interruption: Interruption | None = None
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the ranks ended by themselves, or for a failure, and not because time or machine were taken from them."""
+        return not (self.outcome.stop_signal or self.outcome.timed_out or self.interruption)
+
+
+class Again(Record):
+    """Another attempt.
+
+    failure: after which.
+    done: how many restarts that makes.
+    port: the job's port from now on, 0 if it stays.
+    """
+
+    failure: Failure
+    done: int
+    port: int = 0
+
+
+class Budget:
+    """Counts the restarts of one job. allowed: the most there may be."""
+
+    def __init__(self, allowed: int, newest: int) -> None:
+        from .progress import Progress
+
+        self.allowed = allowed
+        self.done = 0
+        self._progress: Progress = Progress(newest)
+
+    def refusal(self, newest: int, progressed: bool) -> str:
+        """Counts one more failure; why the ranks must not be started again, "" if they may.
+
+        Args:
+            newest: the highest step of a checkpoint, -1 for none.
+            progressed: whether it has come since the ranks were last started.
+        """
+        self._progress = self._progress.after(newest, progressed)
+        if self._progress.refusal:
+            return self._progress.refusal
+        if self.done >= self.allowed:
+            return f"not restarted: all {self.allowed} restarts are used up"
+        self.done += 1
+        return ""
+
+    def granted(self, newest: int, failure: Failure) -> str:
+        """The line for the user of a restart that has just been counted."""
+        from .progress import resumption
+
+        return f"restart {self.done} of {self.allowed}, {resumption(newest)}: {failure.summary}"
+
+
 class Restarts:
-    """Counts the restarts of one job and decides on the next.
+    """Decides on the restarts of a job on one host.
 
     Args:
         allowed: the most restarts, 0 for none.
         checkpoints: the folder of the job's checkpoints.
         say: takes a line for the user.
+        free: the ports that the job may use next and that are free, the present one first.
     """
 
-    def __init__(self, allowed: int, checkpoints: str, say: Callable[[str], None]) -> None:
-        self.done = 0
-        self._allowed = allowed
+    def __init__(
+        self, allowed: int, checkpoints: str, say: Callable[[str], None], free: Callable[[], tuple[int, ...]]
+    ) -> None:
         self._checkpoints = checkpoints
         self._say = say
-        self._progress: Progress | None = None
-        if allowed:
-            from .progress import Progress, newest_step  # most jobs are never restarted in place
+        self._free = free
+        self._newest = -1
+        self._budget: Budget | None = None
+        if allowed:  # most jobs are never restarted in place
+            from .progress import newest_step
 
-            self._progress = Progress(newest_step(checkpoints))
+            self._newest = newest_step(checkpoints)
+            self._budget = Budget(allowed, self._newest)
 
-    def again(self, outcome: Outcome, failure: Failure) -> bool:
-        """Whether to start the script once more after this failure; says why, or why not."""
-        if self._progress is None or outcome.stop_signal or outcome.timed_out:
-            return False
-        from .progress import newest_step, resumption
+    def after(self, ended: Ended) -> Again | None:
+        """The next attempt after this one, None where it was the last; says why, or why not."""
+        if self._budget is None or ended.failure is None or not ended.may_go_on:
+            return None
+        from .progress import newest_step
 
-        newest = newest_step(self._checkpoints)
-        self._progress = self._progress.after_failure(newest)
-        if self._progress.refusal:
-            self._say(self._progress.refusal)
-            return False
-        if self.done >= self._allowed:
-            self._say(f"not restarted: all {self._allowed} restarts are used up")
-            return False
-        self.done += 1
-        self._say(f"restart {self.done} of {self._allowed}, {resumption(newest)}: {failure.summary}")
-        return True
+        before, self._newest = self._newest, newest_step(self._checkpoints)
+        if refusal := self._budget.refusal(self._newest, self._newest > before):
+            self._say(refusal)
+            return None
+        self._say(self._budget.granted(self._newest, ended.failure))
+        free = self._free()
+        return Again(ended.failure, self._budget.done, free[0] if free else 0)
 
-    def plan(self, plan: LaunchPlan) -> LaunchPlan:
-        """The plan of the next attempt: the same, its number where torch's programs look for it."""
-        counts = {
-            "TORCHELASTIC_RESTART_COUNT": str(self.done),
-            "TORCHELASTIC_MAX_RESTARTS": str(self._allowed),
-        }
 
-        def counted(specs: tuple[ProcessSpec, ...]) -> tuple[ProcessSpec, ...]:
-            return tuple(spec.replace(env={**spec.env, **counts}) for spec in specs)
+def counted(plan: LaunchPlan, done: int, allowed: int) -> LaunchPlan:
+    """A plan whose ranks find the number of their attempt where torch's programs look for it."""
+    counts = {"TORCHELASTIC_RESTART_COUNT": str(done), "TORCHELASTIC_MAX_RESTARTS": str(allowed)}
 
-        return plan.replace(processes=counted(plan.processes), later=counted(plan.later))
+    def of(spec: ProcessSpec) -> ProcessSpec:
+        return spec.replace(env={**spec.env, **counts})
+
+    if plan.mpi is not None:  # its ranks have the environment of Open MPI's own processes
+        from .launchers.mpi import MpiPlan
+
+        assert isinstance(plan.mpi, MpiPlan)
+        plan = plan.replace(mpi=plan.mpi.replace(rank=of(plan.mpi.rank), daemon=of(plan.mpi.daemon)))
+    return plan.replace(
+        processes=tuple(map(of, plan.processes)),
+        later=tuple(map(of, plan.later)),
+        rank=of(plan.rank) if plan.rank is not None else None,
+    )

@@ -41,6 +41,20 @@ def own_folder(what: str, environ: Mapping[str, str], paths: Paths) -> str:
     return _more[-1]
 
 
+def forget_attempt(scratch: str) -> None:
+    """Removes what the ranks of an attempt have noted of their end, before the next ones are started."""
+    try:
+        names = os.listdir(scratch)
+    except OSError:
+        return
+    for name in names:
+        if name.endswith(".error.json"):
+            try:
+                os.unlink(f"{scratch}/{name}")
+            except OSError:
+                pass
+
+
 def _name(environ: Mapping[str, str]) -> str:
     """How the names of this run's folders begin; no other run's do."""
     own = environ.get(TRAIN_ID, "").rpartition(";")[2]

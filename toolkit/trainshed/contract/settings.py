@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DISTRIBUTIONS = (
     *("script", "torchrun", "horovod", "mpi", "xla", "pipeline", "tensorflow", "jax", "parameter_server", "ray"),
 )
+OF_THE_AGENT = ("torchrun", "horovod", "pipeline", "xla")  # distributions that torch's elastic agent can start
 FRAMEWORKS = ("tensorflow", "jax", "parameter_server", "ray")  # whose processes use all devices of a host
 FINGERPRINTS = ("sampled", "whole", "off")
 ENGINES = ("trainshed", "torchrun", "mpi")
@@ -57,8 +58,8 @@ class Settings(Record):
         library, else `off`.
     accelerate: the configuration file of Accelerate or DeepSpeed, relative to the code, whose variables ranks get as from
         `accelerate launch` (docs/distributions.md); makes a job without another distribution a torchrun job.
-    max_restarts: how often failed ranks are started again, to resume from their newest checkpoint. On several hosts only
-        with the elastic agent.
+    max_restarts: how often failed ranks are started again, on all hosts together, to resume from their newest checkpoint
+        (docs/restarts.md).
     min_nodes: with the elastic agent: how many hosts are enough to start and to go on when others are lost; 0 means all.
     argv: style of the script's command line (see below).
     grace_seconds: seconds from a stop signal to SIGKILL. SageMaker gives 120 s; the last ten are for the report.

@@ -18,6 +18,7 @@ from trainshed.container.launchers import LAUNCHERS
 from trainshed.container.launchers.horovod import NAMES as HOROVODS_NAMES
 from trainshed.container.launchers.rank_environment import PEERS_MODULES, STACKS_HOOK
 from trainshed.container.program.locate import Program, locate
+from trainshed.container.roster import restarts_together
 from trainshed.container.supervisor.launch_plan import LaunchPlan, ProcessSpec
 from trainshed.contract.cluster import Cluster, Hardware
 from trainshed.contract.settings import DISTRIBUTIONS
@@ -304,26 +305,46 @@ def test_the_elastic_agent_is_one_process_a_host_and_host_0_serves_the_rendezvou
     assert "RANK" not in spec.env and spec.env["OMP_NUM_THREADS"] == "2"
 
 
-def test_restarts_on_several_hosts_need_the_elastic_agent(job_tree: Any) -> None:
-    hyperparameters = {**TORCHRUN, "trainshed_max_restarts": "3"}
-    message = "trainshed_max_restarts = 3 on several hosts needs torch's elastic agent"
-    with pytest.raises(LaunchError, match=message) as raised:
-        planned(job_tree, hyperparameters, TWELVE[:2])
-
-    assert "trainshed_engine" in raised.value.hint
-    assert planned(job_tree, hyperparameters).launcher == "torchrun"  # one host: our own supervisor restarts
-
-
-@pytest.mark.parametrize("kind", ["tensorflow", "jax", "script", "mpi"])
-def test_restarts_on_several_hosts_are_not_left_out_in_silence(job_tree: Any, kind: str) -> None:
-    asked = {"trainshed_distribution": kind, "trainshed_max_restarts": "3"}
-    message = f"trainshed_max_restarts = 3 works on one host only with the distribution {kind}"
-    with pytest.raises(LaunchError, match=message) as raised:
+@pytest.mark.parametrize("kind", ["tensorflow", "jax", "script", "ray"])
+def test_hosts_that_may_be_missing_need_the_elastic_agent(job_tree: Any, kind: str) -> None:
+    asked = {"trainshed_distribution": kind, "trainshed_engine": "torchrun", "trainshed_min_nodes": "1"}
+    with pytest.raises(LaunchError, match=f"trainshed_min_nodes = 1 needs torch's elastic agent, .* a {kind} job"):
         planned(job_tree, asked, TWELVE[:2])
 
-    assert "`retries` of trainshed run" in raised.value.hint
-    if kind != "mpi":  # looks for mpirun
-        assert planned(job_tree, asked).launcher == kind
+    assert planned(job_tree, asked).launcher == kind  # one host: there is nobody to miss
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine", "together"),
+    [
+        *((kind, "trainshed", True) for kind in ("torchrun", "horovod", "script", "jax", "ray")),
+        *((kind, "torchrun", False) for kind in ("torchrun", "horovod", "pipeline")),
+        *((kind, "torchrun", True) for kind in ("script", "mpi", "tensorflow")),
+    ],
+)
+def test_hosts_restart_together_wherever_torch_has_no_agent(job_tree: Any, kind: str, engine: str, together: bool) -> None:
+    job_tree.code("train.py")
+    asked = {"trainshed_distribution": kind, "trainshed_engine": engine, "trainshed_max_restarts": "3"}
+    job_tree.configure(hyperparameters=asked)
+    several = Cluster(hosts=("algo-1", "algo-2"), current_host="algo-2", rank=1)
+
+    assert restarts_together(job_tree.read(), several) == together
+    assert not restarts_together(job_tree.read(), several.replace(hosts=("algo-1",), current_host="algo-1", rank=0))
+
+
+@pytest.mark.parametrize(("current", "listens"), [("algo-1", (0,)), ("algo-2", ())])
+def test_the_first_host_listens_on_the_jobs_port(job_tree: Any, current: str, listens: tuple[int, ...]) -> None:
+    plan = planned(job_tree, TORCHRUN, TWELVE[:2], current)
+    assert (plan.port, plan.listens, plan.span) == (7777, listens, 1)
+
+
+@pytest.mark.parametrize(("current", "listens"), [("algo-1", (0, 1)), ("algo-3", (4, 5))])
+def test_each_worker_of_tensorflow_listens_on_a_port_of_its_own(
+    job_tree: Any, current: str, listens: tuple[int, ...]
+) -> None:
+    asked = {"trainshed_distribution": "tensorflow", "trainshed_processes_per_host": "2"}
+    plan = planned(job_tree, asked, TWELVE[:3], current, 2)
+    assert (plan.port, plan.listens, plan.span) == (7777, listens, 6)
 
 
 # --- horovod ---------------------------------------------------------------------------------------------------------

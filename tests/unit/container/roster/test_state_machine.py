@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from support.roster_network import KEY, Network
+from support.roster_network import KEY, Network, Node
 from trainshed.container.roster.link import encode
 from trainshed.container.roster.proof import Handshake, JobKey
 
@@ -40,16 +40,19 @@ class Case:
     split: hosts that may have been away for so long that they name another cause.
     """
 
+    RESTARTS = 0
+    LAST = ENDS_AT  # until when anything happens
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.net = Network(self.random.randint(2, 5), seed, ENDS_AT)
+        self.net = Network(self.random.randint(2, 5), seed, ENDS_AT, self.RESTARTS)
         self.harm = False
         self.split: set[int] = set()
         self.breaks = False  # whether connections are closed
         self.away: set[int] = set()  # hosts that are away for a while
         self.told: list[str] = []
         for _ in range(self.random.choice((0, 1, 1, 1, 2, 2, 3))):
-            self.random.choice(self.EVENTS)(self, self.random.uniform(0, ENDS_AT - 1), self._any())
+            self.random.choice(self.EVENTS)(self, self.random.uniform(0, self.LAST - 1), self._any())
         if self.breaks and self.away:  # who cannot connect again within four seconds is lost
             self.harm = True
             self.split |= self.away
@@ -171,13 +174,70 @@ class Case:
             together = [node for node in ended if node.rank not in self.split and node.ran]
             causes = {(node.verdict.kind, node.verdict.host) if node.verdict is not None else None for node in together}
             assert len(causes) <= 1, f"not one cause: {[(node.name, node.verdict) for node in together]}"
-            failed = any(node.fate == "failed" and node.ran and node.state == "over" for node in self.net.nodes)
-            if failed and not self.split:
-                assert causes != {None} or all(node.fate == "failed" for node in together)
+            self._check_more(causes, together)
         finally:
             self.net.close()
 
+    def _check_more(self, causes: set[object], together: list[Node]) -> None:
+        failed = any(node.fate == "failed" and node.ran and node.state == "over" for node in self.net.nodes)
+        if failed and not self.split:
+            assert causes != {None} or all(node.fate == "failed" for node in together)
 
+
+class AgainAndAgain(Case):
+    """A job whose ranks are started again after up to four failures, of which no host has more than three."""
+
+    RESTARTS = 12
+    LAST = 45.0
+
+    def fails(self, when: float, rank: int) -> None:
+        """In one of the attempts; several hosts may fail in the same one."""
+        node, attempt, seconds = self.net.node(rank), self.random.randint(0, 2), self.random.uniform(0, ENDS_AT - 1)
+        self.told.append(f"{node.name} fails {seconds:.1f} s after the start of attempt {attempt}")
+        node.fates[attempt] = "failed", seconds
+        if attempt == 0:
+            node.fate, node.ends_at = "failed", self.net.began + seconds
+
+    def stop(self, when: float, rank: int) -> None:
+        self.harm = True
+        self._at(when, f"stop {rank}", lambda: self.net.node(rank).stop())
+
+    EVENTS = (
+        *(
+            fails,
+            fails,
+            fails,
+            fails,
+            stop,
+            Case.kill,
+            Case.kill_and_start_again,
+            Case.twin,
+            Case.pause,
+            Case.cut,
+            Case.reset,
+        ),
+        *(Case.slow, Case.spoil, Case.replay, Case.strangers, Case.nonsense_from_a_host),
+    )
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        for _ in range(3):
+            self.fails(0.0, self._any())
+
+    def _check_more(self, causes: set[object], together: list[Node]) -> None:
+        assert not self.net.early, self.net.early
+        attempts = {node.attempt for node in self.net.nodes if node.ran and node.state == "over"}
+        if not self.harm:
+            expected = 0
+            while any(expected in node.fates for node in self.net.nodes):
+                expected += 1
+            assert attempts == {expected}, f"{attempts}, not {expected}"
+            assert causes == {None}, causes
+        decided = [decision.again for decision in self.net.decided]
+        assert decided == sorted(decided, reverse=True), "a restart after the end"
+
+
+@pytest.mark.parametrize("kind", [Case, AgainAndAgain])
 @pytest.mark.parametrize(
     "first",
     [
@@ -185,9 +245,9 @@ class Case:
         for first in range(FIRST, FIRST + CASES, A_TEST)
     ],
 )
-def test_whatever_happens_there_is_one_verdict_and_nobody_is_left(first: int) -> None:
+def test_whatever_happens_there_is_one_verdict_and_nobody_is_left(first: int, kind: type[Case]) -> None:
     for seed in range(first, min(first + A_TEST, FIRST + CASES)):
-        case = Case(seed)
+        case = kind(seed)
         try:
             case.check()
         except BaseException as error:

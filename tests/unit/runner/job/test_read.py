@@ -129,6 +129,17 @@ def test_restarts_bring_the_engine_that_can_restart(folder: Path) -> None:
     assert made.distribution.engine == "torchrun"
 
 
+@pytest.mark.parametrize("kind", ["script", "mpi", "tensorflow", "jax", "parameter_server"])
+def test_hosts_without_torchs_agent_restart_together(folder: Path, kind: str) -> None:
+    made = job(folder, f"program: src/train.py\ndistribution: {{kind: {kind}, max_restarts: 3}}\n")
+    assert (made.distribution.engine, made.distribution.max_restarts) == ("", 3)
+
+
+def test_torch_ranks_can_do_without_the_agent_too(folder: Path) -> None:
+    made = job(folder, "program: src/train.py\ndistribution: {kind: torchrun, engine: trainshed, max_restarts: 3}\n")
+    assert (made.distribution.engine, made.distribution.max_restarts) == ("trainshed", 3)
+
+
 def test_a_pipeline_takes_its_parameters_from_the_job_file(folder: Path) -> None:
     text = "program: src/train.py\ndistribution: {kind: pipeline, parameters: {partitions: 2, microbatches: 4}}\n"
     assert job(folder, text).distribution == Distribution("pipeline", parameters={"partitions": 2, "microbatches": 4})
@@ -233,7 +244,6 @@ def test_all_problems_are_said_at_once_in_the_order_of_the_file(folder: Path) ->
             "mpi, xla, pipeline, tensorflow, jax, parameter_server, ray, pytorchxla (did you mean 'torchrun'?)",
         ),
         ("distribution: {kind: script, processes_per_host: 2}", "has no effect with the distribution 'script'"),
-        ("distribution: {kind: torchrun, engine: trainshed, max_restarts: 2}", "needs torch's elastic agent"),
         ("distribution: {kind: parameter_server, roles: {wroker: 2}}", "'wroker' is not a role"),
         ("distribution: {kind: parameter_server, roles: {worker: -1}}", "distribution.roles: worker must be a whole number"),
         ("distribution: {kind: parameter_server, processes_per_host: 2}", "has no meaning for parameter servers"),

@@ -22,7 +22,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def tensorflow(launch: Launch) -> LaunchPlan:
     """The workers of tf.distribute.MultiWorkerMirroredStrategy: TF_CONFIG lists them, the first is the chief."""
-    return _plan(launch, "tensorflow", lambda rank, _: {"TF_CONFIG": tf_config(launch.cluster, rank)})
+    cluster = launch.cluster
+    made = _plan(launch, "tensorflow", lambda rank, _: {"TF_CONFIG": tf_config(cluster, rank)})
+    own = range(cluster.rank * cluster.processes_per_host, (cluster.rank + 1) * cluster.processes_per_host)
+    return made.replace(span=cluster.world_size, listens=tuple(own))
 
 
 def jax(launch: Launch) -> LaunchPlan:

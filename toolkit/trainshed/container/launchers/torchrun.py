@@ -38,11 +38,6 @@ def plan(launch: Launch) -> LaunchPlan:
             "trainshed_engine = mpi works with the distribution pipeline, not with torchrun",
             hint="trainshed_distribution = mpi starts any program with mpirun",
         )
-    if settings.max_restarts and settings.engine != "torchrun" and len(launch.cluster.hosts) > 1:
-        raise LaunchError(
-            f"trainshed_max_restarts = {settings.max_restarts} on several hosts needs torch's elastic agent",
-            hint="set trainshed_engine to torchrun as well",
-        )
     if truthy(launch.job.hyperparameters.get(DATA_PARALLEL)):  # scripts may be written for Amazon's library
         launch = launch.replace(environment={**launch.environment, "PYTHONPATH": with_them(launch.environment)})
     agent = settings.engine == "torchrun"

@@ -15,10 +15,13 @@ from .termination import leave
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainshed.base.voice import Voice
+    from trainshed.contract.outcome import Failure
     from trainshed.contract.paths import Paths
 
     from ..attempts import TrainingResult
     from .run_record import RunRecord
+
+_MOST_TOLD = 50  # restarts in a failure file
 
 
 def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice) -> int:
@@ -28,6 +31,7 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
     failed. Then neither file is written, and the exit status is the one that the job asks for (0 by default).
     """
     outcome = result.outcome
+    result = result.replace(failure=result.failure and _with_earlier(result.failure, record))
     failure = result.failure
     interruption = result.interruption
     if record.room is not None:
@@ -56,6 +60,16 @@ def finish(paths: Paths, record: RunRecord, result: TrainingResult, voice: Voice
             voice.say(f"warning: {remark}")
         voice.say("Reporting training SUCCESS")
     return exit_code
+
+
+def _with_earlier(failure: Failure, record: RunRecord) -> Failure:
+    """The failure, with those after which the ranks had been started again."""
+    restarts = record.data.get("restarts", [])
+    if not restarts:
+        return failure
+    reasons = [f"  {number}. {one.get('reason', '')}" for number, one in enumerate(restarts, 1)]
+    told = "\n".join(["the ranks had been started again before, after:", *reasons[-_MOST_TOLD:]])
+    return failure.replace(details="\n\n".join(part for part in (told, failure.details) if part))
 
 
 def _write_outcome(paths: Paths, result: TrainingResult, voice: Voice) -> None:

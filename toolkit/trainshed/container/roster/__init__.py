@@ -8,6 +8,7 @@ host's failure file, and success only if every host succeeded.
     prepare  who installs requirements is connected meanwhile, and hears that the job cannot start
     join     host 0 says go when all are there and ready, or names the missing hosts
     run      a host whose rank failed, or that got a stop signal, says so; host 0 stops all others
+    rest     of a job with restarts: the hosts agree whether all start their ranks again (`rounds`)
     ended    every host reports how its ranks ended; host 0 sends all of them the verdict
 
 In an elastic job the next host takes host 0's part when it is lost (`succession`).
@@ -22,6 +23,7 @@ import time
 from contextlib import suppress
 
 from trainshed.base.errors import ClusterError
+from trainshed.contract.settings import OF_THE_AGENT
 from trainshed.machine.signals import Interrupted
 
 from .roster import Alone
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from trainshed.machine.signals import Stops
 
     from ..supervisor.launch_plan import Outcome
+    from .messages import Report
     from .proof import JobKey
     from .roster import Roster
 
@@ -44,7 +47,18 @@ if TYPE_CHECKING:
 
 def elastic(job: TrainingJob, cluster: Cluster) -> bool:
     """Whether the job goes on without some of its hosts."""
-    return job.settings.engine == "torchrun" and cluster.participates and 0 < job.settings.min_nodes < len(cluster.hosts)
+    return _by_the_agent(job) and cluster.participates and 0 < job.settings.min_nodes < len(cluster.hosts)
+
+
+def _by_the_agent(job: TrainingJob) -> bool:
+    """Whether torch's elastic agent starts the ranks."""
+    kind = "script" if job.training_module else job.distribution.kind
+    return job.settings.engine == "torchrun" and kind in OF_THE_AGENT
+
+
+def restarts_together(job: TrainingJob, cluster: Cluster) -> bool:
+    """Whether the hosts start their ranks again together after a failure; torch's elastic agent does so by itself."""
+    return bool(job.settings.max_restarts) and len(cluster.hosts) > 1 and cluster.participates and not _by_the_agent(job)
 
 
 def make_roster(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], say: Callable[[str], None]) -> Roster:
@@ -59,11 +73,17 @@ def make_roster(job: TrainingJob, cluster: Cluster, environ: Mapping[str, str], 
     port = job.settings.roster_port or cluster.port + (1 if cluster.port < 65_535 else -1)
     if elastic(job, cluster):
         return _succession(cluster, port, key, job.settings.grace_seconds, job.settings.min_nodes, say)
+    leader, member = Leader, Member
+    if restarts_together(job, cluster):
+        from .restarting_leader import RestartingLeader
+        from .restarting_member import RestartingMember
+
+        leader, member = RestartingLeader, RestartingMember
     if cluster.rank == 0:
         from .addresses import to_listen_on
 
-        return Leader(cluster.hosts, port, key, job.settings.grace_seconds, say, addresses=to_listen_on(cluster))
-    return Member(cluster.hosts, cluster.rank, (cluster.address, port), key, job.settings.grace_seconds, say)
+        return leader(cluster.hosts, port, key, job.settings.grace_seconds, say, addresses=to_listen_on(cluster))
+    return member(cluster.hosts, cluster.rank, (cluster.address, port), key, job.settings.grace_seconds, say)
 
 
 def _succession(cluster: Cluster, port: int, key: JobKey, grace: float, least: int, say: Callable[[str], None]) -> Roster:
@@ -138,12 +158,32 @@ def agree(
     """
     if isinstance(roster, Alone):
         return failure, interrupted
+    failure = _named(failure, host) if outcome is None and failure is not None else failure
+    report = report_of(roster, outcome, failure, interrupted, host)
+    try:
+        with stops.raising("while it waited for the other hosts"):
+            verdict = roster.leave(report)
+    except Interrupted as stop:
+        roster.interrupted(str(stop), stop.number)
+        verdict = roster.leave(report)
+    first = verdict.failure
+    if first is None and report.state == "failed":  # never a success beside a failed rank
+        return failure, ""
+    if first is None or first.host == host or (failure is not None and first.summary == failure.summary):
+        return first, verdict.stopped
+    here = f"{host} was stopped because of it"
+    if report.state == "failed":
+        here = f"{host} ended after it: {failure and failure.summary}"
+    return first.replace(details="\n".join(part for part in (here, first.details) if part)), ""
+
+
+def report_of(roster: Roster, outcome: Outcome | None, failure: Failure | None, interrupted: str, host: str) -> Report:
+    """How the ranks of this host ended, for the other hosts. Arguments: see `agree`."""
     from ..report.diagnose import is_secondary
     from .connected import ConnectedRoster
     from .messages import Report
     from .verdict import stop_failure
 
-    failure = _named(failure, host) if outcome is None and failure is not None else failure
     if outcome is not None and outcome.stop_signal:
         state = "interrupted"
     elif failure is None:
@@ -156,7 +196,7 @@ def agree(
     if failure is None:
         early = stopped_by or (f"{host}: {interrupted}" if interrupted else "")
     of_others = isinstance(roster, ConnectedRoster) and roster.stopping
-    report = Report(
+    return Report(
         state=state,
         failure=failure,
         age=_age(outcome, failure) if outcome is not None and failure is not None else 0.0,
@@ -165,21 +205,6 @@ def agree(
         cause=stop_failure(f"{host}: {stopped_by}", host) if stopped_by and not of_others else None,
         early=early,
     )
-    try:
-        with stops.raising("while it waited for the other hosts"):
-            verdict = roster.leave(report)
-    except Interrupted as stop:
-        roster.interrupted(str(stop), stop.number)
-        verdict = roster.leave(report)
-    first = verdict.failure
-    if first is None and report.state == "failed":  # never a success beside a failed rank
-        return failure, ""
-    if first is None or first.host == host or (failure is not None and first.summary == failure.summary):
-        return first, verdict.stopped
-    here = (
-        f"{host} was stopped because of it" if state != "failed" else f"{host} ended after it: {failure and failure.summary}"
-    )
-    return first.replace(details="\n".join(part for part in (here, first.details) if part)), ""
 
 
 def _age(outcome: Outcome, failure: Failure) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from contextlib import suppress
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainshed.contract.outcome import Failure
+    from trainshed.machine.signals import Stops
 
     from ..supervisor.watcher import Supervised
     from .messages import Report, Verdict
+    from .rounds import Decision, Rest
 
 
 class ConnectedRoster(Roster):
@@ -111,6 +114,20 @@ class ConnectedRoster(Roster):
         for longest in self.joining(seconds):
             self.wait(longest)
 
+    def rest(self, report: Report, decide: Callable[[Rest], Decision], stops: Stops) -> Decision:
+        """See `Roster.rest`."""
+        waiting, told = self.resting(report, decide), False
+        while True:
+            if stops.number and not told:
+                told = True
+                self.interrupted(f"stopped by {signal.Signals(stops.number).name}", stops.number)
+            try:
+                longest = next(waiting)
+            except StopIteration as end:
+                decision: Decision = end.value
+                return decision
+            self.wait(longest)
+
     def leave(self, report: Report) -> Verdict:
         """See `Roster.leave`."""
         waiting = self.leaving(report)
@@ -131,6 +148,10 @@ class ConnectedRoster(Roster):
         """See `join`."""
         raise NotImplementedError
 
+    def resting(self, report: Report, decide: Callable[[Rest], Decision]) -> Generator[float, None, Decision]:
+        """See `rest`; a generator that returns the decision."""
+        raise NotImplementedError
+
     def leaving(self, report: Report) -> Generator[float, None, Verdict]:
         """See `leave`; a generator that returns the verdict."""
         raise NotImplementedError
@@ -140,6 +161,10 @@ class ConnectedRoster(Roster):
         raise NotImplementedError
 
     # --- for subclasses ---
+
+    def _stamped(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message about the ranks that run now, as it is sent: see `rounds`."""
+        return message
 
     def _take_letter(self, sender: int, message: dict[str, Any], taken: int) -> int:
         """Puts a letter into the inbox unless it came before; returns the number of the last one that has come.

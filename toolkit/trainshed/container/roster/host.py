@@ -44,6 +44,7 @@ class Host:
     lost_at: when it was given up, 0 while it is there.
     lost_how: how, for the user.
     outbox: all letters to it; sent again on a new connection, where their numbers tell it which ones it has.
+    posted: number of the last of them.
     taken: number of its last letter that has come.
     rival: another process of its name, while it is not known which of them is alive.
     outside: whether what is connected now is not the process that took part in the job: it only gets the verdict.
@@ -64,6 +65,7 @@ class Host:
         self.report: Report | None = None
         self.reported_at = 0.0
         self.outbox: list[dict[str, Any]] = []
+        self.posted = 0
         self.taken = 0
         self.rival: Rival | None = None
         self.outside = False
@@ -112,6 +114,7 @@ class Host:
         self.report = None
         self.taken = 0
         self.outbox = []
+        self.posted = 0
 
 
 def named(hosts: list[Host]) -> str:

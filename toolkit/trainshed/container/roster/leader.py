@@ -261,7 +261,8 @@ class Leader(ConnectedRoster):
     def post(self, to: int, body: dict[str, Any]) -> None:
         """Sends a letter to another host's launcher."""
         host = self.hosts[to - 1]
-        host.outbox.append({"type": "letter", "number": len(host.outbox) + 1, "body": body})
+        host.posted += 1
+        host.outbox.append(self._stamped({"type": "letter", "number": host.posted, "body": body}))
         self._send(host, host.outbox[-1])
 
     def absent(self) -> set[int]:
@@ -270,14 +271,14 @@ class Leader(ConnectedRoster):
 
     def send(self, message: dict[str, Any]) -> bool:
         """Sends a message that is of no use later to all hosts; True."""
-        self._broadcast(message)
+        self._broadcast(self._stamped(message))
         return True
 
     def send_to(self, name: str, message: dict[str, Any]) -> None:
         """Sends a message that is of no use later to one host."""
         for host in self.hosts:
             if host.name == name:
-                self._send(host, message)
+                self._send(host, self._stamped(message))
 
     def address_of(self, name: str) -> str:
         """The address that a host has connected from; its name while it is not connected."""
@@ -303,6 +304,13 @@ class Leader(ConnectedRoster):
 
     def leaving(self, report: Report) -> Generator[float, None, Verdict]:
         """Waits for the reports of all hosts, tells them the verdict, and returns it."""
+        failure = yield from self._gathering(report)
+        verdict = Verdict(failure=failure, stopped="" if failure is not None else stopped_early(self._reported(), self.stop))
+        yield from self._spreading(verdict)
+        return verdict
+
+    def _gathering(self, report: Report) -> Generator[float, None, Failure | None]:
+        """Waits for the reports of all hosts, and returns the first cause of their failure, None where no host failed."""
         self.own = report
         self.own_at = said = self.clock()
         self._broadcast({"type": "left"})
@@ -323,9 +331,7 @@ class Leader(ConnectedRoster):
         while failure is None and self._gone():
             yield 0.2
             failure = self._first_cause()
-        verdict = Verdict(failure=failure, stopped="" if failure is not None else stopped_early(self._reported(), self.stop))
-        yield from self._spreading(verdict)
-        return verdict
+        return failure
 
     def close(self) -> None:
         """Closes all connections."""
@@ -468,6 +474,7 @@ class Leader(ConnectedRoster):
         host.connect(link, claim.incarnation, address, now)
         self._awaited.discard(host.rank)
         self._untold.add(host.rank)
+        self._catch_up(host, link)
         if self.stopping:
             link.send(self._stop_message())
         if self.verdict is not None:
@@ -481,6 +488,9 @@ class Leader(ConnectedRoster):
                 link.send(letter)
         self.poller.watch_link(link, lambda now: self._read(host, link, now))
         self._read(host, link, now)
+
+    def _catch_up(self, host: Host, link: Link) -> None:
+        """Sends on a new connection what has to come before everything else that the host may have missed."""
 
     def _take_back(self, host: Host) -> None:
         """Counts on a lost host again that is there, and ready, while the job runs."""

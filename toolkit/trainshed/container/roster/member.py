@@ -207,7 +207,7 @@ class Member(ConnectedRoster):
     def send(self, message: dict[str, Any]) -> bool:
         """Sends host 0 a message that is of no use later; False where there is no connection now."""
         if self.link is not None:
-            self.link.send(message)
+            self.link.send(self._stamped(message))
         return self.link is not None
 
     # --- the end ---
@@ -269,6 +269,7 @@ class Member(ConnectedRoster):
     # --- the connection ---
 
     def _tell(self, message: dict[str, Any]) -> None:
+        message = message if message["type"] in ("ready", "interrupted") else self._stamped(message)
         self.unsaid.append(message)
         if self.link is not None:
             self.link.send(message)

@@ -45,6 +45,10 @@ class Report(Record):
     cause: why the host stopped its ranks by itself: it had lost host 0.
     early: host and reason, where its ranks ended well, but only because they were asked to stop; "" where they had ended by
         themselves.
+    again: whether its ranks may be started again together with those of the other hosts (`rounds`).
+    newest: the highest step of a checkpoint on that host, -1 for none.
+    progressed: whether it has come since its ranks were last started.
+    ports: of the ports that the job may use next, those that are free there.
     """
 
     state: str
@@ -53,6 +57,10 @@ class Report(Record):
     secondary: bool = False
     cause: Failure | None = None
     early: str = ""
+    again: bool = False
+    newest: int = -1
+    progressed: bool = False
+    ports: tuple[int, ...] = ()
 
     @property
     def stop_signal(self) -> int:
@@ -70,14 +78,20 @@ class Report(Record):
             "secondary": self.secondary,
             "cause": failure_to_json(self.cause),
             "early": self.early,
+            "again": self.again,
+            "newest": self.newest,
+            "progressed": self.progressed,
+            "ports": list(self.ports),
         }
 
     @staticmethod
     def of(message: Mapping[str, Any]) -> Report:
         """The report that a message holds. Raises ValueError."""
         state = text_of(message, "state")
-        age = message.get("age")
+        age, newest, ports = message.get("age"), message.get("newest", -1), message.get("ports", [])
         if state not in STATES or not isinstance(age, (int, float)):
+            raise ValueError("a report of no known form")
+        if not isinstance(newest, int) or not isinstance(ports, list) or not all(isinstance(one, int) for one in ports):
             raise ValueError("a report of no known form")
         return Report(
             state=state,
@@ -86,6 +100,10 @@ class Report(Record):
             secondary=message.get("secondary") is True,
             cause=failure_of_json(message.get("cause")),
             early=line_of(message, "early"),
+            again=message.get("again") is True,
+            newest=newest,
+            progressed=message.get("progressed") is True,
+            ports=tuple(ports),
         )
 
 

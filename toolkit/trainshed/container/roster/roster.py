@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainshed.contract.outcome import Failure
+    from trainshed.machine.signals import Stops
 
     from .messages import Report, Verdict
+    from .rounds import Decision, Rest
 
 
 class LeaderMoved(Exception):
@@ -35,8 +37,11 @@ class Roster(Watcher):
     names: the job's hosts in the agreed order.
     rank: this host's index among them.
     on_lost: takes the name of a host that has vanished and without which the job goes on.
+    restarts: whether its hosts may start their ranks again together (`rest`).
     on_wait: called after each turn that the roster takes outside the supervisor's loop, while it waits for other hosts.
     """
+
+    restarts = False
 
     def __init__(self, names: tuple[str, ...], rank: int) -> None:
         self.names = names
@@ -97,6 +102,18 @@ class Roster(Watcher):
 
     def fail_before_start(self, failure: Failure, seconds: float) -> None:
         """Tells the other hosts that this one could not start; those that come within `seconds`."""
+        raise NotImplementedError
+
+    def rest(self, report: Report, decide: Callable[[Rest], Decision], stops: Stops) -> Decision:
+        """Reports how this host's ranks ended, waits for the other hosts, and returns what all of them do next.
+
+        Only where `restarts`, after every end of the ranks. What it returns is either that all start their ranks again, or
+        that it is over; `leave` comes then.
+
+        Args:
+            decide: called on host 0, which decides for all.
+            stops: one that has come, or comes while this host waits, stops all hosts.
+        """
         raise NotImplementedError
 
     def leave(self, report: Report) -> Verdict:

@@ -57,6 +57,8 @@ class LaunchPlan(Record):
     says: lines to print at the start of the job.
     later: processes that the launcher's watcher starts on this host in the course of the run.
     start_seconds: how long these may take on all hosts.
+    port: the job's port, 0 where no process is to listen on it; span: how many ports from it on the whole job may use.
+    listens: those on which processes of this host are to listen, counted from it.
     mpi: what MPI's watcher is made from (`launchers.mpi.MpiPlan`), None for other launchers.
     """
 
@@ -75,6 +77,9 @@ class LaunchPlan(Record):
     says: tuple[str, ...] = ()
     later: tuple[ProcessSpec, ...] = ()
     start_seconds: float = 0.0
+    port: int = 0
+    span: int = 1
+    listens: tuple[int, ...] = ()
 
     @property
     def shown(self) -> tuple[ProcessSpec, ...]:

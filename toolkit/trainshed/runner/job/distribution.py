@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainshed.contract.settings import FRAMEWORKS
+from trainshed.contract.settings import FRAMEWORKS, OF_THE_AGENT
 from trainshed.contract.wire.pipeline import PipelineError, read_settings
 from trainshed.contract.wire.roles import read_roles
 
@@ -22,18 +22,16 @@ def read_distribution(fields: Checker, row: Field) -> Distribution:
     given["parameters"] = _parameters(inner, "parameters")
     given["roles"] = _roles(inner, "roles")
     without_torch = given["kind"] in FRAMEWORKS
-    if given["max_restarts"] and not given["engine"] and not without_torch:
-        given["engine"] = "torchrun"  # the only one that restarts ranks
+    if given["max_restarts"] and not given["engine"] and given["kind"] in OF_THE_AGENT:
+        given["engine"] = "torchrun"  # torch's agent, which also goes on with other numbers of ranks
     if given["accelerate"] and "kind" not in inner.values:
         given["kind"] = "torchrun"
     distribution = Distribution(**given)
     if without_torch and distribution.engine not in ("", "trainshed"):
         inner.problem("engine", f"starts no processes of the distribution {distribution.kind!r}")
-    elif distribution.max_restarts and distribution.engine != "torchrun" and not without_torch:
-        inner.problem("max_restarts", "needs torch's elastic agent", "set engine to torchrun")
     if distribution.accelerate and distribution.kind != "torchrun":
         inner.problem("accelerate", "is for the distribution 'torchrun'", "leave kind out, or write torchrun")
-    for name in ("processes_per_host", "max_restarts", "engine"):
+    for name in ("processes_per_host", "engine"):
         if given[name] and distribution.kind == "script" and name in inner.values:
             inner.problem(
                 name,

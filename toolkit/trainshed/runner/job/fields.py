@@ -181,7 +181,7 @@ DISTRIBUTION = _kept(
         group="place", setting="trainshed_accelerate",
     ),
     Field(
-        "max_restarts", "whole", "how often torchrun's agent restarts the ranks", default=0,
+        "max_restarts", "whole", "how often failed ranks are started again, on all hosts together", default=0,
         low=0, high=1000, flags=("--max-restarts",), metavar="N", group="place",
         setting="trainshed_max_restarts",
     ),

@@ -139,6 +139,10 @@ class MpiWatcher(Watcher):
         for link in self.unidentified:
             link.close()
         self.listener.close()
+        try:
+            os.unlink(self.plan.socket)  # the next attempt makes it anew
+        except OSError:
+            pass
 
     # --- requests ---
 

@@ -58,11 +58,6 @@ def plan(launch: Launch) -> LaunchPlan:
             f"{job.distribution.processes_per_host} processes per host have no meaning for parameter servers",
             hint='trainshed_roles says how many there are of each, as in {"worker": 4, "ps": 2}',
         )
-    if settings.max_restarts and len(cluster.hosts) > 1:
-        raise LaunchError(
-            "on several hosts the processes of a parameter_server job are not restarted one by one",
-            hint="drop trainshed_max_restarts, and let what started the job start it again (docs/restarts.md)",
-        )
     tasks = tasks_of(read_roles(json.loads(settings.roles)) if settings.roles else {}, len(cluster.hosts))
     if cluster.port + len(tasks) > LAST_PORT:
         raise LaunchError(
@@ -84,6 +79,8 @@ def plan(launch: Launch) -> LaunchPlan:
         notes=launch.notes,
         launcher=KIND,
         scratch=launch.scratch,
+        span=len(tasks) + 1,
+        listens=tuple(_offset(task) for task in here),
     )
 
 
@@ -122,7 +119,12 @@ def _address(cluster: Cluster, task: Task) -> str:
     host = cluster.hosts[task.node]
     if host == cluster.master or cluster.address in LOOPBACK:
         host = cluster.address
-    return f"{host}:{cluster.port + (task.number and 1 + task.number)}"
+    return f"{host}:{cluster.port + _offset(task)}"
+
+
+def _offset(task: Task) -> int:
+    """A task's port, counted from the job's."""
+    return task.number and 1 + task.number
 
 
 def _process(
