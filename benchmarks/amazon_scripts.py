@@ -129,6 +129,16 @@ def pictures(folder: Path) -> None:
     (folder / "reader/preprocessor_config.json").write_text(json.dumps(reader))
 
 
+def words(folder: Path) -> None:
+    """A tokenizer of a few words; the rows themselves are made by the stand-in for `datasets`."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    known = {"[UNK]": 0, **{f"w{number}": number for number in range(1, WORDS)}}
+    tokenizer = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
+
+
 def nothing(_folder: Path) -> None:
     """The script makes its own data."""
 
@@ -139,6 +149,21 @@ ON_CPU = (
     (DATA_PARALLEL, r"if not torch.cuda.is_available\(\):", "if False:"),
     (DATA_PARALLEL, r'torch.device\("cuda"\)', 'torch.device("cpu")'),
     (DATA_PARALLEL, r" +torch.cuda.set_device\(local_rank\)\n +model.cuda\(local_rank\)\n", ""),
+)
+FALCON = "train.py"
+SMALL_ON_CPU = (
+    (FALCON, r"True if torch.cuda.get_device_capability\(\)\[0\] == 8 else False", "False"),
+    (FALCON, r"torch.cuda.set_device\(args.local_rank\)", "pass"),
+    (FALCON, r"torch.cuda.current_device\(\)", 'torch.device("cpu")'),
+    (FALCON, r"\.to\(args.local_rank\)", '.to("cpu")'),
+    (FALCON, r'f"cuda:\{args.local_rank\}"', '"cpu"'),
+    (FALCON, r"non_reentrant_wrapper(.*)offload_to_cpu=True,", r"non_reentrant_wrapper\1"),
+    ("utils.py", r"offload_to_cpu=True", "offload_to_cpu=False"),  # torch's FSDP loses what it moves from a CPU to a CPU
+    (FALCON, r"use_cache=True", "use_cache=False"),  # transformers 5 adds to the cache again in the recomputation
+    (FALCON, r"vocab_size=65024", f"vocab_size={WORDS}"),
+    (FALCON, r"num_hidden_layers=32", "num_hidden_layers=2"),
+    (FALCON, r"num_attention_heads=71", "num_attention_heads=2"),
+    (FALCON, r"hidden_size=4544", "hidden_size=32"),
 )
 SYNCHRONIZE = ("train.py", r"torch.cuda.synchronize\(\)", "pass")
 GPT = {
@@ -249,6 +274,15 @@ EXAMPLES = {
         DATA_PARALLEL, "HEAD", "build_and_train_models/sm-distributed_data_parallelism_pytorch/code",
         {"epochs": 2, "log-interval": 1}, nothing, ON_CPU, stand_ins="mnist", ranks=8,
     ),
+    "data_parallel_falcon": Example(
+        FALCON, "e6c9ffc70",
+        "training/distributed_training/pytorch/data_parallel/fully_sharded_data_parallel/falcon/scripts",
+        {
+            "model_id": "/opt/ml/input/data/train", "per_device_train_batch_size": 2, "num_train_epochs": 4,
+            "learning_rate": 0.01, "model_dir": "/opt/ml/model",
+        },
+        words, SMALL_ON_CPU, stand_ins="falcon", ranks=4,
+    ),
 }  # fmt: skip
 
 
@@ -340,7 +374,9 @@ def main() -> int:
                 Path(arguments.logs, f"{name}-{ranks}.log").write_text(log)
             losses = [
                 float(one)
-                for one in re.findall(r"\b[Ll]oss'?:?\s+([0-9.]+(?:e-?[0-9]+)?)", log.partition("\ncompleted ")[0])
+                for one in re.findall(
+                    r"\b(?:[Ll]oss'?:?\s+|train_loss=tensor\()([0-9.]+(?:e-?[0-9]+)?)", log.partition("\ncompleted ")[0]
+                )
             ]
             if example.refused:
                 good = status != 0 and example.refused in log

@@ -1,4 +1,4 @@
-"""The names that the MNIST example uses: its data is made as it is to be seen."""
+"""The names that the examples use: their data is made as it is to be seen."""
 
 
 def Compose(parts: list) -> None:
@@ -9,5 +9,21 @@ def ToTensor() -> None:
     """Nothing."""
 
 
-def Normalize(mean: tuple, deviation: tuple) -> None:
+def Normalize(mean: object, std: object) -> None:
+    """Nothing."""
+
+
+def RandomResizedCrop(size: int) -> None:
+    """Nothing."""
+
+
+def RandomHorizontalFlip() -> None:
+    """Nothing."""
+
+
+def Resize(size: int) -> None:
+    """Nothing."""
+
+
+def CenterCrop(size: int) -> None:
     """Nothing."""

@@ -33,6 +33,10 @@ def rank(number: int, returncode: int, ended: float, tail: bytes = b"", **fields
 
 PEER = traceback("RuntimeError: Connection closed by peer [10.0.0.2]:1234")
 BAD = traceback("ValueError: bad label 17")
+HOROVOD = traceback(
+    "horovod.common.exceptions.HorovodInternalError: allreduce of 'w': rank 1 is gone: its process has ended, or its "
+    "host is lost"
+)
 
 # What is known of the ranks, and which of them is to blame.
 BLAME: dict[str, tuple[list[ProcessResult], int]] = {
@@ -48,6 +52,7 @@ BLAME: dict[str, tuple[list[ProcessResult], int]] = {
         1,
     ),
     "the one that was killed, not the one that lost its peer": ([rank(0, 1, 6, PEER), rank(1, KILLED, 7)], 1),
+    "the one that was killed, not the one that Horovod tells of it": ([rank(0, 1, 6, HOROVOD), rank(1, KILLED, 7)], 1),
     "the first of those that lost their peer, if there are no others": ([rank(0, 1, 6, PEER), rank(1, 1, 5, PEER)], 1),
     "none of those that we stopped": ([rank(0, TERMINATED, 6, stopped=True), rank(1, 3, 7)], 1),
     "the one that we stopped while it was failing, not the one that lost its peer": (

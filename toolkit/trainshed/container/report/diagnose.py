@@ -40,7 +40,8 @@ LONG_LINE = 2000  # characters
 # What ranks print when another rank failed.
 _SECONDARY = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|ncclRemoteError|ncclSystemError|[Rr]emote process|"
-    r"Socket closed|recvBytes|failed to recv|Connection refused|EOF|[Ww]atchdog|communicator was aborted|DistNetworkError"
+    r"Socket closed|recvBytes|failed to recv|Connection refused|EOF|[Ww]atchdog|communicator was aborted|DistNetworkError|"
+    r"rank \d+ is gone: its process has ended"  # compat.horovod_api
 )
 # How much a process may print after the exception that ended it. Python exits with 1 after one, and libraries then print
 # more while they shut down; with any other status an exception further up is probably one that the script handled.
