@@ -3,6 +3,7 @@
 They are checkpoints of `trainshed.checkpoint`: durable, with checksums, and published by one rename. In them are
 
 * tensors `model/NAME` and `optimizer/state/NAME/KEY`, each written by one rank that holds it;
+* `optimizer/state/NAME/master`, the float32 value of a parameter in half precision: who loads NAME takes that;
 * objects of every rank: values of the optimizer's state that are not tensors;
 * objects of rank 0: the optimizer's groups, the plan as JSON, and what the user gave.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from typing import Any
 
@@ -25,6 +27,8 @@ from .engine.meeting import LOAD, PRUNE, SAVE
 from .errors import PipelineError
 from .gather import State, groups_by_name, plain, put_state, state_by_name
 from .grid import Grid
+from .halves import is_half
+from .masters import MASTER
 from .model import PipelineModel
 from .plan.plan_file import model_fingerprint, plan_from
 from .session import grid
@@ -163,22 +167,39 @@ def _refuse_old(path: str) -> None:
 
 def _load_model(saved: parts.Saved, holding: Holding, strict: bool) -> None:
     stored = saved.stored
-    wanted = {_MODEL + name: tensor for name, tensor in holding.tensors().items()}
-    waiting = {_MODEL + name for name in (holding.waiting.names if holding.waiting is not None else ())}
-    missing = sorted(name.removeprefix(_MODEL) for name in wanted.keys() | waiting if name not in stored)
+    wanted = holding.tensors()
+    waiting = set(holding.waiting.names if holding.waiting is not None else ())
+    missing = sorted(name for name in wanted.keys() | waiting if _MODEL + name not in stored)
     if missing and strict:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise PipelineError(f"{missing[0]}{more} of the model are missing" if more else f"{missing[0]} is missing")
-    saved.fill({name: tensor for name, tensor in wanted.items() if name in stored})
-    later = waiting & stored.keys()
+    saved.fill({_key(stored, name): tensor for name, tensor in wanted.items() if _MODEL + name in stored})
+    later = {name for name in waiting if _MODEL + name in stored}
     if later and holding.waiting is not None:
-        holding.waiting.come_from_elsewhere(name.removeprefix(_MODEL) for name in later)
+        holding.waiting.come_from_elsewhere(later)
         holding.when_partitioned(lambda: _load_later(saved, holding, later))
+    if any(map(is_half, holding.parameters.values())):
+        holding.when_partitioned(lambda: _load_exact(saved, holding))
+
+
+def _key(stored: Mapping[str, Any], name: str) -> str:
+    """Under which name the most exact value of a parameter or buffer is stored."""
+    master = f"{_STATE}{name}/{MASTER}"
+    return master if master in stored else _MODEL + name
+
+
+def _load_exact(saved: parts.Saved, holding: Holding) -> None:
+    """Loads what an optimizer goes on with, where that is more than the parameters of this rank can hold."""
+    keys = {name: _key(saved.stored, name) for name, one in holding.parameters.items() if is_half(one)}
+    exact = {name: key for name, key in keys.items() if saved.stored.get(key, (None,))[0] in (torch.float32, torch.float64)}
+    found = {name: torch.empty_like(holding.parameters[name].detach(), dtype=torch.float32) for name in exact}
+    saved.fill({exact[name]: tensor for name, tensor in found.items()})
+    holding.exact.update(found)
 
 
 def _load_later(saved: parts.Saved, holding: Holding, names: set[str]) -> None:
     """Loads the parameters that this rank holds, of those that had no values when the checkpoint was read."""
-    saved.fill({_MODEL + name: one for name, one in holding.tensors().items() if _MODEL + name in names})
+    saved.fill({_key(saved.stored, name): one for name, one in holding.tensors().items() if name in names})
 
 
 def _load_optimizer(saved: parts.Saved, holding: Holding, optimizer: torch.optim.Optimizer) -> None:

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from .engine.absent import AbsentParameter
 from .engine.checking import meet
 from .engine.meeting import CLIP, SCALE
+from .masters import refuse_plain
 from .session import grid, session
 from .shards import local, norms, whole
 
@@ -179,6 +180,8 @@ def _follow(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """Before a step of any optimizer: one that was made before parameters were sharded goes on with the shards."""
     if session.holding is not None and session.holding.exchange is not None:
         session.holding.exchange.follow(optimizer)
+    if session.grid is not None and session.grid.settings.master_weights and session.holding is not None:
+        refuse_plain(optimizer, session.holding.names)
 
 
 def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,9 @@ from .engine.checking import meet, meet_with_replicas
 from .engine.holding import Holding
 from .engine.meeting import MODEL_STATE, OPTIMIZER_STATE, PARTIAL_STATE, objects
 from .errors import PipelineError
+from .halves import is_half
 from .lbfgs import refuse_state
+from .masters import is_bare, keep_exact, loading, settle
 from .shards import like, state_like, whole
 
 State = dict[str, Any]
@@ -77,7 +79,10 @@ def load_model(holding: Holding, state: State, strict: bool) -> Any:
         found = {id(known[key]): value for key, value in state.items() if key in known}  # tied ones have one name there
         state = {**{key: found[id(value)] for key, value in known.items() if id(value) in found}, **state}
     if not holding.partitioned:
-        return root.load_state_dict(state, strict=strict)
+        found = root.load_state_dict(state, strict=strict)
+        if any(map(is_half, root.parameters())):
+            holding.when_partitioned(lambda: _keep_exact(holding, state))
+        return found
     missing = [key for key, value in known.items() if id(value) in held and key not in state]
     unexpected = [key for key in state if key not in known]
     if strict and (missing or unexpected):
@@ -86,7 +91,16 @@ def load_model(holding: Holding, state: State, strict: bool) -> Any:
         for key, value in known.items():
             if id(value) in held and key in state:
                 value.copy_(like(state[key], value))
+    _keep_exact(holding, state)
     return nn.modules.module._IncompatibleKeys(missing, unexpected)
+
+
+def _keep_exact(holding: Holding, state: State) -> None:
+    """Notes values of float32 that a state has for parameters of this rank in half precision."""
+    known = {id(parameter): name for name, parameter in holding.parameters.items() if is_half(parameter)}
+    for key, parameter in holding.root.state_dict(keep_vars=True).items() if known else ():
+        if id(parameter) in known and key in state:
+            keep_exact(holding, known[id(parameter)], parameter, state[key])
 
 
 def _with_parts(holding: Holding, state: dict[str, Any], needed: set[str], everyone: bool) -> dict[str, Any]:
@@ -125,6 +139,7 @@ def _settle(optimizer: torch.optim.Optimizer, holding: Holding) -> None:
     refuse_state(optimizer, holding)
     if holding.exchange is not None:
         holding.exchange.follow(optimizer)
+    settle(optimizer, holding)
 
 
 def state_by_name(optimizer: torch.optim.Optimizer, holding: Holding) -> dict[str, State]:
@@ -161,6 +176,7 @@ def gather_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> Stat
     mine = {
         name: {key: whole(value).cpu() if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
         for name, entry in sorted(state_by_name(optimizer, holding).items())
+        if not is_bare(entry)
     }
     parts: list[Any] = [None] * (grid.world if everyone else len(grid.pipeline_ranks))
     if len(parts) > 1:
@@ -202,7 +218,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: State, holding: Hold
         for index, entry in state["state"].items()
         if local is None or id(flat[index]) in local
     }
-    optimizer.load_state_dict({"state": kept, "param_groups": state["param_groups"]})
+    with loading(optimizer, kept, holding) as known:
+        optimizer.load_state_dict({"state": known, "param_groups": state["param_groups"]})
 
 
 def put_state(optimizer: torch.optim.Optimizer, entries: dict[str, State], groups: list[State], holding: Holding) -> None:
@@ -223,4 +240,5 @@ def put_state(optimizer: torch.optim.Optimizer, entries: dict[str, State], group
     }
     native = optimizer.state_dict()["param_groups"]
     merged = [{**saved, "params": own["params"]} for saved, own in zip(groups, native, strict=True)]
-    optimizer.load_state_dict({"state": state, "param_groups": merged})
+    with loading(optimizer, state, holding) as known:
+        optimizer.load_state_dict({"state": known, "param_groups": merged})

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from trainshed.checkpoint.weights import SHARD_BYTES
 
 from .clip import install
+from .delayed.tape import Addresses
 from .engine.holding import Holding
 from .engine.sharded import ShardedEngine
 from .engine.stage_parts import StageParts
@@ -24,6 +25,7 @@ from .engine.tensor.divided_steps import TensorEngine
 from .engine.whole import on_first_rank
 from .errors import NotServed, PipelineError
 from .gather import gather_model, load_model
+from .halves import half_type, halve, widen
 from .plan.plan_file import Plan
 from .record.intercept import let_modules_move
 from .record.naming import first_names
@@ -69,6 +71,7 @@ class PipelineModel(nn.Module):
         check_kind(module)
         check_names(module, grid().settings.atomic, "atomic")
         let_modules_move()
+        _in_half(module)
         self.module = module
         self.holding = Holding(module, grid())
         self._handler: Backward | None = None
@@ -334,6 +337,21 @@ class PipelineModel(nn.Module):
         for parameter in self.local_parameters():
             parameter.data = parameter.data.cpu()
         return self
+
+
+def _in_half(module: nn.Module) -> None:
+    """Gives the parameters of a model the types that the job asks for."""
+    settings = grid().settings
+    kind = half_type(settings)
+    if kind is None:
+        return
+    if settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree == 1:
+        widen(module)  # FSDP's shards are the masters, and what it gathers is in half precision
+    elif session.tape is not None:
+        with Addresses(session.tape), session.tape:
+            halve(module, kind)
+    else:
+        halve(module, kind)
 
 
 def _forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

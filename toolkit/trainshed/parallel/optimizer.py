@@ -17,6 +17,7 @@ from .engine.holding import Holding
 from .errors import PipelineError
 from .gather import gather_optimizer, load_optimizer, local_optimizer
 from .grid import Grid
+from .masters import has_halves, updated
 from .session import session
 from .shards import follow, local
 
@@ -126,17 +127,26 @@ class PipelineOptimizer(torch.optim.Optimizer):
         here = session.grid
         if isinstance(self.optimizer, torch.optim.LBFGS) and closure is not None and here is not None and here.world > 1:
             return lbfgs.step(self.optimizer, closure, _holding())
-        if here is not None and len(_alike(here)[0]) > 1 and _shards_states(here):
-            if closure is None:
-                return self._sharded_step(here)
+        halves = has_halves(self.optimizer)
+        if halves and isinstance(self.optimizer, torch.optim.LBFGS):
+            raise PipelineError("LBFGS is not supported together with master_weights", hint="use another optimizer")
+        shared = here is not None and len(_alike(here)[0]) > 1 and _shards_states(here)
+        loss = None
+        if closure is not None and (halves or shared):  # gradients go where the step finds them
             with torch.enable_grad():
                 loss = closure()
-            self._sharded_step(here)
-            return loss
-        if here is not None and here.tensor is not None:
-            with implicit_replication():  # an optimizer may take parts and whole parameters in one operation
-                return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
-        return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
+            closure = None
+        result = self._sharded_step(here) if here is not None and shared else self._step_here(closure)
+        return result if loss is None else loss
+
+    def _step_here(self, closure: Any = None) -> Any:
+        """The wrapped optimizer's step."""
+        here = session.grid
+        # An optimizer may take parts and whole parameters in one operation.
+        mixed = implicit_replication() if here is not None and here.tensor is not None else nullcontext()
+        masters = updated(self.optimizer, session.holding) if has_halves(self.optimizer) else nullcontext()
+        with masters, mixed:
+            return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
 
     def _sharded_step(self, grid: Grid) -> Any:
         """ZeRO-1: each replica updates its share of the parameters, has optimizer state for that alone, and sends it."""
@@ -151,10 +161,10 @@ class PipelineOptimizer(torch.optim.Optimizer):
         kept = [p.grad for p in others]
         for parameter in others:
             parameter.grad = None
-        with implicit_replication() if grid.tensor is not None else nullcontext():
-            result = self.optimizer.step()
+        result = self._step_here()
         for parameter, gradient in zip(others, kept, strict=True):
             parameter.grad = gradient
+            self.optimizer.state.pop(parameter, None)  # of a checkpoint, which each replica has loaded as a whole
         with torch.no_grad():
             for number, parameter in enumerate(trained):
                 dist.broadcast(local(parameter.detach()), src=ranks[owner[number]], group=group)

@@ -25,6 +25,7 @@ from .engine.holding import Holding
 from .engine.meeting import LOAD_WEIGHTS, SAVE_WEIGHTS
 from .errors import PipelineError
 from .grid import Grid
+from .halves import is_half
 from .shards import whole
 from .together import together
 
@@ -160,6 +161,8 @@ def _load(holding: Holding, path: str, strict: bool) -> None:
             "them, before PipelineModel. strict=False loads what fits",
         )
     fill(found, {keys[name]: tensor for name, tensor in wanted.items() if name in keys})
+    if any(map(is_half, holding.parameters.values())):
+        holding.when_partitioned(lambda: _load_exact(holding, found, keys))
     later = waiting & keys.keys()
     if later and holding.waiting is not None:
         for name in later:
@@ -168,6 +171,15 @@ def _load(holding: Holding, path: str, strict: bool) -> None:
         holding.when_partitioned(
             lambda: fill(found, {keys[name]: one for name, one in holding.tensors().items() if name in later})
         )
+
+
+def _load_exact(holding: Holding, found: files.Weights, keys: Mapping[str, str]) -> None:
+    """Notes values of float32 for the parameters of this rank in half precision."""
+    halves = {name: p for name, p in holding.parameters.items() if is_half(p) and name in keys}
+    exact = [name for name in halves if found.stored[keys[name]][0] in (torch.float32, torch.float64)]
+    tensors = {name: torch.empty_like(halves[name].detach(), dtype=torch.float32) for name in exact}
+    fill(found, {keys[name]: tensor for name, tensor in tensors.items()})
+    holding.exact.update(tensors)
 
 
 def _names(holding: Holding) -> dict[str, str]:

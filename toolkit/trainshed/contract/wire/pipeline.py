@@ -64,6 +64,8 @@ class PipelineSettings(Record):
     atomic: modules that are not opened.
     optimizer_states: tensors of a parameter's size that the optimizer keeps (Adam: 2), for the plan's memory.
     fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
+    master_weights: besides, parameters are kept in that type, and the optimizer keeps float32 values of them; what Amazon's
+        library does for `fp16` and `bf16`. `fp16_params` together with one of them is this, too.
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
     tensor_parallel_degree: ranks that the model, or each of its stages, divides the parameters of modules among.
     prescaled_batch: whether the ranks of such a group are given the same batch, as they must be with stages; else each has
@@ -94,6 +96,7 @@ class PipelineSettings(Record):
     ddp: bool = True
     fp16: bool = False
     bf16: bool = False
+    master_weights: bool = False
     shard_optimizer_state: bool = False
     prescaled_batch: bool = False
     sharded_data_parallel_degree: int = 1
@@ -141,7 +144,7 @@ _WITHOUT_EFFECT = {
     "sdp_hierarchical_allgather": "",
     "sdp_gradient_clipping": "",
     "activation_loading_horizon": "what was offloaded comes back when a backward asks for it",
-    "fp16_params": "",
+    "fp16_params": "without fp16 or bf16 the script makes its own parameters",
 }
 # Names of Amazon's library for settings.
 _ALSO = {"partitions": "pipeline_parallel_degree", "sm_activation_offloading": "offload_activations"}
@@ -167,6 +170,8 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Pip
         values[name] = _convert(name, value, where)
     if str(values.get("pipeline", "")).lower() in V_SHAPED:
         values.setdefault("virtual_stages", 2)
+    if _convert("master_weights", given.get("fp16_params"), where) and (values.get("fp16") or values.get("bf16")):
+        values.setdefault("master_weights", True)
     settings = PipelineSettings(**values)
     _check(settings, where)
     return settings
@@ -219,6 +224,8 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("auto_partition", "needs default_partition")
     if settings.fp16 and settings.bf16:
         raise wrong("fp16", "and bf16 exclude each other")
+    if settings.master_weights and not (settings.fp16 or settings.bf16):
+        raise wrong("master_weights", "needs bf16 or fp16, the type that parameters are kept in")
 
     if settings.tensor_parallel_degree > 1:
         if settings.sharded_data_parallel_degree > 1:

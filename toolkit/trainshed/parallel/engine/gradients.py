@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from ..errors import PipelineError
 from ..grid import Grid
+from ..halves import gradient_type, no_gradient
 from ..shards import local
 from .stage_shards import Reduced, StageShards
 
@@ -134,7 +135,7 @@ class GradientSync:
         alone = [name for name in reversed(self._trained) if name not in self.shared]
         for name in sorted(alone, key=lambda name: name not in self.usual):
             parameter = self.parameters[name]
-            own = (parameter.dtype, name in self.usual, self._is_divided(name))
+            own = (gradient_type(parameter), name in self.usual, self._is_divided(name))
             if not self._buckets or size > self.bucket_bytes or kind != own:
                 self._buckets.append(_Bucket([]))
                 size, kind = 0, own
@@ -183,7 +184,7 @@ class GradientSync:
     def _gradient(self, name: str) -> torch.Tensor:
         """Of this rank's part, where the parameter is divided; zeros if there is none."""
         parameter = self.parameters[name]
-        return local(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        return local(no_gradient(parameter) if parameter.grad is None else parameter.grad)
 
     def _is_divided(self, name: str) -> bool:
         return self.grid.tensor is not None and isinstance(self.parameters[name], DTensor)
@@ -212,8 +213,8 @@ class GradientSync:
 
     def _sum_flat(self, names: list[str], group: dist.ProcessGroup, divisor: int) -> None:
         """One sum for parameters of one type; who has no gradient anywhere keeps none."""
-        for dtype in dict.fromkeys(self.parameters[name].dtype for name in names):
-            same = [name for name in names if self.parameters[name].dtype == dtype]
+        for dtype in dict.fromkeys(gradient_type(self.parameters[name]) for name in names):
+            same = [name for name in names if gradient_type(self.parameters[name]) == dtype]
             present = torch.tensor([float(self.parameters[name].grad is not None) for name in same])
             pieces = [self._gradient(name).reshape(-1) for name in same]
             flat = torch.cat([*pieces, present.to(pieces[0])])
@@ -230,7 +231,7 @@ class GradientSync:
                 parameter.grad = None
                 continue
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = no_gradient(parameter)
             own = local(parameter.grad)
             own.copy_(part.view_as(own))
 

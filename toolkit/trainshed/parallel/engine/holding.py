@@ -32,6 +32,7 @@ class Holding:
     waiting: parameters that get their values then.
     shards: where parameters of stages are sharded.
     parts: where their modules are divided.
+    exact: name -> the float32 value that was loaded into a parameter in half precision, until an optimizer takes it.
     """
 
     def __init__(self, root: nn.Module, grid: Grid) -> None:
@@ -45,6 +46,7 @@ class Holding:
         self.waiting: Waiting | None = None
         self.shards: StageShards | None = None
         self.parts: StageParts | None = None
+        self.exact: dict[str, torch.Tensor] = {}
         self._actions: list[Callable[[], None]] = []
 
     def settle(

@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from ..errors import PipelineError
+from ..errors import NotServed, PipelineError
+from ..halves import half_type
 from ..plan.calltree import CallTree
 from ..plan.plan_file import Plan
 from ..record.naming import first_names
@@ -108,6 +109,23 @@ class ShardedEngine:
         self._forget_unused(without)
         return Ran(results, parts)
 
+    def _kinds(self) -> MixedPrecisionPolicy:
+        """Types of what is gathered and summed; shards keep theirs.
+
+        Raises:
+            NotServed: a module has statistics of float32, which go together with parameters of float32 alone.
+        """
+        half = half_type(self.grid.settings)
+        if half is None:
+            return MixedPrecisionPolicy()
+        for name, module in self.root.named_modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.affine and module.track_running_stats:
+                raise NotServed(
+                    f"master_weights without stages does not serve {type(module).__name__} ({name!r}) in sharded models",
+                    hint="leave out master_weights, or use group norms",
+                )
+        return MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+
     def _trained(self) -> bytes:
         return bytes(parameter.requires_grad for parameter in self.root.parameters())
 
@@ -171,9 +189,10 @@ class ShardedEngine:
             mesh = init_device_mesh(kind, (world // degree, degree), mesh_dim_names=("replicate", "shard"))
         every = first_names(self.root)
         divided = blocks(self.root, ran)
+        kinds = self._kinds()
         for block in divided:
-            fully_shard(block, mesh=mesh)
-        fully_shard(self.root, mesh=mesh)
+            fully_shard(block, mesh=mesh, mp_policy=kinds)
+        fully_shard(self.root, mesh=mesh, mp_policy=kinds)
         for module in [*divided, self.root]:
             self._watch(every[id(module)], module)
         self._on_shards(names, dict(self.root.named_parameters()))

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ..errors import PipelineError
 from ..grid import Grid
+from ..halves import stays_half
 from ..shards import local
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import STEP, replicas_agree
@@ -105,6 +106,7 @@ class StageShards(Exchange):
                     continue
                 part = self._part_of(whole.detach()).clone()
                 shard = nn.Parameter(self._dtensor(part, whole), requires_grad=whole.requires_grad)
+                stays_half(shard, whole)
                 self._known[name] = Exchanged(whole, shard, type(whole), whole.stride())
 
     def _gather(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import PlanError
+from ..halves import is_half
 from ..record.trace import Trace
 
 
@@ -108,10 +109,19 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int) -> Costs:
             )
         )
     sizes = {
-        name: parameter.numel() * parameter.element_size() * (2 + optimizer_states if parameter.requires_grad else 1)
+        name: parameter.numel() * (parameter.element_size() + _beside(parameter, optimizer_states))
         for name, parameter in root.named_parameters()
     }
     return Costs(tuple(units), sizes, tuple(trace.boundary_bytes()), dict(trace.no_cut), everywhere)
+
+
+def _beside(parameter: torch.Tensor, optimizer_states: int) -> int:
+    """Bytes of gradient and optimizer state for each element."""
+    if not parameter.requires_grad:
+        return 0
+    if is_half(parameter):  # the gradient, the float32 value that the optimizer keeps, and its states
+        return torch.float32.itemsize * (2 + optimizer_states)
+    return parameter.element_size() * (1 + optimizer_states)
 
 
 class StageCosts:

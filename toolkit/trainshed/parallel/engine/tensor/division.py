@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ...errors import PipelineError
+from ...halves import stays_half
 from ...record.naming import first_names
 from ...shards import like, local, whole
 from ..verify.unit_outputs import Watch
@@ -281,6 +282,7 @@ class Division:
         new = nn.Parameter(part, requires_grad=old.requires_grad)
         new.__class__ = PartParameter  # type: ignore[assignment]
         new.__dict__.update(old.__dict__)
+        stays_half(new, old)
         if old.grad is not None:
             new.grad = cut(old.grad)
         return new
@@ -289,7 +291,10 @@ class Division:
     def whole(self) -> Iterator[None]:
         """Within this context each rank has all parameters whole, and the modules run as they were written. Collective."""
         parts = {id(one): one for one in self.root.parameters() if isinstance(one, DTensor)}
-        made = {key: nn.Parameter(whole(part.detach()), requires_grad=part.requires_grad) for key, part in parts.items()}
+        made = {
+            key: stays_half(nn.Parameter(whole(part.detach()), requires_grad=part.requires_grad), part)
+            for key, part in parts.items()
+        }
         before = self._places(parts)
         try:
             for module, name, part in before:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ...grid import Grid
+from ...halves import gradient_type, no_gradient
 from ...shards import local
 
 
@@ -50,7 +51,7 @@ class Means:
             reached = [p for p in parameters if somewhere[id(p)]]
             for parameter in reached:  # another rank's experts were chosen, or another replica's
                 if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
+                    parameter.grad = no_gradient(parameter)
             if count > 1:
                 for bucket in self._buckets(reached):
                     _mean(bucket, group, count)
@@ -67,7 +68,7 @@ class Means:
         size = 0
         for parameter in parameters:
             added = local(parameter).numel() * parameter.element_size()
-            fits = found and size + added <= self._bytes and found[-1][0].dtype == parameter.dtype
+            fits = found and size + added <= self._bytes and gradient_type(found[-1][0]) == gradient_type(parameter)
             if not fits:
                 found.append([])
                 size = 0

@@ -130,7 +130,11 @@ class Reference:
             hooked = {name for name, p in trained.items() if p._post_accumulate_grad_hooks}  # type: ignore[attr-defined]
             found.trained = tuple(name for name in trained if name not in hooked)
             gradients = {name: trained[name].grad for name in found.trained}
-            found.gradients = {name: sketch(whole(one)) for name, one in gradients.items() if one is not None}
+            found.gradients = {
+                name: sketch(whole(one)).rounded_as(trained[name].dtype)
+                for name, one in gradients.items()
+                if one is not None
+            }
         return found
 
     def _order(self, watch: Watch) -> Order:

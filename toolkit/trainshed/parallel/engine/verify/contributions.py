@@ -27,6 +27,7 @@ class Contributions:
         self.of_one: dict[str, Sketch] = {}
         self.of_all: dict[str, Sketch] = {}
         self._number = number
+        self._kinds = {name: one.dtype for name, one in parameters.items()}
         self._hooks = [one.register_hook(partial(self._arrived, name)) for name, one in parameters.items()]
 
     def close(self) -> None:
@@ -36,7 +37,7 @@ class Contributions:
         self._hooks.clear()
 
     def _arrived(self, name: str, gradient: torch.Tensor) -> None:
-        found = sketch(whole(gradient))
+        found = sketch(whole(gradient)).rounded_as(self._kinds[name])
         self.of_all[name] = self.of_all.get(name, NOTHING).plus(found)
         if self.microbatch == self._number:
             self.of_one[name] = self.of_one.get(name, NOTHING).plus(found)

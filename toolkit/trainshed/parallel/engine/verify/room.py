@@ -61,7 +61,8 @@ def extent_of(
         return Extent.ONE if microbatches > 1 and seconds > _SECONDS else Extent.ALL
     parts = [sum(sizes[name] * (1 + (name in trained)) for name in names) for unit, names in uses.items() if unit]
     between = sum(sizes[name] for name in uses.get("", ()))
-    halves = sum(sizes.values()) / 2 if grid.settings.fp16 or grid.settings.bf16 else 0  # autocast keeps its own copies
+    casts = (grid.settings.fp16 or grid.settings.bf16) and not grid.settings.master_weights
+    halves = sum(sizes.values()) / 2 if casts else 0  # autocast keeps its own copies
     needed = activations + copies + max(parts, default=0) + between + halves
     return Extent.IN_PARTS if needed * _SPARE <= free else Extent.NOTHING
 

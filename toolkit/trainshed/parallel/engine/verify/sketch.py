@@ -45,6 +45,10 @@ class Sketch:
         """Of the tensor times a positive number."""
         return replace(self, products=tuple(factor * a for a in self.products), length=factor * self.length)
 
+    def rounded_as(self, kind: torch.dtype) -> Sketch:
+        """Of a tensor whose parts were of this type before they were summed."""
+        return replace(self, unit=max(self.unit, torch.finfo(kind).eps)) if self.unit else self
+
     def distance(self, other: Sketch) -> float:
         """About the norm of the difference of both tensors; infinite where only one of them has elements that are not
         finite."""

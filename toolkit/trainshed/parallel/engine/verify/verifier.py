@@ -307,7 +307,8 @@ class Check:
     def _gradients(self) -> dict[str, Sketch]:
         """Of this rank's parameters; as of now."""
         held = self._held()
-        return {name: sketch(gradient) for name, gradient in self._holding.gradients() if name in held}
+        found = self._holding.gradients()
+        return {name: sketch(one).rounded_as(held[name].dtype) for name, one in found if name in held}
 
     def _order(self) -> Order:
         calls: dict[tuple[str, int], int] = {}
