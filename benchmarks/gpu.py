@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import checkpoints, compiling, faults, programs, stages, stops, watching
+from gpu_parts import checkpoints, compiling, faults, halves, programs, stages, stops, watching
 from gpu_parts.kit import Machine, Row
 
 ALL_MODES = "eager,default,reduce-overhead,max-autotune"
@@ -58,6 +58,7 @@ PARTS = {
     "programs": Part("Ready programs in bfloat16", programs.rows, 90),
     "watching": Part("Watching a job, and placing it", watching.rows, 75),
     "pipeline": Part("Pipeline", stages.rows, 60),
+    "halves": Part("Half precision, and states on the CPU", halves.rows, 90),
     "gpt2": Part("torch.compile: GPT-2, 124M", partial(compiling.rows, model="gpt2", modes=ALL_MODES), 300),
     "resnet": Part("torch.compile: ResNet-50", partial(compiling.rows, model="resnet", modes=ALL_MODES), 300),
     "llama": Part("torch.compile: Llama-like, 350M", partial(compiling.rows, model="llama", modes=ALL_MODES), 400),

@@ -27,11 +27,15 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--switches", default="", help="settings of the pipeline that are on, with commas between")
+    parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
     options = parser.parse_args()
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    pipe.init({"pipeline_parallel_degree": world, "microbatches": 4})
+    switches = dict.fromkeys(filter(None, options.switches.split(",")), True)
+    pipe.init({"pipeline_parallel_degree": world, "microbatches": 4, **switches})
     model = pipe.PipelineModel(build(options.width, options.layers))
-    optimizer = pipe.PipelineOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    make = torch.optim.SGD if options.optimizer == "sgd" else torch.optim.AdamW
+    optimizer = pipe.PipelineOptimizer(make(model.parameters(), lr=0.1 if options.optimizer == "sgd" else 1e-4))
 
     @pipe.step
     def train_step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from .errors import PipelineError
 from .gather import State, groups_by_name, plain, put_state, state_by_name
 from .grid import Grid
 from .halves import is_half
-from .masters import MASTER
+from .masters import MASTER, home_of_state
 from .model import PipelineModel
 from .plan.plan_file import model_fingerprint, plan_from
 from .session import grid
@@ -212,7 +212,9 @@ def _load_optimizer(saved: parts.Saved, holding: Holding, optimizer: torch.optim
         if key.startswith(_STATE) and name in parameters:
             parameter = parameters[name].detach()
             same = shape == tuple(parameter.shape) and entry != "step"
-            tensors[key] = torch.empty_like(parameter, dtype=dtype) if same else torch.empty(shape, dtype=dtype)
+            home = home_of_state(parameter, holding)
+            whole = torch.empty_like(parameter, dtype=dtype, device=home) if same else torch.empty(shape, dtype=dtype)
+            tensors[key] = whole
             entries.setdefault(name, {})[entry] = tensors[key]
     saved.fill(tensors)
     for objects in saved.objects.values():

@@ -244,13 +244,17 @@ def device_of(local_rank: int, gpus: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
+def own_device() -> torch.device:
+    """Where this rank computes, if the script does not say."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    return device_of(local, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+
+
 def make_grid(settings: PipelineSettings, device: torch.device | None = None) -> Grid:
     """Joins the ranks (torchrun's variables; one rank without them) and makes the groups. Collective."""
     timeout = timedelta(seconds=settings.timeout_seconds)
     owns = not dist.is_initialized()
-    if device is None:
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        device = device_of(local, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    device = device or own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if owns:

@@ -11,6 +11,8 @@ from torch import nn
 
 from trainshed.contract.wire.pipeline import PipelineSettings
 
+from .errors import PipelineError
+
 HALVES = (torch.float16, torch.bfloat16)
 # Their kernels take inputs of float32, which autocast hands them, with parameters of float32 alone; and statistics that
 # are float32. What norms have is small.
@@ -26,7 +28,16 @@ def half_type(settings: PipelineSettings) -> torch.dtype | None:
 
 def halve(root: nn.Module, kind: torch.dtype) -> None:
     """Parameters of float32 with two dimensions or more become `kind`, those of norms excepted. What is in half precision
-    already stays that, and gets gradients of float32 as well."""
+    already stays that, and gets gradients of float32 as well.
+
+    Raises:
+        PipelineError: this torch has gradients of their parameter's type alone.
+    """
+    if not hasattr(torch.Tensor, "grad_dtype"):
+        raise PipelineError(
+            f"master_weights needs a torch that has Tensor.grad_dtype, and this one is {torch.__version__}",
+            hint="use torch 2.10 or later, or leave it out: bf16 and fp16 alone run forwards under autocast",
+        )
     whole = {id(one) for module in root.modules() if isinstance(module, _WHOLE) for one in module.parameters(recurse=False)}
     for parameter in root.parameters():
         if parameter.dtype is torch.float32 and parameter.dim() > 1 and id(parameter) not in whole:
@@ -44,7 +55,7 @@ def widen(root: nn.Module) -> None:
 
 def is_half(parameter: torch.Tensor) -> bool:
     """Whether an optimizer keeps float32 values of a parameter."""
-    return parameter.dtype in HALVES and parameter.grad_dtype is torch.float32
+    return parameter.dtype in HALVES and getattr(parameter, "grad_dtype", None) is torch.float32
 
 
 def gradient_type(parameter: torch.Tensor) -> torch.dtype:

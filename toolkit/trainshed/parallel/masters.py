@@ -26,23 +26,25 @@ MASTER = "master"
 
 @contextmanager
 def updated(optimizer: torch.optim.Optimizer, holding: Holding | None) -> Iterator[None]:
-    """Within this context the optimizer has the masters of parameters in half precision that have a gradient."""
+    """Within this context the optimizer has masters in the place of parameters in half precision that have a gradient, and
+    copies in the CPU's memory of those whose states are kept there."""
     settle(optimizer, holding)
     places = [
         (group["params"], index, parameter)
         for group in optimizer.param_groups
         for index, parameter in enumerate(group["params"])
-        if is_half(parameter) and parameter.grad is not None
+        if parameter.grad is not None and (is_half(parameter) or _goes(parameter, holding))
     ]
     masters: list[nn.Parameter] = []
     with torch.no_grad(), torch.inference_mode(False):
         for parameters, index, parameter in places:
+            apart = _goes(parameter, holding)
             entry = optimizer.state.pop(parameter, {})
-            master = entry.pop(MASTER, None)
-            master = _made(parameter) if master is None else _followed(master, parameter)
+            held = _on_cpu(parameter.detach()) if apart else parameter.detach()
+            master = _master(entry.pop(MASTER, None), held) if is_half(parameter) else nn.Parameter(held)
             if entry:
-                optimizer.state[master] = entry
-            master.grad = parameter.grad
+                optimizer.state[master] = {key: _moved(one) for key, one in entry.items()} if apart else entry
+            master.grad = _on_cpu(parameter.grad) if apart else parameter.grad
             parameters[index] = master
             masters.append(master)
     try:
@@ -50,26 +52,70 @@ def updated(optimizer: torch.optim.Optimizer, holding: Holding | None) -> Iterat
     finally:
         with torch.no_grad(), torch.inference_mode(False):
             for (parameters, index, parameter), master in zip(places, masters, strict=True):
-                local(parameter.detach()).copy_(local(master.detach()))
+                local(parameter.detach()).copy_(local(master.detach()).to(parameter.dtype))
                 master.grad = None
-                optimizer.state[parameter] = {**optimizer.state.pop(master, {}), MASTER: master}
+                entry = optimizer.state.pop(master, {})
+                optimizer.state[parameter] = {**entry, MASTER: master} if is_half(parameter) else entry
                 parameters[index] = parameter
 
 
-def _made(parameter: torch.Tensor) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().to(torch.float32))
+def _master(master: nn.Parameter | None, held: torch.Tensor) -> nn.Parameter:
+    """The master, with what the script has changed in the parameter; a new one, if there is none.
 
-
-def _followed(master: nn.Parameter, parameter: torch.Tensor) -> nn.Parameter:
-    """The master, with what the script has changed in the parameter."""
-    own, held = local(master.detach()), local(parameter.detach())
-    own.copy_(torch.where(own.to(held.dtype) == held, own, held.to(own.dtype)))
+    Args:
+        held: the parameter's value, where the master is to be.
+    """
+    if master is None:
+        return nn.Parameter(held.to(torch.float32))
+    own, value = local(master.detach()), local(held)
+    own.copy_(torch.where(own.to(value.dtype) == value, own, value.to(own.dtype)))
     return master
 
 
-def has_halves(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether parameters of an optimizer have masters, or will have them."""
-    return any(is_half(parameter) for group in optimizer.param_groups for parameter in group["params"])
+def is_away(parameter: torch.Tensor) -> bool:
+    """Whether a parameter lies in other memory than the CPU's."""
+    return parameter.device.type != "cpu"
+
+
+def _goes(parameter: torch.Tensor, holding: Holding | None) -> bool:
+    """Whether what an optimizer keeps for a parameter goes to the CPU's memory."""
+    return holding is not None and holding.grid.settings.offload_optimizer_state and is_away(parameter)
+
+
+def home_of_state(parameter: torch.Tensor, holding: Holding | None) -> torch.device:
+    """Where an optimizer keeps what it has for a parameter."""
+    return torch.device("cpu") if _goes(parameter, holding) else parameter.device
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in memory that a GPU reaches by itself."""
+    copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda, requires_grad=False)
+    return copy.copy_(tensor)
+
+
+def _moved(entry: Any) -> Any:
+    return entry.cpu() if isinstance(entry, torch.Tensor) else entry
+
+
+def has_others(optimizer: torch.optim.Optimizer, holding: Holding | None) -> bool:
+    """Whether an optimizer has to update others in the place of its parameters.
+
+    Raises:
+        PipelineError: it cannot.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    goes = any(_goes(parameter, holding) for parameter in parameters)
+    if not goes and not any(map(is_half, parameters)):
+        return False
+    setting = "offload_optimizer_state" if goes else "master_weights"
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise PipelineError(f"LBFGS is not supported together with {setting}", hint="use another optimizer")
+    if goes and any(group.get("capturable") for group in optimizer.param_groups):
+        raise PipelineError(
+            f"an optimizer with capturable=True steps on the GPU, and {setting} has it step on the CPU",
+            hint="leave out one of the two",
+        )
+    return True
 
 
 def settle(optimizer: torch.optim.Optimizer, holding: Holding | None) -> None:
@@ -81,7 +127,7 @@ def settle(optimizer: torch.optim.Optimizer, holding: Holding | None) -> None:
         for parameter in group["params"]:
             value = holding.exact.pop(names[id(parameter)], None) if id(parameter) in names else None
             if value is not None and is_half(parameter):
-                optimizer.state[parameter][MASTER] = nn.Parameter(value)
+                optimizer.state[parameter][MASTER] = nn.Parameter(value.to(home_of_state(parameter, holding)))
 
 
 @contextmanager
@@ -95,23 +141,32 @@ def loading(
     """
     before = {parameter: entry[MASTER] for parameter, entry in optimizer.state.items() if MASTER in entry}
     known = {index: {key: one for key, one in entry.items() if key != MASTER} for index, entry in states.items()}
-    yield {index: entry for index, entry in known.items() if entry}
     flat = [p for group in optimizer.param_groups for p in group["params"]]
+    given = {  # torch would put all of it beside the parameters
+        index: {key: one for key, one in entry.items() if not (_goes(flat[index], holding) and _is_large(one))}
+        for index, entry in known.items()
+    }
+    yield {index: entry for index, entry in given.items() if entry}
     names = holding.names if holding is not None else {}
     for index, entry in states.items():
         parameter = flat[index]
-        if not is_half(parameter):
+        goes, home = _goes(parameter, holding), home_of_state(parameter, holding)
+        if not is_half(parameter) and not goes:
             continue
         there = optimizer.state[parameter] if known[index] else {}
         for key, value in known[index].items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and key != "step":
-                there[key] = value.detach().to(parameter.device, copy=True)
-        if MASTER in entry:
-            before[parameter] = nn.Parameter(entry[MASTER].detach().to(parameter.device, torch.float32, copy=True))
+            if isinstance(value, torch.Tensor) and key != "step" and (value.is_floating_point() or goes):
+                there[key] = value.detach().to(home, copy=True)
+        if MASTER in entry and is_half(parameter):
+            before[parameter] = nn.Parameter(entry[MASTER].detach().to(home, torch.float32, copy=True))
             if holding is not None and id(parameter) in names:
                 holding.exact.pop(names[id(parameter)], None)
     for parameter, master in before.items():
         optimizer.state[parameter][MASTER] = master
+
+
+def _is_large(entry: Any) -> bool:
+    return isinstance(entry, torch.Tensor) and entry.dim() > 0
 
 
 def is_bare(entry: State) -> bool:

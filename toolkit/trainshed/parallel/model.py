@@ -16,6 +16,7 @@ from trainshed.checkpoint.weights import SHARD_BYTES
 from .clip import install
 from .delayed.tape import Addresses
 from .engine.holding import Holding
+from .engine.offload import say_of_states
 from .engine.sharded import ShardedEngine
 from .engine.stage_parts import StageParts
 from .engine.stage_shards import StageShards
@@ -24,6 +25,7 @@ from .engine.suitable import check_kind, check_names
 from .engine.tensor.divided_steps import TensorEngine
 from .engine.whole import on_first_rank
 from .errors import NotServed, PipelineError
+from .float8 import in_float8
 from .gather import gather_model, load_model
 from .halves import half_type, halve, widen
 from .plan.plan_file import Plan
@@ -71,7 +73,10 @@ class PipelineModel(nn.Module):
         check_kind(module)
         check_names(module, grid().settings.atomic, "atomic")
         let_modules_move()
+        if grid().settings.fp8:
+            module = in_float8(module)
         _in_half(module)
+        say_of_states(grid())
         self.module = module
         self.holding = Holding(module, grid())
         self._handler: Backward | None = None

@@ -17,7 +17,7 @@ from .engine.holding import Holding
 from .errors import PipelineError
 from .gather import gather_optimizer, load_optimizer, local_optimizer
 from .grid import Grid
-from .masters import has_halves, updated
+from .masters import has_others, updated
 from .session import session
 from .shards import follow, local
 
@@ -125,14 +125,12 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def _plain_step(self, closure: Any = None) -> Any:
         here = session.grid
+        others = has_others(self.optimizer, session.holding)
         if isinstance(self.optimizer, torch.optim.LBFGS) and closure is not None and here is not None and here.world > 1:
             return lbfgs.step(self.optimizer, closure, _holding())
-        halves = has_halves(self.optimizer)
-        if halves and isinstance(self.optimizer, torch.optim.LBFGS):
-            raise PipelineError("LBFGS is not supported together with master_weights", hint="use another optimizer")
         shared = here is not None and len(_alike(here)[0]) > 1 and _shards_states(here)
         loss = None
-        if closure is not None and (halves or shared):  # gradients go where the step finds them
+        if closure is not None and (others or shared):  # gradients go where the step finds them
             with torch.enable_grad():
                 loss = closure()
             closure = None
@@ -144,8 +142,8 @@ class PipelineOptimizer(torch.optim.Optimizer):
         here = session.grid
         # An optimizer may take parts and whole parameters in one operation.
         mixed = implicit_replication() if here is not None and here.tensor is not None else nullcontext()
-        masters = updated(self.optimizer, session.holding) if has_halves(self.optimizer) else nullcontext()
-        with masters, mixed:
+        others = has_others(self.optimizer, session.holding)
+        with updated(self.optimizer, session.holding) if others else nullcontext(), mixed:
             return self.optimizer.step(closure) if closure is not None else self.optimizer.step()
 
     def _sharded_step(self, grid: Grid) -> Any:

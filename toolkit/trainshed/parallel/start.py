@@ -17,7 +17,8 @@ from trainshed.contract.wire.variables import PLAN_ONLY
 
 from .delayed.tape import Addresses, Tape
 from .errors import PipelineError
-from .grid import Grid, make_grid
+from .float8 import check_float8
+from .grid import Grid, make_grid, own_device
 from .plan.how import how_asked
 from .session import session
 
@@ -38,7 +39,10 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
         settings = settings_from_environment()
     else:
         settings = config if isinstance(config, PipelineSettings) else read_settings(config, "init()")
-    session.grid = make_grid(settings, torch.device(device) if device is not None else None)
+    chosen = torch.device(device) if device is not None else own_device()
+    if settings.fp8:
+        check_float8(chosen)
+    session.grid = make_grid(settings, chosen)
     _warn_of_hashes(session.grid)
     return session.grid
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import trainshed.parallel as pipe
+from trainshed.parallel import masters
 from trainshed.parallel.shards import local, whole
 
 from .table import begin, case, refused, same
@@ -170,10 +173,10 @@ def stages_train_as_by_hand_to_the_last_bit() -> None:
         ({"partitions": 2}, 2),
         ({"partitions": 2, "microbatches": 4, "pipeline": "interleavedzerobubble", "virtual_stages": 2}, 4),
     ):
-        weights, masters = by_hand(parts, clip=0.5)
+        weights, values = by_hand(parts, clip=0.5)
         job = Job(**{**BF16, **settings}).train(clip=0.5)
         same(job.model.state_dict(), weights, 0.0)
-        same(job.masters(), masters, 0.0)
+        same(job.masters(), values, 0.0)
         kinds = {name: one.dtype for name, one in job.model.local_named_parameters()}
         assert {kind for name, kind in kinds.items() if "norm" not in name and "bias" not in name} == {torch.bfloat16}
         mine = [one for one in job.optimizer.optimizer.state.values() if "master" in one]
@@ -182,7 +185,7 @@ def stages_train_as_by_hand_to_the_last_bit() -> None:
 
 @case(ranks=2)
 def replicas_shares_and_parts_train_as_by_hand() -> None:
-    weights, masters = by_hand(4, clip=0.5)
+    weights, values = by_hand(4, clip=0.5)
     for settings, tolerance in (
         ({}, 2e-3),
         ({"shard_optimizer_state": True}, 2e-3),
@@ -190,20 +193,20 @@ def replicas_shares_and_parts_train_as_by_hand() -> None:
         ({"tensor_parallel_degree": 2}, 2e-2),  # products in parts
     ):
         job = Job(**{**BF16, **settings}).train(clip=0.5)
-        same(job.masters(), masters, tolerance)
+        same(job.masters(), values, tolerance)
         if "shard_optimizer_state" in settings:
             mine = [local(one["master"]).numel() for one in job.optimizer.optimizer.state.values() if "master" in one]
             every: list[Any] = [None, None]
             dist.all_gather_object(every, sum(mine))
-            halves = sum(masters[name].numel() for name in masters if weights[name].dtype is torch.bfloat16)
+            halves = sum(values[name].numel() for name in values if weights[name].dtype is torch.bfloat16)
             assert sum(every) == halves and 0 < sum(mine) < halves, (every, halves)
 
 
 @case(ranks=2)
 def a_tied_table_on_two_stages_is_summed_in_float32() -> None:
-    _, masters = by_hand(2, made=lambda: Small(tied=True))
+    _, values = by_hand(2, made=lambda: Small(tied=True))
     job = Job(made=lambda: Small(tied=True), **BF16, partitions=2).train()
-    same(job.masters(), masters, 2e-2)
+    same(job.masters(), values, 2e-2)
     held = dict(job.model.local_named_parameters())["table.weight"]
     seen: list[Any] = [None, None]
     dist.all_gather_object(seen, held.detach())
@@ -213,13 +216,13 @@ def a_tied_table_on_two_stages_is_summed_in_float32() -> None:
 @case(ranks=2)
 def a_scaled_loss_of_float16_is_unscaled_in_float32() -> None:
     """With this scale the smallest gradients would be lost, were they unscaled in float16."""
-    weights, masters = by_hand(2, kind=torch.float16, scale=2.0**12, clip=1e-3)
+    weights, values = by_hand(2, kind=torch.float16, scale=2.0**12, clip=1e-3)
     job = Job(
         scaler=lambda: pipe.GradScaler(init_scale=2.0**12), fp16=True, master_weights=True, microbatches=2, partitions=2
     )
     job.train(clip=1e-3)
     same(job.model.state_dict(), weights, 0.0)
-    same(job.masters(), masters, 0.0)
+    same(job.masters(), values, 0.0)
     before = job.masters()
     job.optimizer.scaler._scale.fill_(2.0**60)
     job.train(last=1)
@@ -252,12 +255,12 @@ def a_checkpoint_goes_on_to_the_bit() -> None:
             job = Job(**BF16, **settings).train(last=2)
             pipe.save_checkpoint(str(folder / "one"), job.model, job.optimizer)
             job.train(first=2)
-            weights, masters = job.model.state_dict(), job.masters()
+            weights, values = job.model.state_dict(), job.masters()
             job = Job(**{**BF16, **settings})
             pipe.load_checkpoint(str(folder / "one"), job.model, job.optimizer)
             job.train(first=2)
             same(job.model.state_dict(), weights, 0.0)
-            same(job.masters(), masters, 0.0)
+            same(job.masters(), values, 0.0)
 
 
 @case(ranks=2)
@@ -395,3 +398,63 @@ def states_that_are_shared_out_stay_so_after_a_resume_and_are_saved_as_they_are(
             found = alone.optimizer.state_dict()["state"]
             for number, entry in expected.items():
                 same(found[number], entry, 0.0)
+
+
+class Copies:
+    """Parameters count as lying elsewhere than on the CPU; what an optimizer gets is counted."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def there(self) -> Any:
+        native = masters._on_cpu
+
+        def counted(tensor: torch.Tensor) -> torch.Tensor:
+            self.made += 1
+            copy = native(tensor)
+            assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+            return copy
+
+        return patch.multiple(masters, is_away=lambda _: True, _on_cpu=counted)
+
+
+@case(ranks=2)
+def states_on_the_cpu_are_those_beside_the_parameters() -> None:
+    """From CPU to CPU, by the same copies."""
+    for kinds in ({"partitions": 2}, {**BF16, "partitions": 2}, {**BF16, "shard_optimizer_state": True}):
+        settings = {"microbatches": 2, **kinds}
+        with _shared_folder() as folder:
+            job = Job(**settings).train(last=2)
+            pipe.save_checkpoint(str(folder / "plain"), job.model, job.optimizer)
+            job.train(first=2)
+            expected, states = job.masters(), job.optimizer.state_dict()["state"]
+            copies = Copies()
+            with copies.there():
+                job = Job(**settings, offload_optimizer_state=True)
+                pipe.load_checkpoint(str(folder / "plain"), job.model, job.optimizer)
+                job.train(first=2, last=3)
+                pipe.save_checkpoint(str(folder / "three"), job.model, job.optimizer)
+                job = Job(**settings, offload_optimizer_state=True)
+                pipe.load_checkpoint(str(folder / "three"), job.model, job.optimizer)
+                job.train(first=3)
+                same(job.masters(), expected, 0.0)
+                found = job.optimizer.state_dict()["state"]
+                for number, entry in states.items():
+                    same(found[number], entry, 0.0)
+            assert copies.made >= 2 * len(job.optimizer.state), copies.made
+
+
+@case(ranks=2)
+def on_a_cpu_offloading_of_states_changes_nothing_and_says_so() -> None:
+    said, copies = io.StringIO(), Copies()
+    with redirect_stdout(said), patch.object(masters, "_on_cpu", side_effect=AssertionError):
+        Job(partitions=2, microbatches=2, offload_optimizer_state=True).train(last=1)
+    assert ("in the CPU's memory already" in said.getvalue()) == (pipe.rank() == 0), said.getvalue()
+    pipe.shutdown()
+    for name in ("tensor_parallel_degree", "sharded_data_parallel_degree"):
+        settings = {name: 2, "offload_optimizer_state": True}
+        refused(lambda settings=settings: begin(**settings), name, "offload_optimizer_state")
+    with copies.there():
+        job = Job(microbatches=2, offload_optimizer_state=True, update=lambda all_: torch.optim.AdamW(all_, capturable=True))
+        job.step(job.model, *next(batches(1)))
+        refused(job.optimizer.step, "capturable", "offload_optimizer_state")

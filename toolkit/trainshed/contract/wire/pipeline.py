@@ -66,6 +66,7 @@ class PipelineSettings(Record):
     fp16, bf16: forwards run under autocast of that type; with fp16 the optimizer scales the loss.
     master_weights: besides, parameters are kept in that type, and the optimizer keeps float32 values of them; what Amazon's
         library does for `fp16` and `bf16`. `fp16_params` together with one of them is this, too.
+    fp8: whether products of Linears whose sizes 16 divides run in float8, by torchao; on GPUs that can.
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
     tensor_parallel_degree: ranks that the model, or each of its stages, divides the parameters of modules among.
     prescaled_batch: whether the ranks of such a group are given the same batch, as they must be with stages; else each has
@@ -73,6 +74,7 @@ class PipelineSettings(Record):
     sharded_data_parallel_degree: replicas that parameters, gradients and optimizer state are sharded over: FSDP2 without
         stages, with stages by each stage's own ranks; replicated where there are more (HSDP).
     offload_activations: whether what a stage's operations save for their backward is kept in the CPU's memory; on GPUs.
+    offload_optimizer_state: whether optimizers keep their states in the CPU's memory and step there; on GPUs.
     delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
         the first step, each on its own rank; `delayed_initialization()` does so without it.
     verify: which steps are compared with the undivided model before they end: "changes" (the first one, and the first ones
@@ -97,10 +99,12 @@ class PipelineSettings(Record):
     fp16: bool = False
     bf16: bool = False
     master_weights: bool = False
+    fp8: bool = False
     shard_optimizer_state: bool = False
     prescaled_batch: bool = False
     sharded_data_parallel_degree: int = 1
     offload_activations: bool = False
+    offload_optimizer_state: bool = False
     delayed_parameter_initialization: bool = False
     tensor_parallel_degree: int = 1
     timeout_seconds: int = 1800
@@ -227,6 +231,13 @@ def _check(settings: PipelineSettings, where: str) -> None:
     if settings.master_weights and not (settings.fp16 or settings.bf16):
         raise wrong("master_weights", "needs bf16 or fp16, the type that parameters are kept in")
 
+    for other in ("offload_optimizer_state", "fp8"):
+        for name in ("tensor_parallel_degree", "sharded_data_parallel_degree"):
+            if getattr(settings, other) and getattr(settings, name) > 1:
+                raise NotServed(
+                    f"{where}: {name} together with {other} is not supported",
+                    hint="leave one of the two out; stages, replicas and shard_optimizer_state go together with it",
+                )
     if settings.tensor_parallel_degree > 1:
         if settings.sharded_data_parallel_degree > 1:
             raise NotServed(

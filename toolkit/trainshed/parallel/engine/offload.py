@@ -80,6 +80,14 @@ class Offload:
         return kept.copy.to(kept.device, non_blocking=True)
 
 
+def say_of_states(grid: Grid) -> None:
+    """Says so where it would change nothing that optimizers keep their states in the CPU's memory."""
+    if grid.settings.offload_optimizer_state and grid.device.type == "cpu" and grid.rank == 0:
+        print(
+            "offload_optimizer_state changes nothing: optimizers have their states in the CPU's memory already", flush=True
+        )
+
+
 def offload_for(root: nn.Module, grid: Grid) -> Offload | None:
     """What keeps the activations of this rank's stages, where a job wants that; None where it would change nothing."""
     if not grid.settings.offload_activations:
