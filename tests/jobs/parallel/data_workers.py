@@ -119,8 +119,8 @@ def difference(plain: nn.Module, ours: nn.Module) -> float:
     return worst
 
 
-def whole(reduce: str, hosts: list[int]) -> tuple[list[float], str, list[str]]:
-    """Differences from DDP by step, what was said, and what is left of us in the end."""
+def whole(reduce: str, hosts: list[int]) -> tuple[list[float], str, list[str], list[str]]:
+    """Differences from DDP by step, what was said, what looks at the model then, and what is left of us after it."""
     started()
     groups = len(dist.distributed_c10d._world.pg_map)
     plain = DDP(Model(""))
@@ -137,17 +137,17 @@ def whole(reduce: str, hosts: list[int]) -> tuple[list[float], str, list[str]]:
                     model(batch, True)  # an evaluation between steps is not one
                 model(batch, True).backward()
             found.append(difference(plain, ours))
-    left = [name for name in ours.__dict__ if name == "join_hook"]
-    left += ["hook"] * len(ours._forward_pre_hooks)
-    left += ["watch" for one in ours.parameters() if one._post_accumulate_grad_hooks]
-    left += ["group"] * (len(dist.distributed_c10d._world.pg_map) - groups)
+    looking = [name for name in ours.__dict__ if name == "join_hook"]
+    looking += ["hook"] * len(ours._forward_pre_hooks)
+    looking += ["watch" for one in ours.parameters() if one._post_accumulate_grad_hooks]
+    left = ["group"] * (len(dist.distributed_c10d._world.pg_map) - groups)
     del ours, model, copied
     gc.collect()
     for thread in threading.enumerate():
         if thread.name.startswith("trainshed-reduce"):
             thread.join(20)
             left += [thread.name] * thread.is_alive()
-    return found, said.getvalue(), left
+    return found, said.getvalue(), looking, left
 
 
 def refused() -> dict[str, str]:

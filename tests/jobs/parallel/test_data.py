@@ -54,16 +54,19 @@ def test_bf16_rounds_between_hosts_and_alike_on_all_ranks(found: list[Any], host
 
 
 @pytest.mark.on_ranks("data_workers:whole", "exact", TWO, world=4)
-def test_a_model_is_watched_then_changed_and_nothing_is_left_behind(found: list[Any]) -> None:
-    (_, said, _), *others = found
+def test_a_model_is_watched_then_changed_and_one_hook_a_step_looks_on(found: list[Any]) -> None:
+    (_, said, *_), *others = found
     first, second = said.splitlines()
 
     assert (
         first.startswith("trainshed: reduce=exact: 2 hosts of 2 ranks, ") and "steps of" in first and "should take" in first
     )
     assert "steps took" in second and second.startswith("trainshed: reduce=exact: ")
-    assert [said for _, said, _ in others] == ["", "", ""]
-    assert all(max(differences) < EXACT and left == [] for differences, _, left in found), found
+    assert [said for _, said, *_ in others] == ["", "", ""]
+    assert all(looking == ["join_hook", "hook", "watch"] for *_, looking, _ in found), (
+        "one hook of the model, one gradient's"
+    )
+    assert all(max(differences) < EXACT and left == [] for differences, *_, left in found), found
 
 
 @pytest.mark.on_ranks("data_workers:refused", world=4)

@@ -9,12 +9,15 @@ from trainshed.parallel.data.bucket_plan import (
     SIZES,
     Cost,
     Gradient,
+    Plan,
     Timeline,
     best_plan,
     buckets,
     calibrated,
     cut,
+    plan_seconds,
     step_seconds,
+    what_next,
 )
 from trainshed.parallel.data.host_layout import layout_of
 
@@ -102,6 +105,49 @@ def test_nothing_is_promised_where_nothing_can_be_gained() -> None:
 
     assert plan.predicted == pytest.approx(1.0, abs=0.01)
     assert best_plan(Timeline((), 0.0, 0.0), {"flat": LINK}, "flat", DEFAULT).predicted == 1.0
+
+
+HALF = Cost(0.0, LINK.per_byte / 2, 0.0)
+WAYS = {"flat": LINK, "bf16": HALF, "direct": LINK}
+QUICK = {name: Cost(cost.latency, cost.per_byte / 1000, cost.each) for name, cost in WAYS.items()}
+
+
+def test_ddp_keeps_its_gradients_where_nothing_gains_unless_they_are_always_to_go_by_a_plan() -> None:
+    steps = timeline()
+
+    assert what_next(steps, QUICK, "flat", DEFAULT) is None
+    assert isinstance(what_next(steps, QUICK, "flat", DEFAULT, always=True), Plan)
+    found = what_next(steps, WAYS, "flat", DEFAULT)
+    assert found is not None and found.algorithm == "bf16"
+
+
+def test_a_plan_that_is_still_best_is_kept_and_another_taken_when_the_network_has_changed() -> None:
+    steps = timeline()
+    best = what_next(steps, WAYS, "flat", DEFAULT)
+    slow = Plan("flat", False, 25 * MIB, 1.0)
+
+    assert what_next(steps, WAYS, "flat", DEFAULT, best) is best
+    other = what_next(steps, WAYS, "flat", DEFAULT, slow)
+    assert other is not None and other.algorithm == "bf16" and other.predicted > 1.3
+
+
+def test_ddp_gets_its_gradients_back_where_a_plan_that_gained_has_become_slower_than_it() -> None:
+    steps = timeline()
+    laborious = QUICK | {"bf16": Cost(0.05, HALF.per_byte, 0.05)}  # its messages cost, on a link that costs nothing now
+    plan = Plan("bf16", False, MIB, 1.5)
+
+    assert what_next(steps, laborious, "flat", DEFAULT, plan) is None
+    kept = what_next(steps, laborious, "flat", DEFAULT, plan, always=True)
+    assert kept is not None and kept.algorithm == "flat"
+
+
+def test_what_is_measured_under_a_plan_is_scaled_to_the_steps_of_that_plan() -> None:
+    plan = Plan("bf16", False, 2 * MIB, 1.5)
+    seen = Timeline(timeline().gradients, 0.1, 0.5)
+    costs = calibrated(seen, WAYS, "flat", DEFAULT, plan)
+
+    assert plan_seconds(seen, costs, "flat", DEFAULT, plan) == pytest.approx(seen.step, rel=1e-3)
+    assert costs["flat"].per_byte == pytest.approx(2 * costs["bf16"].per_byte)
 
 
 def test_a_layout_knows_who_shares_a_host() -> None:

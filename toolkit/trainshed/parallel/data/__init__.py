@@ -7,8 +7,9 @@
 Each module knows those before it: host_layout (which ranks share a host), bucket_plan (pure: how long steps take with
 buckets of other sizes, and which sizes are best), timeline (watches DDP's steps), stage_threads (messages through stages
 in order), algorithms (ways to sum a message over hosts), links (how long each takes here), ddp_buckets (what is torch's
-own affair), reducing (a model whose gradients go another way), power_sgd (gradients of low rank), accelerated (decides,
-changes, compares), ddp_hook (for jobs that ask by `trainshed_reduce`), host_lines (messages in
+own affair), reducing (a model whose gradients go another way), steadiness (pure: whether steps take as long as they did),
+deciding (decides, changes, compares, and again when the network has changed), power_sgd (gradients of low rank), accelerated
+(the call, and what it leaves to DDP), ddp_hook (for jobs that ask by `trainshed_reduce`), host_lines (messages in
 stages, beside the computation), few_bits (sums in fewer bytes), between_hosts (one exchange of hosts), agreed_model (what
 they agree on, in fragments), local_steps (hosts that agree on a model every some steps).
 

@@ -7,7 +7,7 @@ Buckets that are too large begin late, small ones pay for their number. All time
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIB = 1 << 20
 SIZES = tuple(int(size * MIB) for size in (0.25, 0.5, 1, 2, 4, 8, 16, 25))
@@ -133,50 +133,89 @@ def step_seconds(timeline: Timeline, made: Sequence[Gradient], cost: Cost, direc
     return timeline.rest + max(over, last)
 
 
-def calibrated(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int]) -> dict[str, Cost]:
-    """Costs whose times for a byte are changed in one proportion, so that DDP's own steps take as long as they were seen to.
-
-    Short measurements tell which way is faster, and by how much, better than how fast a link is that has seconds of work.
-
-    Args:
-        own: the way that DDP goes itself.
-        sizes: of DDP's own buckets, as for `buckets`.
-    """
-    made = buckets(timeline.gradients, sizes)
-
-    def scaled(cost: Cost, by: float) -> Cost:
-        return Cost(cost.latency, cost.per_byte * by, cost.each)
-
-    low, high = 1 / _FURTHEST, _FURTHEST
-    for _ in range(30):
-        middle = (low * high) ** 0.5
-        if step_seconds(timeline, made, scaled(costs[own], middle)) < timeline.step:
-            low = middle
-        else:
-            high = middle
-    return {name: scaled(cost, high) for name, cost in costs.items()}
-
-
-def best_plan(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int]) -> Plan:
-    """The plan whose steps are shortest.
+def plan_seconds(timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: Plan | None) -> float:
+    """How long a step takes by a plan; None: as DDP was made.
 
     Args:
         costs: of each way to exchange a message; `direct`, if there, is for small ones.
         own: the way that DDP goes itself.
         sizes: of DDP's own buckets, as for `buckets`.
     """
+    if plan is None:
+        return step_seconds(timeline, buckets(timeline.gradients, sizes), costs[own])
+    made = buckets(timeline.gradients, (plan.bucket,))
+    messages = made if plan.algorithm == own else cut(made, plan.bucket)
+    return step_seconds(timeline, messages, costs[plan.algorithm], costs["direct"] if plan.small else None)
+
+
+def calibrated(
+    timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: Plan | None = None
+) -> dict[str, Cost]:
+    """Costs whose times for a byte are changed in one proportion, so that steps by a plan take as long as they were seen to.
+
+    Short measurements tell which way is faster, and by how much, better than how fast a link is that has seconds of work.
+
+    Args:
+        own, sizes: as for `plan_seconds`.
+        plan: by which the steps were made; None: as DDP was made.
+    """
+
+    def scaled(by: float) -> dict[str, Cost]:
+        return {name: Cost(cost.latency, cost.per_byte * by, cost.each) for name, cost in costs.items()}
+
+    low, high = 1 / _FURTHEST, _FURTHEST
+    for _ in range(30):
+        middle = (low * high) ** 0.5
+        if plan_seconds(timeline, scaled(middle), own, sizes, plan) < timeline.step:
+            low = middle
+        else:
+            high = middle
+    return scaled(high)
+
+
+def best_plan(
+    timeline: Timeline, costs: Mapping[str, Cost], own: str, sizes: Sequence[int], plan: Plan | None = None
+) -> Plan:
+    """The plan whose steps are shortest.
+
+    Args:
+        costs, own, sizes: as for `plan_seconds`.
+        plan: by which steps are made today; None: as DDP was made.
+    """
     direct = costs.get("direct")
-    today = step_seconds(timeline, buckets(timeline.gradients, sizes), costs[own])
+    today = plan_seconds(timeline, costs, own, sizes, plan)
     found: list[tuple[float, Plan]] = []
     for name, cost in costs.items():
         if name == "direct":
             continue
         small = direct is not None and name != own and direct.seconds(SMALL) < cost.seconds(SMALL)
         for size in SIZES:
-            made = buckets(timeline.gradients, (size,))
-            messages = made if name == own else cut(made, size)
-            seconds = step_seconds(timeline, messages, cost, direct if small else None)
-            found.append((seconds, Plan(name, small, size, today / seconds if seconds > 0 else 1.0)))
+            tried = Plan(name, small, size, 1.0)
+            seconds = plan_seconds(timeline, costs, own, sizes, tried)
+            found.append((seconds, replace(tried, predicted=today / seconds if seconds > 0 else 1.0)))
     least = min(seconds for seconds, _ in found)
-    near = [plan for seconds, plan in found if seconds <= least * _NEAR]
-    return max(near, key=lambda plan: (plan.bucket, plan.algorithm == own))
+    near = [one for seconds, one in found if seconds <= least * _NEAR]
+    return max(near, key=lambda one: (one.bucket, one.algorithm == own))
+
+
+def what_next(
+    timeline: Timeline,
+    costs: Mapping[str, Cost],
+    own: str,
+    sizes: Sequence[int],
+    plan: Plan | None = None,
+    always: bool = False,
+) -> Plan | None:
+    """How to go on: by another plan, by the present one (the same object), or, with None, as DDP was made.
+
+    Args:
+        costs, own, sizes, plan: as for `best_plan`.
+        always: whether gradients are to go by a plan whatever that gains.
+    """
+    best = best_plan(timeline, costs, own, sizes, plan)
+    if plan is None:
+        return best if always or best.predicted >= LEAST_GAIN else None
+    today, ddp = (plan_seconds(timeline, costs, own, sizes, one) for one in (plan, None))
+    if not always and ddp * LEAST_GAIN <= today and ddp * best.predicted <= today * LEAST_GAIN:
+        return None
+    return best if best.predicted >= LEAST_GAIN else plan

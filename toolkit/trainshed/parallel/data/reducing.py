@@ -27,19 +27,19 @@ class Reducing:
 
     def __init__(self, model: DistributedDataParallel, algorithms: Algorithms) -> None:
         self._own = OwnBuckets(model)
-        self._algorithms = algorithms
+        self.algorithms = algorithms
         weakref.finalize(model, algorithms.close)
 
     def begin(self, model: DistributedDataParallel, plan: Plan) -> None:
         """From the next backward on. Call it between a backward and a forward, on all ranks alike."""
         self._own.change(model, plan.bucket)
         if plan.algorithm != OWN:
-            model.register_comm_hook(None, _hook(self._algorithms, plan))
+            model.register_comm_hook(None, _hook(self.algorithms, plan))
 
     def end(self, model: DistributedDataParallel) -> None:
         """Gives the gradients back to DDP."""
         self._own.restore(model)
-        self._algorithms.close()
+        self.algorithms.close()
 
 
 def _hook(algorithms: Algorithms, plan: Plan) -> Any:
