@@ -314,7 +314,7 @@ def other_hosts(folder: str, first: int, last: int) -> dict[str, Any]:
         local = data.LocalSteps(own, optimizer, every=5, hosts=list(range(dist.get_world_size())), bits=8)
         checkpoints = Checkpointer(folder, model=local.outer, extra={"local": local}, every_steps=1000)
         checkpoints.restore()
-        began = {"steps": local.steps, "alike": alike([*weights(local.outer), *weights(own), *local._speed])}
+        began = {"steps": local.steps, "alike": alike([*weights(local.outer), *weights(own), *local._model.speed])}
         outer = weights(local.outer)
         train(own, optimizer, first, last)
         checkpoints.save(last)
