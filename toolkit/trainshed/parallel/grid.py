@@ -101,7 +101,7 @@ class Grid:
         parallelism.
     parts_group, copies_group: see `divide_replicas`.
     company_ranks: global ranks that run one batch together, in one group: those of the pipeline, and with tensor groups
-        within stages those of all their pipelines.
+        within stages (`run_groups_as_stages`: within one stage) those of all their pipelines.
     """
 
     rank: int
@@ -196,6 +196,11 @@ class Grid:
                 if self.rank in ranks:
                     self._subgroups[member] = group
         return self._subgroups
+
+    def run_groups_as_stages(self) -> None:
+        """The ranks of a tensor group run their batches together, as with several stages, also where there is one."""
+        if self.tensor is not None:
+            self.company_ranks, self.company_group = self.tensor.ranks, self.tensor.group
 
     def divide_replicas(self, degree: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """Divides the replicas of this rank's stages into parts of `degree` neighbours. Collective over all ranks.

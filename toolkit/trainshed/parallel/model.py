@@ -92,9 +92,16 @@ class PipelineModel(nn.Module):
                 hint="use torch.autograd.graph.save_on_cpu in the model, or activation checkpoints",
             )
         self.engine: Engine | ShardedEngine | TensorEngine
-        if settings.tensor_parallel_degree > 1 and session.tape is not None:
-            raise NotServed("delayed_initialization() does not serve tensor parallelism", hint="build the model without it")
-        if settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1:
+        # Without values there is no whole model to divide: it then runs as one stage, which makes its parts one by one.
+        one_stage = settings.pipeline_parallel_degree == 1 and session.tape is not None
+        if settings.tensor_parallel_degree > 1 and one_stage:
+            if not settings.prescaled_batch:
+                raise NotServed(
+                    "delayed_initialization() together with tensor_parallel_degree needs prescaled_batch = true",
+                    hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
+                )
+            grid().run_groups_as_stages()
+        if settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and not one_stage:
             self.engine = TensorEngine(
                 self.holding,
                 self._attach,
@@ -150,7 +157,9 @@ class PipelineModel(nn.Module):
             PipelineError: called outside a step with gradients, or the ranks have other inputs.
         """
         divided = self.partitioned and (
-            isinstance(self.engine, TensorEngine) or (self.holding.placement is not None and len(grid().pipeline_ranks) > 1)
+            isinstance(self.engine, TensorEngine)
+            or self.holding.parts is not None
+            or (self.holding.placement is not None and len(grid().pipeline_ranks) > 1)
         )
         if not divided or session.in_step or self._handler is not None or torch.is_grad_enabled():
             return self.module(*args, **kwargs)
@@ -210,7 +219,7 @@ class PipelineModel(nn.Module):
         try:
             if isinstance(self.engine, TensorEngine) and self.partitioned:
                 return self.engine.run(_generate, [((self.module, *args), kwargs)]).results[0]
-            if len(grid().pipeline_ranks) == 1:
+            if len(grid().pipeline_ranks) == 1 and self.holding.parts is None:
                 return native(*args, **kwargs)
             with self.holding.whole():
                 return on_first_rank(self.holding, "generate", args, kwargs)

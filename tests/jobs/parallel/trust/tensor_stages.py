@@ -120,10 +120,6 @@ def the_numbers_of_ranks_in_three_dimensions() -> None:
     refused(lambda: begin(**{**TWO_BY_TWO, "prescaled_batch": False}), "needs prescaled_batch", kind=pipe.NotServed)
     for name, value in (("sharded_data_parallel_degree", 2), ("offload_activations", True)):
         refused(lambda: begin(**TWO_BY_TWO, **{name: value}), name, kind=pipe.NotServed)  # noqa: B023
-    begin(**TWO_BY_TWO)
-    with pipe.delayed_initialization():
-        module = chain()
-    refused(lambda: pipe.PipelineModel(module), "does not serve tensor parallelism", kind=pipe.NotServed)
 
 
 def _model(build: Callable[[], nn.Module] = chain, **settings: Any) -> pipe.PipelineModel:

@@ -254,10 +254,10 @@ def _check(settings: PipelineSettings, where: str) -> None:
                 f"{where}: tensor_parallel_degree together with offload_activations is not supported",
                 hint="leave one of the two out, or use activation checkpoints",
             )
-        if settings.delayed_parameter_initialization:
+        if settings.delayed_parameter_initialization and not settings.prescaled_batch:
             raise NotServed(
-                f"{where}: tensor_parallel_degree together with delayed_parameter_initialization is not supported",
-                hint="build the model without it",
+                f"{where}: tensor_parallel_degree and delayed_parameter_initialization need prescaled_batch = true",
+                hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
             )
 
 

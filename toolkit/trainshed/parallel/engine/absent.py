@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -312,6 +312,11 @@ class Absent:
                 parameter.__class__ = AbsentParameter
             for buffer in root.buffers() if move else ():
                 buffer.data = buffer.data.to(device)
+
+    def adopt(self, emptied: Sequence[tuple[nn.Parameter, tuple[int, ...]]]) -> None:
+        """Takes parameters that are absent already, with the strides of their values."""
+        with torch._C.DisableTorchFunctionSubclass():
+            self._absent += [(one, one.data, stride) for one, stride in emptied]
 
     @staticmethod
     def find(parameter: nn.Parameter, home: int) -> None:

@@ -113,9 +113,7 @@ class Exchange(ABC):
                 whole, part = one.whole, one.part
                 if part.requires_grad != whole.requires_grad:
                     part.requires_grad_(whole.requires_grad)
-                value = math.nan if whole.is_floating_point() else 0
-                element = torch.full((1,) * whole.dim(), value, dtype=whole.dtype, device=whole.device)
-                whole.data, whole.grad = element.expand(whole.shape), None
+                self._empty(whole)
                 whole._home = (name, IN_SHARDS)  # type: ignore[attr-defined]
                 whole.__class__ = AbsentParameter
         self._put_in({id(one.whole): one.part for one in self._known.values()})
@@ -137,6 +135,13 @@ class Exchange(ABC):
     @abstractmethod
     def _meet(self) -> None:
         """Before parts are gathered. Collective."""
+
+    @staticmethod
+    def _empty(whole: nn.Parameter) -> None:
+        """A parameter has a shape, and no memory."""
+        value = math.nan if whole.is_floating_point() else 0
+        element = torch.full((1,) * whole.dim(), value, dtype=whole.dtype, device=whole.device)
+        whole.data, whole.grad = element.expand(whole.shape), None
 
     @staticmethod
     def _revive(one: Exchanged, value: torch.Tensor) -> None:

@@ -29,6 +29,9 @@ from ..record.subject import Subject
 from .link import measure_link
 from .tensor.experts import experts_of
 
+# One stage whose modules are divided is verified unit by unit, for which one rank has a unit's parameters whole.
+_OPENS = 1 / 32
+
 
 def agree_on_plan(
     subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, given: Plan | None, *, busy: bool = True
@@ -91,6 +94,7 @@ def wish_of(
         pins=pins,
         atomic=(*settings.atomic, *kept),
         link=link or Link(),
+        opens=_OPENS if settings.tensor_parallel_degree > 1 else 1.0,
     )
 
 

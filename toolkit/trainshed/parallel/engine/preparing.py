@@ -149,7 +149,10 @@ class Preparation:
             return bytes([parameter.requires_grad for parameter in every])
 
     def _record(self, subject: Subject, microbatches: int) -> Way:
-        with self.holding.whole(), subject.settled():
+        parts = self.holding.parts
+        # No rank of a model that was built without values has its stages whole: their shapes have to do.
+        hollow = self.delayed and parts is not None and self.holding.partitioned
+        with parts.as_zeros() if parts is not None and hollow else self.holding.whole(), subject.settled():
             return self._recorded(subject, microbatches)
 
     def _recorded(self, subject: Subject, microbatches: int) -> Way:
@@ -223,16 +226,19 @@ class Preparation:
         self._placed = {name: parameter for name, parameter in root.named_parameters() if name in read}
         self._known = dict(root.named_parameters())
         parts, shards = self.holding.parts, self.holding.shards
-        if parts is not None and (line := parts.choose(self._unit_names)) and grid.rank == 0:
-            print(line, flush=True)
+        if parts is not None:
+            with self._absent.as_zeros():
+                line = parts.choose(self._unit_names)
+            if grid.rank == 0:
+                print(line, flush=True)
         if grid.settings.verifies and not self._waiting.names:
             every = root.named_parameters() if grid.place.pipeline == 0 else ()
             self.whole = {name: parameter.data for name, parameter in every}
-        self._waiting.settle(root, elsewhere, grid.device)
+        self._waiting.settle(root, elsewhere, grid.device, parts.take_made if parts is not None else _done)
         self._absent.give_up(root, elsewhere, grid.device)
         held = {name: parameter for name, parameter in root.named_parameters() if name in local}
         if parts is not None:
-            parts.take(held)
+            parts.take(name for name in held if not parts.has(name))
             parts.settled()
             held = {name: parts.part(name, parameter) for name, parameter in held.items()}
         usual = reached_by_replicas(grid, shape.trace.reached & held.keys())
@@ -330,3 +336,7 @@ class Preparation:
         return Prepared(
             ways, schedule, training, any(cut.trace.random for cut in cuts), any(cut.trace.draws for cut in cuts), mine
         )
+
+
+def _done(_name: str, _own: bool) -> None:
+    """A parameter has its values, and stays as it is."""

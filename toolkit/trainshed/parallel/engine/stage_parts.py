@@ -15,9 +15,11 @@ from torch import nn
 from ..errors import PipelineError
 from ..grid import Grid, TensorGroup
 from ..shards import local, whole
+from .absent import IN_SHARDS, Absent
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import FINDINGS, STEP, numbers, objects
 from .tensor.division import Division, apart, refuse_apart, tensor_mesh
+from .verify.sketch import Sketch, sketch
 
 
 class StageParts(Exchange):
@@ -28,6 +30,7 @@ class StageParts(Exchange):
         wanted: tells whether the script wants a module divided.
 
     division: the modules; None before the first record.
+    made: of values that were whole only to be divided, in the first step.
     """
 
     def __init__(self, root: nn.Module, grid: Grid, on_parts: Hand, wanted: Callable[[nn.Module], bool]) -> None:
@@ -35,6 +38,7 @@ class StageParts(Exchange):
         self.division: Division | None = None
         self._grid, self._wanted = grid, wanted
         self._axes: dict[str, int] = {}
+        self.made: dict[str, Sketch] = {}
 
     @contextmanager
     def seen(self) -> Iterator[None]:
@@ -77,6 +81,21 @@ class StageParts(Exchange):
                 )
         return division.line()
 
+    def axis_of(self, name: str) -> int | None:
+        """Along which axis a parameter is divided, on whichever rank it is; None if it is whole."""
+        return self._axes.get(name)
+
+    def take_made(self, name: str, own: bool) -> None:
+        """Divides a parameter that has got its values just now.
+
+        Args:
+            own: whether they are the model's; else they will be loaded.
+        """
+        if own:
+            parameter = self._root.get_parameter(name)
+            self.made[name] = sketch(parameter.detach())
+        self.take([name])
+
     def take(self, names: Iterable[str]) -> None:
         """Divides parameters of this rank, which are in the modules; the modules of other ranks run as they were written."""
         division, parameters = self._divided(), dict(self._root.named_parameters())
@@ -86,7 +105,12 @@ class StageParts(Exchange):
                     old = parameters[name]
                     stride = old.stride()
                     self._known[name] = Exchanged(old, division.part_of(old, self._axes[name]), type(old), stride)
-        division.adopt(self.names)
+                    self._empty(old)
+
+    def settled(self) -> None:
+        """The first parameters are cut: their modules run with parts."""
+        self._divided().adopt(self.names)
+        super().settled()
 
     def open(self) -> None:
         """The modules have whole parameters, and run as they were written. Collective over the tensor group."""
@@ -98,6 +122,35 @@ class StageParts(Exchange):
         super().close()
         if self.division is not None:
             self.division.is_whole = False
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """Within this context the modules have parameters of the whole shape without values, like those of other ranks, and
+        run as they were written."""
+        was_open, division = self._open, self._divided()
+        if not was_open:
+            for one in self._known.values():
+                one.whole.requires_grad_(one.part.requires_grad)
+                Absent.find(one.whole, self._grid.place.pipeline)
+            self._put_in({id(one.part): one.whole for one in self._known.values()})
+            division.is_whole = True
+        try:
+            yield
+        finally:
+            if not was_open:
+                self._put_in({id(one.whole): one.part for one in self._known.values()})
+                for one in self._known.values():
+                    Absent.find(one.whole, IN_SHARDS)
+                division.is_whole = False
+
+    @contextmanager
+    def as_zeros(self) -> Iterator[None]:
+        """Within this context they are zeros, for the shapes of a forward."""
+        with self.emptied():
+            absent = Absent()
+            absent.adopt([(one.whole, one.stride) for one in self._known.values()])
+            with absent.as_zeros():
+                yield
 
     @contextmanager
     def running(self) -> Iterator[None]:

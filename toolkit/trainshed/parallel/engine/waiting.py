@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -63,11 +63,15 @@ class Waiting:
         """These are loaded when the model is partitioned: no values need to be made for them."""
         self._elsewhere |= frozenset(names)
 
-    def settle(self, root: nn.Module, homes: dict[str, int], device: torch.device) -> None:
+    def settle(
+        self, root: nn.Module, homes: dict[str, int], device: torch.device, made: Callable[[str, bool], None]
+    ) -> None:
         """Gives values to what is here from now on.
 
         Args:
             homes: name -> rank in the pipeline, of the parameters that are not here.
+            made: takes the name of each parameter that has got its values, before the next one gets them; and whether they
+                are the model's own, not to be loaded.
 
         Raises:
             PipelineError: what they are made from has changed.
@@ -86,6 +90,8 @@ class Waiting:
             if value.untyped_storage().nbytes() > value.numel() * value.element_size():  # a part of something larger
                 value = value.clone()
             self._absent.take_back(parameter, value.to(device))
+            del value
+            made(name, name not in self._elsewhere)
         self._values, self._tape, self.names = {}, None, frozenset()
 
 

@@ -38,6 +38,7 @@ class Wish:
     optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
     pins: module name -> stage.
     atomic: modules that shall not be opened.
+    opens: a container that takes more than this share of the forward is opened, also where there is one stage.
     """
 
     ranks: int
@@ -51,6 +52,7 @@ class Wish:
     atomic: tuple[str, ...] = ()
     link: Link = field(default_factory=Link)
     asked: int = 0
+    opens: float = 1.0
 
     @property
     def stages(self) -> int:
@@ -185,7 +187,7 @@ def _called(subject: Subject) -> Call:
 def _made(subject: Subject, wish: Wish) -> Plan:
     tree, closed = _called(subject), _closed(subject, wish)
     if wish.stages == 1:
-        trace, closed = _record(subject, tree, 1.0, closed, {}, set())
+        trace, closed = _record(subject, tree, wish.opens, closed, {}, set())
         assert trace is not None
         return describe(trace, subject, costs_of(trace, subject.root, wish.optimizer_states), (0,), wish, closed)
     kept: list[_Measured] = []

@@ -165,7 +165,7 @@ class Experts(Kind):
         """Why the parts do not give what the module gives with these inputs; empty if they do."""
         tokens, chosen, weights = inputs
         names = [name for name, p in self.module._parameters.items() if p is not None]
-        wholes = {name: _leaf(self.module._parameters[name]) for name in names}
+        wholes = {name: _leaf(_with_values(self.module._parameters[name])) for name in names}
         before = {id(one): dict(one.__dict__) for one in self.module.modules()}
         state = rng.get_state(tokens.device)
         leaves = _leaf(tokens), _leaf(weights)
@@ -256,6 +256,15 @@ def _as_now(device: torch.device) -> Callable[[], Any]:
 def _check(found: Any, tokens: int) -> None:
     if not isinstance(found, torch.Tensor) or not found.ndim or len(found) != tokens:
         raise ValueError(f"it returns {type(found).__name__}, not a tensor with a row for each token")
+
+
+def _with_values(parameter: Any) -> torch.Tensor:
+    """A parameter, or random values of its form where it is zeros: of those all sums would be the same."""
+    if parameter.detach().any():
+        return parameter.detach()  # type: ignore[no-any-return]
+    random = torch.Generator().manual_seed(0)
+    value = torch.randn(parameter.shape, generator=random, dtype=torch.float32) / parameter.shape[-1] ** 0.5
+    return value.to(parameter)
 
 
 def _leaf(tensor: Any) -> torch.Tensor:

@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...shards import local
 from ..absent import AbsentParameter
 from ..holding import Holding
+from ..tensor.kinds import length_of
 from .sketch import NOTHING, Sketch, sketch
 
 _END = -1
@@ -148,24 +150,51 @@ class InParts:
 
 
 class Library:
-    """Lends parameters to the first rank of a pipeline, one by one. Collective over the pipeline: one asks, the others
-    serve until it has ended."""
+    """Lends parameters to the first rank of those that run one batch, one by one. Collective over these: one asks, the
+    others serve until it has ended.
+
+    leads: whether this rank asks.
+    """
 
     def __init__(self, holding: Holding) -> None:
         grid = holding.grid
-        self._group, self._device, self._ranks = grid.pipeline_group, grid.device, grid.pipeline_ranks
+        self._group, self._device, self._ranks = grid.company_group, grid.device, grid.company_ranks
+        self._rank, self._places = grid.rank, grid.places
+        self.leads = self._rank == self._ranks[0]
+        # Where modules are divided: whole ones for whoever asks, who gets them in pieces.
+        self._parts = holding.parts
         self._parameters = dict(holding.root.named_parameters())
         self._names = list(self._parameters)
         self._holders = holding.placement.holders if holding.placement is not None else {}
 
     def fetch(self, name: str) -> torch.Tensor:
-        """The value of a parameter, from the rank that holds it; on the first rank."""
-        owner = self._ranks[self._holders[name][0]]
-        dist.send(torch.tensor([self._names.index(name)], device=self._device), owner, group=self._group)
-        like = self._parameters[name]
+        """The value of a parameter, from the ranks that hold it; on the one that asks."""
+        place, like = self._holders[name][0], self._parameters[name]
+        holders = [rank for rank in self._ranks if self._places[rank].pipeline == place]
+        axis = self._parts.axis_of(name) if self._parts is not None else None
+        if axis is None:
+            return self._piece(name, holders[0], tuple(like.shape))
+        holders.sort(key=lambda rank: self._places[rank].tensor)
         value = torch.empty(tuple(like.shape), dtype=like.dtype, device=self._device)
-        dist.recv(value, owner, group=self._group)
+        lengths = [length_of(like.shape[axis], len(holders), number) for number in range(len(holders))]
+        for rank, room in zip(holders, value.split(lengths, axis), strict=True):
+            if room.numel():
+                room.copy_(self._piece(name, rank, tuple(room.shape)))
         return value
+
+    def _piece(self, name: str, rank: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """What a rank has of a parameter."""
+        like = self._parameters[name]
+        if rank == self._rank:
+            return local(self._mine(name))
+        dist.send(torch.tensor([self._names.index(name)], device=self._device), rank, group=self._group)
+        value = torch.empty(shape, dtype=like.dtype, device=self._device)
+        dist.recv(value, rank, group=self._group)
+        return value
+
+    def _mine(self, name: str) -> torch.Tensor:
+        own = self._parameters[name]
+        return (own if self._parts is None else self._parts.part(name, own)).detach()
 
     def serve(self) -> None:
         """On the other ranks."""
@@ -175,7 +204,7 @@ class Library:
             number = int(wanted)
             if number == _END:
                 return
-            value = self._parameters[self._names[number]].detach().contiguous()
+            value = local(self._mine(self._names[number])).contiguous()
             dist.send(value, self._ranks[0], group=self._group)
 
     def end(self) -> None:

@@ -74,7 +74,15 @@ class Verifier:
         due = self._is_due(prepared)
         if not due:
             self.preparation.whole = None
+            self._made()
         return due
+
+    def _made(self) -> dict[str, Sketch]:
+        """Of parameters as they were made in this step, before they were divided: once."""
+        parts, found = self.holding.parts, dict[str, Sketch]()
+        if parts is not None:
+            found, parts.made = parts.made, found
+        return found
 
     def _is_due(self, prepared: Prepared) -> bool:
         number = self._steps
@@ -95,7 +103,7 @@ class Verifier:
         whole, self.preparation.whole = self.preparation.whole, None
         # What the step itself was given is not asked: it may be what is wrong.
         scale = (1 / len(step.microbatches) if self._average else 1.0) * self._loss_scale()
-        return Check(self, prepared, step, whole, scale).begun()
+        return Check(self, prepared, step, whole, self._made(), scale).begun()
 
 
 class Check:
@@ -103,17 +111,24 @@ class Check:
 
     Args:
         whole: all parameters on the first rank of a pipeline, and nothing on the others, if they are still there.
+        made: parameters that were whole only to be divided.
         scale: of the loss.
     """
 
     def __init__(
-        self, verifier: Verifier, prepared: Prepared, step: Step, whole: Mapping[str, torch.Tensor] | None, scale: float
+        self,
+        verifier: Verifier,
+        prepared: Prepared,
+        step: Step,
+        whole: Mapping[str, torch.Tensor] | None,
+        made: Mapping[str, Sketch],
+        scale: float,
     ) -> None:
         self._holding = holding = verifier.holding
         self._grid, self._root = holding.grid, holding.root
         self._preparation, self._attach = verifier.preparation, verifier.attach
         self._prepared, self._step, self._number = prepared, step, verifier._steps
-        self._whole, self._scale = whole, scale
+        self._whole, self._made, self._scale = whole, made, scale
         self._said = verifier.said
         self._leads = self._grid.place.pipeline == 0
         self._together = prepared.training and len(self._grid.replica_ranks) > 1
@@ -139,7 +154,8 @@ class Check:
             self._start = Traces(self._root, self._step.function, self._grid.device)
         self._buffers, self._attributes = fetch_buffers(self._holding), Attributes(self._holding)
         self._before = self._gradients() if self._prepared.training else {}
-        self._parameters = {n: sketch(whole(p.detach())) for n, p in self._holding.parameters.items()}
+        now = {n: sketch(whole(p.detach())) for n, p in self._holding.parameters.items()}
+        self._parameters = {**now, **self._made}
         found = self._undivided(self._whole)
         self._whole = None
         if reasons := [reason for reason in self._gathered(UNDIVIDED, found if isinstance(found, str) else "") if reason]:
@@ -211,22 +227,28 @@ class Check:
         Args:
             values: of all parameters; None if they are to be fetched.
         """
-        with self._holding.whole():
-            return self._run_undivided(values, noise, seed)
-
-    def _run_undivided(self, given: Mapping[str, torch.Tensor] | None, noise: float, seed: int) -> Outcome | str | None:
-        values: Values
+        parts = self._holding.parts
         if self._extent is not Extent.IN_PARTS:
-            values = Whole(self._root, fetch_parameters(self._holding) if given is None else given)
-            return self._run(values, noise, seed) if self._leads else None
+            with self._holding.whole():
+                whole = Whole(self._root, fetch_parameters(self._holding) if values is None else values)
+                return self._run(whole, noise, seed) if self._leads else None
+        if parts is None:
+            with self._holding.whole():
+                return self._run_in_parts(noise, seed)
+        with parts.emptied():  # no rank has its stages whole
+            mine = self._run_in_parts(noise, seed)
+        found = in_company(self._grid, UNDIVIDED, mine)[0]
+        return found if self._leads else None
+
+    def _run_in_parts(self, noise: float, seed: int) -> Outcome | str | None:
         library = Library(self._holding)
-        if not self._leads:
+        if not library.leads:
             library.serve()
             return None
         modules = dict(self._root.named_modules())
         uses = self._uses()
         try:
-            values = InParts(self._root, uses, {unit: modules[unit] for unit in uses if unit}, library.fetch)
+            values: Values = InParts(self._root, uses, {unit: modules[unit] for unit in uses if unit}, library.fetch)
             return self._run(values, noise, seed)
         finally:
             library.end()
