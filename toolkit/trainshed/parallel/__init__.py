@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from .clip import GradScaler, clip_grad_norm_
     from .errors import NotServed, PipelineError, PlanError, TraceMismatch
     from .groups import (
+        cp_group,
+        cp_rank,
+        cp_size,
         dp_group,
         dp_rank,
         dp_size,
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
         init,
         is_initialized,
         partition,
+        set_context_parallelism,
         set_tensor_parallelism,
         shutdown,
         tensor_parallelism,
@@ -73,6 +77,9 @@ __all__ = [
     "StepOutput",
     "TraceMismatch",
     "clip_grad_norm_",
+    "cp_group",
+    "cp_rank",
+    "cp_size",
     "delayed_initialization",
     "dp_group",
     "dp_rank",
@@ -94,6 +101,7 @@ __all__ = [
     "rdp_rank",
     "rdp_size",
     "save_checkpoint",
+    "set_context_parallelism",
     "set_tensor_parallelism",
     "shutdown",
     "size",
@@ -103,8 +111,8 @@ __all__ = [
     "tp_rank",
     "tp_size",
 ]
-_GROUPS = ("dp_group", "dp_rank", "dp_size", "local_rank", "local_size", "num_microbatches",
-           "pp_group", "pp_rank", "pp_size", "rank", "rdp_group", "rdp_rank", "rdp_size", "size",
+_GROUPS = ("cp_group", "cp_rank", "cp_size", "dp_group", "dp_rank", "dp_size", "local_rank", "local_size",
+           "num_microbatches", "pp_group", "pp_rank", "pp_size", "rank", "rdp_group", "rdp_rank", "rdp_size", "size",
            "tp_group", "tp_rank", "tp_size")  # fmt: skip
 _HOMES = {
     "GradScaler": "clip",
@@ -125,6 +133,7 @@ _HOMES = {
     "partition": "start",
     "prune_checkpoints": "checkpoint",
     "save_checkpoint": "checkpoint",
+    "set_context_parallelism": "start",
     "set_tensor_parallelism": "start",
     "shutdown": "start",
     "step": "step_function",

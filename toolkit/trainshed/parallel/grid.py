@@ -38,12 +38,15 @@ class Coordinates:
     batch: int = 0
 
 
-def layout(world: int, degree: int, placement: str, tensor: int = 1) -> list[Coordinates]:
+def layout(
+    world: int, degree: int, placement: str, tensor: int = 1, named: str = "tensor_parallel_degree"
+) -> list[Coordinates]:
     """Coordinates of each rank.
 
     Args:
         degree: ranks of a pipeline.
-        tensor: ranks of a tensor group.
+        tensor: ranks of a tensor group, or of a context group, which has its place.
+        named: the setting that says how many.
 
     Raises:
         PipelineError: the degrees do not divide the world, or the placement is unknown.
@@ -52,7 +55,7 @@ def layout(world: int, degree: int, placement: str, tensor: int = 1) -> list[Coo
         raise PipelineError(f"{world} ranks cannot be split into pipelines of {degree}")
     if world % (degree * tensor):
         what = f"{world} ranks" if degree == 1 else f"{world} ranks in pipelines of {degree}"
-        raise PipelineError(f"tensor_parallel_degree = {tensor} does not divide {what}")
+        raise PipelineError(f"{named} = {tensor} does not divide {what}")
     names = {"cluster": "DPT", "spread": "TPD"}
     letters = names.get(placement.lower(), placement.upper())
     if sorted(letters) != ["D", "P", "T"]:
@@ -71,15 +74,20 @@ def layout(world: int, degree: int, placement: str, tensor: int = 1) -> list[Coo
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Ranks that divide the parameters of modules among them, and those of other groups that have the same parts.
+    """Ranks that run one batch together, and those at the same place in other groups.
+
+    The ranks of a tensor group divide parameters among them, and twins have the same parts; those of a context group divide
+    sequences.
 
     ranks, twins: global ranks, in order.
+    kind: "tensor" or "context".
     """
 
     ranks: list[int]
     group: dist.ProcessGroup
     twins: list[int]
     twin_group: dist.ProcessGroup
+    kind: str = "tensor"
 
 
 def alike(places: Sequence[Coordinates], *facts: str) -> list[list[int]]:
@@ -98,6 +106,8 @@ class Grid:
     replica_ranks: global ranks that hold the same stages, by replica.
     left: whether this rank has closed its connections, after a step that failed.
     tensor: the ranks that divide parameters with this one, each of which counts as a replica; None without tensor
+        parallelism.
+    context: the ranks that divide sequences with this one; they hold the same, as replicas do. None without context
         parallelism.
     parts_group, copies_group: see `divide_replicas`.
     company_ranks: global ranks that run one batch together, in one group: those of the pipeline, and with tensor groups
@@ -121,6 +131,7 @@ class Grid:
     owns_process_group: bool = False
     left: bool = False
     tensor: TensorGroup | None = None
+    context: TensorGroup | None = None
     parts_group: dist.ProcessGroup | None = None
     copies_group: dist.ProcessGroup | None = None
     _subgroups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
@@ -143,8 +154,13 @@ class Grid:
             return self.tensor.twins[0] == self.rank
         return self.place.replica == 0 or self.settings.sharded_data_parallel_degree > 1
 
-    def _tensor(self) -> list[dist.ProcessGroup]:
-        return [] if self.tensor is None else [self.tensor.group, self.tensor.twin_group]
+    @property
+    def together(self) -> TensorGroup | None:
+        """The ranks that run one batch with this one, outside of its pipeline: a tensor group or a context group."""
+        return self.tensor if self.tensor is not None else self.context
+
+    def _together(self) -> list[dist.ProcessGroup]:
+        return [] if self.together is None else [self.together.group, self.together.twin_group]
 
     def close(self) -> None:
         """Leaves the groups that were made for this grid, and the process group if it was made here as well."""
@@ -162,7 +178,7 @@ class Grid:
         self.pipeline_group = self.replica_group = self.company_group = self.control_group
         self.parts_group = self.copies_group = None
         self._subgroups.clear()
-        self.tensor = None
+        self.tensor = self.context = None
         self.left = True
         for group in made:
             dist.destroy_process_group(group)
@@ -171,7 +187,7 @@ class Grid:
         """Groups in which ranks may wait for one whose step has failed."""
         divided = [group for group in (self.parts_group, self.copies_group) if group is not None]
         own = [self.pipeline_group, self.company_group, self.replica_group, *self._subgroups.values()]
-        return [*own, *divided, *self._tensor()]
+        return [*own, *divided, *self._together()]
 
     def can_make(self, member: tuple[int, ...]) -> bool:
         """Whether the ranks of one pipeline can make a group of some of them, or have it: replicas would have to join in."""
@@ -271,11 +287,12 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
             dist.init_process_group(backend, timeout=timeout)
     rank, world = dist.get_rank(), dist.get_world_size()
     degree = settings.pipeline_parallel_degree
-    places = layout(world, degree, settings.placement_strategy, settings.tensor_parallel_degree)
-    replicas = world // (degree * settings.tensor_parallel_degree)
+    named = "context_parallel_degree" if settings.context_parallel_degree > 1 else "tensor_parallel_degree"
+    places = layout(world, degree, settings.placement_strategy, getattr(settings, named), named)
+    replicas = world // (degree * getattr(settings, named))
     if replicas > 1 and not settings.ddp:
         raise PipelineError(
-            f"{world} ranks, partitions = {degree} and tensor_parallel_degree = {settings.tensor_parallel_degree} make "
+            f"{world} ranks, partitions = {degree} and {named} = {getattr(settings, named)} make "
             f"{replicas} replicas, but ddp is off",
             hint="set ddp",
         )
@@ -292,7 +309,11 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
             group = dist.new_group(inside, timeout=timeout)
             if rank in inside:
                 groups[kind], members[kind] = group, inside
-    tensor = _make_tensor_group(places, rank, timeout) if settings.tensor_parallel_degree > 1 else None
+    tensor = context = None
+    if settings.context_parallel_degree > 1:
+        context = _make_tensor_group(places, rank, timeout, "context")
+    elif settings.tensor_parallel_degree > 1:
+        tensor = _make_tensor_group(places, rank, timeout, "tensor")
     company = members["pipeline"], groups["pipeline"]
     if tensor is not None and degree > 1:
         company = _own_of(alike(places, "batch"), rank, timeout)
@@ -314,12 +335,13 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
         company_group=company[1],
         owns_process_group=owns,
         tensor=tensor,
+        context=context,
     )
 
 
-def _make_tensor_group(places: Sequence[Coordinates], rank: int, timeout: timedelta) -> TensorGroup:
+def _make_tensor_group(places: Sequence[Coordinates], rank: int, timeout: timedelta, kind: str) -> TensorGroup:
     group = _own_of(alike(places, "pipeline", "batch"), rank, timeout)
-    return TensorGroup(*group, *_own_of(alike(places, "pipeline", "tensor"), rank, timeout))
+    return TensorGroup(*group, *_own_of(alike(places, "pipeline", "tensor"), rank, timeout), kind)
 
 
 def _own_of(groups: Sequence[list[int]], rank: int, timeout: timedelta) -> tuple[list[int], dist.ProcessGroup]:

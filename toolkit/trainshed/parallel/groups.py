@@ -43,13 +43,15 @@ def pp_size() -> int:
 
 def dp_rank() -> int:
     """Number of this replica, from 0: what to split data by. Each rank of a tensor group counts, for it has data of its own
-    unless `prescaled_batch` is set."""
-    return grid().place.replica
+    unless `prescaled_batch` is set; a context group is one replica."""
+    here = grid()
+    return here.place.replica if here.context is None else here.context.twins.index(here.rank)
 
 
 def dp_size() -> int:
     """Number of replicas."""
-    return len(grid().replica_ranks)
+    here = grid()
+    return len(here.replica_ranks) if here.context is None else len(here.context.twins)
 
 
 def tp_rank() -> int:
@@ -67,13 +69,13 @@ def tp_size() -> int:
 def rdp_rank() -> int:
     """Number of this tensor group among the replicas, from 0: what to split data by with `prescaled_batch`."""
     here = grid()
-    return here.tensor.twins.index(here.rank) if here.tensor is not None else here.place.replica
+    return here.tensor.twins.index(here.rank) if here.tensor is not None else dp_rank()
 
 
 def rdp_size() -> int:
     """Number of tensor groups; without tensor parallelism that of replicas."""
     here = grid()
-    return len(here.tensor.twins) if here.tensor is not None else len(here.replica_ranks)
+    return len(here.tensor.twins) if here.tensor is not None else dp_size()
 
 
 def tp_group() -> dist.ProcessGroup:
@@ -91,7 +93,7 @@ def tp_group() -> dist.ProcessGroup:
 def rdp_group() -> dist.ProcessGroup:
     """Process group of the ranks that hold the same parts of parameters."""
     here = grid()
-    return here.tensor.twin_group if here.tensor is not None else here.replica_group
+    return here.tensor.twin_group if here.tensor is not None else dp_group()
 
 
 def pp_group() -> dist.ProcessGroup:
@@ -100,8 +102,34 @@ def pp_group() -> dist.ProcessGroup:
 
 
 def dp_group() -> dist.ProcessGroup:
-    """Process group of the ranks that hold the same stages."""
-    return grid().replica_group
+    """Process group of the replicas: ranks that hold the same stages; with context groups, those at this rank's place in
+    the others."""
+    here = grid()
+    return here.replica_group if here.context is None else here.context.twin_group
+
+
+def cp_rank() -> int:
+    """Rank in this context group, from 0."""
+    here = grid()
+    return here.context.ranks.index(here.rank) if here.context is not None else 0
+
+
+def cp_size() -> int:
+    """Ranks that a sequence is divided among; they are given the same batch."""
+    here = grid()
+    return len(here.context.ranks) if here.context is not None else 1
+
+
+def cp_group() -> dist.ProcessGroup:
+    """Process group of this context group.
+
+    Raises:
+        PipelineError: there is no context parallelism.
+    """
+    here = grid()
+    if here.context is None:
+        raise PipelineError("there is no context group", hint="set context_parallel_degree to 2 or more")
+    return here.context.group
 
 
 def num_microbatches() -> int:

@@ -15,6 +15,7 @@ from trainshed.checkpoint.weights import SHARD_BYTES
 
 from .clip import install
 from .delayed.tape import Addresses
+from .engine.context.context_steps import ContextEngine
 from .engine.holding import Holding
 from .engine.offload import say_of_states
 from .engine.sharded import ShardedEngine
@@ -91,7 +92,9 @@ class PipelineModel(nn.Module):
                 f"offload_activations together with {divided[0]} needs stages",
                 hint="use torch.autograd.graph.save_on_cpu in the model, or activation checkpoints",
             )
-        self.engine: Engine | ShardedEngine | TensorEngine
+        self.engine: Engine | ShardedEngine | TensorEngine | ContextEngine
+        if settings.context_parallel_degree > 1 and session.tape is not None:
+            raise NotServed("delayed_initialization() does not serve context parallelism", hint="build the model without it")
         # Without values there is no whole model to divide: it then runs as one stage, which makes its parts one by one.
         one_stage = settings.pipeline_parallel_degree == 1 and session.tape is not None
         if settings.tensor_parallel_degree > 1 and one_stage:
@@ -101,7 +104,17 @@ class PipelineModel(nn.Module):
                     hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
                 )
             grid().run_groups_as_stages()
-        if settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and not one_stage:
+        if settings.context_parallel_degree > 1:
+            self.engine = ContextEngine(
+                self.holding,
+                self._attach,
+                loss_scale=_loss_scale,
+                marks=session.context_marks.says,
+                average=average_grads_across_microbatches,
+                buffers=broadcast_buffers,
+                bucket_bytes=bucket_cap_mb * 2**20,
+            )
+        elif settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and not one_stage:
             self.engine = TensorEngine(
                 self.holding,
                 self._attach,

@@ -48,6 +48,11 @@ class TensorMarks:
         marked = self._marks.get(id(module))
         return marked[1] if marked is not None else not any(enabled for _, enabled in self._marks.values())
 
+    def says(self, module: nn.Module) -> bool | None:
+        """What the script said of this very module; None if nothing."""
+        marked = self._marks.get(id(module))
+        return marked[1] if marked is not None else None
+
 
 @dataclass
 class Session:
@@ -61,6 +66,7 @@ class Session:
     planned: in a process that only makes a plan, the settings that the plan is for.
     tape: what was done to a model that was built without values.
     tensor_marks: modules that the script wants divided among the ranks of a tensor group, or does not.
+    context_marks: blocks inside of which it wants sequences divided, or does not.
     """
 
     grid: Grid | None = None
@@ -73,6 +79,7 @@ class Session:
     planned: PipelineSettings | None = None
     tape: Tape | None = None
     tensor_marks: TensorMarks = field(default_factory=TensorMarks)
+    context_marks: TensorMarks = field(default_factory=TensorMarks)
 
     def clear(self) -> None:
         """Forgets everything."""

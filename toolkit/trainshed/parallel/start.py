@@ -125,6 +125,19 @@ def set_tensor_parallelism(module: nn.Module, enabled: bool = True) -> None:
         session.tensor_marks.mark(one, enabled)
 
 
+def set_context_parallelism(module: nn.Module, enabled: bool = True) -> None:
+    """Says that a module is a block inside of which sequences are divided, or that it is none; before the first step.
+
+    Where a script names blocks, only those are divided; else the entries of lists of modules that call attention.
+
+    Raises:
+        PipelineError: the first step has run.
+    """
+    if session.holding is not None and session.holding.partitioned:
+        raise PipelineError("the first step has run", hint="call set_context_parallelism before the first step")
+    session.context_marks.mark(module, enabled)
+
+
 @contextmanager
 def delayed_initialization(enabled: bool = True) -> Iterator[None]:
     """A model that is built inside gets the values of its parameters in the first step, a rank those of its own stages.

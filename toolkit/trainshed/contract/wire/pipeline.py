@@ -69,6 +69,7 @@ class PipelineSettings(Record):
     fp8: whether products of Linears whose sizes 16 divides run in float8, by torchao; on GPUs that can.
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
     tensor_parallel_degree: ranks that the model, or each of its stages, divides the parameters of modules among.
+    context_parallel_degree: ranks that the sequences of one batch are divided among, inside of a model's blocks.
     prescaled_batch: whether the ranks of such a group are given the same batch, as they must be with stages; else each has
         its own.
     sharded_data_parallel_degree: replicas that parameters, gradients and optimizer state are sharded over: FSDP2 without
@@ -107,6 +108,7 @@ class PipelineSettings(Record):
     offload_optimizer_state: bool = False
     delayed_parameter_initialization: bool = False
     tensor_parallel_degree: int = 1
+    context_parallel_degree: int = 1
     timeout_seconds: int = 1800
     verify: str = "first"
     verify_steps: int = 0
@@ -206,7 +208,7 @@ def _check(settings: PipelineSettings, where: str) -> None:
 
     for name in (
         *("pipeline_parallel_degree", "microbatches", "virtual_stages"),
-        *("sharded_data_parallel_degree", "tensor_parallel_degree"),
+        *("sharded_data_parallel_degree", "tensor_parallel_degree", "context_parallel_degree"),
     ):
         if getattr(settings, name) < 1:
             raise wrong(name, "must be 1 or more")
@@ -259,6 +261,19 @@ def _check(settings: PipelineSettings, where: str) -> None:
                 f"{where}: tensor_parallel_degree and delayed_parameter_initialization need prescaled_batch = true",
                 hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
             )
+    if settings.context_parallel_degree > 1:
+        for name in ("pipeline_parallel_degree", "tensor_parallel_degree", "sharded_data_parallel_degree"):
+            if getattr(settings, name) > 1:
+                raise NotServed(
+                    f"{where}: context_parallel_degree together with {name} is not supported",
+                    hint="use one of the two; the other ranks are replicas",
+                )
+        for name in ("delayed_parameter_initialization", "offload_activations"):
+            if getattr(settings, name):
+                raise NotServed(
+                    f"{where}: context_parallel_degree together with {name} is not supported",
+                    hint="leave one of the two out",
+                )
 
 
 def settings_from_environment(environ: Mapping[str, str] | None = None) -> PipelineSettings:

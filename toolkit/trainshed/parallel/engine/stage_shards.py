@@ -11,7 +11,7 @@ Where there are more replicas than a parameter has parts, the parts are replicat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -27,11 +27,9 @@ from ..halves import stays_half
 from ..shards import local
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import STEP, replicas_agree
+from .renamed import all_gather, reduce_scatter
 
 GATHERED_BYTES = 25 * 2**20
-# torch 2.13 has new names for them.
-_reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
 class StageShards(Exchange):
@@ -127,7 +125,7 @@ class StageShards(Exchange):
             parts = [self._padded(local(one.part.detach()), one.part) for one in known]
             mine = torch.cat(parts).view(torch.uint8)  # gloo does not know every type
             flat = torch.empty(self._degree * mine.numel(), dtype=torch.uint8, device=mine.device)
-            _all_gather(flat, mine, group=self._grid.parts_group)
+            all_gather(flat, mine, group=self._grid.parts_group)
             table = flat.view(parts[0].dtype).view(self._degree, -1)
             columns = table.split([len(part) for part in parts], dim=1)
             for one, column in zip(known, columns, strict=True):
@@ -151,7 +149,7 @@ class StageShards(Exchange):
             rows.append((torch.cat([flat, flat.new_zeros(missing)]) if missing else flat).view(self._degree, length))
         table = torch.cat(rows, dim=1) if len(rows) > 1 else rows[0].contiguous()
         mine = torch.empty_like(table[0])
-        work = _reduce_scatter(mine, table.view(-1), group=self._grid.parts_group, async_op=True)
+        work = reduce_scatter(mine, table.view(-1), group=self._grid.parts_group, async_op=True)
         return Reduced(mine, table, [row.shape[1] for row in rows], work, self._grid.copies_group)
 
     def put(self, name: str, part: torch.Tensor) -> None:

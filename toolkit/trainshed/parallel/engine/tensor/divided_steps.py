@@ -19,7 +19,7 @@ from ...record.at_hand import name_of
 from ...record.subject import Backward
 from ...replay import dice, rng
 from ...shards import whole
-from ...tree import map_leaves, with_cloned_tensors
+from ...tree import map_leaves
 from ..alarm import Alarm
 from ..batch import Microbatch, Ran, parts_of
 from ..checking import same_everywhere
@@ -32,8 +32,9 @@ from ..verify.traces import Traces
 from ..verify.unit_outputs import Watch
 from .division import Division, apart, in_words, refuse_apart, tensor_mesh
 from .means import Means
+from .one_round import Losses, Step, detached
 from .reference import Reference
-from .turns import Turn, exchange
+from .turns import exchange
 
 
 class TensorEngine:
@@ -114,7 +115,7 @@ class TensorEngine:
         if self._buffers and self._root.training and torch.is_grad_enabled():
             broadcast_buffers(self._root, grid)
         before = rng.get_state(grid.device), dice.get_state()
-        step = _Step(function, turns, (1 / len(turns)) * self._loss_scale(), self._average)
+        step = Step(function, turns, (1 / len(turns)) * self._loss_scale(), self._average)
         reference = self._reference(step, mode)
         if not self.holding.partitioned:
             self._divide()
@@ -146,7 +147,7 @@ class TensorEngine:
         first = sum(counts[:mine])
         return Ran(results[first : first + counts[mine]], turns[mine].parts)
 
-    def _turns(self, step: _Step, watch: Watch | None, mine: int) -> tuple[list[Any], tuple[torch.Tensor, dice.State]]:
+    def _turns(self, step: Step, watch: Watch | None, mine: int) -> tuple[list[Any], tuple[torch.Tensor, dice.State]]:
         """Forward and backward of all microbatches; their results, and the states of the generators after turn `mine`."""
         device, division = self._grid.device, self.division
         if division is None:
@@ -163,14 +164,14 @@ class TensorEngine:
                 for part, (args, kwargs) in zip(turn.parts, turn.microbatches, strict=True):
                     if watch is not None:
                         watch.begin(len(results))
-                    losses = _Losses()
+                    losses = Losses()
                     self._attach(losses)
                     try:
                         result = step.function(*args, **kwargs)
                     finally:
                         self._attach(None)
                         division.entrance.forget()
-                    results.append(map_leaves(_detached, result))
+                    results.append(map_leaves(detached, result))
                     del result
                     scale = step.scale / (len(turn.microbatches) if step.average else 1)
                     step.losses.append(losses.run(scale * part if step.average else scale))
@@ -207,7 +208,7 @@ class TensorEngine:
         found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
         return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
 
-    def _reference(self, step: _Step, mode: str) -> Reference | None:
+    def _reference(self, step: Step, mode: str) -> Reference | None:
         """What the step will be compared with; None if it is not verified. An undivided model runs in any case."""
         division, first = self.division, not self.holding.partitioned
         if division is None:
@@ -245,7 +246,7 @@ class TensorEngine:
             return False
         return settings.verify == "changes" or self._steps == 0
 
-    def _compare_ranks(self, step: _Step, division: Division) -> None:
+    def _compare_ranks(self, step: Step, division: Division) -> None:
         """Ranks of a group have run the same batches.
 
         Raises:
@@ -266,47 +267,3 @@ class TensorEngine:
         if line and self._grid.rank == 0 and line not in self._said:
             print(line, flush=True)
         self._said.add(line)
-
-
-class _Step:
-    """scale: of the loss. average: whether it is divided by the number of microbatches as well. losses: by microbatch."""
-
-    def __init__(self, function: Callable[..., Any], turns: list[Turn], scale: float, average: bool) -> None:
-        self.function, self.turns, self.scale, self.average = function, turns, scale, average
-        self.losses: list[torch.Tensor | None] = []
-
-    @property
-    def trains(self) -> bool:
-        """Whether a loss was given to `model.backward`."""
-        return any(one is not None for one in self.losses)
-
-    def copied(self) -> _Step:
-        """The same with inputs that may be changed in place."""
-        turns = [
-            Turn([with_cloned_tensors(one) for one in turn.microbatches], turn.parts, turn.random, turn.rolled)
-            for turn in self.turns
-        ]
-        return _Step(self.function, turns, self.scale, self.average)
-
-
-class _Losses:
-    def __init__(self) -> None:
-        self._given: list[torch.Tensor] = []
-
-    def backward(self, losses: list[torch.Tensor]) -> None:
-        """`model.backward(...)` in the step function."""
-        self._given.extend(losses)
-
-    def run(self, scale: float) -> torch.Tensor | None:
-        """The backward itself, after the step function; the loss, if there is one."""
-        given, self._given = self._given, []
-        if not given:
-            return None
-        total = torch.stack([loss.float() for loss in given]).sum()
-        if total.requires_grad:
-            (total * scale).backward()
-        return total.detach()
-
-
-def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

@@ -116,7 +116,7 @@ class _Forward:
                 hint="decorate the function with @step, or call model(x) itself under torch.no_grad(), on all ranks",
             )
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-        division.inputs.extend((self.name, _look_at(one)) for one in given)
+        division.inputs.extend((self.name, look_at(one)) for one in given)
         return self.parts(*args, **kwargs)
 
 
@@ -337,12 +337,14 @@ def apart(
     ranks: Sequence[int],
     inputs: Sequence[Sequence[tuple[str, torch.Tensor]]],
     losses: Sequence[Sequence[float]],
+    kind: str = "tensor",
 ) -> str:
-    """In which way one of the ranks of a tensor group has run another step than the first one; empty if all ran the same.
+    """In which way one of the ranks of a group has run another step than the first one; empty if all ran the same.
 
     Args:
         inputs: `Division.inputs` of each rank.
         losses: of each rank; not-a-number where there was none.
+        kind: of the group, "tensor" or "context".
     """
     found = [
         [(f"a module ({name!r}) had another input", look.tolist()) for name, look in mine]
@@ -353,20 +355,20 @@ def apart(
         for (what, one), (_, first) in zip(other, found[0], strict=False):
             known = math.isnan(one[0]) == math.isnan(first[0])
             if not known or abs(one[0] - first[0]) > _SAME * max(one[1], first[1]):
-                return f"{what} on rank {rank} than on rank {ranks[0]} of the same tensor group"
+                return f"{what} on rank {rank} than on rank {ranks[0]} of the same {kind} group"
         if len(other) != len(found[0]):
             return f"rank {rank} ran other modules than rank {ranks[0]}"
     return ""
 
 
-def refuse_apart(what: str) -> NoReturn:
+def refuse_apart(what: str, kind: str = "tensor") -> NoReturn:
     """Raises:
     PipelineError: with what `apart` has found.
     """
     raise PipelineError(
         f"{what}, for the same batch",
         hint="what the step function reads beside its arguments (a batch in a variable around it, a file, a generator) "
-        "must be the same on all ranks of a tensor group: give it as an argument",
+        f"must be the same on all ranks of a {kind} group: give it as an argument",
     )
 
 
@@ -376,7 +378,7 @@ def tensor_mesh(group: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
     return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"tensor {group.group_name}",))
 
 
-def _look_at(tensor: torch.Tensor) -> torch.Tensor:
+def look_at(tensor: torch.Tensor) -> torch.Tensor:
     """A sum of some of the values with weights, and one of their sizes; shape (2,)."""
     flat = tensor.detach().reshape(-1)
     some = flat[:: max(1, flat.numel() // _LOOKED_AT)].to(torch.float32)

@@ -34,9 +34,9 @@ class Means:
 
     def finish(self) -> None:
         """After the backward: all means taken, gradients of earlier steps added. Collective."""
-        tensor = self._grid.tensor
+        tensor = self._grid.together
         if tensor is None:
-            raise RuntimeError("there is no tensor group")
+            raise RuntimeError("there is no group of ranks with one batch")
         ranks = self._grid.replica_ranks
         parts = [p for p in self._trained if isinstance(p, DTensor)]
         wholes = [p for p in self._trained if not isinstance(p, DTensor)]

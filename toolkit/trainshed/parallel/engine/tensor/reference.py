@@ -78,7 +78,7 @@ class Reference:
             PipelineError: on all ranks, if it is not what the undivided model computes. There are no gradients then.
         """
         outcome = self._outcome(watch, results, parameters)
-        tensor = self._grid.tensor
+        tensor = self._grid.together
         if tensor is None or not isinstance(self._found, Outcome):
             raise RuntimeError("there is no reference")
         number = tensor.ranks.index(self._grid.rank)

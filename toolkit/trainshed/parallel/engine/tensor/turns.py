@@ -20,6 +20,10 @@ from ...tree import leaves, map_leaves
 from ..batch import Microbatch, digest
 from ..meeting import STEP, SUPPLY, objects
 
+_ONE_BATCH = {
+    "tensor": "with prescaled_batch = true split data by rdp_rank() of rdp_size(); or set it to false",
+    "context": "all ranks of a context group are given the same batch: split data by dp_rank() of dp_size()",
+}
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -58,19 +62,20 @@ def exchange(
     for rank, (other, others, number, *_) in zip(group.ranks, found, strict=True):
         if other != found[0][0]:
             raise PipelineError(
-                f"rank {rank} runs another step function than rank {group.ranks[0]} of the same tensor group, or in another "
-                "mode",
+                f"rank {rank} runs another step function than rank {group.ranks[0]} of the same {group.kind} group, or in "
+                "another mode",
                 hint="call train(), eval() and the steps on all ranks alike",
             )
         if others != found[0][1]:
             raise PipelineError(
-                f"rank {rank} gives the step other kinds of arguments than rank {group.ranks[0]} of the same tensor group",
+                f"rank {rank} gives the step other kinds of arguments than rank {group.ranks[0]} of the same {group.kind} "
+                "group",
                 hint="give tensors, numbers and texts in the same places on all ranks",
             )
         if number != found[0][2]:
             raise PipelineError(
-                f"rank {rank} was given another batch than rank {group.ranks[0]} of the same tensor group",
-                hint="with prescaled_batch = true split data by rdp_rank() of rdp_size(); or set it to false",
+                f"rank {rank} was given another batch than rank {group.ranks[0]} of the same {group.kind} group",
+                hint=_ONE_BATCH[group.kind],
             )
     if same:
         return [Turn(microbatches, parts, found[0][3], found[0][4])]

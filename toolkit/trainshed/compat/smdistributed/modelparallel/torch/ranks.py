@@ -45,6 +45,8 @@ def members(group: CommGroup) -> list[int]:
             return list(place.tensor.ranks)
         if group is CommGroup.RDP_GROUP:
             return list(place.tensor.twins)
+    if place.context is not None and group in (CommGroup.DP_GROUP, CommGroup.RDP_GROUP):
+        return list(place.context.twins)
     if group in (CommGroup.MP_GROUP, CommGroup.PP_GROUP):
         return list(place.pipeline_ranks)
     if group in (CommGroup.DP_GROUP, CommGroup.RDP_GROUP):
@@ -68,6 +70,8 @@ def process_group(group: CommGroup) -> dist.ProcessGroup:
             return place.tensor.group
         if group is CommGroup.RDP_GROUP:
             return place.tensor.twin_group
+    if place.context is not None and group in (CommGroup.DP_GROUP, CommGroup.RDP_GROUP):
+        return place.context.twin_group
     if group in (CommGroup.MP_GROUP, CommGroup.PP_GROUP):
         return place.pipeline_group
     if group in (CommGroup.DP_GROUP, CommGroup.RDP_GROUP):

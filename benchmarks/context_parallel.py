@@ -1,0 +1,126 @@
+"""What a rank keeps for the backward when the sequence is divided inside of blocks, and what it sends.
+
+    python benchmarks/context_parallel.py [--ranks 1 2 4] [--length 2048]
+
+A GPT by hand of 4 blocks (width 128, 4 heads, causal, no dropout) on one row. Kept: bytes of tensors that autograd saves in
+a forward, parameters left out, each storage once. Gathered: bytes that a rank has after its exchanges of a step. Of the
+third step, in which nothing is tried or compared any more. The losses are compared with those of one rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
+
+
+def rank_process(length: int) -> None:
+    """One rank; rank 0 prints JSON."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    import trainshed.parallel as pipe
+    from trainshed.parallel.engine.context.crossing import Crossing
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after = nn.LayerNorm(128), nn.LayerNorm(128)
+            self.qkv, self.out = nn.Linear(128, 384), nn.Linear(128, 128)
+            self.mlp = nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = (one.unflatten(-1, (4, -1)).transpose(1, 2) for one in self.qkv(self.before(x)).chunk(3, -1))
+            x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2))
+            return x + self.mlp(self.after(x))
+
+    torch.set_num_threads(1)
+    pipe.init({"context_parallel_degree": int(os.environ["WORLD_SIZE"])})
+    torch.manual_seed(0)
+    model = pipe.PipelineModel(nn.Sequential(*[Block() for _ in range(4)]))
+    optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
+    kept: dict[int, int] = {}
+    gathered = [0]
+    native = Crossing.gathered
+
+    def counted(*args: Any) -> Any:
+        found = native(*args)
+        gathered[0] += found.numel() * found.element_size()
+        return found
+
+    Crossing.gathered = counted  # type: ignore[method-assign]
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    @pipe.step
+    def train(model: Any, x: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = model(x).square().mean()
+        model.backward(loss)
+        return loss
+
+    losses = []
+    for number in range(3):
+        own = {one.untyped_storage().data_ptr() for one in model.parameters()}
+        kept.clear()
+        gathered[0] = 0
+        optimizer.zero_grad()
+        x = torch.randn(1, length, 128, generator=torch.Generator().manual_seed(number))
+        losses.append(float(train(model, x).reduce_mean()))
+        optimizer.step()
+    if pipe.rank() == 0:
+        print(json.dumps({"kept": sum(kept.values()), "gathered": gathered[0], "losses": losses}), flush=True)
+
+
+def play(ranks: int, length: int) -> dict[str, Any]:
+    """What rank 0 found."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": str(TOOLKIT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment |= {"WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONHASHSEED": "0"}
+    command = [sys.executable, __file__, "--rank", "--length", str(length)]
+    started = [
+        subprocess.Popen(
+            command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(ranks)
+    ]
+    out = [process.communicate(timeout=300)[0] for process in started]
+    return json.loads(next(line for line in out[0].splitlines() if line.startswith("{")))
+
+
+def main() -> int:
+    """0, whatever is found: this measures."""
+    parser = argparse.ArgumentParser(description="Sequences divided among ranks.")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        rank_process(options.length)
+        return 0
+    print("| ranks | kept by a rank, MiB | gathered by a rank a step, MiB | losses apart |\n|--:|--:|--:|--:|")
+    first: list[float] = []
+    for ranks in options.ranks:
+        found = play(ranks, options.length)
+        first = first or found["losses"]
+        off = max(abs(a - b) / abs(b) for a, b in zip(found["losses"], first, strict=True))
+        print(f"| {ranks} | {found['kept'] / 2**20:.1f} | {found['gathered'] / 2**20:.1f} | {off:.0e} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

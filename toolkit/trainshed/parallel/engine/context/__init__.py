@@ -1,0 +1,1 @@
+"""Sequences that ranks divide among them inside of a model's blocks."""
