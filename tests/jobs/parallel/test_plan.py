@@ -21,11 +21,13 @@ from trainshed.parallel.delayed.shapes import ShapesOnly  # noqa: E402
 from trainshed.parallel.errors import PlanError  # noqa: E402
 from trainshed.parallel.plan import planner  # noqa: E402
 from trainshed.parallel.plan.costs import Link  # noqa: E402
-from trainshed.parallel.plan.degrees import choice_lines, choices, chosen, chosen_line, wishes_for  # noqa: E402
+from trainshed.parallel.plan.degrees import choice_lines, choices, chosen, chosen_lines  # noqa: E402
 from trainshed.parallel.plan.plan_file import Plan, load_plan, model_fingerprint  # noqa: E402
-from trainshed.parallel.plan.planner import Wish, make_plan, make_plans  # noqa: E402
+from trainshed.parallel.plan.planner import make_plan, make_plans  # noqa: E402
 from trainshed.parallel.plan.profile import profile  # noqa: E402
 from trainshed.parallel.plan.simulate import order, step_seconds  # noqa: E402
+from trainshed.parallel.plan.ways import Terms, ways_for  # noqa: E402
+from trainshed.parallel.plan.wish import Wish  # noqa: E402
 from trainshed.parallel.record.subject import Subject  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -140,13 +142,13 @@ def test_counting_finds_the_operations_that_are_timed(name: str) -> None:
 
 def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     asked = replace(subject(blocks(8, 512), torch.randn(512, 512)), counts=True)
-    wishes = wishes_for(4, Wish(ranks=4, microbatches=8))
-    plans = make_plans(asked, wishes)
+    ways = ways_for(4, Wish(ranks=4, microbatches=8), Terms(fixed={"tensor_parallel_degree": 1}))
+    plans = make_plans(asked, [way.wish for way in ways])
     assert [plan.pipeline["microbatches"] for plan in plans if isinstance(plan, Plan)] == [8, 4, 2]
     assert [plan.stages for plan in plans if isinstance(plan, Plan)] == [4, 2, 1]
-    assert plans[0] == make_plan(asked, wishes[0])
-    found = choices(4, wishes, plans, limit_mib=0)
-    assert [(one.stages, one.replicas, one.sharded, one.degree) for one in found] == [
+    assert plans[0] == make_plan(asked, ways[0].wish)
+    found = choices(ways, plans, limit_mib=0)
+    assert [(one.way.stages, one.way.replicas, one.sharded, one.degree) for one in found] == [
         (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1),
         (1, 4, False, 1), (1, 4, True, 1), (1, 4, False, 2), (1, 4, False, 4),
     ]  # fmt: skip
@@ -157,15 +159,15 @@ def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     assert whole.memory_mib - quarters.memory_mib == pytest.approx((3 / 4 * 4 - 3 / 8) * size, rel=1e-2)
     assert halves.memory_mib - quarters.memory_mib == pytest.approx(1 / 4 * 4 * size, rel=1e-2)
     assert halves.step_ms > whole.step_ms and quarters.step_ms > whole.step_ms
-    assert chosen(found, 0) in found and chosen_line(shared).startswith(
+    assert chosen(found, 0) in found and chosen_lines(shared, found)[0].startswith(
         "chosen: {pipeline_parallel_degree: 1, microbatches: 2, shard_optimizer_state: true}; each of 4 replicas has"
     )
-    assert "sharded_data_parallel_degree: 4}" in chosen_line(quarters)
-    assert choice_lines(found)[-1].split()[:5] == ["1", "4", "all", "by", "4"]
-    tight = choices(4, wishes, plans, limit_mib=int(quarters.memory_mib) + 1)
+    assert "sharded_data_parallel_degree: 4}" in chosen_lines(quarters, found)[0]
+    assert choice_lines(found)[-1].split()[:6] == ["1", "1", "4", "all", "by", "4"]
+    tight = choices(ways, plans, limit_mib=int(quarters.memory_mib) + 1)
     assert chosen(tight, 0).degree == 4
     with pytest.raises(PlanError, match="than 1 MiB on each: 1 stage with 4 replicas, all sharded by 4, would need 4"):
-        chosen(choices(4, wishes, plans, limit_mib=1), 1)
+        chosen(choices(ways, plans, limit_mib=1), 1)
 
 
 @pytest.mark.parametrize("name", ["experts", "data_dependent"])

@@ -18,6 +18,7 @@ from .delayed.tape import Addresses
 from .engine.context.context_steps import ContextEngine
 from .engine.holding import Holding
 from .engine.offload import say_of_states
+from .engine.planning import Planned
 from .engine.sharded import ShardedEngine
 from .engine.stage_parts import StageParts
 from .engine.stage_shards import StageShards
@@ -149,7 +150,7 @@ class PipelineModel(nn.Module):
                 self._attach,
                 between=_between_steps,
                 loss_scale=_loss_scale,
-                planned=session.planned,
+                planned=_planned(),
                 pins=self._pins,
                 average=average_grads_across_microbatches,
                 overlap=overlapping_allreduce,
@@ -398,6 +399,12 @@ def _between_steps() -> Iterator[None]:
         yield
     finally:
         session.in_step = before
+
+
+def _planned() -> Planned | None:
+    if session.planned is None:
+        return None
+    return Planned(session.planned, session.tensor_marks.wants)
 
 
 def _within_steps(module: nn.Module, _args: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,27 +20,52 @@ from ..grid import Grid
 from ..plan.calltree import covering_pin
 from ..plan.command import PlanWritten
 from ..plan.costs import Link
-from ..plan.degrees import choice_lines, choices, chosen, chosen_line, link_of, wishes_for
-from ..plan.how import how_asked
-from ..plan.lines import assignment_lines, predicted_lines
+from ..plan.degrees import choice_lines, choices, chosen, chosen_lines
+from ..plan.holders import holder_lines
+from ..plan.how import How, how_asked
+from ..plan.lines import assignment_lines, divided_lines, predicted_lines
 from ..plan.plan_file import Plan, load_plan, model_fingerprint
-from ..plan.planner import Wish, make_plan, make_plans
+from ..plan.planner import Foresee, make_plan, make_plans
+from ..plan.ways import Terms, ways_for
+from ..plan.wish import Wish
 from ..record.subject import Subject
 from .link import measure_link
 from .tensor.experts import experts_of
+from .tensor.foresight import foresee
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a process that only makes a plan has to know.
+
+    settings: that the plan is for.
+    wanted: tells whether the script wants a module divided among the ranks of a tensor group.
+    """
+
+    settings: PipelineSettings
+    wanted: Callable[[nn.Module], bool]
+
 
 # One stage whose modules are divided is verified unit by unit, for which one rank has a unit's parameters whole.
 _OPENS = 1 / 32
 
 
 def agree_on_plan(
-    subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, given: Plan | None, *, busy: bool = True
+    subject: Subject,
+    grid: Grid,
+    pins: dict[str, int],
+    microbatches: int,
+    given: Plan | None,
+    foresee: Foresee | None,
+    *,
+    busy: bool = True,
 ) -> Plan:
     """The plan for a job: the given one, the one in its file, or a new one; rank 0 prints it. Collective.
 
     Args:
         pins: module -> stage, as the script asked.
         given: global rank 0's counts.
+        foresee: what a tensor group would divide.
         busy: whether the ranks may have room for the gradients of the whole model, which they compute meanwhile.
 
     Raises:
@@ -51,7 +76,7 @@ def agree_on_plan(
     if plan is None:
         link = measure_link(grid)
         meanwhile = partial(keep_busy, subject, grid) if busy else lambda: None
-        plan = from_leader(grid, lambda: make(subject, settings, pins, microbatches, link), meanwhile)
+        plan = from_leader(grid, lambda: make(subject, grid, pins, microbatches, link, foresee), meanwhile)
     if grid.rank == 0:
         for line in assignment_lines(plan):
             print(line, flush=True)
@@ -82,7 +107,8 @@ def wish_of(
 ) -> Wish:
     """What the settings ask of a plan. Experts are not opened where they are to be divided."""
     experts = [name for name, module in root.named_modules() if experts_of(module)]
-    kept = [name for name in experts if settings.tensor_parallel_degree > 1 and name not in settings.atomic]
+    divides = settings.tensor_parallel_degree > 1 or how_asked().ranks > 0
+    kept = [name for name in experts if divides and name not in settings.atomic]
     return Wish(
         ranks=settings.pipeline_parallel_degree,
         virtual=settings.virtual_stages,
@@ -95,6 +121,8 @@ def wish_of(
         atomic=(*settings.atomic, *kept),
         link=link or Link(),
         opens=_OPENS if settings.tensor_parallel_degree > 1 else 1.0,
+        tensor=settings.tensor_parallel_degree,
+        tensor_link=link or Link(),
     )
 
 
@@ -134,13 +162,15 @@ def read(root: nn.Module, settings: PipelineSettings, pins: Mapping[str, int]) -
     return plan
 
 
-def make(subject: Subject, settings: PipelineSettings, pins: dict[str, int], microbatches: int, link: Link) -> Plan:
+def make(subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, link: Link, foresee: Foresee | None) -> Plan:
     """A new plan, which is written to `partition_file` if the job names one.
 
     Raises:
         PlanError: none can be made.
     """
-    plan = make_plan(subject, wish_of(subject.root, settings, pins, microbatches, link))
+    settings = grid.settings
+    plan = make_plan(subject, wish_of(subject.root, settings, pins, microbatches, link), foresee)
+    plan = replace(plan, degrees=degrees_of(grid))
     if settings.partition_file:
         plan.save(settings.partition_file)
     return plan
@@ -164,31 +194,52 @@ def keep_busy(subject: Subject, grid: Grid) -> None:
     over.wait()
 
 
-def write_only(subject: Subject, settings: PipelineSettings, pins: dict[str, int], microbatches: int) -> None:
+def degrees_of(grid: Grid) -> dict[str, Any]:
+    """Who holds what, for the plan file."""
+    settings = grid.settings
+    stages, tensor = settings.pipeline_parallel_degree, settings.tensor_parallel_degree
+    degrees = {"stages": stages, "tensor": tensor, "replicas": grid.world // (stages * tensor)}
+    sharded = {"sharded": settings.sharded_data_parallel_degree, "shard_optimizer_state": settings.shard_optimizer_state}
+    return {**degrees, **sharded}
+
+
+def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microbatches: int) -> None:
     """In a process that only plans: the plan goes to its file, and the script ends.
 
     Raises:
         PlanWritten: always.
     """
-    how = how_asked()
+    how, settings = how_asked(), planned.settings
     subject = replace(subject, counts=how.count)
+    wish = replace(wish_of(subject.root, settings, pins, microbatches), slower=how.slower)
+    divide = partial(foresee, wanted=planned.wanted, kept=settings.atomic)
+    plan = _chosen(subject, wish, how, planned, divide) if how.ranks else make_plan(subject, wish, divide)
     path = os.environ[PLAN_ONLY]
-    if how.ranks:
-        wish = wish_of(subject.root, settings, pins, microbatches, link_of(how.gbits))
-        wishes = wishes_for(how.ranks, wish)
-        found = choices(how.ranks, wishes, make_plans(subject, wishes), settings.memory_limit)
-        print("\n".join(choice_lines(found)), flush=True)
-        best = chosen(found, settings.memory_limit)
-        print(chosen_line(best), flush=True)
-        plan = best.plan
-        assert plan is not None
-    else:
-        plan = make_plan(subject, wish_of(subject.root, settings, pins, microbatches))
     plan.save(path)
-    for line in [*assignment_lines(plan), *predicted_lines(plan)]:
+    holders = holder_lines(plan, how.ranks_per_host, settings.placement_strategy)
+    for line in [*assignment_lines(plan), *predicted_lines(plan), *divided_lines(plan), *holders]:
         print(line, flush=True)
     print(f"written to {path}", flush=True)
     raise PlanWritten(0)
+
+
+def _chosen(subject: Subject, wish: Wish, how: How, planned: Planned, divide: Foresee) -> Plan:
+    """The plan of the best way to use the ranks; prints all of them.
+
+    Raises:
+        PlanError: none is possible.
+    """
+    limit = planned.settings.memory_limit
+    terms = Terms(hosts=how.hosts(), placement=planned.settings.placement_strategy)
+    ways = ways_for(how.ranks, wish, terms)
+    plans = make_plans(subject, [way.wish for way in ways if not way.problem], divide)
+    found = choices(ways, plans, limit)
+    print("\n".join(choice_lines(found)), flush=True)
+    best = chosen(found, limit)
+    print("\n".join(chosen_lines(best, found)), flush=True)
+    assert best.plan is not None
+    considered = tuple(one.facts() for one in found)
+    return replace(best.plan, degrees=best.degrees(), considered=considered, settings=best.settings())
 
 
 def check_fits(plan: Plan, root: nn.Module, settings: PipelineSettings, where: str) -> None:

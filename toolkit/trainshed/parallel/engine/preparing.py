@@ -11,8 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainshed.contract.wire.pipeline import PipelineSettings
-
 from ..delayed.tape import Tape
 from ..errors import PlanError, SeveralPasses
 from ..plan.plan_file import Plan
@@ -29,7 +27,7 @@ from .holding import Holding
 from .meeting import RECORD
 from .offload import offload_for
 from .placement import broadcast_state, extend, place, renamed
-from .planning import agree_on_plan, from_leader, write_only
+from .planning import Planned, agree_on_plan, from_leader, write_only
 from .prepared import Prepared
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, Way, cut
@@ -48,7 +46,7 @@ class Preparation:
 
     Args:
         attach: tells the model that the user sees where its `backward` goes.
-        planned: in a process that only makes a plan, the settings that the plan is for.
+        planned: what a process that only makes a plan has to know.
         pins: module -> stage, as set by `set_partition`.
         overlap: whether to sum gradients over replicas during the backward.
         bucket_bytes: bytes of gradients that are summed at once.
@@ -66,7 +64,7 @@ class Preparation:
         holding: Holding,
         attach: Callable[[Backward | None], None],
         *,
-        planned: PipelineSettings | None,
+        planned: Planned | None,
         pins: dict[str, int],
         overlap: bool,
         bucket_bytes: int,
@@ -211,7 +209,9 @@ class Preparation:
         if not waiting:
             root.to(grid.device)
         with self._absent.as_zeros():
-            self.plan = agree_on_plan(subject, grid, self._pins, microbatches, self.plan, busy=not waiting)
+            parts = self.holding.parts
+            foresee = parts.foresee if parts is not None else None
+            self.plan = agree_on_plan(subject, grid, self._pins, microbatches, self.plan, foresee, busy=not waiting)
 
     def _settle(self, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""

@@ -14,11 +14,14 @@ from torch import nn
 
 from ..errors import PipelineError
 from ..grid import Grid, TensorGroup
+from ..plan.pieces import Piece
+from ..record.subject import Subject
 from ..shards import local, whole
 from .absent import IN_SHARDS, Absent
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import FINDINGS, STEP, numbers, objects
 from .tensor.division import Division, apart, refuse_apart, tensor_mesh
+from .tensor.foresight import foresee
 from .verify.sketch import Sketch, sketch
 
 
@@ -48,6 +51,10 @@ class StageParts(Exchange):
         self.division = Division(self._root, mesh, self._wanted, grid.settings.atomic)
         with self.division.watched(None, uses=True):
             yield
+
+    def foresee(self, subject: Subject) -> tuple[Piece, ...]:
+        """What will be divided, for the plan, as far as one rank can tell."""
+        return foresee(subject, self._wanted, self._grid.settings.atomic)
 
     def choose(self, units: Container[str]) -> str:
         """Decides what will be divided, while all parameters are there. Collective.

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from trainshed.contract.wire.pipeline import PipelineSettings
-
 from ..delayed.tape import Tape
 from ..errors import PipelineError, SeveralPasses, TraceMismatch
 from ..plan.plan_file import Plan
@@ -23,6 +21,7 @@ from .checking import agree_with_replicas, check_gradients, meet, refuse_hooks, 
 from .holding import Holding
 from .meeting import STEP
 from .placement import broadcast_buffers
+from .planning import Planned
 from .preparing import Preparation, Prepared
 from .stage import Step
 from .stage_parts import StageParts
@@ -51,7 +50,7 @@ class Engine:
         attach: tells the model that the user sees where its `backward` goes.
         between: within this context each call of the model is a step of its own.
         loss_scale: gives the factor of the loss.
-        planned: in a process that only makes a plan, the settings that the plan is for.
+        planned: what a process that only makes a plan has to know.
         pins: module -> stage, as set by `set_partition`; read at the first step.
         average: whether to divide each microbatch's loss by their number.
         overlap: whether to sum gradients over replicas during the last microbatch's backward.
@@ -67,7 +66,7 @@ class Engine:
         *,
         between: Callable[[], AbstractContextManager[None]],
         loss_scale: Callable[[], float],
-        planned: PipelineSettings | None,
+        planned: Planned | None,
         pins: dict[str, int],
         average: bool,
         overlap: bool,

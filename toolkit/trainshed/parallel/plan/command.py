@@ -62,13 +62,19 @@ def run(options: Namespace) -> int:
     """What the command line asks for. Raises TrainshedError where there is no such script."""
     if not os.path.isfile(options.script):
         raise TrainshedError(f"there is no script {options.script}")
-    if options.ranks < 0 or options.gbits <= 0:
-        raise TrainshedError("--ranks and --gbits must be more than 0")
-    if options.ranks and options.pipeline in V_SHAPED:
-        raise TrainshedError(f"--ranks chooses no degrees for {options.pipeline}", hint="give --stages with it")
-    how = How(options.count, options.ranks, options.gbits)
+    _check(options)
+    how = How(
+        options.count,
+        options.ranks,
+        options.gbits,
+        options.gbits_host,
+        options.ranks_per_host,
+        slower=10.0 / options.tflops if options.count else 1.0,
+    )
+    several = {"tensor_parallel_degree": options.tensor, "prescaled_batch": True} if options.tensor > 1 else {}
     settings = {
         "pipeline_parallel_degree": options.ranks or options.stages,
+        **several,
         **({} if options.virtual is None else {"virtual_stages": options.virtual}),
         "microbatches": options.microbatches,
         "pipeline": options.pipeline,
@@ -79,3 +85,16 @@ def run(options: Namespace) -> int:
     except TrainshedError as error:
         tell(f"plan: {error.message}" + (f" ({error.hint})" if error.hint else ""))
         return error.exit_code
+
+
+def _check(options: Namespace) -> None:
+    if options.ranks < 0 or options.ranks_per_host < 0 or options.gbits_host < 0 or min(options.gbits, options.tflops) <= 0:
+        raise TrainshedError("--ranks, --ranks-per-host, --gbits, --gbits-host and --tflops must be more than 0")
+    if options.ranks and options.pipeline in V_SHAPED:
+        raise TrainshedError(f"--ranks chooses no degrees for {options.pipeline}", hint="give --stages with it")
+    if options.ranks and options.tensor > 1:
+        raise TrainshedError("--ranks chooses the tensor ranks", hint="give --stages with --tensor, or --ranks alone")
+    if options.gbits_host and not options.ranks_per_host:
+        raise TrainshedError("--gbits-host needs --ranks-per-host", hint="tell how many of the ranks share a host")
+    if options.ranks_per_host and options.ranks % options.ranks_per_host and options.ranks > options.ranks_per_host:
+        raise TrainshedError(f"{options.ranks} ranks do not make hosts of {options.ranks_per_host}")

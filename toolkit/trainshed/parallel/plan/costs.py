@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -69,6 +69,12 @@ class Link:
     def seconds(self, size: int) -> float:
         """Time to send `size` bytes."""
         return self.latency + size / self.bandwidth if size else 0.0
+
+
+def slowed(costs: Costs, factor: float) -> Costs:
+    """The same work on a device that takes `factor` times as long."""
+    units = [replace(one, forward=one.forward * factor, backward=one.backward * factor) for one in costs.units]
+    return replace(costs, units=tuple(units), everywhere=costs.everywhere * factor)
 
 
 def costs_of(trace: Trace, root: nn.Module, optimizer_states: int) -> Costs:

@@ -1,14 +1,17 @@
-"""Chooses how many stages and how many replicas a number of ranks should be.
+"""Chooses how many stages, tensor ranks and replicas a number of ranks should be.
 
-Every divisor of the number of ranks is a number of stages; the rest are replicas, among which the microbatches of a step are
-shared out. A plan predicts the step of one pipeline and the memory of its ranks; the gradients of its largest stage are then
-summed over the replicas, in a ring: 2 (n - 1) / n of their bytes leave each rank (Patarasuk and Yuan 2009). Where memory is
-limited, states of the optimizer are also shared out among the replicas (`shard_optimizer_state`, ZeRO-1), which takes no
-more bytes on the wire: half of the ring sums, the other half hands parameters round.
+Every divisor of the number of ranks is a number of stages; the rest are tensor groups, which divide the modules of each
+stage, and replicas, among which the microbatches of a step are shared out. A plan predicts the step of one pipeline and the
+memory of its ranks; the gradients of its largest stage are then summed over the replicas, in a ring: 2 (n - 1) / n of their
+bytes leave each rank (Patarasuk and Yuan 2009). What a tensor group does not divide, each of its ranks has whole, and its
+gradients are summed over all of them. Where memory is limited, states of the optimizer are also shared out among the
+replicas (`shard_optimizer_state`, ZeRO-1), which takes no more bytes on the wire: half of the ring sums, the other half
+hands parameters round.
 
-Without stages, parameters and gradients may be sharded as well (`sharded_data_parallel_degree`: FSDP2, HSDP where the shards
-have replicas). A rank then holds its shard of all, and whole what runs: the parameters outside of blocks, the block itself
-and the next one, which is fetched ahead. Each microbatch gathers parameters twice and sums gradients once.
+Without stages and tensor groups, parameters and gradients may be sharded as well (`sharded_data_parallel_degree`: FSDP2,
+HSDP where the shards have replicas). A rank then holds its shard of all, and whole what runs: the parameters outside of
+blocks, the block itself and the next one, which is fetched ahead. Each microbatch gathers parameters twice and sums
+gradients once.
 
 Nothing that the model does with its batch is known here: that replicas see other rows is the script's business, as ever.
 """
@@ -17,69 +20,82 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import PlanError
-from .costs import Link
 from .plan_file import Plan
-from .planner import Wish
+from .ways import Way
+
+# Ways that are this little slower than the fastest count as fast, and the one that needs least memory is taken.
+_AS_FAST = 1.02
 
 
 @dataclass(frozen=True)
 class Choice:
     """One way to use the ranks.
 
-    stages: pipeline ranks.
-    microbatches: of each replica.
     sharded: whether the optimizer's states are shared out among the replicas.
     degree: replicas that parameters, gradients and states are sharded over; 1 for none.
     plan: None where there is none.
     step_ms, memory_mib: predicted, of a whole step and of the rank that needs most.
+    busy_ms: for how much of a step a rank computes or exchanges, on the mean.
     problem: why it is not possible, or "".
     """
 
-    stages: int
-    replicas: int
-    microbatches: int
+    way: Way
     sharded: bool = False
     degree: int = 1
     plan: Plan | None = None
     step_ms: float = 0.0
+    busy_ms: float = 0.0
     memory_mib: float = 0.0
     problem: str = ""
 
+    def settings(self) -> dict[str, Any]:
+        """As `pipe.init` takes them."""
+        if self.degree > 1:
+            return self.way.settings(sharded_data_parallel_degree=self.degree)
+        return self.way.settings(**({"shard_optimizer_state": True} if self.sharded else {}))
 
-def wishes_for(ranks: int, wish: Wish) -> list[Wish]:
-    """A wish for each number of stages, most stages first; `wish.microbatches` are those of all replicas together."""
-    found = []
-    for stages in range(ranks, 0, -1):
-        replicas, left = divmod(ranks, stages)
-        if not left and wish.microbatches % replicas == 0:
-            virtual = wish.virtual if stages > 1 else 1  # a rank by itself has nobody to interleave with
-            found.append(
-                replace(wish, ranks=stages, virtual=virtual, microbatches=wish.microbatches // replicas, memory_limit=None)
-            )
-    return found
+    def degrees(self) -> dict[str, Any]:
+        """Who holds what, for the plan file."""
+        way = self.way
+        found = {"stages": way.stages, "tensor": way.tensor, "replicas": way.replicas, "sharded": self.degree}
+        return {**found, "shard_optimizer_state": self.sharded}
+
+    def facts(self) -> dict[str, Any]:
+        """With what is predicted, for the plan file."""
+        numbers = {}
+        if self.plan is not None:
+            numbers = {"step_ms": self.step_ms, "busy_ms": self.busy_ms, "memory_mib": self.memory_mib}
+        found = {**self.degrees(), **{name: round(number, 3) for name, number in numbers.items()}}
+        return {**found, **({"problem": self.problem} if self.problem else {})}
 
 
-def choices(ranks: int, wishes: Sequence[Wish], plans: Iterable[Plan | PlanError], limit_mib: int) -> list[Choice]:
-    """What each plan means for all ranks.
+def choices(ways: Sequence[Way], plans: Iterable[Plan | PlanError], limit_mib: int) -> list[Choice]:
+    """What each way means for all ranks.
 
     Args:
+        plans: of those ways that have no problem, in their order.
         limit_mib: memory of a rank, 0 for any.
     """
-    found = []
-    for wish, plan in zip(wishes, plans, strict=True):
-        choice = Choice(wish.ranks, ranks // wish.ranks, wish.microbatches)
+    found, made = [], iter(plans)
+    for way in ways:
+        plan = PlanError(way.problem) if way.problem else next(made)
         if isinstance(plan, PlanError):
-            found.append(replace(choice, problem=plan.message))
+            found.append(Choice(way, problem=plan.message))
             continue
-        whole = _predicted(choice, plan, wish)
-        found.append(_within(whole, limit_mib))
-        if choice.replicas > 1 and wish.optimizer_states:
-            found.append(_within(_with_shared_states(whole, wish), limit_mib))
-        if choice.stages == 1:
-            degrees = [degree for degree in range(2, ranks + 1) if ranks % degree == 0]
-            found.extend(_within(_all_sharded(choice, plan, wish, degree), limit_mib) for degree in degrees)
+        if way.tensor > 1 and not any(entry["divided_mib"] for entry in plan.predicted["stages"]):
+            found.append(Choice(way, problem=_nothing_divided(plan)))
+            continue
+        whole = _predicted(Choice(way), plan)
+        own = [whole]
+        if way.replicas > 1 and way.wish.optimizer_states:
+            own.append(_with_shared_states(whole))
+        if way.stages == way.tensor == 1:
+            ranks = way.replicas
+            own += [_all_sharded(whole, plan, degree) for degree in range(2, ranks + 1) if ranks % degree == 0]
+        found.extend(_within(one, limit_mib) for one in own)
     return found
 
 
@@ -94,64 +110,88 @@ def chosen(found: Sequence[Choice], limit_mib: int) -> Choice:
         planned = [one for one in found if one.plan is not None]
         least = min(planned, key=lambda one: one.memory_mib, default=None)
         if least is None:
-            raise PlanError(f"no number of stages is possible: {found[0].problem}" if found else "there are no ranks")
-        sharded = f", all sharded by {least.degree}," if least.degree > 1 else ""
+            raise PlanError(f"no way to use these ranks is possible: {found[0].problem}" if found else "there are no ranks")
         raise PlanError(
-            f"no way to use these ranks needs less than {limit_mib} MiB on each: {_several(least.stages, 'stage')} with "
-            f"{_several(least.replicas, 'replica')}{sharded} would need {least.memory_mib:.0f}",
+            f"no way to use these ranks needs less than {limit_mib} MiB on each: {_in_words(least)} would need "
+            f"{least.memory_mib:.0f}",
             hint="more ranks, smaller microbatches, or activation checkpoints",
         )
     fastest = min(one.step_ms for one in possible)
-    return min((one for one in possible if one.step_ms <= 1.02 * fastest), key=lambda one: one.memory_mib)
+    return min((one for one in possible if one.step_ms <= _AS_FAST * fastest), key=lambda one: one.memory_mib)
 
 
 def choice_lines(found: Sequence[Choice]) -> list[str]:
     """All of them as a table."""
-    lines = ["stages  replicas    sharded  step ms  memory MiB"]
+    lines = ["stages  tensor  replicas    sharded  step ms  memory MiB"]
     for one in found:
+        way = one.way
         shared = f"all by {one.degree}" if one.degree > 1 else "optimizer" if one.sharded else "-"
         numbers = f"{one.step_ms:7.0f}  {one.memory_mib:10.0f}" if one.plan is not None else f"{'-':>7}  {'-':>10}"
         note = f"  {one.problem}" if one.problem else ""
-        lines.append(f"{one.stages:6d}  {one.replicas:8d}  {shared:>9}  {numbers}{note}")
+        lines.append(f"{way.stages:6d}  {way.tensor:6d}  {way.replicas:8d}  {shared:>9}  {numbers}{note}")
     return lines
 
 
-def chosen_line(best: Choice) -> str:
-    """The settings of a job that uses the ranks so."""
-    sharded = ", shard_optimizer_state: true" if best.sharded else ""
-    if best.degree > 1:
-        sharded = f", sharded_data_parallel_degree: {best.degree}"
-    settings = f"{{pipeline_parallel_degree: {best.stages}, microbatches: {best.microbatches}{sharded}}}"
-    rows = f"; each of {best.replicas} replicas has its part of the batch" if best.replicas > 1 else ""
-    return f"chosen: {settings}{rows}"
+def chosen_lines(best: Choice, found: Sequence[Choice]) -> list[str]:
+    """The settings of a job that uses the ranks so, and why."""
+    way = best.way
+    settings = ", ".join(f"{name}: {_spoken(value)}" for name, value in best.settings().items())
+    rows = ""
+    if way.replicas > 1 and way.tensor > 1:
+        rows = f"; each of {way.replicas} tensor groups has its part of the batch: split data by rdp_rank() of rdp_size()"
+    elif way.tensor > 1:
+        rows = "; all ranks have the same batch"
+    elif way.replicas > 1:
+        rows = f"; each of {way.replicas} replicas has its part of the batch: split data by dp_rank() of dp_size()"
+    possible = [one for one in found if not one.problem]
+    fastest = min(possible, key=lambda one: one.step_ms)
+    why = f"the fastest of {_several(len(possible), 'possible way')}"
+    if len(possible) == 1:
+        why = "no other way is possible"
+    elif fastest.step_ms < best.step_ms or fastest.memory_mib > best.memory_mib:
+        why = f"as fast as {_in_words(fastest)}, but for 2 %, with {best.memory_mib:.0f} of {fastest.memory_mib:.0f} MiB"
+    return [f"chosen: {{{settings}}}{rows}", f"why: {why}"]
 
 
-def _predicted(choice: Choice, plan: Plan, wish: Wish) -> Choice:
-    stages = plan.predicted["stages"]
-    gradients = max(_parameters(plan, entry["stage"]) for entry in stages) * 2**20 / (2 + wish.optimizer_states)
-    share = 2 * (choice.replicas - 1) / choice.replicas
-    exchange = wish.link.seconds(round(share * gradients)) if choice.replicas > 1 else 0.0
+def _predicted(choice: Choice, plan: Plan) -> Choice:
+    """A way without sharding: the step of its pipelines, and the sums of gradients over the ranks that have the same."""
+    way = choice.way
+    one = 1 / (2 + way.wish.optimizer_states)  # of what a parameter takes with its gradient and states
+    exchange = 0.0
+    for entry in plan.predicted["stages"]:
+        parts = entry["divided_mib"] * one
+        whole = entry["parameters_mib"] * one - parts
+        seconds = _ring(parts, way.replicas, way.replica_link.seconds)
+        seconds += _ring(whole, way.replicas * way.tensor, way.group_link.seconds)
+        exchange = max(exchange, seconds)
+    predicted = plan.predicted
     return replace(
         choice,
         plan=plan,
-        step_ms=plan.predicted["step_ms"] + exchange * 1e3,
-        memory_mib=max(_of_rank(plan, rank, wish) for rank in range(wish.ranks)),
+        step_ms=predicted["step_ms"] + exchange * 1e3,
+        busy_ms=predicted["step_ms"] * (1 - predicted["bubble"]) + exchange * 1e3,
+        memory_mib=max(predicted.get("first_mib", 0.0), *(_of_rank(plan, rank, way) for rank in range(way.stages))),
     )
 
 
-def _with_shared_states(choice: Choice, wish: Wish) -> Choice:
+def _ring(mib: float, ranks: int, seconds: Any) -> float:
+    """Seconds to sum something over ranks."""
+    return float(seconds(round(2 * (ranks - 1) / ranks * mib * 2**20)))
+
+
+def _with_shared_states(choice: Choice) -> Choice:
     assert choice.plan is not None
-    saved = 1 - 1 / choice.replicas
-    share = wish.optimizer_states / (2 + wish.optimizer_states)
-    memory = max(
-        _of_rank(choice.plan, rank, wish) - saved * share * _of_rank(choice.plan, rank, wish, parameters_only=True)
-        for rank in range(wish.ranks)
-    )
-    return replace(choice, sharded=True, memory_mib=memory)
+    plan, way = choice.plan, choice.way
+    saved, states = 1 - 1 / way.replicas, way.wish.optimizer_states
+    share = states / (2 + states)
+    ranks = range(way.stages)
+    memory = [_of_rank(plan, rank, way) - saved * share * _of_rank(plan, rank, way, parameters_only=True) for rank in ranks]
+    return replace(choice, sharded=True, memory_mib=max(plan.predicted.get("first_mib", 0.0), *memory))
 
 
-def _all_sharded(choice: Choice, plan: Plan, wish: Wish, degree: int) -> Choice:
-    one = 1 / (2 + wish.optimizer_states)  # of what a parameter takes with its gradient and states, itself
+def _all_sharded(choice: Choice, plan: Plan, degree: int) -> Choice:
+    way = choice.way
+    one = 1 / (2 + way.wish.optimizer_states)  # of what a parameter takes with its gradient and states, itself
     by_block: dict[str, float] = {}
     for unit in plan.units:
         block = _block(unit.unit)
@@ -160,19 +200,16 @@ def _all_sharded(choice: Choice, plan: Plan, wish: Wish, degree: int) -> Choice:
     running = max(by_block.values(), default=0.0)
     # Whole at one time: what is outside of blocks and the block that runs, with gradients; the parameters of the next one.
     whole = one * (2 * outside + 3 * running)
-    saved = _of_rank(plan, 0, wish) - _of_rank(plan, 0, wish, parameters_only=True)
+    saved = _of_rank(plan, 0, way) - _of_rank(plan, 0, way, parameters_only=True)
     size = every * one * 2**20
-    sent = wish.link.seconds(round(3 * (degree - 1) / degree * size))
-    replicas = choice.replicas // degree
-    if replicas > 1:
-        sent += wish.link.seconds(round(2 * (replicas - 1) / replicas * size / degree))
-    return replace(
-        choice,
-        degree=degree,
-        plan=plan,
-        step_ms=plan.predicted["step_ms"] + choice.microbatches * sent * 1e3,
-        memory_mib=every / degree + min(whole, 2 * one * every) + saved,
-    )
+    sent = way.replica_link.seconds(round(3 * (degree - 1) / degree * size))
+    copies = way.replicas // degree
+    if copies > 1:
+        sent += way.replica_link.seconds(round(2 * (copies - 1) / copies * size / degree))
+    talk = way.microbatches * sent * 1e3
+    step = plan.predicted["step_ms"] + talk
+    memory = every / degree + min(whole, 2 * one * every) + saved
+    return replace(choice, degree=degree, plan=plan, step_ms=step, busy_ms=step, memory_mib=memory)
 
 
 def _block(unit: str) -> str:
@@ -182,29 +219,37 @@ def _block(unit: str) -> str:
     return "" if at is None else ".".join(parts[: at + 1])
 
 
+def _nothing_divided(plan: Plan) -> str:
+    reasons = list(plan.divided.items())
+    if not reasons:
+        return "no module of a kind that can be divided"
+    return f"no module can be divided: {reasons[0][0]!r} stays {reasons[0][1]}"
+
+
+def _in_words(one: Choice) -> str:
+    """Such as "2 stages of 4 tensor ranks with 1 replica"."""
+    way = one.way
+    tensor = f" of {way.tensor} tensor ranks" if way.tensor > 1 else ""
+    sharded = f", all sharded by {one.degree}," if one.degree > 1 else ", optimizer states sharded," if one.sharded else ""
+    return f"{_several(way.stages, 'stage')}{tensor} with {_several(way.replicas, 'replica')}{sharded}"
+
+
+def _spoken(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _several(count: int, word: str) -> str:
     return f"{count} {word}" + ("s" if count > 1 else "")
 
 
-def _of_rank(plan: Plan, rank: int, wish: Wish, *, parameters_only: bool = False) -> float:
+def _of_rank(plan: Plan, rank: int, way: Way, *, parameters_only: bool = False) -> float:
     """MiB of all stages of a rank."""
-    own = [entry for entry in plan.predicted["stages"] if wish.seat(entry["stage"]) == rank]
-    if parameters_only:
-        return sum(_parameters(plan, entry["stage"]) for entry in own)
-    return sum(entry["memory_mib"] for entry in own)
-
-
-def _parameters(plan: Plan, stage: int) -> float:
-    """MiB of a stage's parameters with gradients and states."""
-    return sum(unit.parameters_mib for unit in plan.units if unit.stage == stage)
+    own = [entry for entry in plan.predicted["stages"] if way.wish.seat(entry["stage"]) == rank]
+    return float(sum(entry["parameters_mib" if parameters_only else "memory_mib"] for entry in own))
 
 
 def _within(choice: Choice, limit_mib: int) -> Choice:
     if not limit_mib or choice.memory_mib <= limit_mib:
         return choice
-    return replace(choice, problem=f"more than {limit_mib} MiB")
-
-
-def link_of(gbits: float) -> Link:
-    """A link of so many Gbit/s, with the latency of a host's own."""
-    return Link(bandwidth=gbits * 1e9 / 8)
+    first = choice.plan is not None and choice.plan.predicted.get("first_mib", 0.0) > limit_mib
+    return replace(choice, problem=f"more than {limit_mib} MiB" + (" in the first step, which runs the whole model" * first))

@@ -8,19 +8,31 @@ from dataclasses import asdict, dataclass
 
 from trainshed.contract.wire.variables import PLAN_HOW
 
+from .host_links import Hosts, link_of
+
 
 @dataclass(frozen=True)
 class How:
     """What is asked beside the settings of a job.
 
     count: whether operations are counted instead of timed.
-    ranks: to choose stages and replicas for; 0 where the settings say them.
-    gbits: Gbit/s between ranks, where degrees are chosen.
+    ranks: to choose stages, tensor ranks and replicas for; 0 where the settings say them.
+    gbits: Gbit/s between ranks; between those of several hosts, where `ranks_per_host` is given.
+    gbits_host: Gbit/s between ranks of one host; 0 for `gbits`.
+    ranks_per_host: 0 where nobody has told.
+    slower: how many times longer the devices take than a counted device of 10 TFLOP/s, or than this machine.
     """
 
     count: bool = False
     ranks: int = 0
     gbits: float = 16.0
+    gbits_host: float = 0.0
+    ranks_per_host: int = 0
+    slower: float = 1.0
+
+    def hosts(self) -> Hosts:
+        """Who shares a host, and how ranks talk."""
+        return Hosts(self.ranks_per_host, link_of(self.gbits_host or self.gbits), link_of(self.gbits))
 
     def text(self) -> str:
         """For the variable that the script's process reads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from .plan_file import Plan
@@ -26,6 +27,20 @@ def predicted_lines(plan: Plan) -> list[str]:
             f"{entry['stage']:5d}  {entry['forward_ms']:10.2f}  {entry['backward_ms']:11.2f}  {entry['memory_mib']:10.1f}"
         )
     return [*lines, f"step: {plan.predicted['step_ms']:.2f} ms, of which ranks wait {100 * plan.predicted['bubble']:.0f} %"]
+
+
+def divided_lines(plan: Plan) -> list[str]:
+    """What the ranks of a tensor group divide, kinds of modules with the same parts in one line; nothing without groups."""
+    tensor = plan.degrees.get("tensor", 1)
+    if tensor == 1:
+        return []
+    lines = [f"Each of {tensor} ranks of a tensor group has:"]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for module, what in plan.divided.items():
+        alike.setdefault((re.sub(r"\d+", "N", module), what), []).append(module)
+    for (pattern, what), modules in alike.items():
+        lines.append(f"  {modules[0] if len(modules) == 1 else f'{pattern} ({len(modules)})'}: {what}")
+    return lines
 
 
 def whole_lines(stages: Mapping[int, tuple[str, Sequence[str]]]) -> list[str]:

@@ -10,6 +10,11 @@ overrides    module -> stage, as the script or the job asked
 boundaries   what is sent from each stage to the next, bytes for one microbatch
 shared       parameters used by several stages: their gradients are summed
 predicted    milliseconds of a step and of each stage; the bubble; memory of each stage
+degrees      stages, tensor (ranks that divide each stage), replicas, sharded (replicas that parameters are sharded over),
+             shard_optimizer_state: who holds what
+divided      module -> what a rank of a tensor group has of it, or why it stays whole
+considered   where degrees were chosen: all ways with their milliseconds and MiB, and why not
+settings     where degrees were chosen: those of a job that uses its ranks so, as `pipe.init` takes them
 notes        what limits this plan and what would help
 """
 
@@ -32,7 +37,11 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class PlanUnit:
-    """One unit call: where it runs, what it costs (milliseconds for one microbatch, MiB)."""
+    """One unit call: where it runs, what it costs (milliseconds for one microbatch, MiB) on one rank.
+
+    parameters_mib: with gradients and optimizer states; divided_mib: what of that is a part of a tensor
+        group's parameters.
+    """
 
     unit: str
     call: int
@@ -41,6 +50,7 @@ class PlanUnit:
     backward_ms: float = 0.0
     saved_mib: float = 0.0
     parameters_mib: float = 0.0
+    divided_mib: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,10 @@ class Plan:
     shared: tuple[dict[str, Any], ...] = ()
     predicted: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    degrees: dict[str, Any] = field(default_factory=dict)
+    divided: dict[str, str] = field(default_factory=dict)
+    considered: tuple[dict[str, Any], ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
     version: int = VERSION
 
     @property
@@ -143,7 +157,7 @@ def plan_from(data: Any, where: str) -> Plan:
     try:
         units = tuple(PlanUnit(**unit) for unit in data["units"])
         rest = {key: value for key, value in data.items() if key != "units"}
-        for name in ("boundaries", "shared", "notes"):
+        for name in ("boundaries", "shared", "notes", "considered"):
             rest[name] = tuple(rest.get(name, ()))
         plan = Plan(units=units, **rest)
     except (KeyError, TypeError) as error:

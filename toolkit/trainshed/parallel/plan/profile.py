@@ -269,6 +269,11 @@ def _independent(sources: list[Source]) -> list[Source]:
     return [source for source in sources if not (isinstance(source, GradientEdge) and source.node in inner)]
 
 
+def counted_seconds(operations: int, moved: int) -> float:
+    """What operations on floating point numbers and bytes read and written count for."""
+    return operations * SECONDS_PER_OPERATION + moved * SECONDS_PER_BYTE
+
+
 def _count(event: Event, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     counter = FlopCounterMode(display=False)
     own = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
@@ -277,7 +282,7 @@ def _count(event: Event, function: Callable[..., Any], args: tuple[Any, ...], kw
         result = function(*args, **kwargs)
     saved.forget()
     moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors((args, kwargs, result)))
-    event.seconds_forward = counter.get_total_flops() * SECONDS_PER_OPERATION + moved * SECONDS_PER_BYTE
+    event.seconds_forward = counted_seconds(counter.get_total_flops(), moved)
     differentiable = any(tensor.requires_grad for tensor in tensors(result))
     event.seconds_backward = 2 * event.seconds_forward if differentiable else 0.0
     event.saved_bytes = saved.bytes if differentiable else 0

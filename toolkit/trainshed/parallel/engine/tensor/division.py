@@ -120,6 +120,22 @@ class _Forward:
         return self.parts(*args, **kwargs)
 
 
+def candidates(
+    root: nn.Module, wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]
+) -> Iterator[tuple[str, Kind, str]]:
+    """Modules that might be divided: name, how, and why not by what they look like, or "".
+
+    Args:
+        wanted, kept: see `Division`.
+    """
+    for key, name in first_names(root).items():
+        module = _module(root, name)
+        kind = (kind_of(module) or experts_of(module)) if id(module) == key else None
+        if kind is None or not wanted(module) or any(name == one or name.startswith(f"{one}.") for one in kept):
+            continue
+        yield name, kind, "compiled" if "_orig_mod" in name.split(".") else ""
+
+
 class Division:
     """Which modules are divided, and their parts.
 
@@ -150,17 +166,13 @@ class Division:
         self._forwards: list[_Forward] = []
         self._chosen: list[_Forward] = []
         self._axes: dict[str, int] = {}
-        for key, name in first_names(root).items():
-            module = _module(root, name)
-            kind = (kind_of(module) or experts_of(module)) if id(module) == key else None
-            if kind is None or not wanted(module) or any(name == one or name.startswith(f"{one}.") for one in kept):
-                continue
-            if "_orig_mod" in name.split("."):
-                self.reasons[name] = "compiled"
+        for name, kind, reason in candidates(root, wanted, kept):
+            if reason:
+                self.reasons[name] = reason
                 continue
             forward = _Forward(self, name, kind)
             self._forwards.append(forward)
-            module.forward = forward  # type: ignore[method-assign]
+            kind.module.forward = forward  # type: ignore[method-assign]
 
     @contextmanager
     def watched(self, watch: Watch | None, *, uses: bool = False) -> Iterator[None]:

@@ -1,0 +1,133 @@
+"""What a tensor group would divide, told by one process that divides nothing: for plans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ...plan.pieces import Piece, PieceCall
+from ...plan.profile import PASSES, counted_seconds
+from ...record.subject import Subject
+from ...tree import tensors
+from .division import candidates
+from .experts import Call, Experts
+from .kinds import Kind
+from .uses import Uses
+
+_UNLIKE_EXPERTS = "it is not called as experts are"
+
+
+def foresee(subject: Subject, wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]) -> tuple[Piece, ...]:
+    """The modules that a tensor group can divide, with what their calls take. The forward runs a few times.
+
+    That the parts of experts add up to the whole is left to be tried by the job.
+
+    Args:
+        wanted: tells whether the script wants a module divided.
+        kept: names of modules that stay whole with all that is in them.
+    """
+    root = subject.root
+    found = [(name, kind, reason) for name, kind, reason in candidates(root, wanted, kept)]
+    last = _Last()
+    seats = [_Seat(kind, last) for _, kind, reason in found if not reason]
+    watched = [p for seat in seats for p in seat.kind.module._parameters.values() if p is not None]
+    uses = Uses(watched)
+    counts = subject.counts or subject.device.type == "meta"
+    try:
+        for seat in seats:
+            seat.kind.module.forward = seat  # type: ignore[method-assign]
+            seat.uses = uses
+        with uses:
+            _run(subject)
+        for seat in seats:
+            seat.uses, seat.counts = None, counts
+        for _ in range(1 if counts else PASSES):
+            last.given = None
+            for seat in seats:
+                seat.runs.append([])
+            _run(subject)
+    finally:
+        last.given = None
+        for seat in seats:
+            del seat.kind.module.forward
+    names = {id(parameter): name for name, parameter in root.named_parameters()}
+    by_kind = {id(seat.kind): seat for seat in seats}
+    return tuple(_piece(name, kind, reason, by_kind.get(id(kind)), uses, names) for name, kind, reason in found)
+
+
+class _Last:
+    """What the piece before was given."""
+
+    given: torch.Tensor | None = None
+
+
+class _Seat:
+    """What stands for the forward of a module that could be divided: runs it, and notes its calls."""
+
+    def __init__(self, kind: Kind, last: _Last) -> None:
+        self.kind, self.native, self.last = kind, kind.module.forward, last
+        self.uses: Uses | None = None
+        self.counts, self.unlike = False, False
+        self.runs: list[list[PieceCall]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.uses is not None:
+            self.unlike |= isinstance(self.kind, Experts) and Call.of(args, kwargs) is None
+            with self.uses.of(self.kind.module, self.kind.reads):
+                return self.native(*args, **kwargs)
+        given = [one for one in tensors((args, kwargs)) if one.is_floating_point()]
+        again = bool(given) and given[0] is self.last.given
+        counter = FlopCounterMode(display=False) if self.counts else None
+        started = time.perf_counter()
+        with counter or nullcontext():
+            result = self.native(*args, **kwargs)
+        if given and given[0].is_cuda:
+            torch.cuda.synchronize(given[0].device)
+        seconds = time.perf_counter() - started
+        self.last.given = given[0] if given else None
+        sizes = [sum(one.numel() * one.element_size() for one in several) for several in (given, tensors(result))]
+        if counter is not None:
+            seconds = counted_seconds(counter.get_total_flops(), sum(sizes))
+        # The words that an embedding reads get no gradient.
+        enters = sizes[0] if any(one.requires_grad for one in given) else 0
+        self.runs[-1].append(PieceCall(seconds, enters, sizes[1], again))
+        return result
+
+    def calls(self) -> tuple[PieceCall, ...]:
+        """Those of the quickest run."""
+        return tuple(min(self.runs, key=lambda run: sum(call.forward for call in run), default=()))
+
+
+class _Nowhere:
+    def backward(self, losses: object) -> None:
+        """No backward runs."""
+
+
+def _run(subject: Subject) -> None:
+    with subject.untouched(), subject.attached(_Nowhere()):
+        args, kwargs = subject.inputs()
+        subject.function(*args, **kwargs)
+
+
+def _piece(name: str, kind: Kind, reason: str, seat: _Seat | None, uses: Uses, names: dict[int, str]) -> Piece:
+    module = kind.module
+    axes = {names[id(module._parameters[own])]: axis for own, axis in kind.axes.items()}
+    for own in kind.axes if not reason else ():
+        parameter: Any = module._parameters[own]
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            reason = f"{own} has a gradient hook"
+        elif id(parameter) in uses.outside:
+            reason = f"{own} is also read by {uses.outside[id(parameter)]}() outside of its own forward"
+        elif id(parameter) not in uses.inside:
+            reason = "its own forward does not run"
+    if not reason and seat is not None and seat.unlike:
+        reason = _UNLIKE_EXPERTS
+    calls = seat.calls() if seat is not None else ()
+    sums = isinstance(kind, Experts) or isinstance(module, nn.Embedding)
+    return Piece(name, type(module).__name__, kind.features, axes, calls, kind.noun, sums, reason)

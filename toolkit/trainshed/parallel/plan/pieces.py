@@ -1,0 +1,146 @@
+"""What a tensor group would divide of a model, and what that changes in the costs of its units.
+
+A piece is a module whose parameters can be divided. Each rank of a group computes its share of it, and the ranks exchange
+what makes the result whole, and in the backward the gradients of its input. All else of a unit is computed by every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from .costs import Costs, Link
+
+
+@dataclass(frozen=True)
+class PieceCall:
+    """One call of a piece, for one microbatch and by one rank that has all of it.
+
+    forward: seconds.
+    given, found: bytes of its input and of its result.
+    again: whether it was given the tensor that the piece before it was given: both share one sum of its gradient.
+    """
+
+    forward: float
+    given: int
+    found: int
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A module whose parameters can be divided.
+
+    kind: the name of its class.
+    features: parts that there are; `noun` says of what.
+    axes: parameter -> the axis along which it would be divided.
+    sums: whether the ranks sum what they have found, as embeddings and experts do; else they gather it.
+    reason: why it stays whole all the same, or "".
+    """
+
+    module: str
+    kind: str
+    features: int
+    axes: Mapping[str, int]
+    calls: tuple[PieceCall, ...] = ()
+    noun: str = "features"
+    sums: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Divided:
+    """What a group of so many ranks divides.
+
+    pieces: those that are divided.
+    share: parameter -> the largest part of it that a rank has, 0 to 1.
+    whole: module -> why it stays whole, of those that might be divided.
+    """
+
+    ranks: int
+    pieces: tuple[Piece, ...] = ()
+    share: Mapping[str, float] = field(default_factory=dict)
+    whole: Mapping[str, str] = field(default_factory=dict)
+
+    def table(self) -> dict[str, str]:
+        """Module -> what a rank has of it, in words, for the plan file."""
+        parts = {one.module: f"{_most(one.features, self.ranks)} of {one.features} {one.noun}" for one in self.pieces}
+        return {**parts, **{name: f"whole: {reason}" for name, reason in self.whole.items()}}
+
+
+def sent(piece: Piece, call: PieceCall, ranks: int, link: Link) -> tuple[float, float]:
+    """Seconds in which the ranks of a group exchange what one call needs, forward and backward, over rings: gathering moves
+    (n - 1) / n of the bytes through each rank, summing twice that."""
+    gathered = (ranks - 1) / ranks
+    if piece.sums:
+        forward = link.seconds(round(2 * gathered * call.found))
+    else:
+        forward = link.seconds(round(gathered * call.found))
+    enters = call.given if not call.again else 0
+    return forward, link.seconds(round(2 * gathered * enters))
+
+
+def divided(pieces: Sequence[Piece], ranks: int) -> Divided:
+    """What a tensor group divides: a parameter that several modules share in all of them, along one axis, or in none."""
+    whole = {one.module: one.reason for one in pieces if one.reason}
+    for one in pieces:
+        if not one.reason and -(-one.features // ranks) * (ranks - 1) >= one.features:
+            whole[one.module] = f"{one.features} {one.noun} do not make {ranks} parts"
+    chosen = [one for one in pieces if one.module not in whole]
+    while True:
+        axes: dict[str, set[int]] = {}
+        for one in chosen:
+            for name, axis in one.axes.items():
+                axes.setdefault(name, set()).add(axis)
+        kept = {name for one in pieces if one.module in whole for name in one.axes}
+        kept |= {name for name, several in axes.items() if len(several) > 1}
+        apart = [one for one in chosen if kept & one.axes.keys()]
+        if not apart:
+            break
+        whole.update({one.module: "shares a parameter with a module that stays whole" for one in apart})
+        chosen = [one for one in chosen if one not in apart]
+    share = {name: _most(one.features, ranks) / one.features for one in chosen for name in one.axes}
+    return Divided(ranks, tuple(chosen), share, whole)
+
+
+def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:
+    """The costs of units whose pieces are divided: of a rank of the group.
+
+    Args:
+        link: between the ranks of a tensor group.
+    """
+    calls: dict[str, int] = {}
+    for unit in costs.units:
+        calls[unit.unit] = calls.get(unit.unit, 0) + 1
+    units = []
+    for unit in costs.units:
+        inside = [one for one in found.pieces if _within(one.module, unit.unit)]
+        saved = talk = back = 0.0
+        for piece in inside:
+            number = len(piece.calls)
+            own = piece.calls[number * unit.call // calls[unit.unit] : number * (unit.call + 1) // calls[unit.unit]]
+            for call in own:
+                saved += call.forward * (1 - _most(piece.features, found.ranks) / piece.features)
+                there, here = sent(piece, call, found.ranks, link)
+                talk, back = talk + there, back + here
+        part = min(1.0, saved / unit.forward) if unit.forward else 0.0
+        forward, backward = unit.forward * (1 - part) + talk, unit.backward * (1 - part) + (back if unit.backward else 0.0)
+        units.append(replace(unit, forward=forward, backward=backward))
+    sizes = {name: round(size * found.share.get(name, 1.0)) for name, size in costs.sizes.items()}
+    return replace(costs, units=tuple(units), sizes=sizes)
+
+
+def slowed_pieces(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
+    """The same pieces on a device that takes `factor` times as long."""
+    return tuple(
+        replace(one, calls=tuple(replace(call, forward=call.forward * factor) for call in one.calls)) for one in pieces
+    )
+
+
+def _most(features: int, ranks: int) -> int:
+    """The most that a rank has: as `torch.chunk` cuts."""
+    return -(-features // ranks)
+
+
+def _within(module: str, unit: str) -> bool:
+    return not unit or module == unit or module.startswith(f"{unit}.")
