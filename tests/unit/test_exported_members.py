@@ -11,7 +11,7 @@ import pytest
 
 from support.paths import ROOT, TOOLKIT
 
-FACES = ("trainshed.checkpoint", "trainshed.compiler", "trainshed.parallel", "trainshed.runner")
+FACES = ("trainshed.checkpoint", "trainshed.compiler", "trainshed.parallel", "trainshed.parallel.data", "trainshed.runner")
 NAMES = [(face, name) for face in FACES for name in importlib.import_module(face).__all__]
 
 

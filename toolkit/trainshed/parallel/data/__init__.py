@@ -11,7 +11,8 @@ own affair), reducing (a model whose gradients go another way), steadiness (pure
 deciding (decides, changes, compares, and again when the network has changed), power_sgd (gradients of low rank), accelerated
 (the call, and what it leaves to DDP), ddp_hook (for jobs that ask by `trainshed_reduce`), host_lines (messages in
 stages, beside the computation), few_bits (sums in fewer bytes), between_hosts (one exchange of hosts), agreed_model (what
-they agree on, in fragments), local_steps (hosts that agree on a model every some steps).
+they agree on, in fragments), local_steps (hosts that agree on a model every some steps), gradient_pieces (a loop's gradients
+as messages), plain_loops (the mean of gradients without DDP).
 
 Importing this package does not import torch; using one of its names does.
 """
@@ -22,10 +23,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .accelerated import accelerate
     from .local_steps import LocalSteps, LocalStepsError, host_group
+    from .plain_loops import Gradients
     from .power_sgd import PowerSGD
 
-__all__ = ["LocalSteps", "LocalStepsError", "PowerSGD", "accelerate", "host_group"]
-_IN = {"accelerate": ".accelerated", "PowerSGD": ".power_sgd"}
+__all__ = ["Gradients", "LocalSteps", "LocalStepsError", "PowerSGD", "accelerate", "host_group"]
+_IN = {"accelerate": ".accelerated", "Gradients": ".plain_loops", "PowerSGD": ".power_sgd"}
 
 
 def __getattr__(name: str) -> object:
