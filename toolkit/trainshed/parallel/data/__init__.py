@@ -11,8 +11,10 @@ own affair), reducing (a model whose gradients go another way), steadiness (pure
 deciding (decides, changes, compares, and again when the network has changed), power_sgd (gradients of low rank), accelerated
 (the call, and what it leaves to DDP), ddp_hook (for jobs that ask by `trainshed_reduce`), host_lines (messages in
 stages, beside the computation), few_bits (sums in fewer bytes), between_hosts (one exchange of hosts), agreed_model (what
-they agree on, in fragments), local_steps (hosts that agree on a model every some steps), gradient_pieces (a loop's gradients
-as messages), plain_loops (the mean of gradients without DDP).
+they agree on, in fragments), roll_call, signs_of_life, members, meeting_place, coming_and_going (hosts that come and go: who
+exchanges; who lives; how they find that out; where they find each other; one exchange of theirs), local_steps
+(hosts that agree on a model every some steps), gradient_pieces (a loop's gradients as messages), plain_loops (the mean of
+gradients without DDP).
 
 Importing this package does not import torch; using one of its names does.
 """
@@ -23,11 +25,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .accelerated import accelerate
     from .local_steps import LocalSteps, LocalStepsError, host_group
+    from .members import Members
     from .plain_loops import Gradients
     from .power_sgd import PowerSGD
 
-__all__ = ["Gradients", "LocalSteps", "LocalStepsError", "PowerSGD", "accelerate", "host_group"]
-_IN = {"accelerate": ".accelerated", "Gradients": ".plain_loops", "PowerSGD": ".power_sgd"}
+__all__ = ["Gradients", "LocalSteps", "LocalStepsError", "Members", "PowerSGD", "accelerate", "host_group"]
+_IN = {
+    "accelerate": ".accelerated",
+    "Gradients": ".plain_loops",
+    "Members": ".members",
+    "PowerSGD": ".power_sgd",
+}
 
 
 def __getattr__(name: str) -> object:

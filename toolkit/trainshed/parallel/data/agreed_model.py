@@ -109,6 +109,17 @@ class AgreedModel:
         for outer, own in pairs:
             own.copy_(outer)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """All that hosts have agreed on, for one that does not have it."""
+        wider = [exact for exact, outer in zip(self.exact, self._outer, strict=True) if exact is not outer]
+        return [*self.outer.parameters(), *self.outer.buffers(), *wider, *self.speed]
+
+    @torch.no_grad()
+    def take(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The same from another host."""
+        for mine, theirs in zip(self.tensors(), tensors, strict=True):
+            mine.copy_(theirs)
+
     # --- buffers: running means and the like ---
 
     def buffers(self) -> list[torch.Tensor]:

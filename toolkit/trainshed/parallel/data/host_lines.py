@@ -6,6 +6,7 @@ without a thread of its own (gloo's threads carry the messages). Numbers pass th
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Generator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +27,10 @@ class Line:
     def __init__(self, group: Any, host: int, hosts: int) -> None:
         self._group, self.host, self.hosts = group, host, hosts
         self.sent = 0
+
+    def abandon(self) -> None:
+        """Never takes it apart, even at the process's end: that would wait for messages of a host that stands still."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
 
     def summed(self, flat: torch.Tensor) -> Stages[torch.Tensor]:
         """The sum over hosts of [n], of the same type."""

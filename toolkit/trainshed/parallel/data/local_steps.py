@@ -26,9 +26,11 @@ from trainshed.base.voice import tell
 
 from .agreed_model import AgreedModel
 from .between_hosts import Given, LocalStepsError, Taken, across, alone, inside
+from .coming_and_going import Standing, met, plan_of
 from .few_bits import BITS
 from .host_layout import HostLayout, found_layout
 from .host_lines import Flight, Line
+from .members import Members
 
 __all__ = ["LocalSteps", "LocalStepsError", "host_group"]
 
@@ -75,6 +77,8 @@ class LocalSteps:
         overlap: steps that go on while a fragment is exchanged, from 0 to below `every`; hosts wait for it afterwards.
         mix: the part of a host's own values that stays when the agreed ones come; by default 0, with `overlap` a half.
         timeout: seconds that an exchange waits for a host before it fails.
+        members: of a job whose hosts come and go; each host is a job of one rank by itself, and calls `join()` once its
+            checkpoint is loaded.
 
     Raises:
         TypeError: the model is a DistributedDataParallel over several hosts, or a host's ranks have none.
@@ -95,6 +99,7 @@ class LocalSteps:
         overlap: int = 0,
         mix: float | None = None,
         timeout: float = 1800,
+        members: Members | None = None,
     ) -> None:
         if every < 1:
             raise ValueError(f"every = {every}: at least one step lies between exchanges")
@@ -110,8 +115,13 @@ class LocalSteps:
             raise ValueError(f"mix = {mix}: from 0, all is agreed, to below 1")
         self._every, self._overlap, self._bits, self._timeout = every, overlap, bits, timeout
         self._mix = mix if mix is not None else 0.5 if overlap else 0.0
-        self._layout = found_layout(hosts)
-        self._rank = dist.get_rank()
+        if members is not None and (hosts is not None or fragments > 1 or overlap or mix):
+            raise ValueError("hosts that come and go (members) exchange all at once: without hosts, fragments, overlap, mix")
+        if members is not None and dist.is_initialized() and dist.get_world_size() > 1:
+            raise ValueError(f"hosts that come and go (members) have one rank each, not {dist.get_world_size()}")
+        self._members, self._joined = members, False
+        self._layout = found_layout(hosts) if members is None else HostLayout(((0,),))
+        self._rank = dist.get_rank() if members is None else 0
         neighbours = self._layout.neighbours(self._rank)
         inner = model.module if isinstance(model, DistributedDataParallel) else model
         if isinstance(model, DistributedDataParallel) and dist.get_world_size(model.process_group) != len(neighbours):
@@ -124,17 +134,19 @@ class LocalSteps:
         self._inner, self._optimizer = inner, optimizer
         self._model = AgreedModel(inner, fragments, outer_rate, outer_momentum)
         self.outer = self._model.outer
-        for tensor in (*self.outer.parameters(), *self.outer.buffers()):
+        for tensor in (*self.outer.parameters(), *self.outer.buffers()) if members is None else ():
             dist.broadcast(tensor, 0)
         self._model.begin()
         self._model.follow_all()
         # Fragments on their way do not share a group: its messages are told apart by their order.
-        made = [_groups(self._layout, self._rank, timeout) for _ in range(fragments)]
+        made = [_groups(self._layout, self._rank, timeout) if members is None else (None, None) for _ in range(fragments)]
         self._lines, self._insides = [line for line, _ in made], [group for _, group in made]
         self._leads = self._rank == neighbours[0]
         self._lost = [self._nothing_lost(fragment) for fragment in range(fragments)]
         self._sent: list[_Sent] = []  # in the order of sending
         self._sent_at = [0] * fragments
+        self._token = ""  # of the meeting whose model this host has
+        self._coming = plan_of(self._model, every, bits, outer_rate, outer_momentum)
         self._agreed = 0  # the step after which the last exchange was sent that is applied
         self.steps = 0  # of the optimizer, on this rank
         self.exchanges = 0  # of fragments, those applied
@@ -147,15 +159,34 @@ class LocalSteps:
 
         self._handle = optimizer.register_step_post_hook(stepped)
         if self._rank == 0:
-            tell(f"local steps: {self._layout.text()} exchange {self._plan()}")
+            who = self._layout.text() if members is None else "hosts that come and go"
+            tell(f"local steps: {who} exchange {self._plan()}")
 
     @property
     def sent(self) -> int:
         """Bytes that this host has given to others, as a ring does it."""
+        if self._members is not None:
+            return self._members.sent
         return sum(line.sent for line in self._lines if line is not None)
+
+    def join(self) -> None:
+        """Of hosts that come and go: begins with them, or gets the model of those that are further, and with it `steps`.
+
+        Waits until `begin` hosts are there, or for the next exchange of a job that runs. Raises LocalStepsError.
+        """
+        if self._members is None or self._joined:
+            raise LocalStepsError("join() is for hosts that come and go (members), once")
+        self._meet(joins=True)
+        self._joined = True
 
     def finish(self) -> None:
         """Exchanges what the last steps have changed, and ends. Collective. Raises LocalStepsError."""
+        if self._members is not None:
+            if self.steps > self._agreed:
+                self._meet(joins=False)
+            self._handle.remove()
+            self._members.leave()
+            return
         self._apply([sent for sent in self._sent if sent.at < self.steps])
         late = [fragment for fragment, at in enumerate(self._sent_at) if at < self.steps]
         for fragment in late:
@@ -164,7 +195,13 @@ class LocalSteps:
         self._handle.remove()
 
     def _stepped(self) -> None:
+        if self._members is not None and not self._joined:
+            raise LocalStepsError("call join() before the first step: it meets the other hosts")
         self.steps += 1
+        if self._members is not None:
+            if self.steps % self._every == 0:
+                self._meet(joins=False)
+            return
         for sent in self._sent:
             if sent.due > self.steps:
                 sent.flight.advance()
@@ -177,6 +214,14 @@ class LocalSteps:
         self._apply([sent for sent in self._sent if sent.due <= self.steps])
 
     # --- the exchange ---
+
+    def _meet(self, joins: bool) -> None:
+        """Exchanges with hosts that come and go."""
+        assert self._members is not None
+        at = Standing(self.steps, self.exchanges, self._agreed, self._token, self._lost[0])
+        now = met(self._members, self._model, self._bits, self._coming, at, joins)
+        self.steps, self.exchanges, self._agreed, self._token = now.steps, now.exchanges, now.agreed, now.token
+        self._lost = [now.lost]
 
     def _send(self, fragment: int) -> None:
         """Begins to exchange it."""
@@ -215,9 +260,13 @@ class LocalSteps:
             self._sent.remove(sent)
 
     def _nothing_lost(self, fragment: int) -> torch.Tensor | None:
-        if self._bits not in BITS or self._lines[fragment] is None:
+        if self._bits not in BITS or (self._lines[fragment] is None and self._members is None):
             return None
         return torch.zeros(self._model.size(fragment), device=self._model.own[0].device)
+
+    def _hosts(self) -> list[list[int]]:
+        """Between which hosts states are the same; none: those that come and go, each with its own."""
+        return [list(ranks) for ranks in self._layout.hosts] if self._members is None else []
 
     def _others(self) -> str:
         """For messages: whom this host waits for."""
@@ -240,7 +289,8 @@ class LocalSteps:
         """
         arrived = [(sent, sent.flight.land()) for sent in self._sent]
         return {
-            "hosts": [list(ranks) for ranks in self._layout.hosts],
+            "hosts": self._hosts(),
+            "token": self._token,
             "pieces": [[one.start, one.stop] for one in self._model.pieces],
             "steps": self.steps,
             "exchanges": self.exchanges,
@@ -268,6 +318,8 @@ class LocalSteps:
         Raises:
             ValueError: it is the state of another model.
         """
+        if self._joined:
+            raise ValueError("load the checkpoint before join(), which gets what other hosts are further with")
         mine = self._model
         if [one.shape for one in state["own"]] != [one.shape for one in mine.own]:
             raise ValueError("it is the state of another model: other shapes of parameters")
@@ -276,7 +328,8 @@ class LocalSteps:
         self.exchanges, self._agreed = int(state["exchanges"]), int(state["agreed"])
         self._sent = []
         mine.follow_all()
-        if state["hosts"] != [list(ranks) for ranks in self._layout.hosts]:
+        self._token = state.get("token", "")
+        if state["hosts"] != self._hosts():
             self.steps = self._agreed
             self._sent_at = [self.steps] * len(self._lines)
             self._lost = [self._nothing_lost(fragment) for fragment in range(len(self._lines))]

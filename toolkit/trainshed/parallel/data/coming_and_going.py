@@ -1,0 +1,94 @@
+"""`LocalSteps` among hosts that come and go: one exchange, with a model for those that are new."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+from trainshed.base.voice import tell
+
+from .agreed_model import AgreedModel
+from .between_hosts import Given, LocalStepsError, Taken, across
+from .host_lines import Line, Stages
+from .members import Members
+from .roll_call import EXCHANGE, JOIN, Meeting
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a host is.
+
+    steps, exchanges: made. agreed: after which step the last exchange was.
+    token: of the meeting whose model it has, "": none.
+    lost: what rounding keeps back, float32 [n], or None.
+    """
+
+    steps: int
+    exchanges: int
+    agreed: int
+    token: str
+    lost: torch.Tensor | None
+
+
+def plan_of(model: AgreedModel, *settings: float) -> str:
+    """Whether hosts can exchange: alike for the same tensors and settings."""
+    tensors = [(tuple(one.shape), str(one.dtype)) for one in model.tensors()]
+    return hashlib.sha256(repr((tensors, settings)).encode()).hexdigest()[:16]
+
+
+def met(members: Members, model: AgreedModel, bits: int, plan: str, at: Standing, joins: bool) -> Standing:
+    """Meets the other hosts, exchanges or begins with them; where this host stands then.
+
+    Args:
+        joins: this host begins, or comes to a job that runs; it brings no steps of its own.
+
+    Raises:
+        LocalStepsError: it is not finite, or `Members.agree` says why; the others go on without this host.
+    """
+    change = model.change(0)
+    if not joins and not bool(torch.isfinite(change).all()):
+        members.leave(failed=True)
+        raise LocalStepsError(
+            f"this host's model has values that are not finite after step {at.steps}: the others go on without it; "
+            f"the last model that it has agreed on is that of step {at.agreed}"
+        )
+
+    def work(line: Line, meeting: Meeting) -> Stages[tuple[list[torch.Tensor], Taken | None]]:
+        got: list[torch.Tensor] = []
+        if meeting.newcomers:
+            counted = torch.tensor([at.exchanges, at.agreed], dtype=torch.int64)
+            got = yield from line.spread([*model.tensors(), counted], meeting.source)
+        if not meeting.givers:
+            return got, None
+        gives = line.host in meeting.givers
+        lost = at.lost if gives or at.lost is None else torch.zeros_like(at.lost)
+        own = change if gives else torch.zeros_like(change)
+        buffers = [one.detach().clone() for one in model.buffers()]
+        given = Given(at.exchanges, at.steps, at.agreed, own, lost, buffers, model.changed_buffers())
+        return got, (yield from across(line, given, bits, meeting.names, meeting.givers))
+
+    why = JOIN if joins else EXCHANGE
+    meeting, (got, taken) = members.agree(why, at.exchanges, at.steps, at.token, plan, work)
+    steps, exchanges, agreed, lost = at.steps, at.exchanges, at.agreed, at.lost
+    new = meeting.ids.index(members.id) in meeting.newcomers
+    if new:
+        model.take(got[:-1])
+        model.follow_all()
+        exchanges, agreed = got[-1].tolist()
+        lost = torch.zeros_like(lost) if lost is not None else None
+    if taken is not None:
+        model.step(0, taken.change)
+        model.take_buffers(taken.buffers, follow=True)
+        model.follow(0, 0)
+        agreed, exchanges = meeting.hosts[meeting.source].step, exchanges + 1
+        lost = taken.lost
+    if new or taken is not None:
+        if new and at.steps > 0:
+            tell(
+                f"local steps: this host was at step {at.steps} without the others: it goes on from step {agreed} with "
+                f"their model; its own steps since step {at.agreed} are left out"
+            )
+        steps = agreed
+    return Standing(steps, exchanges, agreed, meeting.token, lost)
