@@ -80,9 +80,14 @@ def test_a_host_goes_on_while_another_has_not_come_to_the_exchange(found: list[A
     assert found == [True, True]
 
 
-@pytest.mark.parametrize(("fragments", "overlap", "when", "noticed"), [(2, 3, 5, 7), (1, 0, 5, 8)])
+@pytest.mark.parametrize(
+    ("fragments", "overlap", "when", "noticed"),
+    # Two fragments are exchanged after steps 4, 8, ... beside three steps. What host 1 sent off after step 4 may have arrived
+    # before it is killed after step 5: it is missed in that exchange or in the next one.
+    [(2, 3, 5, {7: 0, 11: 4}), (2, 3, 3, {7: 0}), (1, 0, 5, {8: 0})],
+)
 def test_a_host_that_is_killed_ends_the_exchange_with_words(
-    tmp_path: Any, fragments: int, overlap: int, when: int, noticed: int
+    tmp_path: Any, fragments: int, overlap: int, when: int, noticed: dict[int, int]
 ) -> None:
     works = ("local_workers:dies", (fragments, overlap, when))
     processes = ranks.start(2, works, out=str(tmp_path))
@@ -93,9 +98,12 @@ def test_a_host_that_is_killed_ends_the_exchange_with_words(
     assert (tmp_path / "0.0").exists(), ranks.log(str(tmp_path), 0)
     said, again = pickle.loads((tmp_path / "0.0").read_bytes()).split(" | ")
     assert said.startswith(
-        f"LocalStepsError after step {noticed}: the exchange after step {noticed - overlap} was not completed: "
-        "host 1 has ended, or did not answer for 60 s; the last model that the hosts agreed on is that of step 0"
-    )
+        tuple(
+            f"LocalStepsError after step {step}: the exchange after step {step - overlap} was not completed: "
+            f"host 1 has ended, or did not answer for 60 s; the last model that the hosts agreed on is that of step {agreed}"
+            for step, agreed in noticed.items()
+        )
+    ), said
     assert again in said, "it does not go on as if nothing had been"
 
 
