@@ -82,8 +82,8 @@ def test_a_host_goes_on_while_another_has_not_come_to_the_exchange(found: list[A
 
 @pytest.mark.parametrize(
     ("fragments", "overlap", "when", "noticed"),
-    # Two fragments are exchanged after steps 4, 8, ... beside three steps. What host 1 sent off after step 4 may have arrived
-    # before it is killed after step 5: it is missed in that exchange or in the next one.
+    # Two fragments are exchanged after steps 4, 8, ... beside three steps. What host 1 sent off after step 4 may have
+    # arrived before it is killed after step 5: it is missed in that exchange or in the next one.
     [(2, 3, 5, {7: 0, 11: 4}), (2, 3, 3, {7: 0}), (1, 0, 5, {8: 0})],
 )
 def test_a_host_that_is_killed_ends_the_exchange_with_words(

@@ -25,10 +25,10 @@ from ..plan.calltree import CallTree
 from ..plan.plan_file import Plan
 from ..record.naming import first_names
 from ..record.subject import Backward, Subject
-from ..tree import map_leaves
 from .batch import Microbatch, Ran, parts_of
 from .checking import same_everywhere
 from .holding import Holding
+from .losses import Losses, called
 from .placement import broadcast_buffers, broadcast_state
 from .suitable import check_values
 
@@ -89,23 +89,20 @@ class ShardedEngine:
             self._shard(function, microbatches[0])
         without = [parameter for parameter in self.root.parameters() if parameter.grad is None]
         self._used.clear()
-        losses = _Losses()
+        losses = Losses()
         scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
         if self._buffers and self.root.training:
             broadcast_buffers(self.root, self.grid)
         results = []
         parts = parts_of(microbatches, rows)
-        for part, (args, kwargs) in zip(parts, microbatches, strict=True):
-            self._attach(losses)
-            try:
-                result = function(*args, **kwargs)
-            finally:
-                self._attach(None)
-            results.append(map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, result))
-            del result
+        for part, microbatch in zip(parts, microbatches, strict=True):
+            results.append(called(function, microbatch, losses, self._attach))
             same_everywhere(self.grid, repr((self._ran, losses.any)).encode(), f"which blocks they run ({self._ran})")
             self._ran.clear()
-            losses.run(scale * part if self._average else scale)
+            total = losses.total()
+            if total is not None:
+                (total * (scale * part if self._average else scale)).backward()
+            del total
         self._forget_unused(without)
         return Ran(results, parts)
 
@@ -143,7 +140,7 @@ class ShardedEngine:
         args, kwargs = microbatch
         subject = Subject(self.root, function, self._attach, args, kwargs, self.grid.device)
         with subject.untouched(), torch.no_grad():
-            self._attach(_Losses())
+            self._attach(Losses())
             try:
                 calls = CallTree(self.root)
                 with calls.watching():
@@ -197,26 +194,6 @@ class ShardedEngine:
             self._watch(every[id(module)], module)
         self._on_shards(names, dict(self.root.named_parameters()))
         self.holding.settle()
-
-
-class _Losses:
-    def __init__(self) -> None:
-        self._given: list[torch.Tensor] = []
-
-    def backward(self, losses: list[torch.Tensor]) -> None:
-        """`model.backward(...)` in the step function."""
-        self._given.extend(losses)
-
-    @property
-    def any(self) -> bool:
-        """Whether there are losses."""
-        return bool(self._given)
-
-    def run(self, scale: float) -> None:
-        """The backward itself, after the step function."""
-        given, self._given = self._given, []
-        if given:
-            (torch.stack([loss.float() for loss in given]).sum() * scale).backward()
 
 
 def blocks(root: nn.Module, ran: set[str]) -> list[nn.Module]:

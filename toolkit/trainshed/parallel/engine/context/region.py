@@ -138,8 +138,7 @@ class Region:
             self.is_whole = False
 
     def begin(self) -> None:
-        """Before a step."""
-        self.inputs.clear()
+        """Before the microbatches of a step."""
         self.forget()
 
     def forget(self) -> None:
@@ -147,8 +146,9 @@ class Region:
         self._layouts.clear()
         self._last, self._doubtful = None, False
 
-    def recomputing(self) -> Any:
-        """A context for the backward: what runs in it is a part of a block that activation checkpoints run again."""
+    def backward(self) -> Any:
+        """A context for the backward of a microbatch: what runs in it is a part of a block that activation checkpoints
+        run again."""
         if not self._layouts:
             return nullcontext()
         return Inside(self.crossing, self._layouts, doubtful=self._doubtful).recomputing()

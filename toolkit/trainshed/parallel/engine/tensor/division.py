@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -173,6 +173,22 @@ class Division:
             forward = _Forward(self, name, kind)
             self._forwards.append(forward)
             kind.module.forward = forward  # type: ignore[method-assign]
+
+    def installed(self) -> AbstractContextManager[None]:
+        """A context for a step: the modules are called through the division from the beginning."""
+        return nullcontext()
+
+    def begin(self) -> None:
+        """Before the microbatches of a step."""
+
+    def backward(self) -> AbstractContextManager[None]:
+        """A context for the backward of a microbatch, in which forwards that run again have inputs of their own."""
+        self.forget()
+        return nullcontext()
+
+    def forget(self) -> None:
+        """Lets go of the last input."""
+        self.entrance.forget()
 
     @contextmanager
     def watched(self, watch: Watch | None, *, uses: bool = False) -> Iterator[None]:

@@ -1,0 +1,274 @@
+"""Steps of ranks that run the same batches together: the frame that engines of divided models share.
+
+A step runs the undivided model where it is verified, then the divided one; ranks compare what came in and the losses, take
+means of gradients, and compare with the undivided model before an optimizer moves anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from ...grid import TensorGroup
+from ...plan.plan_file import Plan
+from ...record.at_hand import name_of
+from ...record.subject import Backward
+from ...replay import dice, rng
+from ...shards import whole
+from ...tree import with_cloned_tensors
+from ..alarm import Alarm
+from ..batch import Microbatch, Ran, parts_of
+from ..checking import same_everywhere
+from ..holding import Holding
+from ..losses import Losses, called
+from ..meeting import FINDINGS, objects
+from ..placement import broadcast_buffers
+from ..verify.sketch import sketch
+from ..verify.unit_outputs import Watch
+from .division import apart, refuse_apart
+from .means import Means
+from .reference import Reference
+from .turns import Turn, exchange
+
+States = tuple[torch.Tensor, dice.State]
+
+
+class Step:
+    """scale: of the loss. average: whether it is divided by the number of microbatches as well. losses: by microbatch."""
+
+    def __init__(self, function: Callable[..., Any], turns: list[Turn], scale: float, average: bool) -> None:
+        self.function, self.turns, self.scale, self.average = function, turns, scale, average
+        self.losses: list[torch.Tensor | None] = []
+
+    @property
+    def trains(self) -> bool:
+        """Whether a loss was given to `model.backward`."""
+        return any(one is not None for one in self.losses)
+
+    def copied(self) -> Step:
+        """The same with inputs that may be changed in place."""
+        turns = [
+            Turn([with_cloned_tensors(one) for one in turn.microbatches], turn.parts, turn.random, turn.rolled)
+            for turn in self.turns
+        ]
+        return Step(self.function, turns, self.scale, self.average)
+
+
+class Parted(Protocol):
+    """What of a model is divided.
+
+    inputs: what came in during this step, by name, in two numbers by which ranks can compare it.
+    running: whether all ranks of the group run the same now.
+    """
+
+    inputs: list[tuple[str, torch.Tensor]]
+    running: bool
+
+    def installed(self) -> AbstractContextManager[None]:
+        """A context for a step."""
+
+    def watched(self, watch: Watch | None) -> AbstractContextManager[None]:
+        """A context in which `watch` looks at the modules."""
+
+    def backward(self) -> AbstractContextManager[None]:
+        """A context for the backward of a microbatch."""
+
+    def begin(self) -> None:
+        """Before the microbatches of a step."""
+
+    def forget(self) -> None:
+        """After a microbatch: what is of it alone."""
+
+
+class JointEngine:
+    """Takes the place of `steps.Engine` in models without stages.
+
+    Args:
+        holding: of the user's model.
+        attach: tells the model that the user sees where its `backward` goes.
+        loss_scale: gives the factor of the loss.
+        average: whether to divide each microbatch's loss by their number.
+        buffers: whether replicas take the buffers of replica 0 before each training step.
+        bucket_bytes: bytes of gradients that are summed over ranks at once.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        attach: Callable[[Backward | None], None],
+        *,
+        loss_scale: Callable[[], float],
+        average: bool,
+        buffers: bool,
+        bucket_bytes: int,
+    ) -> None:
+        self.holding = holding
+        self.plan: Plan | None = None
+        self._grid, self._root = holding.grid, holding.root
+        self._alarm = Alarm(holding.grid)
+        self._attach, self._loss_scale = attach, loss_scale
+        self._average, self._buffers, self._bucket_bytes = average, buffers, bucket_bytes
+        self._steps = 0
+        self._verified: set[str] = set()
+        self._said: set[str] = set()
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        microbatches: list[Microbatch],
+        rows: Callable[[Microbatch], int | None] | None = None,
+    ) -> Ran:
+        """What `function` returned for each microbatch of this rank. Collective.
+
+        Args:
+            rows: tells how many rows a microbatch has, by which its loss counts.
+
+        Raises:
+            PipelineError: the ranks do not do the same, the model cannot be divided, or the step is not what the undivided
+                model computes.
+        """
+        self._alarm.check()
+        try:
+            return self._run(function, microbatches, parts_of(microbatches, rows))
+        except Exception as error:
+            explained = self._explained(error)
+            self._alarm.ring(explained, error)
+            if explained is error:
+                raise
+            raise explained from error
+
+    def _begun(self) -> tuple[Parted, TensorGroup]:
+        """What is divided, or may be, and the ranks that run together; before the first step all take rank 0's model."""
+        raise NotImplementedError
+
+    def _reference(self, step: Step, mode: str) -> Reference | None:
+        """What the step will be compared with; None if it is not verified."""
+        raise NotImplementedError
+
+    def _before(self) -> None:
+        """Between the undivided model's run and the divided one's."""
+
+    def _after(self, step: Step) -> None:
+        """When the divided model has run."""
+
+    def _explained(self, error: Exception) -> Exception:
+        """The error, or a better one."""
+        return self._alarm.explain(error)
+
+    def _run(self, function: Callable[..., Any], microbatches: list[Microbatch], parts: list[float]) -> Ran:
+        grid, (parted, group) = self._grid, self._begun()
+        trained = bytes(parameter.requires_grad for parameter in self._root.parameters())
+        same_everywhere(grid, trained, "which parameters are trained")
+        mode = f"{name_of(function)} {self._root.training} {torch.is_grad_enabled()}"
+        same = group.kind == "context" or grid.settings.prescaled_batch
+        turns = exchange(group, microbatches, parts, mode, grid.device, same=same)
+        mine = 0 if len(turns) == 1 else group.ranks.index(grid.rank)
+        if self._buffers and self._root.training and torch.is_grad_enabled():
+            broadcast_buffers(self._root, grid)
+        step = Step(function, turns, (1 / len(turns)) * self._loss_scale(), self._average)
+        with parted.installed():
+            results = self._compared(parted, group, step, mode, mine)
+        counts = [len(turn.microbatches) for turn in turns]
+        first = sum(counts[:mine])
+        return Ran(results[first : first + counts[mine]], turns[mine].parts)
+
+    def _compared(self, parted: Parted, group: TensorGroup, step: Step, mode: str, mine: int) -> list[Any]:
+        """What the step function returned, after all comparisons; gradients are means."""
+        device, turn = self._grid.device, step.turns[mine]
+        before = rng.get_state(device), dice.get_state()
+        reference = self._reference(step, mode)
+        self._before()
+        watch, sketches = None, {}
+        if reference is not None:
+            watch = Watch()
+            sketches = {name: sketch(whole(p.detach())) for name, p in self._root.named_parameters()}
+        means = Means(self._grid, self.holding.parameters, self._bucket_bytes)
+        try:
+            with parted.watched(watch):
+                results, after = self._turns(parted, step, watch, mine)
+            self._after(step)
+        except Exception:
+            means.put_back()
+            raise
+        rng.set_state(after[0] if torch.equal(before[0], turn.random) else before[0], device)
+        dice.set_state(after[1] if dice.same(before[1], turn.rolled) else before[1])
+        self._compare_ranks(parted, group, step)
+        if step.trains:
+            means.finish()
+        else:
+            means.put_back()
+        self._steps += step.trains
+        if reference is not None and watch is not None:
+            self._say(reference.compare(watch, results, sketches, self._steps))
+        return results
+
+    def _turns(self, parted: Parted, step: Step, watch: Watch | None, mine: int) -> tuple[list[Any], States]:
+        """Forward and backward of all microbatches; their results, and the states of the generators after turn `mine`."""
+        device = self._grid.device
+        results: list[Any] = []
+        after = (step.turns[mine].random, step.turns[mine].rolled)
+        step.losses.clear()
+        parted.inputs.clear()
+        parted.begin()
+        parted.running = True
+        try:
+            for number, turn in enumerate(step.turns):
+                rng.set_state(turn.random, device)
+                dice.set_state(turn.rolled)
+                for part, microbatch in zip(turn.parts, turn.microbatches, strict=True):
+                    if watch is not None:
+                        watch.begin(len(results))
+                    losses = Losses()
+                    results.append(called(step.function, microbatch, losses, self._attach))
+                    scale = step.scale / (len(turn.microbatches) if step.average else 1)
+                    with parted.backward():
+                        step.losses.append(_backward(losses, scale * part if step.average else scale))
+                    parted.forget()
+                if number == mine:
+                    after = rng.get_state(device), dice.get_state()
+        finally:
+            parted.running = False
+            parted.forget()
+        return results, after
+
+    def _is_due(self, mode: str) -> bool:
+        settings, fresh = self._grid.settings, mode not in self._verified
+        self._verified.add(mode)
+        if settings.verify_steps and self._steps % settings.verify_steps == 0:
+            return True
+        if settings.verify == "off" or not fresh:
+            return False
+        return settings.verify == "changes" or self._steps == 0
+
+    def _compare_ranks(self, parted: Parted, group: TensorGroup, step: Step) -> None:
+        """Ranks of a group have run the same batches.
+
+        Raises:
+            PipelineError: their modules had other inputs, or they found other losses: something that they read is not the
+                same.
+        """
+        losses = [math.nan if one is None else float(one) for one in step.losses]
+        found = objects(FINDINGS, (parted.inputs, losses), group.ranks, group.group, self._grid.device)
+        if what := apart(group.ranks, [inputs for inputs, _ in found], [own for _, own in found], group.kind):
+            for parameter in self._root.parameters():
+                parameter.grad = None
+            refuse_apart(what, group.kind)
+
+    def _say(self, line: str) -> None:
+        if line and self._grid.rank == 0 and line not in self._said:
+            print(line, flush=True)
+        self._said.add(line)
+
+
+def _backward(losses: Losses, scale: float) -> torch.Tensor | None:
+    """The loss, after its backward; None if there is none."""
+    total = losses.total()
+    if total is None:
+        return None
+    if total.requires_grad:
+        (total * scale).backward()
+    return total.detach()
