@@ -111,16 +111,25 @@ class _Cut(torch.autograd.Function):
         return crossing.gathered(gradient, axis, slices).div_(crossing.ranks), None, None, None
 
 
-class _Join(torch.autograd.Function):
+class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, crossing: Crossing, axis: int, slices: Slices) -> torch.Tensor:
         ctx.facts = crossing, axis, slices
         return crossing.gathered(part, axis, slices)
 
+
+class _Join(_Gathered):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         crossing, axis, slices = ctx.facts
         return slices.of(gradient, axis, crossing.rank).mul_(crossing.ranks), None, None, None
+
+
+class _Keys(_Gathered):
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        crossing, axis, slices = ctx.facts
+        return crossing.scattered(gradient, axis, slices), None, None, None
 
 
 class _Shared(torch.autograd.Function):
@@ -132,18 +141,6 @@ class _Shared(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         return ctx.crossing.mean(gradient), None
-
-
-class _Keys(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: torch.Tensor, crossing: Crossing, axis: int, slices: Slices) -> torch.Tensor:
-        ctx.facts = crossing, axis, slices
-        return crossing.gathered(part, axis, slices)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        crossing, axis, slices = ctx.facts
-        return crossing.scattered(gradient, axis, slices), None, None, None
 
 
 def cut(whole: torch.Tensor, crossing: Crossing, axis: int, slices: Slices) -> torch.Tensor:

@@ -112,26 +112,13 @@ class Inside(TorchFunctionMode):
         *,
         scale: float | None = None,
         enable_gqa: bool = False,
+        gathered: bool = False,
     ) -> torch.Tensor:
+        """As torch's, and `gathered`: keys and values were gathered before."""
         _check_dropout(dropout_p)
         slices, _ = self._layouts.get(query.size(-2), (None, 0))
-        if self._crosses(slices, query.size(-2), key.size(-2)) and slices is not None:
+        if not gathered and self._crosses(slices, query.size(-2), key.size(-2)) and slices is not None:
             key, value = self._keys(key, value, slices)
-        return self._of_all_keys(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
-
-    def _of_all_keys(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        slices, _ = self._layouts.get(query.size(-2), (None, 0))
         if slices is None:
             return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
         if attn_mask is not None and attn_mask.size(-1) not in (1, key.size(-2)):
@@ -185,7 +172,8 @@ class Inside(TorchFunctionMode):
             key, value = given["key"], given["value"]
             given["key"] = all_keys(key, self._crossing, 0, slices)
             given["value"] = given["key"] if value is key else all_keys(value, self._crossing, 0, slices)
-        with _standing_in({"scaled_dot_product_attention": self._of_all_keys}):  # no mode sees what torch's own code calls
+        within = functools.partial(self._attention, gathered=True)
+        with _standing_in({"scaled_dot_product_attention": within}):  # no mode sees what torch's own code calls
             return _WITH_PROJECTIONS(*bound.args, **bound.kwargs)
 
     def _dropout(self, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
