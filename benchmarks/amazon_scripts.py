@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import random
 import re
 import subprocess
@@ -26,7 +25,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from _public_scripts import outcome, run_job
+
 STAND_INS = Path(__file__).with_suffix("")
 FOLDER = "training/distributed_training/pytorch/model_parallel"
 ARCHIVED = "archived"
@@ -328,30 +328,14 @@ def run(repository: str, example: Example, ranks: int) -> tuple[int, str]:
             distribution = {"smdistributed": {"dataparallel": {"enabled": True}}}
             given["trainshed_processes_per_host"] = str(ranks // 2)
         job = {
-            "name": "example",
             "program": example.script,
             "source_dir": str(home / "code"),
             "hyperparameters": given,
             "channels": {"train": str(home / "data"), "test": str(home / "data")},
             "distribution": distribution,
             "instances": 2 if example.ranks else 1,
-            "environment": {
-                "PYTHONPATH": f"{STAND_INS / example.stand_ins}{os.pathsep}{ROOT / 'toolkit'}",
-                "OMP_NUM_THREADS": "1",
-                "TRANSFORMERS_VERBOSITY": "error",
-                "CUDA_VISIBLE_DEVICES": "",
-            },
         }
-        (home / "job.yaml").write_text(json.dumps(job))
-        done = subprocess.run(
-            [sys.executable, "-m", "trainshed.cli", "run", str(home / "job.yaml"), "--output", str(home / "out")],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "toolkit")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout
+        return run_job(home, job, STAND_INS / example.stand_ins, {"TRANSFORMERS_VERBOSITY": "error"})
 
 
 def main() -> int:
@@ -372,18 +356,9 @@ def main() -> int:
             status, log = run(arguments.repository, example, ranks)
             if arguments.logs:
                 Path(arguments.logs, f"{name}-{ranks}.log").write_text(log)
-            losses = [
-                float(one)
-                for one in re.findall(
-                    r"\b(?:[Ll]oss'?:?\s+|train_loss=tensor\()([0-9.]+(?:e-?[0-9]+)?)", log.partition("\ncompleted ")[0]
-                )
-            ]
-            if example.refused:
-                good = status != 0 and example.refused in log
-                result = f"refused: {example.refused}" if good else f"status {status}"
-            else:
-                good = status == 0 and len(losses) > 1
-                result = f"loss {losses[0]:.4f} -> {losses[-1]:.4f}" if good else f"status {status}"
+            printed = log.partition("\ncompleted ")[0]
+            losses = re.findall(r"\b(?:[Ll]oss'?:?\s+|train_loss=tensor\()([0-9.]+(?:e-?[0-9]+)?)", printed)
+            good, result = outcome(status, log, [f"{float(one):.4f}" for one in losses], example.refused)
             wrong += not good
             print(f"{name:28} {ranks} ranks  {result}{'' if good else '  <-- not as the table says'}", flush=True)
     return 1 if wrong else 0

@@ -12,8 +12,6 @@ ends otherwise than the table says.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 import subprocess
 import sys
@@ -21,7 +19,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from _public_scripts import outcome, run_job
+
 STAND_INS = Path(__file__).parent / "amazon_scripts/mnist"
 
 
@@ -97,29 +96,13 @@ def run(repository: str, example: Example) -> tuple[int, str]:
         (home / "code/train.py").write_text(script)
         (home / "home").mkdir()
         job = {
-            "name": "example",
             "program": str(home / "code/train.py"),
             "hyperparameters": example.hyperparameters,
             "distribution": {"kind": "horovod", "processes_per_host": 2, **example.distribution},
             "instances": 2,
             "checkpoints": str(home / "checkpoints"),
-            "environment": {
-                "HOME": str(home / "home"),  # examples lock a file there
-                "PYTHONPATH": f"{STAND_INS}{os.pathsep}{ROOT / 'toolkit'}",
-                "OMP_NUM_THREADS": "1",
-                "CUDA_VISIBLE_DEVICES": "",
-            },
         }
-        (home / "job.yaml").write_text(json.dumps(job))
-        done = subprocess.run(
-            [sys.executable, "-m", "trainshed.cli", "run", str(home / "job.yaml"), "--output", str(home / "out")],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "toolkit")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout
+        return run_job(home, job, STAND_INS, {"HOME": str(home / "home")})  # examples lock a file there
 
 
 def main() -> int:
@@ -136,12 +119,7 @@ def main() -> int:
         if arguments.logs:
             Path(arguments.logs, f"{name}.log").write_text(log)
         found = ["".join(one) if isinstance(one, tuple) else one for one in re.findall(example.shows, log)]
-        if example.refused:
-            good = status != 0 and example.refused in log
-            result = f"refused: {example.refused}" if good else f"status {status}"
-        else:
-            good = status == 0 and len(found) > 1 and example.says in log
-            result = f"{found[0]} -> {found[-1]}" if good else f"status {status}"
+        good, result = outcome(status, log, found, example.refused, example.says)
         wrong += not good
         print(f"{name:28} {result}{'' if good else '  <-- not as the table says'}", flush=True)
     return 1 if wrong else 0
