@@ -1,4 +1,4 @@
-"""Steps of their own against DDP: bytes between hosts, and the loss in the end (docs/data-parallel.md).
+"""Steps of their own against DDP: bytes between hosts, and the loss in the end (docs/far-hosts.md).
 
     python benchmarks/local_steps.py [--steps 1500] [--every 50 100] [--hosts 2] [--seeds 0 1]
 
