@@ -287,7 +287,7 @@ def resumed(stop: int, bits: int, fragments: int, overlap: int, _: int) -> dict[
         local.finish()
         first, optimizer, local, checkpoints = made(str(box[0]))
         train(first, optimizer, 0, stop)
-        away = len(local._sent)
+        away = local._exchanges.away
         checkpoints.save(stop)
         checkpoints.close()
         again, optimizer, local, checkpoints = made(str(box[0]))

@@ -8,13 +8,13 @@ Each module knows those before it: host_layout (which ranks share a host), bucke
 buckets of other sizes, and which sizes are best), timeline (watches DDP's steps), stage_threads (messages through stages
 in order), algorithms (ways to sum a message over hosts), links (how long each takes here), ddp_buckets (what is torch's
 own affair), reducing (a model whose gradients go another way), steadiness (pure: whether steps take as long as they did),
-deciding (decides, changes, compares, and again when the network has changed), power_sgd (gradients of low rank), accelerated
-(the call, and what it leaves to DDP), ddp_hook (for jobs that ask by `trainshed_reduce`), host_lines (messages in
-stages, beside the computation), few_bits (sums in fewer bytes), between_hosts (one exchange of hosts), agreed_model (what
-they agree on, in fragments), roll_call, signs_of_life, members, meeting_place, coming_and_going (hosts that come and go: who
-exchanges; who lives; how they find that out; where they find each other; one exchange of theirs), local_steps
-(hosts that agree on a model every some steps), gradient_pieces (a loop's gradients as messages), plain_loops (the mean of
-gradients without DDP).
+deciding (decides, changes, compares, and again when the network has changed), power_sgd (gradients of low rank),
+accelerated (the call, and what it leaves to DDP), ddp_hook (for jobs that ask by `trainshed_reduce`), host_lines
+(messages in stages, beside the computation), few_bits (sums in fewer bytes), between_hosts (one exchange of hosts),
+agreed_model (what they agree on, in fragments), fragments (its exchanges, among hosts that stay), roll_call,
+signs_of_life, members, meeting_place, coming_and_going (hosts that come and go: who exchanges; who lives; how they find
+that out; where they find each other; what they exchange), local_steps (hosts that agree on a model every some steps),
+gradient_pieces (a loop's gradients as messages), plain_loops (the mean of gradients without DDP).
 
 Importing this package does not import torch; using one of its names does.
 """

@@ -1,9 +1,11 @@
-"""`LocalSteps` among hosts that come and go: one exchange, with a model for those that are new."""
+"""Exchanges of hosts that come and go, each with a model for those that are new."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -11,6 +13,7 @@ from trainshed.base.voice import tell
 
 from .agreed_model import AgreedModel
 from .between_hosts import Given, LocalStepsError, Taken, across
+from .fragments import nothing_lost
 from .host_lines import Line, Stages
 from .members import Members
 from .roll_call import EXCHANGE, JOIN, Meeting
@@ -30,6 +33,73 @@ class Standing:
     agreed: int
     token: str
     lost: torch.Tensor | None
+
+
+class ComingAndGoing:
+    """Those of a model, in place of `Fragments`: all of it at once.
+
+    Args:
+        every: steps between exchanges.
+        bits: of a number.
+        settings: others that hosts must have alike.
+    """
+
+    def __init__(self, members: Members, model: AgreedModel, every: int, bits: int, *settings: float) -> None:
+        self._members, self._model, self._every, self._bits = members, model, every, bits
+        self._plan = plan_of(model, every, bits, *settings)
+        self._at = Standing(0, 0, 0, "", nothing_lost(model, 0, bits))
+        self.joined = False
+
+    @property
+    def agreed(self) -> int:
+        """The step after which the last exchange was."""
+        return self._at.agreed
+
+    @property
+    def exchanges(self) -> int:
+        """Those made."""
+        return self._at.exchanges
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this host has given to others."""
+        return self._members.sent
+
+    def join(self, steps: int) -> int:
+        """Begins with the other hosts, or gets their model, once; how many steps that is. Raises LocalStepsError."""
+        steps = self._meet(steps, joins=True)
+        self.joined = True
+        return steps
+
+    def stepped(self, steps: int) -> int:
+        """After a step of the optimizer; how many that makes. Raises LocalStepsError."""
+        if not self.joined:
+            raise LocalStepsError("call join() before the first step: it meets the other hosts")
+        return steps if steps % self._every else self._meet(steps, joins=False)
+
+    def finish(self, steps: int) -> None:
+        """Exchanges what the last steps have changed, and leaves. Raises LocalStepsError."""
+        if steps > self._at.agreed:
+            self._meet(steps, joins=False)
+        self._members.leave()
+
+    def state(self) -> dict[str, Any]:
+        """This host's part of a checkpoint."""
+        at = self._at
+        lost = [at.lost.clone() if at.lost is not None else None]
+        return {"exchanges": at.exchanges, "agreed": at.agreed, "token": at.token, "lost": lost}
+
+    def load(self, state: Mapping[str, Any], same: bool) -> None:
+        """Goes on there."""
+        lost = nothing_lost(self._model, 0, self._bits)
+        if same and lost is not None and state["lost"][0] is not None:
+            lost.copy_(state["lost"][0])
+        self._at = Standing(self._at.steps, int(state["exchanges"]), int(state["agreed"]), state.get("token", ""), lost)
+
+    def _meet(self, steps: int, joins: bool) -> int:
+        at = replace(self._at, steps=steps)
+        self._at = met(self._members, self._model, self._bits, self._plan, at, joins)
+        return self._at.steps
 
 
 def plan_of(model: AgreedModel, *settings: float) -> str:
