@@ -12,6 +12,7 @@ import uuid
 from contextlib import nullcontext, redirect_stderr
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from trainshed.parallel.data.algorithms import Algorithms, store_of
 from trainshed.parallel.data.bucket_plan import Plan
 from trainshed.parallel.data.host_layout import layout_of
 from trainshed.parallel.data.reducing import Reducing
+from trainshed.parallel.data.steadiness import Steadiness
 
 BUCKET = 4096  # bytes
 
@@ -70,6 +72,8 @@ def options_of(kind: str) -> dict[str, Any]:
     """How DDP is made in a case."""
     return {
         "unused": {"find_unused_parameters": True},
+        "frozen": {"find_unused_parameters": True},
+        "frozen view": {"find_unused_parameters": True, "gradient_as_bucket_view": True},
         "view": {"gradient_as_bucket_view": True},
         "static": {"static_graph": True},
         "static unused": {"static_graph": True, "find_unused_parameters": False},
@@ -79,7 +83,8 @@ def options_of(kind: str) -> dict[str, Any]:
 def compare(algorithm: str, hosts: list[int], kind: str, small: bool = False) -> list[float]:
     """The largest difference from DDP's gradients, relative to the largest of them, by step (`difference`).
 
-    The exchange is changed after two steps, and changed back after six.
+    The exchange is changed after two steps, and changed back after six. In the kinds `frozen` a layer is frozen in between
+    from step 3 to 5.
     """
     started()
     plain = DDP(Model(kind), **options_of(kind))
@@ -95,6 +100,8 @@ def compare(algorithm: str, hosts: list[int], kind: str, small: bool = False) ->
         batches = [torch.randn(3, 7, generator=generator) for _ in range(2)]
         use = not (kind == "unused" and step % 2) and kind != "static unused"
         for model in (plain, ours):
+            if kind.startswith("frozen"):
+                model.module.second.requires_grad_(step not in (3, 4))
             model.zero_grad(set_to_none=step % 3 != 1)
             with model.no_sync() if kind == "no_sync" else nullcontext():
                 model(batches[0], use).backward()
@@ -191,6 +198,54 @@ def refused() -> dict[str, str]:
         except ValueError as error:
             found[name] = str(error)
     return found
+
+
+def frozen_without_asking(algorithm: str, hosts: list[int]) -> tuple[list[str], list[str]]:
+    """What DDP says, and ours, of a parameter that is frozen while it was not told that some may be unused."""
+    started()
+    plain = DDP(Model(""))
+    ours = DDP(copy.deepcopy(plain.module))
+    said: tuple[list[str], list[str]] = ([], [])
+    reducing(ours, algorithm, hosts)
+    for model, lines in zip((plain, ours), said, strict=True):
+        for step in range(4):
+            model.module.second.requires_grad_(step < 2)
+            try:
+                model(torch.ones(1, 7), True).backward()
+            except RuntimeError as error:
+                lines.append(f"{step}: {str(error).split('.')[0]}")
+    return said
+
+
+def thawed(when: int) -> tuple[float, str]:
+    """The worst difference from DDP's gradients, each rank's own, and what was said.
+
+    A layer that is frozen as DDP is made is trained from step `when` on; a layer that is not is frozen for some steps after
+    gradients have begun to go by a plan. All is decided anew then.
+    """
+    started()
+    module = Model("")
+    module.first.requires_grad_(False)
+    plain = DDP(module, find_unused_parameters=True)
+    ours = DDP(copy.deepcopy(plain.module), find_unused_parameters=True)
+    worst, said = 0.0, io.StringIO()
+    anew = patch.multiple(Steadiness, changed=lambda *_: "slower", steps_to_look=lambda _: 21)
+    with redirect_stderr(said), anew:
+        data.accelerate(ours, "exact", hosts=[0, 0, 1, 1])
+        for step in range(65):
+            batch = torch.randn(3, 7, generator=torch.Generator().manual_seed(100 * step + dist.get_rank()))
+            for model in (plain, ours):
+                model.module.first.requires_grad_(step >= when)
+                model.module.second.requires_grad_(not 18 <= step < 60)
+                model.zero_grad()
+                model(batch, True).backward()
+            for one, other in zip(plain.parameters(), ours.parameters(), strict=True):
+                assert (one.grad is None) == (other.grad is None)
+                if one.grad is not None and other.grad is not None:
+                    off = (one.grad - other.grad).abs().max() / one.grad.abs().max().clamp(min=1e-9)
+                    worst = max(worst, float(off.item()))
+    assert not ours._forward_pre_hooks
+    return worst, said.getvalue()
 
 
 def _no_exchange(_, bucket):  # type: ignore[no-untyped-def]

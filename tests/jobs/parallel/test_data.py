@@ -20,7 +20,7 @@ MIXED = [1, 0, 1, 0]  # ranks of a host are not neighbours
 APART = [0, 1, 2, 3]
 UNEVEN = [0, 0, 0, 1]
 EXACT = 2e-6  # sums of floats in another order
-KINDS = ("", "unused", "view", "static", "static unused", "no_sync", "complex")
+KINDS = ("", "unused", "view", "static", "static unused", "no_sync", "complex", "frozen", "frozen view")
 
 
 @pytest.mark.on_ranks("data_workers:compare", world=4)
@@ -32,6 +32,7 @@ KINDS = ("", "unused", "view", "static", "static unused", "no_sync", "complex")
         ("hierarchical", [0, 0, 0, 0], "", False),
         ("direct", UNEVEN, "unused", False),
         ("flat", APART, "view", False),
+        ("flat", APART, "frozen", False),
     ],
 )
 def test_gradients_are_ddps_up_to_the_order_of_sums(
@@ -67,6 +68,31 @@ def test_a_model_is_watched_then_changed_and_one_hook_a_step_looks_on(found: lis
         "one hook of the model, one gradient's"
     )
     assert all(max(differences) < EXACT and left == [] for differences, *_, left in found), found
+
+
+@pytest.mark.on_ranks("data_workers:frozen_without_asking", world=4)
+@pytest.mark.parametrize(("algorithm", "hosts"), [("hierarchical", TWO), ("bf16", APART)])
+def test_of_frozen_parameters_that_ddp_does_not_take_its_own_error_tells(
+    found: list[Any], algorithm: str, hosts: list[int]
+) -> None:
+    for ddp, ours in found:
+        assert ours == ddp and ddp[0].startswith("3: Expected to have finished reduction in the prior iteration"), found
+
+
+@pytest.mark.on_ranks("data_workers:thawed", world=4)
+@pytest.mark.parametrize("when", [3, 15, 100])
+def test_frozen_and_thawed_parameters_have_ddps_gradients_before_and_after_all_is_decided_anew(
+    found: list[Any], when: int
+) -> None:
+    late = "parameters are trained now that were frozen when DDP was made"
+    _, said = found[0]
+    assert all(worst < EXACT for worst, _ in found), found
+    lines = said.splitlines()
+    if when == 3:
+        assert lines == [f"trainshed: reduce=exact: left to DDP: {late}"]
+    else:
+        assert len(lines) == 3 and "should take" in lines[0] and "steps took" in lines[1], said
+        assert lines[2] == "trainshed: reduce=exact: going on as it is: parameters were frozen"
 
 
 @pytest.mark.on_ranks("data_workers:refused", world=4)

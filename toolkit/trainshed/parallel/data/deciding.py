@@ -170,7 +170,10 @@ class Decision:
         """What would be lost if DDP was given other buckets now."""
         if model._comm_hooks and (self._plan is None or self._plan.algorithm == OWN):
             return "the model has another communication hook"
-        return "" if all(one.requires_grad for one in self._parameters) else "parameters were frozen"
+        if not all(one.requires_grad for one in self._parameters):
+            return "parameters were frozen"
+        same = {id(one) for one in self._parameters} == {id(one) for one in parameters_of(model)}
+        return "" if same else "parameters are trained now that were frozen when DDP was made"
 
     def _connected(self, model: DistributedDataParallel) -> Reducing | None:
         """All ways of the layout, on all ranks; None where one could not."""
