@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,83 +12,35 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402 (of the marks)
+from member_hosts import Hosts, same, served  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[str]:
-    """The address of a meeting place, served as users do it."""
-    command = [sys.executable, "-m", "trainshed.parallel.data.meeting_place", "--port", "0"]
-    with subprocess.Popen(command, env=ranks.environment(0, 1, 0), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("trainshed: hosts meet at port "), line
-        yield f"127.0.0.1:{line.split()[-1]}"
-        process.terminate()
-        assert process.wait(60) == 0
-
-
-class Hosts:
-    """Hosts of a job, each a process by itself."""
-
-    def __init__(self, folder: Path, place: str) -> None:
-        self._folder, self._place, self._processes = folder, place, dict[str, Any]()
-
-    def start(self, name: str, how: str = "", begin: int = 3, last: int = 16, job: str = "") -> None:
-        out = self._folder / name
-        out.mkdir()
-        works = ("member_workers:host", (str(self._folder / job), name, self._place, how, begin, last))
-        (self._processes[name],) = ranks.start(1, works, out=str(out))
-
-    def await_step_11(self, *names: str) -> None:
-        """Until these hosts, which await another one, are there."""
-        deadline = time.monotonic() + 200
-        while not all((self._folder / f"{name}.at11").exists() for name in names):
-            ended = [name for name in names if self._processes[name].exitcode is not None]
-            assert not ended and time.monotonic() < deadline, [ranks.log(str(self._folder / name), 0) for name in names]
-            time.sleep(0.05)
-
-    def awaken(self, name: str) -> None:
-        os.kill(self._processes[name].pid, signal.SIGCONT)
-
-    def found(self, name: str) -> Any:
-        self._processes[name].join(200)
-        assert (self._folder / name / "0.0").exists(), ranks.log(str(self._folder / name), 0)
-        return pickle.loads((self._folder / name / "0.0").read_bytes())
-
-    def gone(self, name: str) -> int:
-        self._processes[name].join(200)
-        return int(self._processes[name].exitcode)
-
-    def end(self) -> None:
-        ranks.end(list(self._processes.values()))
+    """The address of a meeting place."""
+    with served() as one:
+        yield one.address
+        one.end()
 
 
 @pytest.fixture
 def hosts(tmp_path: Path, place: str) -> Iterator[Hosts]:
-    found = Hosts(tmp_path, place)
-    yield found
-    found.end()
+    with Hosts(tmp_path, place) as found:
+        yield found
 
 
 def lost_and_new(folder: Path, place: str, how: str) -> list[Any]:
     """Three hosts, the third of which goes after step 4, or in the exchange after 8; a fourth comes to that after 12."""
     folder.mkdir()
-    hosts = Hosts(folder, place)
-    try:
+    with Hosts(folder, place) as hosts:
         hosts.start("a", "awaits d")
         hosts.start("b", "awaits d")
         hosts.start("c", how)
-        hosts.await_step_11("a", "b")
+        hosts.await_step(11, "a", "b")
         hosts.start("d")
         return [hosts.found(name) for name in "abd"]
-    finally:
-        hosts.end()
-
-
-def same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) > 0 and all(map(torch.equal, one, other))
 
 
 def test_hosts_that_lose_one_in_an_exchange_go_on_as_if_it_had_said_goodbye(tmp_path: Path, place: str) -> None:
@@ -119,7 +66,7 @@ def test_a_host_that_stood_still_while_others_went_on_gets_their_model(hosts: Ho
     hosts.start("a", "awaits c")
     hosts.start("b", "awaits c")
     hosts.start("c", how)
-    hosts.await_step_11("a", "b")
+    hosts.await_step(11, "a", "b")
     hosts.awaken("c")
     a, b, c = (hosts.found(name) for name in "abc")
     assert a["error"] == b["error"] == c["error"] == ""

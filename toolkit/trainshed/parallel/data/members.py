@@ -102,23 +102,7 @@ class Members:
             raise LocalStepsError("this host has left the job: start it again to come back")
         me = Present(self.id, self.name, why, exchange, step, token, f"{plan} {self._least}")
         try:
-            broken: dict[tuple[str, ...], int] = {}
-            while True:
-                meeting = self._convened(me)
-                if meeting is None:
-                    continue
-                self._refuse_other_steps(meeting)
-                came, said = self._tried(meeting, work)
-                if said is None:
-                    self._tell_changes(meeting)
-                    return meeting, came[0]
-                key = tuple(meeting.ids)
-                broken[key] = broken.get(key, 0) + 1
-                if broken[key] >= _TRIES:
-                    raise LocalStepsError(
-                        f"hosts {', '.join(meeting.names)} reach the meeting place at {self.place}, "
-                        f"but not each other: {said}"
-                    )
+            return self._through_one(me, work)
         except LocalStepsError:
             self.leave(failed=True)
             raise
@@ -126,6 +110,28 @@ class Members:
             self._out = True
             self._life.stop()
             raise LocalStepsError(self._no_place(error)) from error
+
+    def _through_one(self, me: Present, work: Work[T]) -> tuple[Meeting, T]:
+        broken: dict[tuple[str, ...], int] = {}
+        while True:
+            meeting = self._convened(me)
+            if meeting is None:
+                continue
+            self._refuse_other_steps(meeting)
+            try:
+                came, said = self._tried(meeting, work)
+            except BaseException:
+                self._abandon()  # without the place this host ends, whatever still passes between hosts
+                raise
+            if said is None:
+                self._tell_changes(meeting)
+                return meeting, came[0]
+            key = tuple(meeting.ids)
+            broken[key] = broken.get(key, 0) + 1
+            if broken[key] >= _TRIES:
+                raise LocalStepsError(
+                    f"hosts {', '.join(meeting.names)} reach the meeting place at {self.place}, but not each other: {said}"
+                )
 
     def leave(self, failed: bool = False) -> None:
         """Goes: the others do not wait for this host any more. A job that all have left is over, unless they failed."""
