@@ -342,6 +342,7 @@ def wrong(case: str, _: str) -> str:
             if case in ("fragments", "many", "overlap", "mix"):
                 options = {"fragments": {"fragments": 5}, "many": {"fragments": 7, "every": 9}, "overlap": {"overlap": 4}}
                 data.LocalSteps(own, optimizer, hosts=hosts, **{"every": 4} | options.get(case, {"mix": 1.0}))
+            own[1].weight.requires_grad_(case != "unfrozen")
             late = {"fragments": 2, "overlap": 1} if case.endswith("late") else {}
             local = data.LocalSteps(own, optimizer, every=4, hosts=hosts, **late)
             train(own, optimizer, 0, 1)
@@ -353,8 +354,16 @@ def wrong(case: str, _: str) -> str:
                     next(own.parameters())[0, 0] = float("nan")
             if case == "fewer" and rank == 1:
                 local.finish()
+            if case == "frozen, once":
+                local.finish()
+            if case.startswith("frozen"):
+                next(own.parameters()).requires_grad_(False)
+            if case == "frozen, once":
+                local = data.LocalSteps(own, optimizer, every=4, hosts=hosts)
+            if case == "unfrozen":
+                own[1].weight.requires_grad_(True)
             train(own, optimizer, 2, 5)
             local.finish()
     except (TypeError, ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
-    return ""
+    return "nothing"

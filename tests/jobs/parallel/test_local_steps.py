@@ -13,6 +13,8 @@ import ranks  # noqa: E402 (of the marks)
 
 pytestmark = pytest.mark.torch
 
+OTHERS = "parameters were frozen or unfrozen since LocalSteps was made: call finish() before that, on all hosts"
+
 
 @pytest.mark.on_ranks("local_workers:each_step", world=2)
 def test_an_average_after_each_step_of_sgd_is_ddp(found: list[Any]) -> None:
@@ -137,6 +139,10 @@ def test_interrupted_in_exchanges_and_between_them_it_ends_as_if_it_had_not_been
         ("many", "ValueError: fragments = 7: from 1 to 6, the model's trainable parameters"),
         ("overlap", "ValueError: overlap = 4, every = 4: a fragment has to arrive before it is sent again"),
         ("mix", "ValueError: mix = 1.0: from 0, all is agreed, to below 1"),
+        ("frozen", f"LocalStepsError: {OTHERS}"),
+        ("frozen, late", f"LocalStepsError: {OTHERS}"),
+        ("frozen, once", "nothing"),
+        ("unfrozen", f"LocalStepsError: {OTHERS}"),
         ("fewer", "LocalStepsError: hosts have made unequally many steps: host 0 4, host 1 2;"),
     ],
 )

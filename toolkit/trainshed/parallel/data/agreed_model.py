@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from .between_hosts import LocalStepsError
+
 
 def cut(sizes: Sequence[int], pieces: int) -> list[range]:
     """Divides tensors into pieces in a row, the largest as small as it can be.
@@ -74,7 +76,17 @@ class AgreedModel:
 
     @torch.no_grad()
     def change(self, fragment: int) -> torch.Tensor:
-        """What the script's own steps have taken away from it, float32 [size]."""
+        """What the script's own steps have taken away from it, float32 [size].
+
+        Raises:
+            LocalStepsError: other parameters are trained than were in the beginning.
+        """
+        trained = [one for one in self._inner.parameters() if one.requires_grad]
+        if list(map(id, trained)) != list(map(id, self.own)):
+            raise LocalStepsError(
+                "parameters were frozen or unfrozen since LocalSteps was made: call finish() before that, on all hosts, and "
+                "make it anew afterwards"
+            )
         return torch.cat([(self.exact[at] - self.own[at]).reshape(-1) for at in self.pieces[fragment]])
 
     @torch.no_grad()

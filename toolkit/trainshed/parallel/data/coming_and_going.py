@@ -115,9 +115,14 @@ def met(members: Members, model: AgreedModel, bits: int, plan: str, at: Standing
         joins: this host begins, or comes to a job that runs; it brings no steps of its own.
 
     Raises:
-        LocalStepsError: it is not finite, or `Members.agree` says why; the others go on without this host.
+        LocalStepsError: this host's model is not finite, or has other parameters to train, and the others go on without it;
+            or `Members.agree` says why.
     """
-    change = model.change(0)
+    try:
+        change = model.change(0)
+    except LocalStepsError:
+        members.leave(failed=True)
+        raise
     if not joins and not bool(torch.isfinite(change).all()):
         members.leave(failed=True)
         raise LocalStepsError(
