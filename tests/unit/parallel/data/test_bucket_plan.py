@@ -7,6 +7,7 @@ import pytest
 from trainshed.parallel.data.bucket_plan import (
     MIB,
     SIZES,
+    Batch,
     Cost,
     Gradient,
     Plan,
@@ -15,6 +16,7 @@ from trainshed.parallel.data.bucket_plan import (
     buckets,
     calibrated,
     cut,
+    fitted,
     plan_seconds,
     step_seconds,
     what_next,
@@ -85,6 +87,50 @@ def test_messages_that_cost_much_each_make_large_buckets() -> None:
     plan = best_plan(timeline(size=MIB // 8, apart=0.001), {"flat": Cost(0.05, LINK.per_byte, 0.05)}, "flat", DEFAULT)
 
     assert plan.bucket == max(SIZES)
+
+
+def seconds_of(cost: Cost, count: int, size: int) -> Batch:
+    steps = Timeline((Gradient(0.0, count * size),), 0.0, 0.0)
+    return Batch(count, size, step_seconds(steps, [Gradient(0.0, size)] * count, cost))
+
+
+@pytest.mark.parametrize("cost", [Cost(0.004, 1e-8, 0.002, 0.003), Cost(0.003, 1e-8, 0.0, 0.003)])
+def test_a_cost_is_what_messages_were_measured_to_take(cost: Cost) -> None:
+    one, small = (seconds_of(cost, count, 4 << 10) for count in (1, 8))
+    many, few = seconds_of(cost, 24, MIB // 2), seconds_of(cost, 6, 2 * MIB)
+    found = fitted(one, small, many, few)
+
+    for name in ("latency", "per_byte", "each", "least"):
+        assert getattr(found, name) == pytest.approx(getattr(cost, name), rel=1e-2, abs=2e-5), name
+
+
+def of(milliseconds: tuple[float, float, float, float]) -> Cost:
+    one, small, many, few = milliseconds
+    return fitted(
+        Batch(1, 4 << 10, one / 1e3),
+        Batch(8, 4 << 10, small / 1e3),
+        Batch(24, MIB // 2, many / 1e3),
+        Batch(6, 2 * MIB, few / 1e3),
+    )
+
+
+# What four hosts of one rank were measured to take, DDP's own way, on links of 500 Mbit/s and without a limit.
+SLOW, FAST = of((3.9, 22.4, 315.6, 313.7)), of((3.9, 23.1, 81.1, 46.4))
+
+
+def test_a_slow_link_hides_what_more_messages_cost_so_that_they_may_begin_earlier() -> None:
+    steps = timeline(apart=0.01625)
+
+    assert SLOW.each < 0.0002 < 0.001 < FAST.each
+    assert best_plan(steps, {"flat": SLOW}, "flat", DEFAULT).bucket == 2 * MIB
+    small = timeline(layers=96, size=MIB // 4, apart=0.0005)
+    assert best_plan(small, {"flat": FAST}, "flat", DEFAULT).bucket >= 2 * MIB, "here they cost"
+
+
+def test_a_far_link_lets_few_messages_pass_at_a_time() -> None:
+    far = fitted(Batch(1, 4 << 10, 0.3), Batch(8, 4 << 10, 1.2), Batch(2, MIB // 2, 0.35), None)
+
+    assert far.among_others(MIB // 4) == pytest.approx(0.9 / 7) and far.seconds(MIB) == pytest.approx(0.35, rel=1e-2)
 
 
 def test_what_was_measured_in_a_moment_is_scaled_to_what_steps_were_seen_to_wait() -> None:

@@ -21,12 +21,15 @@ _NEAR = 1.01  # of plans this close the one with larger buckets is taken
 class Cost:
     """How long a message takes: `latency` and `per_byte` times its size.
 
-    each: what one more message adds to those that are on their way: of the latency what they have not in common.
+    each: what it costs to send the same bytes in one more message, where others are on their way: of the latency what they
+        have not in common, and what the link does not hide.
+    least: until the next message can go the same way, however small this one is.
     """
 
     latency: float
     per_byte: float
     each: float
+    least: float = 0.0
 
     def seconds(self, size: int) -> float:
         """For a message of `size` bytes, alone."""
@@ -34,7 +37,35 @@ class Cost:
 
     def among_others(self, size: int) -> float:
         """Until the next message can go the same way."""
-        return self.each + self.per_byte * size
+        return max(self.least, self.each + self.per_byte * size)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Messages that began together, and the seconds until all were over."""
+
+    count: int
+    size: int
+    seconds: float
+
+
+def fitted(one: Batch, small: Batch, many: Batch, few: Batch | None) -> Cost:
+    """The cost with which messages take as long as was measured.
+
+    Args:
+        one: a single small message.
+        small: several of them.
+        many, few: as many bytes in large messages, and in fewer and larger ones: whether their number costs anything is seen
+            from both alone, since a slow link hides what small messages cost. Without `few` it is taken to do so.
+    """
+    each, whole = 0.0, many
+    if few is not None:
+        each, whole = max(0.0, (many.seconds - few.seconds) / (many.count - few.count)), few
+    sent = whole.count * whole.size
+    per_byte = max(1e-12, (whole.seconds - one.seconds - (whole.count - 1) * each) / (sent - one.size))
+    latency = max(0.0, one.seconds - per_byte * one.size)
+    least = max(0.0, (small.seconds - one.seconds) / (small.count - one.count))
+    return Cost(latency, per_byte, each, least)
 
 
 @dataclass(frozen=True)
@@ -127,8 +158,9 @@ def step_seconds(timeline: Timeline, made: Sequence[Gradient], cost: Cost, direc
     free = over = 0.0
     for bucket in made:
         way = direct if direct is not None and bucket.size <= SMALL else cost
-        free = max(free, bucket.ready) + way.among_others(bucket.size)
-        over = max(over, free + way.latency - way.each)
+        begins = max(free, bucket.ready)
+        free = begins + way.among_others(bucket.size)
+        over = max(over, begins + way.seconds(bucket.size))
     last = timeline.gradients[-1].ready if timeline.gradients else 0.0
     return timeline.rest + max(over, last)
 
@@ -161,7 +193,7 @@ def calibrated(
     """
 
     def scaled(by: float) -> dict[str, Cost]:
-        return {name: Cost(cost.latency, cost.per_byte * by, cost.each) for name, cost in costs.items()}
+        return {name: replace(cost, per_byte=cost.per_byte * by) for name, cost in costs.items()}
 
     low, high = 1 / _FURTHEST, _FURTHEST
     for _ in range(30):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,11 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .bucket_plan import MIB, Cost
+from .bucket_plan import MIB, Batch, Cost, fitted
 
 _SMALL, _LARGE = 4 << 10, MIB // 2  # bytes of a message
 _QUEUE = 8  # small messages at once
 _FEWEST, _MOST = 2, 24  # large messages at once, as buckets are
+_LARGER = 4  # times as large, and as few; where there are enough of them for two
 _TRY = 0.12  # seconds that a try should take: links let the first bytes after a pause pass at once
 _TRIES = 3
 
@@ -23,35 +23,35 @@ Way = Callable[[torch.Tensor, Callable[[BaseException | None], None]], None]
 
 
 def link_costs(ways: Mapping[str, Way], group: Any) -> dict[str, Cost]:
-    """The cost of each way, the same on all ranks of `group`. Collective; it takes about a second.
+    """The cost of each way, the same on all ranks of `group`. Collective; it takes some seconds.
 
     Args:
         ways: each begins to exchange a tensor, and calls back, from any thread, when that is over.
         group: of the ranks that take part.
     """
-    small: dict[str, float] = {}
-    queue: dict[str, float] = {}
-    large: dict[str, float] = {}
     for way in ways.values():
-        _timed(way, _SMALL, 1, group)  # connections are made by the first
-    one = min(_timed(next(iter(ways.values())), _LARGE, 2, group) / 2 for _ in range(2))
-    count = max(_FEWEST, min(_MOST, round(_TRY / one)))
+        _timed(way, 1, _SMALL, group)  # connections are made by the first
+    one = min(_timed(next(iter(ways.values())), 2, _LARGE, group).seconds / 2 for _ in range(2))
+    few, rest = divmod(max(_FEWEST, min(_MOST, round(_TRY / one))), _LARGER)
+    batches = [(1, _SMALL), (_QUEUE, _SMALL), (few * _LARGER if few > 1 else few * _LARGER + rest, _LARGE)]
+    if few > 1:
+        batches.append((few, _LARGER * _LARGE))
+    best: dict[tuple[str, int, int], Batch] = {}
     for _ in range(_TRIES):  # in turns: what else the machine does hits all alike
         for name, way in ways.items():
-            small[name] = min(small.get(name, math.inf), _timed(way, _SMALL, 1, group))
-            queue[name] = min(queue.get(name, math.inf), _timed(way, _SMALL, _QUEUE, group))
-            large[name] = min(large.get(name, math.inf), _timed(way, _LARGE, count, group))
+            for count, size in batches:
+                found, key = _timed(way, count, size, group), (name, count, size)
+                if key not in best or found.seconds < best[key].seconds:
+                    best[key] = found
     costs: dict[str, Cost] = {}
     for name in ways:
-        per_byte = max(1e-12, (large[name] - small[name]) / (count * _LARGE - _SMALL))
-        latency = max(0.0, small[name] - per_byte * _SMALL)
-        each = max(0.0, (queue[name] - small[name]) / (_QUEUE - 1) - per_byte * _SMALL)
-        costs[name] = Cost(latency, per_byte, min(latency, each))
+        single, small, many, *fewer = (best[name, count, size] for count, size in batches)
+        costs[name] = fitted(single, small, many, fewer[0] if fewer else None)
     return costs
 
 
-def _timed(way: Way, size: int, count: int, group: Any) -> float:
-    """Seconds until messages that begin together are over, on the slowest rank."""
+def _timed(way: Way, count: int, size: int, group: Any) -> Batch:
+    """How long messages take that begin together, on the slowest rank."""
     messages = [torch.zeros(size // 4) for _ in range(count)]
     dist.all_reduce(torch.zeros(1), group=group)  # all begin together
     began = time.monotonic()
@@ -62,7 +62,7 @@ def _timed(way: Way, size: int, count: int, group: Any) -> float:
         wait.result()
     seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64)
     dist.all_reduce(seconds, dist.ReduceOp.MAX, group=group)
-    return float(seconds.item())
+    return Batch(count, size, float(seconds.item()))
 
 
 class Wait:
