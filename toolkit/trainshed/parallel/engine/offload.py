@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..grid import Grid
+from ..shards import local
 
 SMALLEST = 2**20
 
@@ -45,8 +46,8 @@ class Offload:
     def away(self) -> Iterator[None]:
         """What is saved within the block is kept on the CPU."""
         held = [*self._root.parameters(), *self._root.buffers()]
-        with torch._C.DisableTorchFunctionSubclass():  # also of parameters that are absent
-            self._stays = {one.untyped_storage().data_ptr() for one in held if not one.is_meta}
+        with torch._C.DisableTorchFunction(), torch.no_grad():  # also of parameters that are absent
+            self._stays = {local(one).untyped_storage().data_ptr() for one in held if not one.is_meta}
         with torch.autograd.graph.saved_tensors_hooks(self._put, self._back):
             yield
 
