@@ -153,6 +153,11 @@ def test_stages_tensor_groups_and_replicas_train_as_one_process() -> None:
     ranks.run(8, "trust.tensor_stages:three_dimensions")
 
 
+@pytest.mark.heavy
+def test_stages_tensor_groups_and_shards_train_as_one_process_and_go_on_with_other_degrees() -> None:
+    ranks.run(8, "trust.sharded_part_stages:three_dimensions")
+
+
 SHARDED = {"partitions": 1, "sharded_data_parallel_degree": 2, "microbatches": 2, "ddp": True}
 
 

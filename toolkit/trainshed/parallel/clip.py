@@ -88,24 +88,16 @@ def get_total_norm(
 
 
 def _norm_of_parts(gradients: Sequence[torch.Tensor], norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
-    """The norm of gradients of which some are divided among the ranks of a tensor group. Collective over the group."""
+    """The norm of gradients of which some are divided among the ranks of a tensor group. Collective over these, and over
+    those that have shards."""
     here = grid()
     if here.tensor is None:
         raise RuntimeError("there is no tensor group")
     norm_type = float(norm_type)
     meet(here, CLIP)
-    norms = [
-        torch.linalg.vector_norm(local(one.detach()), norm_type, dtype=torch.float32).to(here.device) for one in gradients
-    ]
-    if not norms:
+    if not gradients:
         return torch.zeros((), device=here.device)
-    mine = torch.stack(norms)
-    every = [torch.empty_like(mine) for _ in here.tensor.ranks]
-    dist.all_gather(every, mine, group=here.tensor.group)
-    parts = torch.tensor([isinstance(one, DTensor) for one in gradients], dtype=torch.bool, device=here.device)
-    together = torch.linalg.vector_norm(torch.stack(every), norm_type, dim=0)
-    # Whole ones are the same on all ranks: those of the first one count.
-    total: torch.Tensor = torch.linalg.vector_norm(torch.where(parts, together, every[0]), norm_type)
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms(gradients, norm_type)).to(here.device), norm_type)
     if error_if_nonfinite and not torch.isfinite(total):
         raise RuntimeError(f"the gradients' norm is {total.item()}, which cannot be clipped")
     return total
@@ -178,8 +170,8 @@ def install() -> None:
 
 def _follow(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
     """Before a step of any optimizer: one that was made before parameters were sharded goes on with the shards."""
-    if session.holding is not None and session.holding.exchange is not None:
-        session.holding.exchange.follow(optimizer)
+    if session.holding is not None:
+        session.holding.follow(optimizer)
     if session.grid is not None and session.grid.settings.master_weights and session.holding is not None:
         refuse_plain(optimizer, session.holding.names)
 
@@ -193,9 +185,9 @@ def _unscale_grads(scaler: Any, optimizer: Any, inv_scale: torch.Tensor, *args: 
     device = grid().device
     sharded = grid().settings.sharded_data_parallel_degree > 1 or grid().tensor is not None
     if sharded:
-        if holding is not None and holding.exchange is not None:
+        if holding is not None and holding.exchanges:
             meet(grid(), SCALE)
-            holding.exchange.follow(optimizer)
+            holding.follow(optimizer)
         worst = _unscale_shards(optimizer, inv_scale)
     else:
         found = _native_unscale(scaler, optimizer, inv_scale, *args, **kwargs)

@@ -137,8 +137,7 @@ def _settle(optimizer: torch.optim.Optimizer, holding: Holding) -> None:
         PipelineError: its state belongs to no parameter.
     """
     refuse_state(optimizer, holding)
-    if holding.exchange is not None:
-        holding.exchange.follow(optimizer)
+    holding.follow(optimizer)
     settle(optimizer, holding)
 
 

@@ -134,6 +134,7 @@ class Grid:
     context: TensorGroup | None = None
     parts_group: dist.ProcessGroup | None = None
     copies_group: dist.ProcessGroup | None = None
+    _everyone: list[dist.ProcessGroup] = field(default_factory=list)
     _subgroups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
     _made: set[tuple[int, ...]] = field(default_factory=set)
     _lasting: list[dist.ProcessGroup] = field(default_factory=list)
@@ -150,9 +151,8 @@ class Grid:
     @property
     def writes(self) -> bool:
         """Whether this rank writes what it holds, alone or together with others: of replicas the first one does."""
-        if self.tensor is not None:
-            return self.tensor.twins[0] == self.rank
-        return self.place.replica == 0 or self.settings.sharded_data_parallel_degree > 1
+        first = self.place.replica if self.settings.tensor_parallel_degree == 1 else self.place.batch
+        return first == 0 or self.settings.sharded_data_parallel_degree > 1
 
     @property
     def together(self) -> TensorGroup | None:
@@ -177,6 +177,7 @@ class Grid:
         made = dict.fromkeys(self._for_steps())
         self.pipeline_group = self.replica_group = self.company_group = self.control_group
         self.parts_group = self.copies_group = None
+        self._everyone.clear()
         self._subgroups.clear()
         self.tensor = self.context = None
         self.left = True
@@ -187,7 +188,16 @@ class Grid:
         """Groups in which ranks may wait for one whose step has failed."""
         divided = [group for group in (self.parts_group, self.copies_group) if group is not None]
         own = [self.pipeline_group, self.company_group, self.replica_group, *self._subgroups.values()]
-        return [*own, *divided, *self._together()]
+        return [*own, *divided, *self._everyone, *self._together()]
+
+    @property
+    def everyone(self) -> dist.ProcessGroup:
+        """All ranks, for tensors on the CPU; one may wait there for another that has failed. To be asked for each time: who
+        keeps it keeps its connections. Collective at first."""
+        if not self._everyone:
+            timeout = timedelta(seconds=self.settings.timeout_seconds)
+            self._everyone.append(dist.new_group(list(range(self.world)), backend="gloo", timeout=timeout))
+        return self._everyone[0]
 
     def can_make(self, member: tuple[int, ...]) -> bool:
         """Whether the ranks of one pipeline can make a group of some of them, or have it: replicas would have to join in."""
@@ -218,17 +228,38 @@ class Grid:
         if self.tensor is not None:
             self.company_ranks, self.company_group = self.tensor.ranks, self.tensor.group
 
+    @property
+    def alike_ranks(self) -> list[int]:
+        """Global ranks that hold the same as this one: its replicas, with tensor groups its twins."""
+        return self.replica_ranks if self.tensor is None else self.tensor.twins
+
+    @property
+    def alike_group(self) -> dist.ProcessGroup:
+        """Their group."""
+        return self.replica_group if self.tensor is None else self.tensor.twin_group
+
     def divide_replicas(self, degree: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """Divides the replicas of this rank's stages into parts of `degree` neighbours. Collective over all ranks.
+        """Divides the ranks that hold the same as this one into parts of `degree` neighbours. Collective over all ranks.
 
         Steps use `parts_group`, of this rank's part, and `copies_group`, of those at the same place in each part (None if
         there is one part).
 
         Returns:
             The same groups once more (first that of the copies), which stay when steps have ended.
+
+        Raises:
+            PipelineError: the degree does not divide their number.
         """
-        self.copies_group, self.parts_group = None, self.replica_group
-        if degree < len(self.replica_ranks):
+        number = len(self.alike_ranks)
+        if number % degree:
+            stages = self.settings.pipeline_parallel_degree
+            groups = f", {len(self.tensor.ranks)} in a tensor group," if self.tensor is not None else ""
+            raise PipelineError(
+                f"sharded_data_parallel_degree = {degree} does not divide {number} replicas",
+                hint=f"{self.world} ranks in pipelines of {stages}{groups} make that many",
+            )
+        self.copies_group, self.parts_group = None, self.alike_group
+        if degree < number:
             self.copies_group, self.parts_group = self._among_replicas(degree)
         lasting = self._among_replicas(degree)
         self._lasting.extend(lasting)
@@ -237,9 +268,7 @@ class Grid:
     def _among_replicas(self, degree: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         groups: dict[str, dist.ProcessGroup] = {}
         timeout = timedelta(seconds=self.settings.timeout_seconds)
-        for position in range(self.settings.pipeline_parallel_degree):
-            there = [(place.replica, rank) for rank, place in enumerate(self.places) if place.pipeline == position]
-            ranks = [rank for _, rank in sorted(there)]
+        for ranks in alike(self.places, "pipeline", "tensor"):
             divided = [("copies", ranks[place::degree]) for place in range(degree)]
             divided += [("part", ranks[start : start + degree]) for start in range(0, len(ranks), degree)]
             for kind, members in divided:

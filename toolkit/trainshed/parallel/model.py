@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
 
 from trainshed.checkpoint.weights import SHARD_BYTES
 
@@ -35,7 +35,7 @@ from .record.intercept import let_modules_move
 from .record.naming import first_names
 from .record.subject import Backward
 from .session import grid, session
-from .shards import whole
+from .shards import tensor_axis, whole
 from .weights import load_weights, save_pretrained, save_weights
 
 
@@ -126,12 +126,7 @@ class PipelineModel(nn.Module):
                 buffers=broadcast_buffers,
                 bucket_bytes=bucket_cap_mb * 2**20,
             )
-        elif settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree == 1:
-            if session.tape is not None:
-                raise NotServed(
-                    "delayed_initialization() serves stages only, not sharded data parallelism",
-                    hint="build the model without it",
-                )
+        elif settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and grid().tensor is None:
             self.engine = ShardedEngine(
                 self.holding,
                 self._attach,
@@ -139,6 +134,7 @@ class PipelineModel(nn.Module):
                 on_shards=_hand_to_optimizer,
                 average=average_grads_across_microbatches,
                 buffers=broadcast_buffers,
+                tape=session.tape,
             )
         else:
             if settings.sharded_data_parallel_degree > 1:
@@ -159,7 +155,8 @@ class PipelineModel(nn.Module):
                 tape=session.tape,
             )
         self._read_pins()
-        module.register_forward_pre_hook(_within_steps)
+        hook = module.register_forward_pre_hook(_within_steps)
+        self.holding.when_partitioned(lambda: _put_first(module, hook))
         session.model = self
         session.holding = self.holding
         install()
@@ -232,8 +229,9 @@ class PipelineModel(nn.Module):
         session.in_step = True
         try:
             if isinstance(self.engine, TensorEngine) and self.partitioned:
-                return self.engine.run(_generate, [((self.module, *args), kwargs)]).results[0]
-            if len(grid().pipeline_ranks) == 1 and self.holding.parts is None:
+                with self.engine.gathered():
+                    return self.engine.run(_generate, [((self.module, *args), kwargs)]).results[0]
+            if len(grid().pipeline_ranks) == 1 and not self.holding.exchanges:
                 return native(*args, **kwargs)
             with self.holding.whole():
                 return on_first_rank(self.holding, "generate", args, kwargs)
@@ -308,7 +306,7 @@ class PipelineModel(nn.Module):
 
     def is_distributed_parameter(self, parameter: torch.Tensor) -> bool:
         """Whether this rank has a part of a parameter, as other ranks of its tensor group have others."""
-        return grid().tensor is not None and isinstance(parameter, DTensor)
+        return tensor_axis(parameter) is not None
 
     # What this rank holds --------------------------------------------------------------------------------------------
 
@@ -374,7 +372,8 @@ def _in_half(module: nn.Module) -> None:
     if kind is None:
         return
     if settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree == 1:
-        widen(module)  # FSDP's shards are the masters, and what it gathers is in half precision
+        with nullcontext() if session.tape is None else Addresses(session.tape), session.tape or nullcontext():
+            widen(module)  # FSDP's shards are the masters, and what it gathers is in half precision
     elif session.tape is not None:
         with Addresses(session.tape), session.tape:
             halve(module, kind)
@@ -405,6 +404,12 @@ def _planned() -> Planned | None:
     if session.planned is None:
         return None
     return Planned(session.planned, session.tensor_marks.wants)
+
+
+def _put_first(module: nn.Module, hook: RemovableHandle) -> None:
+    """What refuses calls comes before what torch's FSDP does in one."""
+    hook.remove()
+    module.register_forward_pre_hook(_within_steps, prepend=True)
 
 
 def _within_steps(module: nn.Module, _args: Any) -> None:

@@ -9,12 +9,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+# How the names of the axes of meshes begin that are tensor groups.
+TENSOR = "tensor "
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """The whole tensor on every rank. Collective where it is sharded."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    if not isinstance(tensor, DTensor):
+        return tensor
+    while len(cut := [axis for axis, one in enumerate(tensor.placements) if isinstance(one, Shard)]) > 1:
+        placements = [Replicate() if axis == cut[-1] else one for axis, one in enumerate(tensor.placements)]
+        tensor = tensor.redistribute(placements=placements)  # all at once, torch warns
+    return tensor.full_tensor()
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -22,8 +30,19 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def tensor_axis(tensor: torch.Tensor) -> int | None:
+    """Along which axis the ranks of a tensor group have parts of a tensor; None if each of them has the same."""
+    if isinstance(tensor, DTensor):
+        for name, placement in zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=False):
+            if name.startswith(TENSOR) and isinstance(placement, Shard):
+                return placement.dim
+    return None
+
+
 def like(value: Any, parameter: torch.Tensor) -> Any:
     """A whole tensor sharded as a parameter of its shape is; anything else as it is. Every rank has the same `value`."""
+    if isinstance(value, DTensor) and isinstance(parameter, DTensor) and value.device_mesh != parameter.device_mesh:
+        value = whole(value)  # of a parameter that was cut twice
     fits = isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and value.shape == parameter.shape
     if fits and isinstance(parameter, DTensor):
         on_device = value.to(parameter.device)
@@ -42,20 +61,29 @@ def norms(tensors: Sequence[torch.Tensor], kind: float) -> list[torch.Tensor]:
     Args:
         kind: 2.0 for the Euclidean norm, as for `torch.linalg.vector_norm`.
     """
-    lengths = [torch.linalg.vector_norm(local(one.detach()), kind, dtype=torch.float32) for one in tensors if one.numel()]
+    lengths = [_length(local(one.detach()), kind) for one in tensors]
     sharded = [one for one in tensors if isinstance(one, DTensor)]
-    if not sharded or len(lengths) < len(tensors) or kind <= 0:
+    if not sharded or kind <= 0:
         return [whole(torch.linalg.vector_norm(one.detach(), kind, dtype=torch.float32)) for one in tensors]
     mesh = sharded[0].device_mesh
     table = torch.stack(lengths).double()
     if not math.isinf(kind):
         table = table.pow(kind)
-        if mesh.get_local_rank(mesh.ndim - 1):  # what all ranks have counts once
-            parts = [isinstance(one, DTensor) and one.dim() > 0 for one in tensors]
-            table *= torch.tensor(parts, device=table.device)
     how = dist.ReduceOp.MAX if math.isinf(kind) else dist.ReduceOp.SUM
-    dist.all_reduce(table, how, group=mesh.get_group(mesh.ndim - 1))
+    for axis in range(mesh.ndim):
+        cut = [isinstance(one, DTensor) and isinstance(one.placements[axis], Shard) for one in tensors]
+        if any(cut):
+            if mesh.get_local_rank(axis):  # what all ranks have counts once
+                table *= torch.tensor(cut, device=table.device)
+            dist.all_reduce(table, how, group=mesh.get_group(axis))
     return list((table if math.isinf(kind) else table.pow(1 / kind)).float())
+
+
+def _length(tensor: torch.Tensor, kind: float) -> torch.Tensor:
+    """The norm of what a rank has, which may be nothing."""
+    if not tensor.numel():
+        return torch.zeros((), device=tensor.device)
+    return torch.linalg.vector_norm(tensor, kind, dtype=torch.float32)
 
 
 def follow(optimizer: torch.optim.Optimizer, names: Mapping[int, str], shards: Mapping[str, nn.Parameter]) -> None:

@@ -28,6 +28,7 @@ TOPICS = {
     "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
     "larger": (
         *("without_values", "tensor", "mixtures", "tensor_stages", "stage_experts", "divided_without_values", "context"),
+        *("sharded_parts", "sharded_part_stages"),
     ),
 }
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.

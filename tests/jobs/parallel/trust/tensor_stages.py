@@ -118,8 +118,6 @@ def the_numbers_of_ranks_in_three_dimensions() -> None:
     pipe.shutdown()
     refused(lambda: begin(**{**TWO_BY_TWO, "tensor_parallel_degree": 4}), "does not divide 4 ranks in pipelines of 2")
     refused(lambda: begin(**{**TWO_BY_TWO, "prescaled_batch": False}), "needs prescaled_batch", kind=pipe.NotServed)
-    for name, value in (("sharded_data_parallel_degree", 2), ("offload_activations", True)):
-        refused(lambda: begin(**TWO_BY_TWO, **{name: value}), name, kind=pipe.NotServed)  # noqa: B023
 
 
 def _model(build: Callable[[], nn.Module] = chain, **settings: Any) -> pipe.PipelineModel:
@@ -195,8 +193,12 @@ def a_weight_of_a_divided_stage_that_is_read_later() -> None:
         refused(lambda: model(*six(0, 0)), "is read outside of its own module")
 
 
-def _twenty_steps(build: Callable[[], nn.Module], path: str) -> None:
-    """With dropout and clipping, through checkpoints that other degrees go on from."""
+def twenty_steps_of_stages(build: Callable[[], nn.Module], path: str, **more: Any) -> None:
+    """With dropout and clipping, through checkpoints that other degrees go on from.
+
+    Args:
+        more: settings of divided stages.
+    """
 
     def batch(number: int) -> torch.Tensor:
         return torch.randint(1, 53, (4, 8), generator=torch.Generator().manual_seed(number))
@@ -248,13 +250,13 @@ def _twenty_steps(build: Callable[[], nn.Module], path: str) -> None:
         assert len(own.state_dict()["state"]) == len(list(module.parameters()))
         return model
 
-    model = goes_on(7, **TWO_BY_TWO)
+    model = goes_on(7, **TWO_BY_TWO, **more)
     parts = sum(one.numel() for one in model.local_parameters() if model.is_distributed_parameter(one))
     assert parts > 0.9 * sum(one.numel() for one in model.local_parameters())
     pipe.shutdown()
     goes_on(12, partitions=4)
     pipe.shutdown()
-    saved = goes_on(20, placement_strategy="spread", **TWO_BY_TWO).state_dict()
+    saved = goes_on(20, placement_strategy="spread", **TWO_BY_TWO, **more).state_dict()
     pipe.shutdown()
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-6, atol=0)
     begin(partitions=1, tensor_parallel_degree=4)
@@ -267,7 +269,7 @@ def _twenty_steps(build: Callable[[], nn.Module], path: str) -> None:
 
 @case(ranks=4)
 def a_divided_gpt_with_dropout_goes_on_with_other_degrees() -> None:
-    _twenty_steps(Gpt, str(ranks.folder() / "tensor-stages" / "gpt"))
+    twenty_steps_of_stages(Gpt, str(ranks.folder() / "tensor-stages" / "gpt"))
 
 
 def _gpt2() -> nn.Module:
@@ -281,7 +283,7 @@ def gpt2_and_llama() -> None:
     dist.init_process_group("gloo")
     for build in (_gpt2, partial(_llama, layers=2)):
         pipe.shutdown()
-        _twenty_steps(build, str(ranks.folder() / "tensor-stages" / type(build()).__name__))
+        twenty_steps_of_stages(build, str(ranks.folder() / "tensor-stages" / type(build()).__name__))
 
 
 def three_dimensions() -> None:

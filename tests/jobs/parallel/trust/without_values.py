@@ -8,16 +8,22 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
+import ranks
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import trainshed.parallel as pipe
+from trainshed.parallel.delayed.tape import Tape
+from trainshed.parallel.session import session
 
 from .table import begin, case, refused, same
 from .training import squared
 
+SHARDED: dict[str, Any] = {"partitions": 1, "sharded_data_parallel_degree": 2}
 WIDTH = 160  # a matrix is larger than what is made at once
 
 
@@ -199,11 +205,53 @@ def an_error_in_the_block_leaves_nothing_behind() -> None:
 
 
 @case(ranks=2)
-def sharded_data_parallelism_refuses_it() -> None:
-    begin(sharded_data_parallel_degree=2)
-    with pipe.delayed_initialization():
-        module = Net()
-    refused(lambda: pipe.PipelineModel(module), "delayed_initialization() serves stages only")
+def sharded_models_train_as_with_values() -> None:
+    usual, native, kept = trained(False, **SHARDED), Tape.values, list[int]()
+
+    def values(tape: Tape, tensor: torch.Tensor) -> torch.Tensor:
+        every = session.holding.root.parameters() if session.holding is not None else ()
+        kept.append(sum(one.to_local().numel() for one in every if isinstance(one, DTensor) and not one.is_meta))
+        return native(tape, tensor)
+
+    with patch.object(Tape, "values", values):
+        without = trained(True, **SHARDED)
+    assert usual[0] == without[0], (usual[0], without[0])
+    same(without[1], usual[1], 0.0)
+    assert max(kept) <= sum(one.numel() for one in Net().parameters()) / 2, kept  # no rank has more than its shards
+
+
+@case(ranks=2)
+def sharded_models_without_values_load_what_they_hold() -> None:
+    folder = ranks.folder() / "sharded-without-values"
+    model, update, step = build(True, **SHARDED)
+    train(model, update, step, range(2))
+    pipe.save_checkpoint(str(folder / "last"), model, update, {"at": 2})
+    model.save_weights(folder / "weights")
+    state = model.state_dict()
+    expected = train(model, update, step, range(2, 4))
+    pipe.shutdown()
+    model, update, step = build(True, seed=7, **SHARDED)  # its own values count for nothing
+    assert pipe.load_checkpoint(str(folder / "last"), model, update) == {"at": 2}
+    assert train(model, update, step, range(2, 4)) == expected
+    pipe.shutdown()
+    model, _, step = build(True, seed=7)
+    assert pipe.load_checkpoint(str(folder / "last"), model) == {"at": 2}
+    train(model, pipe.PipelineOptimizer(torch.optim.SGD(model.parameters(), lr=0.0)), step, range(1))
+    same(model.state_dict(), state, 0.0)
+    pipe.shutdown()
+    model, _, step = build(True, seed=7, **SHARDED)
+    model.load_weights(folder / "weights")
+    train(model, pipe.PipelineOptimizer(torch.optim.SGD(model.parameters(), lr=0.0)), step, range(1))
+    same(model.state_dict(), state, 0.0)
+
+
+@case(ranks=2)
+def sharded_models_without_values_refuse_what_reads_them() -> None:
+    model, _, step = build(True, **SHARDED)
+    captured = list(model.parameters())
+    refused(lambda: captured[0].sum(), "has no values before the first step")
+    step(model, words(0))
+    refused(lambda: captured[0].sum(), "sharded in the first step", "named_parameters()")
 
 
 @case(ranks=2)

@@ -241,20 +241,15 @@ def _check(settings: PipelineSettings, where: str) -> None:
                     hint="leave one of the two out; stages, replicas and shard_optimizer_state go together with it",
                 )
     if settings.tensor_parallel_degree > 1:
-        if settings.sharded_data_parallel_degree > 1:
+        if settings.sharded_data_parallel_degree > 1 and settings.master_weights and settings.pipeline_parallel_degree == 1:
             raise NotServed(
-                f"{where}: tensor_parallel_degree together with sharded_data_parallel_degree is not supported",
-                hint="use one of the two; the other ranks are replicas",
+                f"{where}: tensor_parallel_degree, sharded_data_parallel_degree and master_weights together need stages",
+                hint="leave out master_weights: bf16 or fp16 alone run forwards under autocast",
             )
         if settings.pipeline_parallel_degree > 1 and not settings.prescaled_batch:
             raise NotServed(
                 f"{where}: tensor_parallel_degree together with pipeline_parallel_degree needs prescaled_batch = true",
                 hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
-            )
-        if settings.pipeline_parallel_degree > 1 and settings.offload_activations:
-            raise NotServed(
-                f"{where}: tensor_parallel_degree together with offload_activations is not supported",
-                hint="leave one of the two out, or use activation checkpoints",
             )
         if settings.delayed_parameter_initialization and not settings.prescaled_batch:
             raise NotServed(

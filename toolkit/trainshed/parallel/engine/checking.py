@@ -160,14 +160,17 @@ def same_batch(grid: Grid, microbatches: list[Microbatch]) -> bool:
     return replicas_agree(STEP, digest(microbatches), False, grid.replica_group, grid.device)[0]
 
 
-def same_everywhere(grid: Grid, mine: bytes, what: str) -> None:
+def same_everywhere(grid: Grid, mine: bytes, what: str, group: dist.ProcessGroup | None = None) -> None:
     """Makes sure that all ranks have the same `mine`. Collective.
+
+    Args:
+        group: of all ranks, for tensors on the CPU; by default the one that stays when steps have ended.
 
     Raises:
         PipelineError: they differ, on all of them.
     """
     if grid.world > 1:
-        _alike(grid.control_group, torch.device("cpu"), mine, f"the ranks differ in {what}")
+        _alike(group if group is not None else grid.control_group, torch.device("cpu"), mine, f"the ranks differ in {what}")
 
 
 def _alike(group: dist.ProcessGroup, device: torch.device, mine: bytes, problem: str, wish: bool = False) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ..shards import follow
 from .absent import IN_SHARDS, AbsentParameter
@@ -114,8 +115,9 @@ class Exchange(ABC):
                 if part.requires_grad != whole.requires_grad:
                     part.requires_grad_(whole.requires_grad)
                 self._empty(whole)
-                whole._home = (name, IN_SHARDS)  # type: ignore[attr-defined]
-                whole.__class__ = AbsentParameter
+                if not isinstance(whole, DTensor):
+                    whole._home = (name, IN_SHARDS)  # type: ignore[attr-defined]
+                    whole.__class__ = AbsentParameter
         self._put_in({id(one.whole): one.part for one in self._known.values()})
 
     def settled(self) -> None:
@@ -141,12 +143,18 @@ class Exchange(ABC):
         """A parameter has a shape, and no memory."""
         value = math.nan if whole.is_floating_point() else 0
         element = torch.full((1,) * whole.dim(), value, dtype=whole.dtype, device=whole.device)
-        whole.data, whole.grad = element.expand(whole.shape), None
+        if isinstance(whole, DTensor):  # a part, of which there is less yet
+            whole._local_tensor, whole.grad = element.expand(whole._local_tensor.shape), None
+        else:
+            whole.data, whole.grad = element.expand(whole.shape), None
 
     @staticmethod
     def _revive(one: Exchanged, value: torch.Tensor) -> None:
-        one.whole.__class__ = one.kind
-        one.whole.data = value
+        if isinstance(one.whole, DTensor):
+            one.whole._local_tensor = value
+        else:
+            one.whole.__class__ = one.kind
+            one.whole.data = value
         one.whole.requires_grad_(one.part.requires_grad)
 
     def _put_in(self, others: Mapping[int, nn.Parameter]) -> None:

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from ..errors import PipelineError
 from ..grid import Grid
 from ..halves import gradient_type, no_gradient
-from ..shards import local
+from ..shards import local, tensor_axis
 from .stage_shards import Reduced, StageShards
 
 BUCKET_BYTES = 25 * 2**20
@@ -187,7 +187,7 @@ class GradientSync:
         return local(no_gradient(parameter) if parameter.grad is None else parameter.grad)
 
     def _is_divided(self, name: str) -> bool:
-        return self.grid.tensor is not None and isinstance(self.parameters[name], DTensor)
+        return tensor_axis(self.parameters[name]) is not None
 
     def _alike(self, name: str) -> tuple[dist.ProcessGroup, int]:
         """The ranks that hold the same of a parameter, and their number."""
@@ -270,7 +270,7 @@ class GradientSync:
             reduced = bucket.reduced or self._reduce(bucket.names, shards)
             for name, part in zip(bucket.names, reduced.parts(), strict=True):
                 if somewhere[name]:
-                    shards.put(name, part / self.replicas)
+                    shards.put(name, part / self._alike(name)[1])
             bucket.reduced = None
         self._buckets, self._bucket_of = [], {}
 

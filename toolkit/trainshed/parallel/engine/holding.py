@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
@@ -90,17 +90,32 @@ class Holding:
     def names(self) -> dict[int, str]:
         """Names of all parameters of the model by `id`."""
         known = {id(parameter): name for name, parameter in self.root.named_parameters()}
-        return known if self.exchange is None else {**self.exchange.names, **known}
+        return {key: name for names in (*(one.names for one in self.exchanges), known) for key, name in names.items()}
 
     @property
-    def exchange(self) -> Exchange | None:
-        """Between the parameters that this rank holds in parts, and whole ones."""
-        return self.shards if self.shards is not None else self.parts
+    def exchanges(self) -> list[Exchange]:
+        """Between whole parameters and what this rank holds of them, in the order in which they were cut."""
+        return [one for one in (self.parts, self.shards) if one is not None]
 
-    def whole(self) -> AbstractContextManager[None]:
+    def now(self, parameters: Sequence[nn.Parameter]) -> Sequence[nn.Parameter]:
+        """What the modules have now in the places of parameters of before the first step."""
+        for one in self.exchanges:
+            parameters = one.now(parameters)
+        return parameters
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer goes on with what this rank holds of the parameters that it was given before the first step."""
+        for one in self.exchanges:
+            one.follow(optimizer)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
         """Within the block the parameters of this rank are whole. Collective over the replicas where they are sharded, and
         over the tensor group where modules are divided."""
-        return nullcontext() if self.exchange is None else self.exchange.gathered()
+        with ExitStack() as opened:
+            for one in reversed(self.exchanges):
+                opened.enter_context(one.gathered())
+            yield
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Names and whole gradients of the parameters of this rank that have one, one after the other. Collective over the

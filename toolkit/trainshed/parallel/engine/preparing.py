@@ -142,9 +142,7 @@ class Preparation:
 
     def _trained(self) -> bytes:
         with torch._C.DisableTorchFunctionSubclass():  # a fact, also of parameters that are absent
-            exchange = self.holding.exchange
-            every = self._every if exchange is None else exchange.now(self._every)
-            return bytes([parameter.requires_grad for parameter in every])
+            return bytes([parameter.requires_grad for parameter in self.holding.now(self._every)])
 
     def _record(self, subject: Subject, microbatches: int) -> Way:
         parts = self.holding.parts

@@ -5,7 +5,8 @@ has it, of which gradient, optimizer state and checkpoint are sharded alike. A s
 which the modules have the parameters that forwards were recorded with; it ends with sums of gradients of which each rank
 gets its part. So in a step there are all parameters and gradients of the stages, and otherwise only parts.
 
-Where there are more replicas than a parameter has parts, the parts are replicated (HSDP).
+Where there are more replicas than a parameter has parts, the parts are replicated (HSDP). Where modules are divided among
+the ranks of a tensor group, what a rank has of a parameter is sharded, over the ranks that have the same.
 """
 
 from __future__ import annotations
@@ -13,21 +14,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ..errors import PipelineError
 from ..grid import Grid
 from ..halves import stays_half
-from ..shards import local
+from ..shards import local, tensor_axis
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import STEP, replicas_agree
 from .renamed import all_gather, reduce_scatter
+from .shard_mesh import ShardMesh
 
 GATHERED_BYTES = 25 * 2**20
 
@@ -43,24 +42,9 @@ class StageShards(Exchange):
     """
 
     def __init__(self, root: nn.Module, grid: Grid, on_shards: Hand) -> None:
-        degree, replicas = grid.settings.sharded_data_parallel_degree, len(grid.replica_ranks)
-        if replicas % degree:
-            raise PipelineError(
-                f"sharded_data_parallel_degree = {degree} does not divide {replicas} replicas",
-                hint=f"{grid.world} ranks in pipelines of {len(grid.pipeline_ranks)} make that many",
-            )
+        self._where = ShardMesh(grid)
         super().__init__(root, on_shards)
-        self._grid, self._degree = grid, degree
-        kind = grid.device.type
-        # torch keeps what it finds out about a mesh for all that are equal: also for one with groups of an earlier `init`.
-        own = f"shard {uuid4().hex}"
-        copies, part = grid.divide_replicas(degree)
-        if degree == replicas:
-            self._mesh = DeviceMesh.from_group(part, kind, mesh_dim_names=(own,))
-        else:
-            ranks = torch.tensor(grid.replica_ranks).view(-1, degree)
-            self._mesh = DeviceMesh.from_group([copies, part], kind, ranks, mesh_dim_names=("replicate", own))
-        self._place = grid.place.replica % degree
+        self._grid, self._degree, self._place = grid, self._where.degree, self._where.place
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer goes on with the shards of parameters that it was given before the first step.
@@ -102,10 +86,10 @@ class StageShards(Exchange):
                 whole = parameters[name]
                 if name in self._known and self._known[name].whole is whole:
                     continue
-                part = self._part_of(whole.detach()).clone()
-                shard = nn.Parameter(self._dtensor(part, whole), requires_grad=whole.requires_grad)
+                part = self._part_of(local(whole.detach())).clone()
+                shard = nn.Parameter(self._where.dtensor(part, whole), requires_grad=whole.requires_grad)
                 stays_half(shard, whole)
-                self._known[name] = Exchanged(whole, shard, type(whole), whole.stride())
+                self._known[name] = Exchanged(whole, shard, type(whole), local(whole.detach()).stride())
 
     def _gather(self) -> None:
         for name, one in self._known.items():
@@ -122,25 +106,30 @@ class StageShards(Exchange):
         """Whole values of parameters of one type."""
         known = [self._known[name] for name in names]
         with torch.no_grad(), torch.inference_mode(False):
-            parts = [self._padded(local(one.part.detach()), one.part) for one in known]
+            parts = [self._padded(local(one.part.detach()), local(one.whole)) for one in known]
             mine = torch.cat(parts).view(torch.uint8)  # gloo does not know every type
             flat = torch.empty(self._degree * mine.numel(), dtype=torch.uint8, device=mine.device)
             all_gather(flat, mine, group=self._grid.parts_group)
             table = flat.view(parts[0].dtype).view(self._degree, -1)
             columns = table.split([len(part) for part in parts], dim=1)
             for one, column in zip(known, columns, strict=True):
-                shard = one.part
-                value = torch.empty_strided(shard.shape, one.stride, dtype=shard.dtype, device=shard.device)
-                value.copy_(column.reshape(-1)[: shard.numel()].view(shard.shape))
+                room = local(one.whole)
+                value = torch.empty_strided(room.shape, one.stride, dtype=room.dtype, device=column.device)
+                value.copy_(column.reshape(-1)[: room.numel()].view(room.shape))
                 self._revive(one, value)
 
     # Gradients -------------------------------------------------------------------------------------------------------
 
     def reduce(self, parameters: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor]) -> Reduced:
-        """Begins to sum gradients of parameters of one type over the replicas; of the sum this rank gets its part."""
+        """Begins to sum gradients over the replicas; of the sum this rank gets its part.
+
+        Args:
+            parameters: of one type, all or none of them divided among the ranks of the tensor group.
+            gradients: what this rank has of them.
+        """
         rows = []
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            length = self._length(parameter)
+            length = self._length(local(parameter))
             if not parameter.dim():
                 rows.append(gradient.reshape(1, 1).expand(self._degree, 1))
                 continue
@@ -150,13 +139,17 @@ class StageShards(Exchange):
         table = torch.cat(rows, dim=1) if len(rows) > 1 else rows[0].contiguous()
         mine = torch.empty_like(table[0])
         work = reduce_scatter(mine, table.view(-1), group=self._grid.parts_group, async_op=True)
-        return Reduced(mine, table, [row.shape[1] for row in rows], work, self._grid.copies_group)
+        tensor = self._grid.tensor
+        also = [self._grid.copies_group] if self._grid.copies_group is not None else []
+        if tensor is not None and tensor_axis(parameters[0]) is None:
+            also.append(tensor.group)
+        return Reduced(mine, table, [row.shape[1] for row in rows], work, also)
 
     def put(self, name: str, part: torch.Tensor) -> None:
         """Adds this rank's part of a gradient, padded, to that of earlier steps."""
         shard = self._known[name].part
         own = local(shard.detach())
-        gradient = self._dtensor(part[: own.numel()].view(own.shape).clone(), shard)
+        gradient = self._where.dtensor(part[: own.numel()].view(own.shape).clone(), shard)
         shard.grad = gradient if shard.grad is None else shard.grad.add_(gradient)
 
     def gradient(self, name: str) -> torch.Tensor | None:
@@ -189,25 +182,19 @@ class StageShards(Exchange):
         missing = self._length(parameter) - flat.numel()
         return torch.cat([flat, flat.new_zeros(missing)]) if missing else flat
 
-    def _dtensor(self, part: torch.Tensor, parameter: torch.Tensor) -> DTensor:
-        where: Any = Shard(0) if parameter.dim() else Replicate()
-        placements = [where] if self._mesh.ndim == 1 else [Replicate(), where]
-        stride = torch.empty(parameter.shape, device="meta").stride()
-        return DTensor.from_local(
-            part, self._mesh, placements, run_check=False, shape=torch.Size(parameter.shape), stride=stride
-        )
-
     def bunches(self, names: Iterable[str]) -> Iterator[list[str]]:
-        """Names of parameters of one type, so many at once that their memory beside the parameters is small."""
+        """Names of parameters of one type, all or none of them divided, so many at once that their memory beside the
+        parameters is small."""
         bunch: list[str] = []
-        size, dtype = 0, None
+        size, kind = 0, None
         for name in names:
             shard = self._known[name].part
-            if bunch and (size > GATHERED_BYTES or shard.dtype != dtype):
+            own = shard.dtype, tensor_axis(shard) is None
+            if bunch and (size > GATHERED_BYTES or own != kind):
                 yield bunch
                 bunch, size = [], 0
             bunch.append(name)
-            dtype, size = shard.dtype, size + shard.numel() * shard.element_size()
+            kind, size = own, size + shard.numel() * shard.element_size()
         if bunch:
             yield bunch
 
@@ -219,18 +206,18 @@ class Reduced:
         mine: where this rank's parts come to lie.
         table: what is sent.
         lengths: of the parts.
-        copies: ranks that hold the same parts.
+        also: groups of ranks with the same parts, over which these are summed as well.
     """
 
     def __init__(
-        self, mine: torch.Tensor, table: torch.Tensor, lengths: list[int], work: Any, copies: dist.ProcessGroup | None
+        self, mine: torch.Tensor, table: torch.Tensor, lengths: list[int], work: Any, also: Sequence[dist.ProcessGroup]
     ) -> None:
-        self._mine, self._table, self._lengths, self._work, self._copies = mine, table, lengths, work, copies
+        self._mine, self._table, self._lengths, self._work, self._also = mine, table, lengths, work, also
 
     def parts(self) -> tuple[torch.Tensor, ...]:
         """This rank's parts of the sums, when they are there. Collective where parts are replicated."""
         self._work.wait()
         del self._table
-        if self._copies is not None:
-            dist.all_reduce(self._mine, group=self._copies)
+        for group in self._also:
+            dist.all_reduce(self._mine, group=group)
         return self._mine.split(self._lengths)

@@ -118,7 +118,7 @@ class Engine:
         with ExitStack() as whole:
             try:
                 if self._holding.shards is not None:
-                    whole.enter_context(self._holding.whole())
+                    whole.enter_context(self._holding.shards.gathered())
             except RuntimeError as error:
                 raise self._stopped(error) from error
             return self._run(function, microbatches, rows)

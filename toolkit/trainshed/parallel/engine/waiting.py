@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -76,23 +76,34 @@ class Waiting:
         Raises:
             PipelineError: what they are made from has changed.
         """
+        every = dict(root.named_parameters())
+        for name in homes.keys() & self._values:
+            self._absent.find(every[name], homes[name])
+        for name, value in self.values([name for name in every if name not in homes], device):
+            self._absent.take_back(every[name], value)
+            del value
+            made(name, name not in self._elsewhere)
+
+    def values(self, names: Iterable[str], device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and values of those of these parameters that wait, one after the other; of those that come from elsewhere
+        there is memory alone. Then nothing waits any more.
+
+        Raises:
+            PipelineError: what they are made from has changed.
+        """
         if self._tape is None:
             return
         _check_unwritten(self._tape)
-        for name, parameter in root.named_parameters():
-            if name not in self._values:
-                continue
-            if name in homes:
-                self._absent.find(parameter, homes[name])
-                continue
-            waits = self._values[name]
-            value = torch.empty_like(waits) if name in self._elsewhere else self._tape.values(waits)
-            if value.untyped_storage().nbytes() > value.numel() * value.element_size():  # a part of something larger
-                value = value.clone()
-            self._absent.take_back(parameter, value.to(device))
-            del value
-            made(name, name not in self._elsewhere)
+        for name in names:
+            if name in self._values:
+                yield name, self._made(self._tape, name).to(device)
         self._values, self._tape, self.names = {}, None, frozenset()
+
+    def _made(self, tape: Tape, name: str) -> torch.Tensor:
+        waits = self._values[name]
+        value = torch.empty_like(waits) if name in self._elsewhere else tape.values(waits)
+        # It may be a part of something larger.
+        return value.clone() if value.untyped_storage().nbytes() > value.numel() * value.element_size() else value
 
 
 def _check_unwritten(tape: Tape) -> None:

@@ -5,8 +5,8 @@ The first step runs the undivided model, to see who reads which parameter, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,14 +15,20 @@ from torch import nn
 from ...errors import PipelineError
 from ...grid import TensorGroup
 from ...record.subject import Backward
+from ..block_shards import refuse_hooks, run_by_all
+from ..checking import same_everywhere
 from ..holding import Holding
+from ..losses import Losses
 from ..meeting import UNDIVIDED, objects
 from ..placement import broadcast_state
+from ..shard_mesh import ShardMesh
 from ..suitable import check_values
 from ..verify.traces import Traces
 from ..verify.unit_outputs import Watch
 from .division import Division, in_words, tensor_mesh
 from .joint_steps import JointEngine, Step
+from .means import Means
+from .part_shards import PartShards
 from .reference import Reference
 
 
@@ -35,6 +41,9 @@ class TensorEngine(JointEngine):
         wanted: tells whether the script wants a module divided.
 
     division: the modules that are divided, from the first step on.
+
+    Raises:
+        PipelineError: the degree of sharding does not divide the number of tensor groups.
     """
 
     def __init__(
@@ -49,8 +58,18 @@ class TensorEngine(JointEngine):
         super().__init__(holding, attach, **common)
         self.division: Division | None = None
         self._on_parts, self._wanted = on_parts, wanted
+        sharded = holding.grid.settings.sharded_data_parallel_degree > 1
+        self._where = ShardMesh(holding.grid) if sharded else None
+        self._shards: PartShards | None = None
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Within this context no tensor group waits for another one. Collective over the ranks that have shards."""
+        return nullcontext() if self._shards is None else self._shards.gathered()
 
     def _explained(self, error: Exception) -> Exception:
+        if self._shards is not None:
+            self._shards.close()
+            self._shards.let_go()
         return in_words(error) or super()._explained(error)
 
     def _begun(self) -> tuple[Division, TensorGroup]:
@@ -61,19 +80,58 @@ class TensorEngine(JointEngine):
             check_values(self._root)
             self._root.to(self._grid.device)
             broadcast_state(self._root, self._grid)
-            mesh = tensor_mesh(group.group, self._grid.device)
+            where = self._where
+            mesh = tensor_mesh(group.group, self._grid.device) if where is None else where.for_blocks[1]
             self.division = Division(self._root, mesh, self._wanted, self._grid.settings.atomic)
+        if shards := self._at_work():
+            shards.begin()
+            refuse_hooks(self._root)
         return self.division, group
 
-    def _before(self) -> None:
+    def _at_work(self) -> PartShards | None:
+        """The shards, where modules are gathered when they run."""
+        return self._shards if self._shards is not None and not self._shards.is_off else None
+
+    def _before(self, step: Step) -> None:
         """Divides, in the first step."""
+        where = self._where
+        if where is not None:
+            counts = [len(turn.microbatches) for turn in step.turns]
+            same_everywhere(self._grid, repr(counts).encode(), f"how many microbatches they run ({counts})")
         if self.holding.partitioned:
             return
-        division, names = self._divided(), self.holding.names
+        division, names, ran = self._divided(), self.holding.names, set[str]()
+        if where is not None:
+            firsts = [turn.microbatches[0] for turn in step.turns]
+            ran = run_by_all(self._root, self._grid, self._attach, step.function, firsts)
         division.divide(self._reasons)
-        self._on_parts(names, dict(self._root.named_parameters()))
         self._say(division.line())
+        if where is not None:
+            self._shards = PartShards(self._root, self._grid, where, ran)
+        self._on_parts(names, dict(self._root.named_parameters()))
         self.holding.settle()
+
+    def _means(self) -> Means:
+        return Means(self._grid, self.holding.parameters, self._bucket_bytes, self._shards)
+
+    def _ran(self, losses: Losses) -> None:
+        division, shards = self._divided(), self._at_work()
+        if shards is not None and not division.is_whole:
+            shards.compare(losses.any)
+
+    def _after(self, step: Step) -> None:
+        if shards := self._at_work():
+            shards.close()
+
+    @contextmanager
+    def _undivided(self) -> Iterator[None]:
+        """Within this context the model is whole. Collective over the tensor group, or over all ranks that have shards."""
+        if not self.holding.partitioned:
+            yield
+            return
+        shards = self._at_work()
+        with nullcontext() if shards is None else shards.off(), self._divided().whole():
+            yield
 
     def _divided(self) -> Division:
         if self.division is None:
@@ -101,8 +159,7 @@ class TensorEngine(JointEngine):
                 return self._turns(division, step.copied(), watch, 0)[0]
 
         traces = Traces(self._root, step.function, self._grid.device)
-        undivided = nullcontext if first else division.whole
-        reference = Reference(self._root, self._grid, traces, undivided, run, training=True)
+        reference = Reference(self._root, self._grid, traces, self._undivided, run, training=True)
         if reason := reference.stopped():
             if first:
                 raise PipelineError(

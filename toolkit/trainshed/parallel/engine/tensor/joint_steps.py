@@ -149,8 +149,15 @@ class JointEngine:
         """What the step will be compared with; None if it is not verified."""
         raise NotImplementedError
 
-    def _before(self) -> None:
+    def _before(self, step: Step) -> None:
         """Between the undivided model's run and the divided one's."""
+
+    def _means(self) -> Means:
+        """Takes means of gradients, of this step."""
+        return Means(self._grid, self.holding.parameters, self._bucket_bytes)
+
+    def _ran(self, losses: Losses) -> None:
+        """After the forward of a microbatch."""
 
     def _after(self, step: Step) -> None:
         """When the divided model has run."""
@@ -181,12 +188,12 @@ class JointEngine:
         device, turn = self._grid.device, step.turns[mine]
         before = rng.get_state(device), dice.get_state()
         reference = self._reference(step, mode)
-        self._before()
+        self._before(step)
         watch, sketches = None, {}
         if reference is not None:
             watch = Watch()
             sketches = {name: sketch(whole(p.detach())) for name, p in self._root.named_parameters()}
-        means = Means(self._grid, self.holding.parameters, self._bucket_bytes)
+        means = self._means()
         try:
             with parted.watched(watch):
                 results, after = self._turns(parted, step, watch, mine)
@@ -224,6 +231,7 @@ class JointEngine:
                         watch.begin(len(results))
                     losses = Losses()
                     results.append(called(step.function, microbatch, losses, self._attach))
+                    self._ran(losses)
                     scale = step.scale / (len(turn.microbatches) if step.average else 1)
                     with parted.backward():
                         step.losses.append(_backward(losses, scale * part if step.average else scale))

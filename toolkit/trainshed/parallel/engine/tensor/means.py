@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from ...grid import Grid
 from ...halves import gradient_type, no_gradient
-from ...shards import local
+from ...shards import local, tensor_axis
+from .part_shards import PartShards
 
 
 class Means:
@@ -23,10 +23,13 @@ class Means:
 
     Args:
         bucket_bytes: bytes of gradients that are summed at once.
+        shards: of the parameters, which have the means of replicas after the backward.
     """
 
-    def __init__(self, grid: Grid, parameters: Mapping[str, nn.Parameter], bucket_bytes: int) -> None:
-        self._grid, self._bytes = grid, bucket_bytes
+    def __init__(
+        self, grid: Grid, parameters: Mapping[str, nn.Parameter], bucket_bytes: int, shards: PartShards | None = None
+    ) -> None:
+        self._grid, self._bytes, self._shards = grid, bucket_bytes, shards
         self._trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
         self._before = [parameter.grad for parameter in self._trained]
         for parameter in self._trained:
@@ -37,17 +40,14 @@ class Means:
         tensor = self._grid.together
         if tensor is None:
             raise RuntimeError("there is no group of ranks with one batch")
-        ranks = self._grid.replica_ranks
-        parts = [p for p in self._trained if isinstance(p, DTensor)]
-        wholes = [p for p in self._trained if not isinstance(p, DTensor)]
-        used = torch.tensor([float(p.grad is not None) for p in self._trained], device=self._grid.device)
-        if len(used):
-            dist.all_reduce(used, group=self._grid.replica_group)
-        somewhere = {id(p): bool(number) for p, number in zip(self._trained, used.tolist(), strict=True)}
-        for parameters, group, count in (
-            (wholes, self._grid.replica_group, len(ranks)),
-            (parts, tensor.twin_group, len(tensor.twins)),
-        ):
+        parts = [p for p in self._trained if tensor_axis(p) is not None]
+        wholes = [p for p in self._trained if tensor_axis(p) is None]
+        everyone = (self._grid.replica_group, len(self._grid.replica_ranks))
+        ways = [(wholes, *everyone), (parts, tensor.twin_group, len(tensor.twins))]
+        if self._shards is not None:
+            ways = [(wholes, tensor.group, len(tensor.ranks))]
+        somewhere = self._used_somewhere()
+        for parameters, group, count in ways:
             reached = [p for p in parameters if somewhere[id(p)]]
             for parameter in reached:  # another rank's experts were chosen, or another replica's
                 if parameter.grad is None:
@@ -56,6 +56,20 @@ class Means:
                 for bucket in self._buckets(reached):
                     _mean(bucket, group, count)
         self.put_back()
+
+    def _used_somewhere(self) -> dict[int, bool]:
+        """Whether some rank has a gradient, by `id` of the parameter. Collective."""
+        if self._shards is not None:
+            found = self._shards.used(self._trained)
+            for parameter, used in zip(self._trained, found, strict=True):
+                if not used:  # the zeros of the sum go
+                    parameter.grad = None
+        else:
+            counts = torch.tensor([float(p.grad is not None) for p in self._trained], device=self._grid.device)
+            if len(counts):
+                dist.all_reduce(counts, group=self._grid.replica_group)
+            found = [bool(number) for number in counts.tolist()]
+        return {id(p): one for p, one in zip(self._trained, found, strict=True)}
 
     def put_back(self) -> None:
         """Adds the gradients of earlier steps; that is all that is to be done after a step that does not train."""

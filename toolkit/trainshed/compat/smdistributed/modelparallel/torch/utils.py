@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from trainshed.parallel.groups import pp_rank, rank
+from trainshed.parallel.shards import tensor_axis
 
 
 def get_distribution_axis(parameter: torch.Tensor) -> int | None:
     """Axis along which a parameter is divided among tensor parallel ranks; None if it is whole."""
-    placements = getattr(parameter, "placements", ())
-    return next((axis for one in placements if (axis := getattr(one, "dim", None)) is not None), None)
+    return tensor_axis(parameter)
 
 
 def rmsg(message: object) -> str:

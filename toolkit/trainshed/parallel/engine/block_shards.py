@@ -1,0 +1,265 @@
+"""Parameters of a model without stages, sharded over ranks block by block: FSDP2, or HSDP where shards are replicated.
+
+Each block of a list of blocks is one unit, which is gathered when it runs; all other parameters are another unit. torch
+averages gradients after each microbatch, so that a rank never holds all of them.
+
+A gather needs all ranks. A list is therefore divided only if every rank has run each of its blocks for its first
+microbatch, and the ranks compare after each forward which blocks they ran. In the sums of gradients a rank takes part with
+zeros where it has not used a parameter.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
+
+from ..errors import PipelineError
+from ..grid import Grid
+from ..plan.calltree import CallTree
+from ..record.naming import first_names
+from ..record.subject import Backward, Subject
+from ..tree import map_leaves, tensors
+from .batch import Microbatch
+from .checking import same_everywhere
+from .losses import Losses
+
+
+class BlockShards:
+    """Shards the parameters that a model has.
+
+    is_off: whether nothing is gathered now when a module runs.
+
+    Args:
+        mesh: of one axis, or of replicas and shards.
+        kinds: types of what is gathered and summed.
+        ran: names of modules that run for every microbatch.
+
+    Raises:
+        PipelineError: a parameter has a gradient hook, or a gradient.
+    """
+
+    def __init__(self, root: nn.Module, grid: Grid, mesh: DeviceMesh, kinds: MixedPrecisionPolicy, ran: set[str]) -> None:
+        self._root, self._grid = root, grid
+        self._ran: list[str] = []
+        self._used: set[int] = set()
+        self.is_off = False
+        every = first_names(root)
+        refuse_hooks(root)
+        for name, parameter in root.named_parameters():
+            if parameter.grad is not None:
+                raise PipelineError(
+                    f"{name!r} has a gradient from before the first step, which sharding does not keep",
+                    hint="call optimizer.zero_grad() before the first step",
+                )
+        units = [*blocks(root, ran), root]
+        for unit in units:
+            fully_shard(unit, mesh=mesh, mp_policy=kinds)
+        self._states = [unit._get_fsdp_state() for unit in units]  # type: ignore[operator]
+        self._units = units
+        self._groups = [
+            group
+            for state in self._states
+            for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+            if group is not None
+        ]
+        for unit, state in zip(units, self._states, strict=True):
+            unit.register_forward_hook(partial(_seen_by, state), prepend=True)
+            name = every[id(unit)]
+            unit.register_forward_pre_hook(lambda _module, _args, name=name: self._ran.append(name), prepend=True)
+        for group in self._groups:
+            group.post_backward = self._filling(group, group.post_backward)
+        # torch leaves the last unit whole after a forward, for the backward that follows.
+        root.register_forward_hook(lambda *_: None if torch.is_grad_enabled() else self.close())
+
+    @property
+    def each(self) -> Iterator[Any]:
+        """torch's own objects, one for each parameter."""
+        return (one for group in self._groups for one in group.fsdp_params)
+
+    def begin(self) -> None:
+        """Before the backward of a step."""
+        self.close()
+        self._ran.clear()
+        self._used.clear()
+
+    def compare(self, trains: bool) -> None:
+        """After the forward of a microbatch. Collective over all ranks.
+
+        Args:
+            trains: whether there is a loss.
+
+        Raises:
+            PipelineError: the ranks did not run the same blocks.
+        """
+        ran = self._ran
+        same_everywhere(self._grid, repr((ran, trains)).encode(), f"which blocks they run ({ran})", self._grid.everyone)
+        ran.clear()
+
+    def used(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
+        """Whether some rank has computed a gradient since `begin`, where others have added zeros. Collective over all."""
+        used = torch.tensor([float(id(parameter) in self._used) for parameter in parameters])
+        if len(parameters):
+            dist.all_reduce(used, group=self._grid.everyone)
+        return [bool(number) for number in used.tolist()]
+
+    def close(self) -> None:
+        """The modules have shards, also of what was left whole."""
+        for group in self._groups:
+            if not group.is_sharded:
+                group._to_sharded()
+
+    def let_go(self) -> None:
+        """After a step that failed: no connection is kept here, so that nobody waits for this rank."""
+        for group in self._groups:
+            for name in ("shard_process_group", "replicate_process_group", "reduce_scatter_process_group"):
+                vars(group.mesh_info).pop(name, None)
+
+    def fill(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Gives parameters their values that were on the meta device when they were sharded, one after the other.
+
+        Args:
+            values: whole ones, by name.
+        """
+        known = {id(one.sharded_param): one for one in self.each}
+        homes = {name: known[id(parameter)] for name, parameter in self._root.named_parameters() if id(parameter) in known}
+        for name, value in values:
+            one, old = homes[name], homes[name].sharded_param
+            mesh, rows = old.device_mesh, -(-len(value) // old.device_mesh.size(-1))
+            part = value[rows * mesh.get_local_rank(mesh.ndim - 1) :][:rows].clone()
+            del value
+            with torch.no_grad():
+                shard = DTensor.from_local(part, mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride())
+            one._setattr_on_modules(nn.Parameter(shard, requires_grad=old.requires_grad))
+            one.reset_sharded_param()
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Within this context nothing is gathered when a module runs."""
+        self.close()
+        kept = [(unit, unit._forward_pre_hooks, unit._forward_hooks) for unit in self._units]
+        for (unit, before, after), state in zip(kept, self._states, strict=True):
+            ours = {state._pre_forward_hook_handle.id, state._post_forward_hook_handle.id}
+            unit._forward_pre_hooks = OrderedDict((key, hook) for key, hook in before.items() if key not in ours)
+            unit._forward_hooks = OrderedDict((key, hook) for key, hook in after.items() if key not in ours)
+        ran, was_off, self.is_off = list(self._ran), self.is_off, True
+        try:
+            yield
+        finally:
+            self._ran[:], self.is_off = ran, was_off
+            for unit, before, after in kept:
+                unit._forward_pre_hooks, unit._forward_hooks = before, after
+
+    def _filling(self, group: Any, native: Callable[..., None]) -> Callable[..., None]:
+        """Fills the gradients that this rank has not computed."""
+
+        def post_backward(*unused: Any) -> None:
+            for one in group.fsdp_params:
+                if not hasattr(one, "_unsharded_param") or not one.unsharded_param.requires_grad:
+                    continue
+                if one.unsharded_param.grad is not None or one.unsharded_accumulated_grad is not None:
+                    self._used.add(id(one.sharded_param))
+                else:
+                    one.unsharded_param.grad = torch.zeros_like(one.unsharded_param)
+            native(*unused)
+
+        return post_backward
+
+
+def refuse_hooks(root: nn.Module) -> None:
+    """Before a step.
+
+    Raises:
+        PipelineError: a parameter has a gradient hook.
+    """
+    for name, parameter in root.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+            raise PipelineError(
+                f"{name!r} has a gradient hook, and is sharded: torch makes its gradient elsewhere",
+                hint="change the gradient after the step, or leave out sharded_data_parallel_degree",
+            )
+
+
+def _seen_by(state: Any, _module: nn.Module, _args: Any, output: Any) -> Any:
+    """Before torch looks for the tensors in a unit's output whose gradients begin its backward.
+
+    It overlooks those in objects that its trees do not know, and those that are views if they are changed in place.
+    """
+    if not torch.is_grad_enabled() or state._training_state.name == "PRE_BACKWARD":
+        return None
+    if any(one.requires_grad and one._is_view() for one in tensors(output, objects=True)):
+        output = map_leaves(_alone, output, objects=True)
+    known = {id(leaf) for leaf in tree_leaves(output)}
+    state._register_pre_backward_hook([one for one in tensors(output, objects=True) if id(one) not in known])
+    return output
+
+
+def _alone(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf._is_view() else leaf
+
+
+def run_by_all(
+    root: nn.Module,
+    grid: Grid,
+    attach: Callable[[Backward | None], None],
+    function: Callable[..., Any],
+    microbatches: Sequence[Microbatch],
+) -> set[str]:
+    """Modules that every rank runs for each of these microbatches. Collective over all ranks."""
+    mine: set[str] | None = None
+    for args, kwargs in microbatches:
+        subject = Subject(root, function, attach, args, kwargs, grid.device)
+        with subject.untouched(), torch.no_grad():
+            attach(Losses())
+            try:
+                calls = CallTree(root)
+                with calls.watching():
+                    names = calls.run(function, *subject.inputs()).names()
+            finally:
+                attach(None)
+        mine = set(names) if mine is None else mine & set(names)
+    found: list[Any] = [None] * grid.world
+    dist.all_gather_object(found, mine, group=grid.control_group)
+    return set.intersection(*found)
+
+
+def blocks(root: nn.Module, ran: set[str]) -> list[nn.Module]:
+    """The entries of lists and sequences of modules that share no parameter with the rest, outermost lists only.
+
+    Args:
+        ran: names of modules that run for every microbatch; a list with another entry stays whole.
+    """
+    names = first_names(root)
+    count: dict[int, int] = {}
+    for _, parameter in root.named_parameters(remove_duplicate=False):
+        count[id(parameter)] = count.get(id(parameter), 0) + 1
+
+    def alone(module: nn.Module) -> bool:
+        inside: dict[int, int] = {}
+        for _, parameter in module.named_parameters(remove_duplicate=False):
+            inside[id(parameter)] = inside.get(id(parameter), 0) + 1
+        return bool(inside) and all(count[key] == number for key, number in inside.items())
+
+    found: list[nn.Module] = []
+
+    def visit(module: nn.Module) -> None:
+        for child in [module] if isinstance(module, nn.Sequential) else module.children():
+            if isinstance(child, (nn.ModuleList, nn.Sequential)):
+                entries = [entry for entry in child if alone(entry)]
+                if all(names[id(entry)] in ran for entry in entries):
+                    found.extend(entries)
+            else:
+                visit(child)
+
+    visit(root)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,74 @@
+"""Where sharded parameters lie: over replicas, and where modules are divided, over the ranks of tensor groups before."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+from ..grid import Grid, alike
+from ..shards import TENSOR, tensor_axis
+
+
+class ShardMesh:
+    """A mesh whose axes are copies of shards (if there are any), the ranks of a tensor group (if there is one), and shards.
+
+    A parameter is cut for the tensor group first, and what a rank has of it then along the first dimension.
+
+    Raises:
+        PipelineError: the degree does not divide the number of ranks that hold the same.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.degree = degree = grid.settings.sharded_data_parallel_degree
+        copies, part = grid.divide_replicas(degree)
+        # torch keeps what it finds out about a mesh for all that are equal: also for one with groups of an earlier `init`.
+        self._own = uuid4().hex
+        self.copies = len(grid.alike_ranks) // degree
+        self.place = grid.alike_ranks.index(grid.rank) % degree
+        self.mesh = self._meshed(copies, part, last="shard")
+
+    @cached_property
+    def for_blocks(self) -> tuple[DeviceMesh, DeviceMesh]:
+        """Meshes that end with a step that fails: of the replicas, as torch's FSDP takes one, and of the tensor group."""
+        grid = self._grid
+        part = grid.parts_group if grid.parts_group is not None else grid.alike_group
+        whole = self._meshed(grid.copies_group, part, last="tensor")
+        names = whole.mesh_dim_names or ()
+        return whole[names[:-1]], whole[names[-1]]
+
+    def dtensor(self, part: torch.Tensor, like: torch.Tensor) -> DTensor:
+        """What this rank has of a parameter.
+
+        Args:
+            like: the parameter, whole or divided among the ranks of the tensor group; or one of `dtensor`.
+        """
+        placements: list[Placement] = [Shard(0) if like.dim() else Replicate()]
+        if self._grid.tensor is not None:
+            axis = tensor_axis(like)
+            placements.insert(0, Replicate() if axis is None else Shard(axis))
+        if self.copies > 1:
+            placements.insert(0, Replicate())
+        stride = torch.empty(like.shape, device="meta").stride()
+        return DTensor.from_local(part, self.mesh, placements, run_check=False, shape=torch.Size(like.shape), stride=stride)
+
+    def _meshed(self, copies: Any, part: Any, *, last: str) -> DeviceMesh:
+        grid, mine = self._grid, self._grid.place.pipeline
+        tensor = grid.tensor.group if grid.tensor is not None else None
+        twins = [ranks for ranks in alike(grid.places, "pipeline", "tensor") if grid.places[ranks[0]].pipeline == mine]
+        ranks = torch.tensor(twins).T.reshape(self.copies, self.degree, len(twins))
+        axes = {"replicate": (0, copies), "shard": (1, part), "tensor": (2, tensor)}
+        absent = {name for name, there in (("replicate", self.copies > 1), ("tensor", tensor is not None)) if not there}
+        order = sorted(axes.keys() - absent, key=lambda name: (name == last, name != "replicate"))
+        ranks = ranks.permute([*(axes[name][0] for name in (*sorted(absent), *order))])
+        ranks = ranks.reshape(ranks.shape[len(absent) :])
+        names = tuple(f"{TENSOR if name == 'tensor' else name + ' '}{last} {self._own}" for name in order)
+        groups = [axes[name][1] for name in order]
+        if len(groups) == 1:
+            return DeviceMesh.from_group(groups[0], grid.device.type, mesh_dim_names=names)
+        return DeviceMesh.from_group(groups, grid.device.type, ranks, mesh_dim_names=names)
