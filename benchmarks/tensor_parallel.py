@@ -13,6 +13,7 @@ compares the losses with those of one process.
     tp             `tensor_parallel_degree`, each rank with a batch of its own
     tp_prescaled   the same, with one batch for all ranks of a group
     dp_x_tp        two replicas of tensor groups
+    fsdp_x_tp      the same, with parameters sharded over the replicas
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "tp": {"tensor_parallel_degree": 0},
     "tp_prescaled": {"tensor_parallel_degree": 0, "prescaled_batch": True},
     "dp_x_tp": {"tensor_parallel_degree": 2},
+    "fsdp_x_tp": {"tensor_parallel_degree": 2, "sharded_data_parallel_degree": 2},
 }
 TIMEOUT_S = 900
 

@@ -55,6 +55,8 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "EP 4 x DP 2": {"partitions": 1, "tensor_parallel_degree": 4},
     "PP 4 x TP 2": {"partitions": 4, "tensor_parallel_degree": 2},
     "PP 2 x TP 2 x DP 2": {"partitions": 2, "tensor_parallel_degree": 2},
+    "PP 2 x TP 2 x FSDP 2": {"partitions": 2, "tensor_parallel_degree": 2, "sharded_data_parallel_degree": 2},
+    "TP 2 x FSDP 4": {"partitions": 1, "tensor_parallel_degree": 2, "sharded_data_parallel_degree": 4},
 }
 
 
