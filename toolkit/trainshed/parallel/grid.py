@@ -300,11 +300,26 @@ def own_device() -> torch.device:
     return device_of(local, torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
-def make_grid(settings: PipelineSettings, device: torch.device | None = None) -> Grid:
-    """Joins the ranks (torchrun's variables; one rank without them) and makes the groups. Collective."""
+@dataclass(frozen=True)
+class Joined:
+    """The ranks of a job that have met.
+
+    control: a group of gloo, of all ranks.
+    owns: whether the default process group was made here.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    control: dist.ProcessGroup
+    owns: bool
+
+
+def join(settings: PipelineSettings, device: torch.device) -> Joined:
+    """Joins the ranks (torchrun's variables; one rank without them). Collective."""
     timeout = timedelta(seconds=settings.timeout_seconds)
     owns = not dist.is_initialized()
-    device = device or own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if owns:
@@ -315,6 +330,15 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=timeout)
     rank, world = dist.get_rank(), dist.get_world_size()
+    local = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    control = dist.new_group(list(range(world)), backend="gloo", timeout=timeout)
+    return Joined(rank, world, *local, control, owns)
+
+
+def make_grid(settings: PipelineSettings, joined: Joined, device: torch.device) -> Grid:
+    """Makes the groups of ranks that have met. Collective."""
+    timeout = timedelta(seconds=settings.timeout_seconds)
+    rank, world = joined.rank, joined.world
     degree = settings.pipeline_parallel_degree
     named = "context_parallel_degree" if settings.context_parallel_degree > 1 else "tensor_parallel_degree"
     places = layout(world, degree, settings.placement_strategy, getattr(settings, named), named)
@@ -346,23 +370,22 @@ def make_grid(settings: PipelineSettings, device: torch.device | None = None) ->
     company = members["pipeline"], groups["pipeline"]
     if tensor is not None and degree > 1:
         company = _own_of(alike(places, "batch"), rank, timeout)
-    control = dist.new_group(list(range(world)), backend="gloo", timeout=timeout)
     return Grid(
         rank=rank,
         world=world,
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        local_world=int(os.environ.get("LOCAL_WORLD_SIZE", str(world))),
+        local_rank=joined.local_rank,
+        local_world=joined.local_world,
         settings=settings,
         device=device,
         places=places,
         pipeline_group=groups["pipeline"],
         replica_group=groups["replica"],
-        control_group=control,
+        control_group=joined.control,
         pipeline_ranks=members["pipeline"],
         replica_ranks=members["replica"],
         company_ranks=company[0],
         company_group=company[1],
-        owns_process_group=owns,
+        owns_process_group=joined.owns,
         tensor=tensor,
         context=context,
     )

@@ -15,11 +15,13 @@ from torch import nn
 from trainshed.contract.wire.pipeline import PipelineSettings, read_settings, settings_from_environment
 from trainshed.contract.wire.variables import PLAN_ONLY
 
+from .choice import choose_degrees
 from .delayed.tape import Addresses, Tape
 from .errors import PipelineError
 from .float8 import check_float8
-from .grid import Grid, make_grid, own_device
+from .grid import Grid, Joined, join, make_grid, own_device
 from .plan.how import how_asked
+from .plan.open_ways import smallest_microbatches
 from .session import session
 
 
@@ -33,8 +35,9 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     if session.grid is not None:
         return session.grid
     if os.environ.get(PLAN_ONLY):
-        session.planned = settings_from_environment()
-        settings = PipelineSettings(microbatches=session.planned.microbatches)
+        session.planned = settings = settings_from_environment()
+        auto, ranks = settings.degrees == "auto", how_asked().ranks
+        settings = PipelineSettings(microbatches=smallest_microbatches(ranks, settings) if auto else settings.microbatches)
     elif config is None:
         settings = settings_from_environment()
     else:
@@ -42,16 +45,31 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     chosen = torch.device(device) if device is not None else own_device()
     if settings.fp8:
         check_float8(chosen)
-    session.grid = make_grid(settings, chosen)
-    _warn_of_hashes(session.grid)
+    joined = join(settings, chosen)
+    _compare(settings, joined)
+    if settings.degrees == "auto":
+        settings = choose_degrees(settings, joined, chosen)
+    session.grid = make_grid(settings, joined, chosen)
     return session.grid
 
 
-def _warn_of_hashes(grid: Grid) -> None:
-    """Sets of strings have another order on each rank unless all hash alike, which `train` sees to."""
-    found: list[Any] = [None] * grid.world
-    dist.all_gather_object(found, hash("trainshed"), group=grid.control_group)
-    if grid.rank == 0 and len(set(found)) > 1:
+def _compare(settings: PipelineSettings, joined: Joined) -> None:
+    """Ranks with other settings than the first one's would wait for each other; those that hash in another way may build
+    another model, for sets of strings have another order there, unless all hash alike, which `train` sees to. Collective.
+
+    Raises:
+        PipelineError: on all ranks, where one has other settings.
+    """
+    found: list[Any] = [None] * joined.world
+    dist.all_gather_object(found, (hash("trainshed"), settings.replace(partition_file="").plain()), group=joined.control)
+    for rank, (_, other) in enumerate(found):
+        for name, value in other.items():
+            if value != (first := found[0][1][name]):
+                raise PipelineError(
+                    f"the ranks differ in their settings: {name} is {value!r} on rank {rank}, {first!r} on rank 0",
+                    hint="give init() the same settings on all ranks",
+                )
+    if joined.rank == 0 and len({hashed for hashed, _ in found}) > 1:
         warnings.warn(
             "the ranks hash strings differently: a model that walks through a set runs in another order on each rank; "
             "start all of them with PYTHONHASHSEED=0",

@@ -158,7 +158,7 @@ def a_defect_of_a_later_step_is_found_where_every_second_one_is_verified() -> No
 
 @case(ranks=2)
 def without_room_the_step_goes_on_and_says_so() -> None:
-    with patch.object(room, "_free", lambda _device: 0.0):
+    with patch.object(room, "free_bytes", lambda _device: 0.0):
         said = said_by(1, staged(nn.Linear(4, 4), nn.Linear(4, 4))[1])
     assert ("has no room" in said) == (pipe.rank() == 0), said
 

@@ -126,7 +126,7 @@ def a_generate_that_cannot_be_done_is_refused_on_all_ranks() -> None:
     pipe.step(squared)(model, x)
     refused(lambda: model.generate(x, fail=True), "model.generate() ended on rank 0 with ValueError: no such thing")
     refused(lambda: model.generate(x + pipe.pp_rank()), "another batch")
-    with patch.object(room, "_free", lambda _device: 0.0):
+    with patch.object(room, "free_bytes", lambda _device: 0.0):
         refused(lambda: model.generate(x), "needs the whole model on the first rank", "no room", "state_dict()")
     refused(lambda: model.module.generate(x), "called outside a step", "model.generate()")
     assert model.generate(x)["first"].shape == (4, 4)

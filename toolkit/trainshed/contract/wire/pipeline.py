@@ -32,6 +32,12 @@ SCHEDULES = {
     "dualpipev": "dualpipev",
 }
 VERIFY = ("changes", "first", "off")
+DEGREES = ("given", "auto")
+# What `degrees = auto` chooses, where it is not given.
+CHOSEN = (
+    *("pipeline_parallel_degree", "tensor_parallel_degree", "sharded_data_parallel_degree", "shard_optimizer_state"),
+    *("microbatches", "pipeline", "virtual_stages"),
+)
 _SEVERAL_STAGES = ("interleaved1f1b", "interleavedzerobubble")
 # Two stages on each rank, on the way there and on the way back: the first rank has the first and the last one.
 V_SHAPED = ("zbvzerobubble", "dualpipev")
@@ -51,6 +57,8 @@ class NotServed(PipelineError):
 class PipelineSettings(Record):
     """A pipeline's settings.
 
+    degrees: "given", or "auto": how the ranks are used is chosen when the job starts, for its model, memory and links.
+    open: the settings that are to be chosen then; those that were given stay.
     pipeline_parallel_degree: ranks of one pipeline; the other ranks are replicas (data parallel).
     microbatches: parts that a step's batch is split into.
     pipeline: "simple" (GPipe), "interleaved" (1F1B, Amazon's name), "interleaved1f1b" (several stages a rank),
@@ -83,6 +91,8 @@ class PipelineSettings(Record):
     verify_steps: every how many training steps one is verified besides; 0 for none.
     """
 
+    degrees: str = "given"
+    open: tuple[str, ...] = ()
     pipeline_parallel_degree: int = 1
     microbatches: int = 1
     pipeline: str = "interleaved"
@@ -124,6 +134,15 @@ class PipelineSettings(Record):
         if self.memory_weight is not None:
             return self.memory_weight
         return 0.0 if self.optimize == "speed" else 0.8
+
+    def given(self) -> dict[str, Any]:
+        """As `read_settings` takes them, without what is to be chosen."""
+        kept = CHOSEN if self.degrees == "auto" else ()
+        names = [name for name in self._fields if name not in ("open", *self.open)]
+        plain = self.plain()
+        return {
+            name: plain[name] for name in names if name in kept or getattr(self, name) != getattr(PipelineSettings, name)
+        }
 
     @property
     def verifies(self) -> bool:
@@ -169,7 +188,7 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Pip
         name = _ALSO.get(key, key)
         if name in _WITHOUT_EFFECT:
             continue
-        if name not in PipelineSettings._fields:
+        if name not in PipelineSettings._fields or name == "open":
             raise PipelineError(
                 f"{where}: {key}: not a pipeline setting", hint=did_you_mean(key, [*PipelineSettings._fields, *_ALSO])
             )
@@ -178,6 +197,9 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Pip
         values.setdefault("virtual_stages", 2)
     if _convert("master_weights", given.get("fp16_params"), where) and (values.get("fp16") or values.get("bf16")):
         values.setdefault("master_weights", True)
+    if values.get("degrees") == "auto":
+        both = {"pipeline", "virtual_stages"}  # one without the other would not be what was asked for
+        values["open"] = tuple(one for one in CHOSEN if one not in values and not (one in both and both & values.keys()))
     settings = PipelineSettings(**values)
     _check(settings, where)
     return settings
@@ -212,6 +234,8 @@ def _check(settings: PipelineSettings, where: str) -> None:
     ):
         if getattr(settings, name) < 1:
             raise wrong(name, "must be 1 or more")
+    if settings.degrees not in DEGREES:
+        raise wrong("degrees", f"not one of {', '.join(DEGREES)}")
     if settings.pipeline.lower() not in SCHEDULES:
         raise wrong("pipeline", f"not one of {', '.join(SCHEDULES)}")
     if settings.optimize not in ("speed", "memory"):
@@ -240,23 +264,30 @@ def _check(settings: PipelineSettings, where: str) -> None:
                     f"{where}: {name} together with {other} is not supported",
                     hint="leave one of the two out; stages, replicas and shard_optimizer_state go together with it",
                 )
+    # Ranks of a chosen tensor group are given one batch.
+    prescaled = settings.prescaled_batch or settings.degrees == "auto"
     if settings.tensor_parallel_degree > 1:
         if settings.sharded_data_parallel_degree > 1 and settings.master_weights and settings.pipeline_parallel_degree == 1:
             raise NotServed(
                 f"{where}: tensor_parallel_degree, sharded_data_parallel_degree and master_weights together need stages",
                 hint="leave out master_weights: bf16 or fp16 alone run forwards under autocast",
             )
-        if settings.pipeline_parallel_degree > 1 and not settings.prescaled_batch:
+        if settings.pipeline_parallel_degree > 1 and not prescaled:
             raise NotServed(
                 f"{where}: tensor_parallel_degree together with pipeline_parallel_degree needs prescaled_batch = true",
                 hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
             )
-        if settings.delayed_parameter_initialization and not settings.prescaled_batch:
+        if settings.delayed_parameter_initialization and not prescaled:
             raise NotServed(
                 f"{where}: tensor_parallel_degree and delayed_parameter_initialization need prescaled_batch = true",
                 hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
             )
     if settings.context_parallel_degree > 1:
+        if settings.degrees == "auto":
+            raise NotServed(
+                f"{where}: degrees = 'auto' together with context_parallel_degree is not supported",
+                hint="give the degrees, or leave context_parallel_degree out",
+            )
         for name in ("pipeline_parallel_degree", "tensor_parallel_degree", "sharded_data_parallel_degree"):
             if getattr(settings, name) > 1:
                 raise NotServed(

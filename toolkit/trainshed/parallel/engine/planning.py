@@ -20,10 +20,11 @@ from ..grid import Grid
 from ..plan.calltree import covering_pin
 from ..plan.command import PlanWritten
 from ..plan.costs import Link
-from ..plan.degrees import choice_lines, choices, chosen, chosen_lines
+from ..plan.degrees import choice_lines, choices, chosen, chosen_lines, in_words
 from ..plan.holders import holder_lines
 from ..plan.how import How, how_asked
 from ..plan.lines import assignment_lines, divided_lines, predicted_lines
+from ..plan.open_ways import keeps_sharding, open_ways
 from ..plan.plan_file import Plan, load_plan, model_fingerprint
 from ..plan.planner import Foresee, make_plan, make_plans
 from ..plan.ways import Terms, ways_for
@@ -169,8 +170,10 @@ def make(subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, 
         PlanError: none can be made.
     """
     settings = grid.settings
-    plan = make_plan(subject, wish_of(subject.root, settings, pins, microbatches, link), foresee)
-    plan = replace(plan, degrees=degrees_of(grid))
+    degrees = degrees_of(grid)
+    shared = degrees["replicas"] if settings.shard_optimizer_state else degrees["sharded"]
+    wish = replace(wish_of(subject.root, settings, pins, microbatches, link), shared=shared)
+    plan = replace(make_plan(subject, wish, foresee), degrees=degrees)
     if settings.partition_file:
         plan.save(settings.partition_file)
     return plan
@@ -211,7 +214,9 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
     """
     how, settings = how_asked(), planned.settings
     subject = replace(subject, counts=how.count)
-    wish = replace(wish_of(subject.root, settings, pins, microbatches), slower=how.slower)
+    if settings.degrees == "auto":
+        settings = settings.replace(pipeline_parallel_degree=how.ranks)  # the parts of the model as fine as that asks
+    wish = replace(wish_of(subject.root, settings, pins, microbatches), slower=how.slower, crowd=how.crowd)
     divide = partial(foresee, wanted=planned.wanted, kept=settings.atomic)
     plan = _chosen(subject, wish, how, planned, divide) if how.ranks else make_plan(subject, wish, divide)
     path = os.environ[PLAN_ONLY]
@@ -229,17 +234,27 @@ def _chosen(subject: Subject, wish: Wish, how: How, planned: Planned, divide: Fo
     Raises:
         PlanError: none is possible.
     """
-    limit = planned.settings.memory_limit
-    terms = Terms(hosts=how.hosts(), placement=planned.settings.placement_strategy)
-    ways = ways_for(how.ranks, wish, terms)
+    settings = planned.settings
+    limit = how.limit_mib or settings.memory_limit
+    given = settings.given() if settings.degrees == "auto" else {}
+    terms = Terms(hosts=how.hosts(), placement=settings.placement_strategy, given=given)
+    ways = open_ways(how.ranks, wish, terms, settings) if given else ways_for(how.ranks, wish, terms)
     plans = make_plans(subject, [way.wish for way in ways if not way.problem], divide)
     found = choices(ways, plans, limit)
+    if given:
+        found = [one for one in found if one.plan is None or keeps_sharding(one, settings)]
     print("\n".join(choice_lines(found)), flush=True)
     best = chosen(found, limit)
-    print("\n".join(chosen_lines(best, found)), flush=True)
+    lines = chosen_lines(best, found)
+    print("\n".join(lines), flush=True)
     assert best.plan is not None
+    told = {"step_ms": round(best.step_ms, 3), "memory_mib": round(best.memory_mib, 2)}
+    predicted = {
+        **best.plan.predicted,
+        "chosen": {**told, "words": in_words(best).rstrip(","), "why": lines[-1].removeprefix("why: ")},
+    }
     considered = tuple(one.facts() for one in found)
-    return replace(best.plan, degrees=best.degrees(), considered=considered, settings=best.settings())
+    return replace(best.plan, degrees=best.degrees(), considered=considered, settings=best.settings(), predicted=predicted)
 
 
 def check_fits(plan: Plan, root: nn.Module, settings: PipelineSettings, where: str) -> None:

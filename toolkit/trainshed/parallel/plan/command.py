@@ -43,6 +43,15 @@ def plan_script(script: str, arguments: Sequence[str], settings: Mapping[str, An
     os.environ[PLAN_HOW] = how.text()
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
+    return follow(script, arguments)
+
+
+def follow(script: str, arguments: Sequence[str]) -> int:
+    """Runs a script up to its first step, in a process whose variables say what plan is wanted.
+
+    Returns:
+        0 if the plan was written; 1 if the script ended without a step.
+    """
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     try:

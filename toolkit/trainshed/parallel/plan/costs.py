@@ -70,6 +70,10 @@ class Link:
         """Time to send `size` bytes."""
         return self.latency + size / self.bandwidth if size else 0.0
 
+    def quicker(self, factor: float) -> Link:
+        """A link that takes less time by a factor: for what is counted as work, which a crowd of ranks makes longer."""
+        return Link(self.latency / factor, self.bandwidth * factor)
+
 
 def slowed(costs: Costs, factor: float) -> Costs:
     """The same work on a device that takes `factor` times as long."""
@@ -77,11 +81,22 @@ def slowed(costs: Costs, factor: float) -> Costs:
     return replace(costs, units=tuple(units), everywhere=costs.everywhere * factor)
 
 
-def costs_of(trace: Trace, root: nn.Module, optimizer_states: int) -> Costs:
+def of_rows(costs: Costs, factor: float) -> Costs:
+    """Of a microbatch with `factor` times the rows: all but parameters grows with them, where operations are counted."""
+    units = [
+        replace(one, forward=one.forward * factor, backward=one.backward * factor, saved=round(one.saved * factor))
+        for one in costs.units
+    ]
+    crossing = tuple(round(size * factor) for size in costs.crossing)
+    return replace(costs, units=tuple(units), crossing=crossing, everywhere=costs.everywhere * factor)
+
+
+def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int = 1) -> Costs:
     """Sums a measured trace up by position.
 
     Args:
         optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
+        shared: replicas that these are shared out among.
 
     Raises:
         PlanError: no module was called.
@@ -115,19 +130,19 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int) -> Costs:
             )
         )
     sizes = {
-        name: parameter.numel() * (parameter.element_size() + _beside(parameter, optimizer_states))
+        name: round(parameter.numel() * (parameter.element_size() + _beside(parameter, optimizer_states, shared)))
         for name, parameter in root.named_parameters()
     }
     return Costs(tuple(units), sizes, tuple(trace.boundary_bytes()), dict(trace.no_cut), everywhere)
 
 
-def _beside(parameter: torch.Tensor, optimizer_states: int) -> int:
+def _beside(parameter: torch.Tensor, optimizer_states: int, shared: int) -> float:
     """Bytes of gradient and optimizer state for each element."""
     if not parameter.requires_grad:
         return 0
     if is_half(parameter):  # the gradient, the float32 value that the optimizer keeps, and its states
-        return torch.float32.itemsize * (2 + optimizer_states)
-    return parameter.element_size() * (1 + optimizer_states)
+        return torch.float32.itemsize * (1 + (1 + optimizer_states) / shared)
+    return parameter.element_size() * (1 + optimizer_states / shared)
 
 
 class StageCosts:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import PlanError
+from .costs import Link
 from .plan_file import Plan
 from .ways import Way
 
@@ -57,6 +58,11 @@ class Choice:
             return self.way.settings(sharded_data_parallel_degree=self.degree)
         return self.way.settings(**({"shard_optimizer_state": True} if self.sharded else {}))
 
+    def order(self) -> dict[str, Any]:
+        """How a step runs, for the plan file."""
+        way = self.way
+        return {"microbatches": way.microbatches, **({"schedule": way.wish.schedule} if way.stages > 1 else {})}
+
     def degrees(self) -> dict[str, Any]:
         """Who holds what, for the plan file."""
         way = self.way
@@ -68,7 +74,7 @@ class Choice:
         numbers = {}
         if self.plan is not None:
             numbers = {"step_ms": self.step_ms, "busy_ms": self.busy_ms, "memory_mib": self.memory_mib}
-        found = {**self.degrees(), **{name: round(number, 3) for name, number in numbers.items()}}
+        found = {**self.degrees(), **self.order(), **{name: round(number, 3) for name, number in numbers.items()}}
         return {**found, **({"problem": self.problem} if self.problem else {})}
 
 
@@ -112,7 +118,7 @@ def chosen(found: Sequence[Choice], limit_mib: int) -> Choice:
         if least is None:
             raise PlanError(f"no way to use these ranks is possible: {found[0].problem}" if found else "there are no ranks")
         raise PlanError(
-            f"no way to use these ranks needs less than {limit_mib} MiB on each: {_in_words(least)} would need "
+            f"no way to use these ranks needs less than {limit_mib} MiB on each: {in_words(least)} would need "
             f"{least.memory_mib:.0f}",
             hint="more ranks, smaller microbatches, or activation checkpoints",
         )
@@ -149,7 +155,8 @@ def chosen_lines(best: Choice, found: Sequence[Choice]) -> list[str]:
     if len(possible) == 1:
         why = "no other way is possible"
     elif fastest.step_ms < best.step_ms or fastest.memory_mib > best.memory_mib:
-        why = f"as fast as {_in_words(fastest)}, but for 2 %, with {best.memory_mib:.0f} of {fastest.memory_mib:.0f} MiB"
+        memory = f"{best.memory_mib:.0f} of {fastest.memory_mib:.0f} MiB"
+        why = f"as fast as {in_words(fastest).rstrip(',')}, but for 2 %, with {memory}"
     return [f"chosen: {{{settings}}}{rows}", f"why: {why}"]
 
 
@@ -161,8 +168,8 @@ def _predicted(choice: Choice, plan: Plan) -> Choice:
     for entry in plan.predicted["stages"]:
         parts = entry["divided_mib"] * one
         whole = entry["parameters_mib"] * one - parts
-        seconds = _ring(parts, way.replicas, way.replica_link.seconds)
-        seconds += _ring(whole, way.replicas * way.tensor, way.group_link.seconds)
+        seconds = _ring(parts, way.replicas, way.replica_link)
+        seconds += _ring(whole, way.replicas * way.tensor, way.group_link)
         exchange = max(exchange, seconds)
     predicted = plan.predicted
     return replace(
@@ -174,9 +181,15 @@ def _predicted(choice: Choice, plan: Plan) -> Choice:
     )
 
 
-def _ring(mib: float, ranks: int, seconds: Any) -> float:
-    """Seconds to sum something over ranks."""
-    return float(seconds(round(2 * (ranks - 1) / ranks * mib * 2**20)))
+def _ring(mib: float, ranks: int, link: Link, *, halves: int = 2) -> float:
+    """Seconds to sum something over ranks: each hands an n-th of it round, n - 1 times to sum and n - 1 times to spread.
+
+    Args:
+        halves: 1 for one of the two, as to gather what is in parts.
+    """
+    if ranks == 1 or not mib:
+        return 0.0
+    return halves * (ranks - 1) * link.seconds(round(mib / ranks * 2**20))
 
 
 def _with_shared_states(choice: Choice) -> Choice:
@@ -201,11 +214,10 @@ def _all_sharded(choice: Choice, plan: Plan, degree: int) -> Choice:
     # Whole at one time: what is outside of blocks and the block that runs, with gradients; the parameters of the next one.
     whole = one * (2 * outside + 3 * running)
     saved = _of_rank(plan, 0, way) - _of_rank(plan, 0, way, parameters_only=True)
-    size = every * one * 2**20
-    sent = way.replica_link.seconds(round(3 * (degree - 1) / degree * size))
+    # Each microbatch gathers all of it twice, block by block, and sums what it adds to the gradients.
+    sent = 3 * sum(_ring(block * one, degree, way.replica_link, halves=1) for block in [outside, *by_block.values()])
     copies = way.replicas // degree
-    if copies > 1:
-        sent += way.replica_link.seconds(round(2 * (copies - 1) / copies * size / degree))
+    sent += _ring(every * one / degree, copies, way.replica_link)
     talk = way.microbatches * sent * 1e3
     step = plan.predicted["step_ms"] + talk
     memory = every / degree + min(whole, 2 * one * every) + saved
@@ -226,7 +238,7 @@ def _nothing_divided(plan: Plan) -> str:
     return f"no module can be divided: {reasons[0][0]!r} stays {reasons[0][1]}"
 
 
-def _in_words(one: Choice) -> str:
+def in_words(one: Choice) -> str:
     """Such as "2 stages of 4 tensor ranks with 1 replica"."""
     way = one.way
     tensor = f" of {way.tensor} tensor ranks" if way.tensor > 1 else ""

@@ -14,11 +14,13 @@ class Hosts:
 
     ranks: on each host; 0 where nobody has told, and all ranks talk as those of several hosts do.
     inside, between: how ranks of one host talk, and ranks of several.
+    crowd: how many times longer work takes where all ranks of a host work than where one does.
     """
 
     ranks: int = 0
     inside: Link = field(default_factory=Link)
     between: Link = field(default_factory=Link)
+    crowd: float = 1.0
 
     def spans(self, groups: Iterable[Sequence[int]]) -> bool:
         """Whether one of these groups of ranks has several hosts."""
@@ -29,6 +31,6 @@ class Hosts:
         return self.inside if self.ranks and not self.spans(groups) else self.between
 
 
-def link_of(gbits: float) -> Link:
-    """A link of so many Gbit/s, with the latency of gloo within a host."""
-    return Link(bandwidth=gbits * 1e9 / 8)
+def link_of(gbits: float, latency: float = 0.0) -> Link:
+    """A link of so many Gbit/s, with a latency in seconds; 0 for that of gloo within a host."""
+    return Link(latency or Link.latency, gbits * 1e9 / 8)

@@ -21,6 +21,9 @@ class How:
     gbits_host: Gbit/s between ranks of one host; 0 for `gbits`.
     ranks_per_host: 0 where nobody has told.
     slower: how many times longer the devices take than a counted device of 10 TFLOP/s, or than this machine.
+    crowd: how many times longer work takes where all ranks of a host work than where one does, for they share its cores.
+    latency, latency_host: seconds of a message, between hosts and within one; 0 for those of gloo within a host.
+    limit_mib: memory of a rank, where a job asks for its own degrees; 0 where the settings say it.
     """
 
     count: bool = False
@@ -29,10 +32,15 @@ class How:
     gbits_host: float = 0.0
     ranks_per_host: int = 0
     slower: float = 1.0
+    crowd: float = 1.0
+    latency: float = 0.0
+    latency_host: float = 0.0
+    limit_mib: int = 0
 
     def hosts(self) -> Hosts:
         """Who shares a host, and how ranks talk."""
-        return Hosts(self.ranks_per_host, link_of(self.gbits_host or self.gbits), link_of(self.gbits))
+        inside = link_of(self.gbits_host or self.gbits, self.latency_host or self.latency)
+        return Hosts(self.ranks_per_host, inside, link_of(self.gbits, self.latency), self.crowd)
 
     def text(self) -> str:
         """For the variable that the script's process reads."""

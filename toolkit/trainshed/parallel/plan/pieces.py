@@ -137,6 +137,17 @@ def slowed_pieces(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
     )
 
 
+def pieces_of_rows(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
+    """The same pieces for a microbatch with `factor` times the rows."""
+
+    def grown(call: PieceCall) -> PieceCall:
+        return replace(
+            call, forward=call.forward * factor, given=round(call.given * factor), found=round(call.found * factor)
+        )
+
+    return tuple(replace(one, calls=tuple(map(grown, one.calls))) for one in pieces)
+
+
 def _most(features: int, ranks: int) -> int:
     """The most that a rank has: as `torch.chunk` cuts."""
     return -(-features // ranks)

@@ -13,9 +13,9 @@ from ..record.naming import first_name
 from ..record.subject import Subject
 from ..record.trace import Trace
 from .calltree import Call, CallTree, choose_units
-from .costs import Costs, costs_of, slowed
+from .costs import Costs, costs_of, of_rows, slowed
 from .partition import partition
-from .pieces import Divided, Piece, divided, divided_costs, slowed_pieces
+from .pieces import Divided, Piece, divided, divided_costs, pieces_of_rows, slowed_pieces
 from .plan_file import Plan
 from .prediction import describe
 from .profile import SECONDS_PER_BYTE, SECONDS_PER_OPERATION, profile
@@ -73,7 +73,7 @@ def make_plans(subject: Subject, wishes: Sequence[Wish], foresee: Foresee | None
     """A plan for each wish, from one profile that is as fine as the first wish asks; an error where there is none.
 
     Args:
-        wishes: the one with most stages first; at least one.
+        wishes: the one with most ranks first; at least one.
         foresee: asked where modules are divided.
     """
     found: list[Plan | PlanError] = []
@@ -175,20 +175,23 @@ def _measured(
 
 
 def _costs(trace: Trace, subject: Subject, wish: Wish) -> Costs:
-    return slowed(costs_of(trace, subject.root, wish.optimizer_states), wish.slower)
+    return slowed(costs_of(trace, subject.root, wish.optimizer_states, wish.shared), wish.slower)
 
 
 def _of_rank(one: _Measured, wish: Wish, pieces: tuple[Piece, ...]) -> tuple[Costs, Divided]:
     """The costs of one of the ranks that divide each stage, and what they divide."""
-    found = divided(pieces, wish.tensor) if wish.tensor > 1 else Divided(1)
-    return (divided_costs(one.costs, found, wish.tensor_link) if wish.tensor > 1 else one.costs), found
+    costs = of_rows(one.costs, wish.rows) if wish.rows != 1 else one.costs
+    if wish.tensor == 1:
+        return costs, Divided(1)
+    found = divided(pieces_of_rows(pieces, wish.rows) if wish.rows != 1 else pieces, wish.tensor)
+    return divided_costs(costs, found, wish.tensor_link), found
 
 
 def _plan(one: _Measured, subject: Subject, starts: tuple[int, ...], wish: Wish, pieces: tuple[Piece, ...]) -> Plan:
     costs, found = _of_rank(one, wish, pieces)
     plan = describe(one.trace, subject, costs, starts, wish, one.closed, found)
     if wish.tensor > 1 and wish.stages == 1:  # its first step runs the whole model on every rank
-        gradients = 2 / (2 + wish.optimizer_states)
+        gradients = 2 / (2 + wish.optimizer_states / wish.shared)
         first = gradients * sum(one.costs.sizes.values()) + sum(unit.saved for unit in one.costs.units)
         plan = replace(plan, predicted={**plan.predicted, "first_mib": round(first / 2**20, 2)})
     return plan

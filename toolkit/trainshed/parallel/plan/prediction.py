@@ -87,7 +87,7 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
     ] + [0.0]
     orders = order(wish.schedule, wish.ranks, wish.virtual, wish.microbatches)
     several = len(ranges) > 1
-    own = OVERHEAD if several else (0.0, 0.0)
+    own = OVERHEAD
     later = [0.0] * len(ranges)
     if wish.schedule in ZERO_BUBBLE:
         # A matrix product takes as long for its weight's gradient as for its input's. Nobody waits for the first stage's.
@@ -95,6 +95,8 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
         later[0] = backward[0]
     now = [b - w + own[1] for b, w in zip(backward, later, strict=True)]
     worked, busy = step_seconds(orders, [f + own[0] for f in forward], now, talk, [w + own[1] for w in later])
+    # Ranks that share cores: what one of them works delays the others, however they wait for each other.
+    worked = max(worked, wish.crowd * sum(busy) / len(busy))
     seconds = worked + (LAST_MESSAGES * wish.link.latency if several else 0.0)
     tables = StageCosts(costs, wish.link)
     memory = [float(tables.memory(kept)[a, b]) for (a, b), kept in zip(ranges, wish.in_flight(), strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -56,10 +56,12 @@ class Terms:
 
     hosts: where the ranks are.
     placement: whose numbers are neighbours, as the setting `placement_strategy` says it.
+    given: settings that the ways must go together with, those of a way aside.
     """
 
     hosts: Hosts = field(default_factory=Hosts)
     placement: str = "cluster"
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 def ways_for(ranks: int, wish: Wish, terms: Terms | None = None) -> list[Way]:
@@ -83,7 +85,8 @@ def _way(ranks: int, stages: int, tensor: int, wish: Wish, terms: Terms) -> Way:
         memory_limit=None,
         tensor=tensor,
         link=hosts.link(_neighbours(places)),
-        tensor_link=hosts.link(alike(places, "pipeline", "batch")),
+        tensor_link=hosts.link(alike(places, "pipeline", "batch")).quicker(hosts.crowd),
+        crowd=hosts.crowd,
     )
     copies, groups = alike(places, "pipeline", "tensor"), alike(places, "pipeline")
     way = Way(stages, tensor, replicas, asked.microbatches, asked, hosts.link(copies), hosts.link(groups))
@@ -96,7 +99,7 @@ def _problem(way: Way, microbatches: int, places: Sequence[Coordinates], terms: 
     if way.tensor > 1 and terms.hosts.spans(alike(places, "pipeline", "batch")):
         return f"a tensor group would span hosts, which have {terms.hosts.ranks} ranks each"
     try:
-        read_settings(way.settings(), "settings")
+        read_settings({**terms.given, **way.settings()}, "settings")
     except PipelineError as error:
         return error.message.removeprefix("settings: ")
     return ""

@@ -22,12 +22,15 @@ class Wish:
     schedule: "gpipe", "1f1b", "interleaved1f1b", "interleavedzerobubble", "zbvzerobubble" or "dualpipev".
     memory_limit: bytes a stage may take, or None.
     optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
+    shared: replicas that these are shared out among.
     pins: module name -> stage.
     atomic: modules that shall not be opened.
     link: between stages.
     tensor, tensor_link: ranks that divide the modules of a stage, and how they talk.
     slower: how many times longer the devices take than was counted or measured.
     opens: a container that takes more than this share of the forward is opened, also where there is one stage.
+    rows: how many times the rows of the microbatch that was measured one of this way has.
+    crowd: how many times longer work takes where all ranks of a host work than where one does: they share its cores.
     """
 
     ranks: int
@@ -37,6 +40,7 @@ class Wish:
     memory_weight: float = 0.0
     memory_limit: int | None = None
     optimizer_states: int = 2
+    shared: int = 1
     pins: Mapping[str, int] = field(default_factory=dict)
     atomic: tuple[str, ...] = ()
     link: Link = field(default_factory=Link)
@@ -45,6 +49,8 @@ class Wish:
     tensor_link: Link = field(default_factory=Link)
     slower: float = 1.0
     opens: float = 1.0
+    rows: float = 1.0
+    crowd: float = 1.0
 
     @property
     def stages(self) -> int:

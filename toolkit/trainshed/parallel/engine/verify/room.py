@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-import torch
 from torch import nn
 
-from trainshed.machine.cgroup import memory_limit, memory_used
-
 from ...grid import Grid
+from ...memory import free_bytes
 from ...plan.plan_file import Plan
 from ..absent import AbsentParameter
 
@@ -46,7 +44,7 @@ def extent_of(
         whole: whether all parameters are still here.
     """
     units = plan.units if plan is not None else ()
-    free = _free(grid.device) / _sharing(grid)
+    free = free_bytes(grid.device) / _sharing(grid)
     sizes = {name: parameter.numel() * parameter.element_size() for name, parameter in root.named_parameters()}
     trained = {name for name, parameter in root.named_parameters() if parameter.requires_grad}
     away = {name for name, parameter in root.named_parameters() if isinstance(parameter, AbsentParameter)}
@@ -71,7 +69,7 @@ def has_room_for_all(root: nn.Module, grid: Grid) -> bool:
     """Whether this rank can take the parameters of all others, and copies of its buffers, for a forward."""
     away = [parameter for parameter in root.parameters() if isinstance(parameter, AbsentParameter)]
     needed = sum(one.numel() * one.element_size() for one in (*away, *root.buffers()))
-    return needed * _SPARE <= _free(grid.device) / _sharing(grid)
+    return needed * _SPARE <= free_bytes(grid.device) / _sharing(grid)
 
 
 def _sharing(grid: Grid) -> int:
@@ -80,14 +78,3 @@ def _sharing(grid: Grid) -> int:
         return 1
     start = grid.rank - grid.local_rank
     return max(1, sum(place.pipeline == 0 for place in grid.places[start : start + grid.local_world]))
-
-
-def _free(device: torch.device) -> float:
-    """Bytes."""
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused
-    import psutil
-
-    available, limit, used = psutil.virtual_memory().available, memory_limit(), memory_used()
-    return float(available if limit is None or used is None else min(available, limit - used))
