@@ -19,7 +19,7 @@ from trainshed.parallel.engine.tensor import experts
 from .mixtures import Counting, Mixture, Net, Packed, Written, _mixtral, _qwen
 from .table import case
 from .tensor import words
-from .tensor_stages import _found, _twenty_steps, trains
+from .tensor_stages import _found, trains, twenty_steps_of_stages
 from .training import adam, check
 
 CUT = {"middle": 0, "more.0": 1}
@@ -127,13 +127,13 @@ def experts_of_a_stage_that_need_all_of_them_stay_whole() -> None:
 @case(ranks=4)
 def mixtures_of_stages_go_on_with_other_degrees() -> None:
     for build in (Written, _mixtral):
-        _twenty_steps(build, str(ranks.folder() / "stage-experts" / build.__name__))
+        twenty_steps_of_stages(build, str(ranks.folder() / "stage-experts" / build.__name__))
         pipe.shutdown()
 
 
 @case(ranks=4, heavy=True)
 def another_mixture_of_stages_goes_on_with_other_degrees() -> None:
-    _twenty_steps(_qwen, str(ranks.folder() / "stage-experts" / "qwen"))
+    twenty_steps_of_stages(_qwen, str(ranks.folder() / "stage-experts" / "qwen"))
 
 
 @case(ranks=4)
