@@ -29,6 +29,7 @@ TOPICS = {
     "larger": (
         *("without_values", "tensor", "mixtures", "tensor_stages", "stage_experts", "divided_without_values", "context"),
         *("sharded_parts", "sharded_part_stages"),
+        "pretrained",
     ),
 }
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.
