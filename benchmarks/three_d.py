@@ -1,20 +1,24 @@
 """Eight ranks, one model: what each way to spread it costs in time, memory and bytes, and whether its losses are right.
 
-    python benchmarks/three_d.py [--models gpt2 mixtral] [--ways ...] [--ranks 8] [--steps 6] [--out FILE]
+    python benchmarks/three_d.py [--models gpt2 mixtral] [--ways ...] [--ranks 8] [--steps 6] [--out FILE] [--workdir DIR]
 
 Every way trains the same model on the same batches from the same seed; dropout is off, for ranks of plain torch draw
 other numbers than one process. Compared with set-ups by hand in plain torch (DDP, FSDP2), and DeepSpeed's ZeRO where it
-is installed.
+can be installed (into an environment of its own in --workdir).
 
-* step: median seconds of a step, and its ratio to DDP by hand in this run. All ranks share the cores of this machine.
-* memory: the most that one rank has of memory of its own (`Anonymous` of /proc/PID/smaps_rollup, looked at ten times a
-  second), less what it had before the model was built.
+* step: median seconds of a step with its optimizer's, and its ratio to DDP by hand in this run. All ranks share the cores
+  of this machine.
+* predicted: by a plan that times the model in one process and knows what `means.measure` finds: how much slower ranks are
+  that share the cores, and how fast they sum. It is for this machine, with all its ranks on it. "-" where nothing plans:
+  set-ups by hand, context parallelism.
+* memory: the most that one rank has of memory of its own (`Anonymous` of /proc/PID/smaps_rollup, looked at twenty times a
+  second) in the steps that are timed, less what it had before the model was built; and at any time, with the first step,
+  which builds and verifies the whole model.
 * sent: bytes a rank sends in a step, all ranks' mean: what went over the loopback of a network namespace that has nothing
   else in it (Linux, as root; "-" elsewhere).
 * EP: tensor parallelism of the experts alone, for the Mixtral-like model. TP divides its experts in the same way.
-* predicted: the step of the plan, for ways with stages: for stages that have a core each, which is not so here where there
-  are more ranks than cores.
 * loss: the largest difference of a step's loss from one process, relative.
+* load: of the machine when a row begins: what else it does.
 """
 
 from __future__ import annotations
@@ -26,10 +30,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from _measure import BenchError
+from _venvs import Venvs
 
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 ROWS, TOKENS, WORDS, WARM = 8, 32, 512, 2
@@ -57,7 +65,12 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "PP 2 x TP 2 x DP 2": {"partitions": 2, "tensor_parallel_degree": 2},
     "PP 2 x TP 2 x FSDP 2": {"partitions": 2, "tensor_parallel_degree": 2, "sharded_data_parallel_degree": 2},
     "TP 2 x FSDP 4": {"partitions": 1, "tensor_parallel_degree": 2, "sharded_data_parallel_degree": 4},
+    "CP 2 x DP 4": {"partitions": 1, "context_parallel_degree": 2},
 }
+# Freed memory goes back to the system, as the docs advise: else what a rank has is what it has had.
+RETURNS = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+DEEPSPEED = ("--no-deps", "deepspeed", "hjson", "msgpack", "ninja", "py-cpuinfo", "einops", "pydantic", "pydantic-core",
+             "annotated-types", "typing-inspection", "tqdm", "packaging")  # fmt: skip
 
 
 def build(name: str) -> Any:
@@ -96,6 +109,8 @@ def rank_process(way: str, model_name: str, steps: int) -> None:
     step, facts = _one_process(model_name) if world == 1 else _SETUPS.get(way, _ours)(way, model_name)
     seconds, losses, sent = [], [], []
     for number in range(steps + WARM):
+        if number == WARM:
+            Path(os.environ["STEADY"], str(os.getpid())).touch()
         before, began = _loopback(), time.perf_counter()
         losses.append(step(number))
         seconds.append(time.perf_counter() - began)
@@ -194,7 +209,7 @@ def _ours(way: str, model_name: str) -> Any:
     settings: dict[str, Any] = dict(WAYS[way] or {})
     tensor = settings.get("tensor_parallel_degree", 1)
     world = int(os.environ["WORLD_SIZE"])
-    groups = world // settings["partitions"] // tensor
+    groups = world // settings["partitions"] // tensor // settings.get("context_parallel_degree", 1)
     rows = ROWS // groups
     settings["microbatches"] = rows
     settings["prescaled_batch"] = tensor > 1
@@ -221,13 +236,90 @@ def _ours(way: str, model_name: str) -> Any:
         dist.all_reduce(mean, group=grid.control_group)
         return float(mean) / world
 
-    def facts() -> dict[str, Any]:
-        plan = model.plan
-        return {"predicted": plan.predicted["step_ms"] / 1e3} if plan is not None and settings["partitions"] > 1 else {}
-
-    return step, facts
+    return step, dict
 
 
+def planning_process(way: str, model_name: str) -> None:
+    """Ends with a plan, as a script that `trainshed plan` runs: the experts alone are divided where the way is EP."""
+    import torch
+
+    import trainshed.parallel as pipe
+
+    torch.set_num_threads(1)
+    pipe.init()
+    module = build(model_name)
+    if way.startswith("EP"):
+        for layer in _layers(module):
+            pipe.set_tensor_parallelism(layer.mlp.experts, True)
+    model = pipe.PipelineModel(module)
+
+    @pipe.step
+    def train(model: Any, row: Any) -> Any:
+        loss = model(input_ids=row, labels=row).loss
+        model.backward(loss)
+        return loss
+
+    train(model, batch(0, ROWS))
+
+
+def measuring_process() -> None:
+    """One of the ranks that find out what they have to work with; the first one prints it, as a plan is told."""
+    import torch
+
+    from trainshed.contract.wire.pipeline import PipelineSettings
+    from trainshed.parallel.grid import join
+    from trainshed.parallel.means import measure
+
+    torch.set_num_threads(1)
+    print(json.dumps({"ready": os.getpid()}), flush=True)
+    settings, device = PipelineSettings(), torch.device("cpu")
+    joined = join(settings, device)
+    how = measure(joined, settings, device)
+    if joined.rank == 0:
+        print(json.dumps({"seconds": [], "how": how.text()}), flush=True)
+
+
+def predictions(way: str, model_name: str, ranks: int) -> list[dict[str, Any]]:
+    """All ways that a plan considers, for microbatches of one row."""
+    how = json.loads(play(MEASURE, model_name, ranks, 0)["how"])
+    how.update(count=False, slower=1.0, limit_mib=0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "plan.json")
+        environment = {
+            **os.environ,
+            **RETURNS,
+            **{"PYTHONPATH": os.pathsep.join([str(TOOLKIT), os.environ.get("PYTHONPATH", "")])},
+            **{"TRAINSHED_PLAN_ONLY": path, "TRAINSHED_PLAN_HOW": json.dumps(how), "OMP_NUM_THREADS": "1"},
+            **{"TRAINSHED_PIPELINE": json.dumps({"degrees": "auto", "pipeline": "interleaved"})},
+            **{"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+        }
+        command = [sys.executable, "-m", "trainshed.parallel.plan", __file__, "--plan", way, model_name]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=TIMEOUT_S)
+        found: list[dict[str, Any]] = json.loads(Path(path).read_text())["considered"]
+    machine = f"{how['crowd']:.2f} times slower together, {how['gbits']:.2f} Gbit/s, {how['latency'] * 1e6:.0f} us"
+    print(f"predictions for {way.split()[0]}: {machine}", file=sys.stderr, flush=True)
+    return found
+
+
+def predicted_for(way: str, considered: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
+    """The entry of a way; empty where none was planned."""
+    settings = WAYS[way]
+    if settings is None or "context_parallel_degree" in settings:
+        return {}
+    stages, tensor = settings["partitions"], settings.get("tensor_parallel_degree", 1)
+    replicas = ranks // stages // tensor
+    wanted = {
+        "stages": stages,
+        "tensor": tensor,
+        "replicas": replicas,
+        "sharded": settings.get("sharded_data_parallel_degree", 1),
+        "shard_optimizer_state": settings.get("shard_optimizer_state", False),
+        "microbatches": ROWS // replicas,
+    }
+    return next((one for one in considered if all(one.get(k) == v for k, v in wanted.items()) and "step_ms" in one), {})
+
+
+MEASURE = "measure"
 _SETUPS = {"DDP by hand": _by_hand, "FSDP2 by hand": _by_hand, "DeepSpeed ZeRO-3": _deepspeed}
 
 
@@ -251,13 +343,17 @@ def anonymous(pid: int) -> int:
     return 0
 
 
-def play(way: str, model_name: str, ranks: int, steps: int) -> dict[str, Any]:
-    """What the ranks found, or {"failed": why}."""
+def play(way: str, model_name: str, ranks: int, steps: int, python: str = sys.executable) -> dict[str, Any]:
+    """What the ranks found, or {"failed": why}.
+
+    Args:
+        python: the interpreter of the ranks.
+    """
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     isolated = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"] if _can_isolate() else []
-    command = [*isolated, sys.executable, __file__, "--job", way, model_name, str(ranks), str(steps), str(port)]
+    command = [*isolated, python, __file__, "--job", way, model_name, str(ranks), str(steps), str(port)]
     processes = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         out, err = processes.communicate(timeout=TIMEOUT_S)
@@ -273,9 +369,12 @@ def play(way: str, model_name: str, ranks: int, steps: int) -> dict[str, Any]:
 
 def job(way: str, model_name: str, ranks: int, steps: int, port: int) -> int:
     """Starts the ranks, looks at their memory, passes on what rank 0 prints."""
+    steady = tempfile.mkdtemp()
     environment = {
         **os.environ,
+        **RETURNS,
         "PYTHONPATH": os.pathsep.join([str(TOOLKIT), os.environ.get("PYTHONPATH", "")]),
+        "STEADY": steady,
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)},
         **{"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
     }
@@ -289,17 +388,22 @@ def job(way: str, model_name: str, ranks: int, steps: int, port: int) -> int:
         for rank in range(ranks)
     ]
     first = {process.pid: _ready(process) for process in started}
-    peaks = dict(first)
+    peaks, during = dict(first), dict(first)
     while any(process.poll() is None for process in started):
         for pid in peaks:
-            peaks[pid] = max(peaks[pid], anonymous(pid))
+            now = anonymous(pid)
+            peaks[pid] = max(peaks[pid], now)
+            if os.path.exists(os.path.join(steady, str(pid))):
+                during[pid] = max(during[pid], now)
         if any(process.poll() for process in started):  # one has failed: the others wait for it
             time.sleep(5)
             for process in started:
                 process.kill()
-        time.sleep(0.1)
+        time.sleep(0.05)
+    shutil.rmtree(steady)
     print(started[0].stdout.read() if started[0].stdout else "", end="")
-    print(json.dumps({"peak": max(peaks[pid] - first[pid] for pid in peaks)}), flush=True)
+    most = {"peak": max(peaks[pid] - first[pid] for pid in peaks), "during": max(during[pid] - first[pid] for pid in peaks)}
+    print(json.dumps(most), flush=True)
     return next((process.returncode for process in started if process.returncode), 0)
 
 
@@ -317,34 +421,52 @@ def _can_isolate() -> bool:
     return tried.returncode == 0
 
 
-def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]:
+def table(model_name: str, ranks: int, steps: int, ways: list[str], workdir: Path) -> list[str]:
     """One model's rows, as Markdown."""
     alone = play("one process", model_name, 1, steps)
     if "failed" in alone:
         raise SystemExit(f"one process: {alone['failed']}")
+    planned = predictions("ways", model_name, ranks)
+    experts = predictions("EP", model_name, ranks) if model_name == "mixtral" else []
     lines = [
-        f"{model_name}, {ranks} ranks, {ROWS} rows of {TOKENS} words a step",
+        f"{model_name}, {ranks} ranks on {len(os.sched_getaffinity(0))} cores, {ROWS} rows of {TOKENS} words a step",
         "",
-        "| way | step, s | against DDP by hand | memory, MiB | sent by a rank, MiB | predicted step, s | loss |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-        f"| one process | {median(alone['seconds']):.3f} | | {alone['peak'] / 2**20:.0f} | | | |",
+        "| way | step, s | to DDP by hand | predicted, s | measured / predicted | memory in steps, MiB | predicted, MiB |"
+        " measured / predicted | memory at most, MiB | sent by a rank, MiB | loss | load |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        f"| one process | {median(alone['seconds']):.3f} | | | | {alone['during'] / 2**20:.0f} | | |"
+        f" {alone['peak'] / 2**20:.0f} | | | |",
     ]
     base = 0.0
     for way in ways:
         if way.startswith("EP") and model_name != "mixtral":
             continue
-        found = play(way, model_name, ranks, steps)
+        load = os.getloadavg()[0]
+        python = sys.executable
+        if way.startswith("DeepSpeed"):
+            try:
+                python = Venvs(workdir, sys.executable).with_torch("deepspeed", DEEPSPEED)
+            except BenchError as error:
+                lines.append(f"| {way} | not installed: {str(error).splitlines()[-1][:80]} | | | | | | | | | | |")
+                continue
+        found = play(way, model_name, ranks, steps, python)
         if "failed" in found:
-            lines.append(f"| {way} | {found['failed']} | | | | | |")
+            lines.append(f"| {way} | {found['failed']} | | | | | | | | | | |")
         else:
-            seconds = median(found["seconds"])
+            seconds, memory = median(found["seconds"]), found["during"] / 2**20
             base = base or (seconds if way == "DDP by hand" else 0.0)
             off = max(abs(a - b) / abs(b) for a, b in zip(found["losses"], alone["losses"], strict=True))
             sent = f"{median(found['sent']) / ranks / 2**20:.2f}" if found["isolated"] else "-"
+            entry = predicted_for(way, experts if way.startswith("EP") else planned, ranks)
+            time_cells = memory_cells = "- | -"
+            if entry:
+                expected, most = entry["step_ms"] / 1e3, entry["memory_mib"]
+                time_cells = f"{expected:.3f} | {seconds / expected:.2f}"
+                memory_cells = f"{most:.0f} | {memory / most:.2f}"
             ratio = f"{seconds / base:.2f}" if base else ""
-            predicted = f"{found['predicted']:.3f}" if "predicted" in found else ""
             lines.append(
-                f"| {way} | {seconds:.3f} | {ratio} | {found['peak'] / 2**20:.0f} | {sent} | {predicted} | {off:.0e} |"
+                f"| {way} | {seconds:.3f} | {ratio} | {time_cells} | {memory:.0f} | {memory_cells} |"
+                f" {found['peak'] / 2**20:.0f} | {sent} | {off:.0e} | {load:.1f} |"
             )
         print(lines[-1], flush=True)
     return lines
@@ -352,7 +474,13 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
 
 def main() -> int:
     """0, whatever is found: this measures."""
+    if sys.argv[1:2] == ["--plan"]:
+        planning_process(*sys.argv[2:4])
+        return 0
     if sys.argv[1:2] == ["--rank"]:
+        if sys.argv[2] == MEASURE:
+            measuring_process()
+            return 0
         rank_process(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         return 0
     if sys.argv[1:2] == ["--job"]:
@@ -364,8 +492,9 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--out", help="the tables as Markdown")
+    parser.add_argument("--workdir", type=Path, default=Path(tempfile.gettempdir()) / "trainshed-bench", help="environments")
     options = parser.parse_args()
-    found = ["\n".join(table(name, options.ranks, options.steps, options.ways)) for name in options.models]
+    found = ["\n".join(table(name, options.ranks, options.steps, options.ways, options.workdir)) for name in options.models]
     text = "\n\n".join(found) + "\n"
     print(f"\n{text}")
     if options.out:

@@ -149,15 +149,19 @@ def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     assert plans[0] == make_plan(asked, ways[0].wish)
     found = choices(ways, plans, limit_mib=0)
     assert [(one.way.stages, one.way.replicas, one.sharded, one.degree) for one in found] == [
-        (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1),
+        (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1), (2, 2, False, 2),
         (1, 4, False, 1), (1, 4, True, 1), (1, 4, False, 2), (1, 4, False, 4),
     ]  # fmt: skip
-    whole, shared, halves, quarters = found[3:]
+    whole, shared, halves, quarters = found[4:]
+    _, ways_2, shared_2, parts_2 = found[:4]
     size = 16 * 512 * 513 * 4 / 2**20
     assert whole.memory_mib - shared.memory_mib == pytest.approx(3 / 4 * 2 * size, rel=1e-2)
     # A block and its gradient are whole while it runs, and the next block is: 3 of 8 blocks' parameters.
     assert whole.memory_mib - quarters.memory_mib == pytest.approx((3 / 4 * 4 - 3 / 8) * size, rel=1e-2)
     assert halves.memory_mib - quarters.memory_mib == pytest.approx(1 / 4 * 4 * size, rel=1e-2)
+    # Stages in parts have parameters and gradients whole in a step, beside the parts.
+    assert parts_2.memory_mib - shared_2.memory_mib == pytest.approx(size / 2, rel=1e-2)
+    assert ways_2.step_ms == parts_2.step_ms
     assert halves.step_ms > whole.step_ms and quarters.step_ms > whole.step_ms
     assert chosen(found, 0) in found and chosen_lines(shared, found)[0].startswith(
         "chosen: {pipeline_parallel_degree: 1, microbatches: 2, shard_optimizer_state: true}; each of 4 replicas has"

@@ -93,6 +93,7 @@ def test_tensor_groups_are_chosen_where_memory_asks_for_them_and_their_settings_
     (["--ranks", "4", "--tensor", "2"], "--ranks chooses the tensor ranks"),
     (["--ranks", "4", "--gbits-host", "100"], "--gbits-host needs --ranks-per-host"),
     (["--ranks", "6", "--ranks-per-host", "4"], "6 ranks do not make hosts of 4"),
+    (["--ranks", "4", "--cores", "2"], "--cores needs --ranks-per-host"),
     (["--ranks", "4", "--tflops", "0"], "must be more than 0"),
 ])  # fmt: skip
 def test_options_that_do_not_go_together_are_refused_before_the_script_runs(

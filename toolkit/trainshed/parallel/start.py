@@ -35,9 +35,8 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     if session.grid is not None:
         return session.grid
     if os.environ.get(PLAN_ONLY):
-        session.planned = settings = settings_from_environment()
-        auto, ranks = settings.degrees == "auto", how_asked().ranks
-        settings = PipelineSettings(microbatches=smallest_microbatches(ranks, settings) if auto else settings.microbatches)
+        session.planned = settings_from_environment()
+        settings = _to_plan(session.planned)
     elif config is None:
         settings = settings_from_environment()
     else:
@@ -51,6 +50,14 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
         settings = choose_degrees(settings, joined, chosen)
     session.grid = make_grid(settings, joined, chosen)
     return session.grid
+
+
+def _to_plan(planned: PipelineSettings) -> PipelineSettings:
+    """The settings of a process that plans for others: microbatches and types are those of the job."""
+    auto = planned.degrees == "auto"
+    count = smallest_microbatches(how_asked().ranks, planned) if auto else planned.microbatches
+    types = planned.fp16, planned.bf16, planned.master_weights
+    return PipelineSettings(microbatches=count, fp16=types[0], bf16=types[1], master_weights=types[2])
 
 
 def _compare(settings: PipelineSettings, joined: Joined) -> None:

@@ -26,8 +26,8 @@ def test_a_rank_computes_its_share_and_waits_for_the_others_results_and_gradient
     link = tables.Link(latency=0.001, bandwidth=1e9)
     found = pieces.divided([piece("block.a", 4, calls=(call,))], 4)
     of_rank = pieces.divided_costs(costs, found, link)
-    assert of_rank.units[0].forward == pytest.approx(0.4 + 0.6 / 4 + 0.001 + 0.006)  # gathers 3/4 of 8 MB
-    assert of_rank.units[0].backward == pytest.approx(2 * (0.4 + 0.6 / 4) + 0.001 + 0.003)  # sums 2 MB: 2 x 3/4
+    assert of_rank.units[0].forward == pytest.approx(0.4 + 0.6 / 4 + 3 * 0.001 + 0.006)  # gathers 3/4 of 8 MB
+    assert of_rank.units[0].backward == pytest.approx(2 * (0.4 + 0.6 / 4) + 6 * 0.001 + 0.003)  # sums 2 MB: 2 x 3/4
     assert of_rank.sizes == {"block.a.weight": 1000, "block.norm.weight": 40}
     assert of_rank.units[0].saved == 5 and costs.units[0].forward == 1.0
 

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 from ..grid import Grid
+from ..plan.profile import OFFLOADED
 from ..shards import local
-
-SMALLEST = 2**20
 
 
 class _Away(NamedTuple):
@@ -38,7 +37,7 @@ class Offload:
         smallest: bytes of a tensor from which on it goes.
     """
 
-    def __init__(self, root: nn.Module, device: torch.device, smallest: int = SMALLEST) -> None:
+    def __init__(self, root: nn.Module, device: torch.device, smallest: int = OFFLOADED) -> None:
         self._root, self._smallest = root, smallest
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 

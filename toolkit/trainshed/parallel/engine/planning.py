@@ -12,21 +12,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainshed.contract.wire.pipeline import PipelineSettings
+from trainshed.contract.wire.pipeline import CHOSEN, PipelineSettings
 from trainshed.contract.wire.variables import PLAN_ONLY
 
 from ..errors import PlanError
 from ..grid import Grid
 from ..plan.calltree import covering_pin
 from ..plan.command import PlanWritten
-from ..plan.costs import Link
+from ..plan.costs import Keeping, Link
 from ..plan.degrees import choice_lines, choices, chosen, chosen_lines, in_words
 from ..plan.holders import holder_lines
 from ..plan.how import How, how_asked
 from ..plan.lines import assignment_lines, divided_lines, predicted_lines
-from ..plan.open_ways import keeps_sharding, open_ways
+from ..plan.open_ways import goes_with, keeps_sharding, open_ways
 from ..plan.plan_file import Plan, load_plan, model_fingerprint
 from ..plan.planner import Foresee, make_plan, make_plans
+from ..plan.profile import SECONDS_PER_BYTE, seconds_to_touch
 from ..plan.ways import Terms, ways_for
 from ..plan.wish import Wish
 from ..record.subject import Subject
@@ -117,7 +118,7 @@ def wish_of(
         microbatches=microbatches,
         memory_weight=settings.weight,
         memory_limit=settings.memory_limit * 2**20 or None,
-        optimizer_states=settings.optimizer_states,
+        keeping=Keeping(settings.optimizer_states),
         pins=pins,
         atomic=(*settings.atomic, *kept),
         link=link or Link(),
@@ -172,11 +173,19 @@ def make(subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, 
     settings = grid.settings
     degrees = degrees_of(grid)
     shared = degrees["replicas"] if settings.shard_optimizer_state else degrees["sharded"]
-    wish = replace(wish_of(subject.root, settings, pins, microbatches, link), shared=shared)
+    keeping = _keeping(settings, grid.device.type, shared)
+    wish = replace(wish_of(subject.root, settings, pins, microbatches, link), keeping=keeping)
     plan = replace(make_plan(subject, wish, foresee), degrees=degrees)
     if settings.partition_file:
         plan.save(settings.partition_file)
     return plan
+
+
+def _keeping(settings: PipelineSettings, device: str, shared: int = 1) -> Keeping:
+    """What is kept on the ranks' devices; on CPUs nothing is kept away from them."""
+    away = device != "cpu"
+    states_away, activations_away = away and settings.offload_optimizer_state, away and settings.offload_activations
+    return Keeping(settings.optimizer_states, shared, states_away, activations_away)
 
 
 def keep_busy(subject: Subject, grid: Grid) -> None:
@@ -216,7 +225,10 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
     subject = replace(subject, counts=how.count)
     if settings.degrees == "auto":
         settings = settings.replace(pipeline_parallel_degree=how.ranks)  # the parts of the model as fine as that asks
-    wish = replace(wish_of(subject.root, settings, pins, microbatches), slower=how.slower, crowd=how.crowd)
+    touch = SECONDS_PER_BYTE if how.count else seconds_to_touch(subject.device)
+    wish = wish_of(subject.root, settings, pins, microbatches)
+    keeping = _keeping(settings, how.device or subject.device.type)
+    wish = replace(wish, slower=how.slower, crowd=how.crowd, touch=touch * how.slower, keeping=keeping)
     divide = partial(foresee, wanted=planned.wanted, kept=settings.atomic)
     plan = _chosen(subject, wish, how, planned, divide) if how.ranks else make_plan(subject, wish, divide)
     path = os.environ[PLAN_ONLY]
@@ -236,13 +248,15 @@ def _chosen(subject: Subject, wish: Wish, how: How, planned: Planned, divide: Fo
     """
     settings = planned.settings
     limit = how.limit_mib or settings.memory_limit
-    given = settings.given() if settings.degrees == "auto" else {}
+    auto = settings.degrees == "auto"
+    given = {name: value for name, value in settings.given().items() if name not in (*CHOSEN, "degrees")}
     terms = Terms(hosts=how.hosts(), placement=settings.placement_strategy, given=given)
-    ways = open_ways(how.ranks, wish, terms, settings) if given else ways_for(how.ranks, wish, terms)
+    ways = open_ways(how.ranks, wish, terms, settings) if auto else ways_for(how.ranks, wish, terms)
     plans = make_plans(subject, [way.wish for way in ways if not way.problem], divide)
     found = choices(ways, plans, limit)
-    if given:
-        found = [one for one in found if one.plan is None or keeps_sharding(one, settings)]
+    found = [
+        one for one in found if one.plan is None or (goes_with(one, given) and (not auto or keeps_sharding(one, settings)))
+    ]
     print("\n".join(choice_lines(found)), flush=True)
     best = chosen(found, limit)
     lines = chosen_lines(best, found)

@@ -23,7 +23,7 @@ def read_plan_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """stages, tensor, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), ranks, ranks_per_host, gbits,
-    gbits_host, tflops, count, output, script, arguments."""
+    gbits_host, cores, tflops, count, settings (JSON), output, script, arguments."""
     parser.description = "Profiles a script's first step and writes a plan."
     add = parser.add_argument
     add("--stages", type=int, default=2, metavar="N", help="pipeline ranks (default: 2)")
@@ -53,11 +53,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gbits", type=float, default=16.0, metavar="N", help="Gbit/s between ranks, or hosts (default: 16)")
     add("--gbits-host", type=float, default=0.0, metavar="N", help="Gbit/s between ranks of one host (default: as --gbits)")
     add(
+        "--cores",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="cores that the ranks of a host share, where they have less than one each",
+    )
+    add(
         "--count",
         action="store_true",
         help="count operations instead of timing them: for a model that is larger than this machine",
     )
     add("--tflops", type=float, default=10.0, metavar="N", help="of a device, where operations are counted (default: 10)")
+    add(
+        "--settings",
+        default="{}",
+        metavar="JSON",
+        help="other settings of the job, such as bf16, master_weights and offload_optimizer_state (with --count: on GPUs)",
+    )
     add("-o", "--output", default="plan.json", metavar="FILE", help="default: plan.json")
     add("script", metavar="SCRIPT", help="the training script")
     add("arguments", nargs="...", metavar="ARGUMENT", help="the script's arguments")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -13,9 +13,27 @@ from ..record.trace import Trace
 
 
 @dataclass(frozen=True)
+class Keeping:
+    """What a job keeps for each parameter and each microbatch, and where.
+
+    states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
+    shared: replicas that these, and float32 values of parameters in half precision, are shared out among.
+    states_away: whether all of these lie in the CPU's memory, and not in that of the device that the plan is for.
+    activations_away: whether large tensors that a backward needs do.
+    """
+
+    states: int = 2
+    shared: int = 1
+    states_away: bool = False
+    activations_away: bool = False
+
+
+@dataclass(frozen=True)
 class UnitCost:
     """One unit call with the glue after it; seconds per microbatch, bytes.
 
+    saved: what its backward needs, of what stays on the device.
+    passing: what it saves, but does not stay.
     path: the name by which it was called, if it has several.
     call: 0 for the unit's first call, 1 for its second ...
     parameters: names of the parameters that it reads.
@@ -28,6 +46,7 @@ class UnitCost:
     saved: int
     parameters: tuple[str, ...]
     path: str = ""
+    passing: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,7 @@ class Costs:
     crossing: bytes that cross a cut before each position, index 0 unused.
     no_cut: position -> reason.
     everywhere: seconds of replicated work, paid by each stage.
+    values, gradients: parameter -> what of `sizes` are these.
     """
 
     units: tuple[UnitCost, ...]
@@ -45,6 +65,8 @@ class Costs:
     crossing: tuple[int, ...]
     no_cut: dict[int, str]
     everywhere: float = 0.0
+    values: dict[str, int] = field(default_factory=dict)
+    gradients: dict[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -70,6 +92,15 @@ class Link:
         """Time to send `size` bytes."""
         return self.latency + size / self.bandwidth if size else 0.0
 
+    def ring(self, size: float, ranks: int, halves: int = 2) -> float:
+        """Seconds to sum `size` bytes over ranks: each hands an n-th of it on, n - 1 times to sum and n - 1 times to spread
+        (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
+
+        Args:
+            halves: 1 for one of the two, as to gather what is in parts.
+        """
+        return halves * (ranks - 1) * self.seconds(round(size / ranks)) if ranks > 1 and size else 0.0
+
     def quicker(self, factor: float) -> Link:
         """A link that takes less time by a factor: for what is counted as work, which a crowd of ranks makes longer."""
         return Link(self.latency / factor, self.bandwidth * factor)
@@ -84,19 +115,21 @@ def slowed(costs: Costs, factor: float) -> Costs:
 def of_rows(costs: Costs, factor: float) -> Costs:
     """Of a microbatch with `factor` times the rows: all but parameters grows with them, where operations are counted."""
     units = [
-        replace(one, forward=one.forward * factor, backward=one.backward * factor, saved=round(one.saved * factor))
+        replace(
+            one,
+            forward=one.forward * factor,
+            backward=one.backward * factor,
+            saved=round(one.saved * factor),
+            passing=round(one.passing * factor),
+        )
         for one in costs.units
     ]
     crossing = tuple(round(size * factor) for size in costs.crossing)
     return replace(costs, units=tuple(units), crossing=crossing, everywhere=costs.everywhere * factor)
 
 
-def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int = 1) -> Costs:
+def costs_of(trace: Trace, root: nn.Module, keeping: Keeping) -> Costs:
     """Sums a measured trace up by position.
-
-    Args:
-        optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
-        shared: replicas that these are shared out among.
 
     Raises:
         PlanError: no module was called.
@@ -107,7 +140,7 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int =
             "the step function uses no module with parameters of the model",
             hint="let the first step call the model, or parts of it (model.module.part)",
         )
-    forward, backward, saved = [0.0] * count, [0.0] * count, [0] * count
+    forward, backward, saved, passing = [0.0] * count, [0.0] * count, [0] * count, [0] * count
     names: list[set[str]] = [set() for _ in range(count)]
     everywhere = 0.0
     for event in trace.events:
@@ -116,7 +149,9 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int =
             continue
         forward[event.position] += event.seconds_forward
         backward[event.position] += event.seconds_backward
-        saved[event.position] += event.saved_bytes
+        away = event.saved_large if keeping.activations_away else 0
+        saved[event.position] += event.saved_bytes - away
+        passing[event.position] += away
         names[event.position].update(event.parameters)
     calls: dict[str, int] = {}
     units = []
@@ -127,22 +162,32 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int =
                 *(name, number, forward[position], backward[position], saved[position]),
                 parameters=tuple(sorted(names[position])),
                 path=trace.paths[position],
+                passing=passing[position],
             )
         )
-    sizes = {
-        name: round(parameter.numel() * (parameter.element_size() + _beside(parameter, optimizer_states, shared)))
-        for name, parameter in root.named_parameters()
-    }
-    return Costs(tuple(units), sizes, tuple(trace.boundary_bytes()), dict(trace.no_cut), everywhere)
+    values, gradients, sizes = {}, {}, {}
+    for name, parameter in root.named_parameters():
+        values[name] = parameter.numel() * parameter.element_size()
+        gradients[name] = parameter.numel() * gradient_bytes(parameter)
+        sizes[name] = values[name] + gradients[name] + round(parameter.numel() * state_bytes(parameter, keeping))
+    crossing, no_cut = tuple(trace.boundary_bytes()), dict(trace.no_cut)
+    return Costs(tuple(units), sizes, crossing, no_cut, everywhere, values, gradients)
 
 
-def _beside(parameter: torch.Tensor, optimizer_states: int, shared: int) -> float:
-    """Bytes of gradient and optimizer state for each element."""
+def gradient_bytes(parameter: torch.Tensor) -> int:
+    """For each element. Those of parameters in half precision are summed in float32 where an optimizer keeps masters."""
     if not parameter.requires_grad:
         return 0
-    if is_half(parameter):  # the gradient, the float32 value that the optimizer keeps, and its states
-        return torch.float32.itemsize * (1 + (1 + optimizer_states) / shared)
-    return parameter.element_size() * (1 + optimizer_states / shared)
+    return torch.float32.itemsize if is_half(parameter) else parameter.element_size()
+
+
+def state_bytes(parameter: torch.Tensor, keeping: Keeping) -> float:
+    """What an optimizer keeps on the device for each element: its states, and masters."""
+    if not parameter.requires_grad or keeping.states_away:
+        return 0.0
+    masters = is_half(parameter)
+    kept = torch.float32.itemsize * (1 + keeping.states) if masters else parameter.element_size() * keeping.states
+    return kept / keeping.shared
 
 
 class StageCosts:
@@ -179,8 +224,10 @@ class StageCosts:
         return table.cumsum(0).cumsum(1)[: count + 1, : count + 1]
 
     def memory(self, in_flight: int) -> torch.Tensor:
-        """Bytes of each range as a stage that keeps `in_flight` microbatches."""
-        return self.parameters + in_flight * self.saved
+        """Bytes of each range as a stage that keeps `in_flight` microbatches; what goes away or comes back meanwhile is that
+        of the unit with most."""
+        passing = max((unit.passing for unit in self.costs.units), default=0)
+        return self.parameters + in_flight * self.saved + passing
 
 
 def _ranges(values: torch.Tensor) -> torch.Tensor:

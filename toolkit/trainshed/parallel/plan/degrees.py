@@ -3,15 +3,15 @@
 Every divisor of the number of ranks is a number of stages; the rest are tensor groups, which divide the modules of each
 stage, and replicas, among which the microbatches of a step are shared out. A plan predicts the step of one pipeline and the
 memory of its ranks; the gradients of its largest stage are then summed over the replicas, in a ring: 2 (n - 1) / n of their
-bytes leave each rank (Patarasuk and Yuan 2009). What a tensor group does not divide, each of its ranks has whole, and its
-gradients are summed over all of them. Where memory is limited, states of the optimizer are also shared out among the
-replicas (`shard_optimizer_state`, ZeRO-1), which takes no more bytes on the wire: half of the ring sums, the other half
-hands parameters round.
+bytes leave each rank; then the optimizer steps over what a rank holds. What a tensor group does not divide, each of its
+ranks has whole, and its gradients are summed over all of them. Where memory is limited, states of the optimizer are also
+shared out among the replicas (`shard_optimizer_state`, ZeRO-1), which takes no more bytes on the wire: half of the ring
+sums, the other half hands parameters round. Stages whose replicas shard all (`sharded_data_parallel_degree`) do the same,
+and have parameters and gradients whole in a step.
 
-Without stages and tensor groups, parameters and gradients may be sharded as well (`sharded_data_parallel_degree`: FSDP2,
-HSDP where the shards have replicas). A rank then holds its shard of all, and whole what runs: the parameters outside of
-blocks, the block itself and the next one, which is fetched ahead. Each microbatch gathers parameters twice and sums
-gradients once.
+Without stages and tensor groups sharding is that of FSDP2 (HSDP where the shards have replicas). A rank then holds its
+shard of all, and whole what runs: the parameters outside of blocks, the block itself and the next one, which is fetched
+ahead. Each microbatch gathers parameters twice and sums gradients once.
 
 Nothing that the model does with its batch is known here: that replicas see other rows is the script's business, as ever.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import PlanError
-from .costs import Link
+from .held import Held, held_by_ranks
 from .plan_file import Plan
 from .ways import Way
 
@@ -96,11 +96,12 @@ def choices(ways: Sequence[Way], plans: Iterable[Plan | PlanError], limit_mib: i
             continue
         whole = _predicted(Choice(way), plan)
         own = [whole]
-        if way.replicas > 1 and way.wish.optimizer_states:
-            own.append(_with_shared_states(whole))
-        if way.stages == way.tensor == 1:
-            ranks = way.replicas
-            own += [_all_sharded(whole, plan, degree) for degree in range(2, ranks + 1) if ranks % degree == 0]
+        if way.replicas > 1 and any(one.states for one in held_by_ranks(plan, way)):
+            own.append(_with_shared_states(whole, plan))
+        if way.tensor == 1:
+            sharded = _all_sharded if way.stages == 1 else _stages_sharded
+            degrees = [degree for degree in range(2, way.replicas + 1) if way.replicas % degree == 0]
+            own += [sharded(whole, plan, degree) for degree in degrees]
         found.extend(_within(one, limit_mib) for one in own)
     return found
 
@@ -163,65 +164,70 @@ def chosen_lines(best: Choice, found: Sequence[Choice]) -> list[str]:
 def _predicted(choice: Choice, plan: Plan) -> Choice:
     """A way without sharding: the step of its pipelines, and the sums of gradients over the ranks that have the same."""
     way = choice.way
-    one = 1 / (2 + way.wish.optimizer_states)  # of what a parameter takes with its gradient and states
     exchange = 0.0
     for entry in plan.predicted["stages"]:
-        parts = entry["divided_mib"] * one
-        whole = entry["parameters_mib"] * one - parts
-        seconds = _ring(parts, way.replicas, way.replica_link)
-        seconds += _ring(whole, way.replicas * way.tensor, way.group_link)
+        size = entry["gradients_mib"] * 2**20
+        parts = size * entry["divided_mib"] / entry["parameters_mib"] if entry["parameters_mib"] else 0.0
+        seconds = way.replica_link.ring(parts, way.replicas)
+        seconds += way.group_link.ring(size - parts, way.replicas * way.tensor)
         exchange = max(exchange, seconds)
-    predicted = plan.predicted
+    predicted, held = plan.predicted, held_by_ranks(plan, way)
+    more = exchange * 1e3 + _update_ms(way, held)
     return replace(
         choice,
         plan=plan,
-        step_ms=predicted["step_ms"] + exchange * 1e3,
-        busy_ms=predicted["step_ms"] * (1 - predicted["bubble"]) + exchange * 1e3,
-        memory_mib=max(predicted.get("first_mib", 0.0), *(_of_rank(plan, rank, way) for rank in range(way.stages))),
+        step_ms=predicted["step_ms"] + more,
+        busy_ms=predicted["step_ms"] * (1 - predicted["bubble"]) + more,
+        memory_mib=max(predicted.get("first_mib", 0.0), *(one.all for one in held)),
     )
 
 
-def _ring(mib: float, ranks: int, link: Link, *, halves: int = 2) -> float:
-    """Seconds to sum something over ranks: each hands an n-th of it round, n - 1 times to sum and n - 1 times to spread.
-
-    Args:
-        halves: 1 for one of the two, as to gather what is in parts.
-    """
-    if ranks == 1 or not mib:
-        return 0.0
-    return halves * (ranks - 1) * link.seconds(round(mib / ranks * 2**20))
+def _update_ms(way: Way, held: Sequence[Held]) -> float:
+    """Milliseconds in which the optimizer steps over all that the fullest rank holds, operation by operation: SGD reads or
+    writes 3 bytes for each of a parameter's, with momentum 8, AdamW and its like 20."""
+    states = way.wish.keeping.states
+    passes = 10 * states if states > 1 else 3 + 5 * states
+    return 1e3 * way.wish.crowd * way.wish.touch * passes * max(one.gradients for one in held) * 2**20
 
 
-def _with_shared_states(choice: Choice) -> Choice:
-    assert choice.plan is not None
-    plan, way = choice.plan, choice.way
-    saved, states = 1 - 1 / way.replicas, way.wish.optimizer_states
-    share = states / (2 + states)
-    ranks = range(way.stages)
-    memory = [_of_rank(plan, rank, way) - saved * share * _of_rank(plan, rank, way, parameters_only=True) for rank in ranks]
-    return replace(choice, sharded=True, memory_mib=max(plan.predicted.get("first_mib", 0.0), *memory))
+def _with_shared_states(whole: Choice, plan: Plan) -> Choice:
+    way, held = whole.way, held_by_ranks(plan, whole.way)
+    saved = 1 - 1 / way.replicas
+    less = saved * _update_ms(way, held)
+    memory = [one.all - saved * one.states for one in held]
+    step, busy, first = whole.step_ms - less, whole.busy_ms - less, plan.predicted.get("first_mib", 0.0)
+    return replace(whole, sharded=True, step_ms=step, busy_ms=busy, memory_mib=max(first, *memory))
 
 
-def _all_sharded(choice: Choice, plan: Plan, degree: int) -> Choice:
-    way = choice.way
-    one = 1 / (2 + way.wish.optimizer_states)  # of what a parameter takes with its gradient and states, itself
+def _stages_sharded(whole: Choice, plan: Plan, degree: int) -> Choice:
+    """Each stage's parameters, gradients and states in parts: a step gathers the parameters once, and has them whole with
+    their gradients beside the parts; it hands round as many bytes as a sum does."""
+    way, held = whole.way, held_by_ranks(plan, whole.way)
+    less = (1 - 1 / degree) * _update_ms(way, held)
+    memory = [one.activations + one.values + one.gradients + one.in_parts / degree for one in held]
+    step, busy = whole.step_ms - less, whole.busy_ms - less
+    return replace(whole, degree=degree, step_ms=step, busy_ms=busy, memory_mib=max(memory))
+
+
+def _all_sharded(whole: Choice, plan: Plan, degree: int) -> Choice:
+    way, (held,) = whole.way, held_by_ranks(plan, whole.way)
     by_block: dict[str, float] = {}
     for unit in plan.units:
         block = _block(unit.unit)
         by_block[block] = by_block.get(block, 0.0) + unit.parameters_mib
-    every, outside = sum(by_block.values()), by_block.pop("", 0.0)
+    every = sum(by_block.values()) or 1.0
+    value, gradient = held.values / every, held.gradients / every
+    outside = by_block.pop("", 0.0)
     running = max(by_block.values(), default=0.0)
     # Whole at one time: what is outside of blocks and the block that runs, with gradients; the parameters of the next one.
-    whole = one * (2 * outside + 3 * running)
-    saved = _of_rank(plan, 0, way) - _of_rank(plan, 0, way, parameters_only=True)
+    whole_mib = value * (outside + 2 * running) + gradient * (outside + running)
     # Each microbatch gathers all of it twice, block by block, and sums what it adds to the gradients.
-    sent = 3 * sum(_ring(block * one, degree, way.replica_link, halves=1) for block in [outside, *by_block.values()])
-    copies = way.replicas // degree
-    sent += _ring(every * one / degree, copies, way.replica_link)
-    talk = way.microbatches * sent * 1e3
-    step = plan.predicted["step_ms"] + talk
-    memory = every / degree + min(whole, 2 * one * every) + saved
-    return replace(choice, degree=degree, plan=plan, step_ms=step, busy_ms=step, memory_mib=memory)
+    link, sizes = way.replica_link, [block * 2**20 for block in [outside, *by_block.values()]]
+    sent = sum(link.ring((2 * value + gradient) * size, degree, halves=1) for size in sizes)
+    sent += link.ring(gradient * sum(sizes) / degree, way.replicas // degree)
+    step = plan.predicted["step_ms"] + way.microbatches * sent * 1e3 + _update_ms(way, [held]) / degree
+    memory = held.in_parts / degree + min(whole_mib, held.values + held.gradients) + held.activations
+    return replace(whole, degree=degree, step_ms=step, busy_ms=step, memory_mib=memory)
 
 
 def _block(unit: str) -> str:
@@ -252,12 +258,6 @@ def _spoken(value: Any) -> str:
 
 def _several(count: int, word: str) -> str:
     return f"{count} {word}" + ("s" if count > 1 else "")
-
-
-def _of_rank(plan: Plan, rank: int, way: Way, *, parameters_only: bool = False) -> float:
-    """MiB of all stages of a rank."""
-    own = [entry for entry in plan.predicted["stages"] if way.wish.seat(entry["stage"]) == rank]
-    return float(sum(entry["parameters_mib" if parameters_only else "memory_mib"] for entry in own))
 
 
 def _within(choice: Choice, limit_mib: int) -> Choice:

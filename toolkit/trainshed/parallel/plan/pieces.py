@@ -69,15 +69,9 @@ class Divided:
 
 
 def sent(piece: Piece, call: PieceCall, ranks: int, link: Link) -> tuple[float, float]:
-    """Seconds in which the ranks of a group exchange what one call needs, forward and backward, over rings: gathering moves
-    (n - 1) / n of the bytes through each rank, summing twice that."""
-    gathered = (ranks - 1) / ranks
-    if piece.sums:
-        forward = link.seconds(round(2 * gathered * call.found))
-    else:
-        forward = link.seconds(round(gathered * call.found))
+    """Seconds in which the ranks of a group exchange what one call needs, forward and backward, over rings."""
     enters = call.given if not call.again else 0
-    return forward, link.seconds(round(2 * gathered * enters))
+    return link.ring(call.found, ranks, 2 if piece.sums else 1), link.ring(enters, ranks)
 
 
 def divided(pieces: Sequence[Piece], ranks: int) -> Divided:
@@ -126,8 +120,12 @@ def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:
         part = min(1.0, saved / unit.forward) if unit.forward else 0.0
         forward, backward = unit.forward * (1 - part) + talk, unit.backward * (1 - part) + (back if unit.backward else 0.0)
         units.append(replace(unit, forward=forward, backward=backward))
-    sizes = {name: round(size * found.share.get(name, 1.0)) for name, size in costs.sizes.items()}
-    return replace(costs, units=tuple(units), sizes=sizes)
+
+    def divided_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+        return {name: round(size * found.share.get(name, 1.0)) for name, size in sizes.items()}
+
+    sizes, values, gradients = (divided_sizes(table) for table in (costs.sizes, costs.values, costs.gradients))
+    return replace(costs, units=tuple(units), sizes=sizes, values=values, gradients=gradients)
 
 
 def slowed_pieces(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:

@@ -175,7 +175,7 @@ def _measured(
 
 
 def _costs(trace: Trace, subject: Subject, wish: Wish) -> Costs:
-    return slowed(costs_of(trace, subject.root, wish.optimizer_states, wish.shared), wish.slower)
+    return slowed(costs_of(trace, subject.root, wish.keeping), wish.slower)
 
 
 def _of_rank(one: _Measured, wish: Wish, pieces: tuple[Piece, ...]) -> tuple[Costs, Divided]:
@@ -191,8 +191,8 @@ def _plan(one: _Measured, subject: Subject, starts: tuple[int, ...], wish: Wish,
     costs, found = _of_rank(one, wish, pieces)
     plan = describe(one.trace, subject, costs, starts, wish, one.closed, found)
     if wish.tensor > 1 and wish.stages == 1:  # its first step runs the whole model on every rank
-        gradients = 2 / (2 + wish.optimizer_states / wish.shared)
-        first = gradients * sum(one.costs.sizes.values()) + sum(unit.saved for unit in one.costs.units)
+        whole = sum(one.costs.values.values()) + sum(one.costs.gradients.values())
+        first = whole + sum(unit.saved for unit in one.costs.units)
         plan = replace(plan, predicted={**plan.predicted, "first_mib": round(first / 2**20, 2)})
     return plan
 

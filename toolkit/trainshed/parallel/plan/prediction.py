@@ -101,7 +101,10 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
     tables = StageCosts(costs, wish.link)
     memory = [float(tables.memory(kept)[a, b]) for (a, b), kept in zip(ranges, wish.in_flight(), strict=True)]
     read = [{name for unit in costs.units[a:b] for name in unit.parameters} for a, b in ranges]
-    sizes = [sum(costs.sizes.get(name, 0) for name in names) for names in read]
+    sizes, values, gradients = (
+        [sum(table.get(name, 0) for name in names) for names in read]
+        for table in (costs.sizes, costs.values, costs.gradients)
+    )
     divided = [sum(costs.sizes.get(name, 0) for name in names if name in parts.share) for names in read]
     even = (costs.seconds + costs.everywhere * len(ranges)) / len(ranges)
     slowest = max(f + b for f, b in zip(forward, backward, strict=True))
@@ -116,6 +119,8 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
                 "backward_ms": round(backward[stage] * 1e3, 3),
                 "memory_mib": round(memory[stage] / MIB, 2),
                 "parameters_mib": round(sizes[stage] / MIB, 2),
+                "values_mib": round(values[stage] / MIB, 2),
+                "gradients_mib": round(gradients[stage] / MIB, 2),
                 "divided_mib": round(divided[stage] / MIB, 2),
             }
             for stage in range(len(ranges))

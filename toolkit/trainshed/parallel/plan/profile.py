@@ -33,6 +33,8 @@ from ..tree import map_leaves, tensors
 SECONDS_PER_OPERATION = 1e-13
 SECONDS_PER_BYTE = 1e-12
 PASSES = 3
+# Bytes of a tensor from which on it is kept on the CPU until its backward, where activations are.
+OFFLOADED = 2**20
 # More units than these are measured once and briefly: the errors of single ones vanish in the sum of a stage.
 _MANY = 300
 # The backward of operations faster than this is taken as twice the forward; seconds.
@@ -59,6 +61,7 @@ def profile(subject: Subject, units: Iterable[str], passes: int = PASSES) -> Tra
         event.seconds_forward = median(trace.events[number].seconds_forward for trace in alike)
         event.seconds_backward = median(trace.events[number].seconds_backward for trace in alike)
         event.saved_bytes = alike[0].events[number].saved_bytes
+        event.saved_large = alike[0].events[number].saved_large
     return first
 
 
@@ -114,7 +117,7 @@ class Profiler(Recorder):
             with torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
                 result = function(*args, **kwargs)
             event.seconds_forward = self._now() - started
-            event.saved_bytes = saved.bytes
+            event.saved_bytes, event.saved_large = saved.bytes, saved.large
         outputs = [tensor for tensor in tensors(result, objects=True) if tensor.grad_fn is not None]
         if outputs and before:
             event.seconds_backward = 2 * event.seconds_forward
@@ -221,13 +224,14 @@ class _Saved:
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self._seen = {parameter.untyped_storage()._cdata for parameter in parameters}
         self._held: list[list[torch.Tensor]] = []
-        self.bytes = 0
+        self.bytes = self.large = 0
 
     def keep(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._seen:
             self._seen.add(storage._cdata)
             self.bytes += storage.nbytes()
+            self.large += storage.nbytes() if storage.nbytes() >= OFFLOADED else 0
         self._held.append([tensor])
         return self._held[-1]
 
@@ -269,6 +273,19 @@ def _independent(sources: list[Source]) -> list[Source]:
     return [source for source in sources if not (isinstance(source, GradientEdge) and source.node in inner)]
 
 
+def seconds_to_touch(device: torch.device) -> float:
+    """Seconds to read or write a byte in memory, in an operation on large tensors."""
+    one, other = (torch.ones(2**22, device=device) for _ in range(2))
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        one.add_(other)  # reads both, writes one
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - began)
+    return median(times[1:]) / (3 * one.numel() * one.element_size())
+
+
 def counted_seconds(operations: int, moved: int) -> float:
     """What operations on floating point numbers and bytes read and written count for."""
     return operations * SECONDS_PER_OPERATION + moved * SECONDS_PER_BYTE
@@ -285,5 +302,5 @@ def _count(event: Event, function: Callable[..., Any], args: tuple[Any, ...], kw
     event.seconds_forward = counted_seconds(counter.get_total_flops(), moved)
     differentiable = any(tensor.requires_grad for tensor in tensors(result))
     event.seconds_backward = 2 * event.seconds_forward if differentiable else 0.0
-    event.saved_bytes = saved.bytes if differentiable else 0
+    event.saved_bytes, event.saved_large = (saved.bytes, saved.large) if differentiable else (0, 0)
     return result

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trainshed.contract.wire.pipeline import V_SHAPED
 
-from .costs import Link
+from .costs import Keeping, Link
 from .partition import Request
 from .simulate import ZERO_BUBBLE, most_kept, order
 from .work import seat_of
@@ -21,8 +21,7 @@ class Wish:
     asked: what `virtual` was, where the model has not enough parts for that; else 0.
     schedule: "gpipe", "1f1b", "interleaved1f1b", "interleavedzerobubble", "zbvzerobubble" or "dualpipev".
     memory_limit: bytes a stage may take, or None.
-    optimizer_states: tensors of the parameter's size that the optimizer keeps (Adam: 2).
-    shared: replicas that these are shared out among.
+    keeping: what is kept for each parameter and microbatch, and where.
     pins: module name -> stage.
     atomic: modules that shall not be opened.
     link: between stages.
@@ -31,6 +30,7 @@ class Wish:
     opens: a container that takes more than this share of the forward is opened, also where there is one stage.
     rows: how many times the rows of the microbatch that was measured one of this way has.
     crowd: how many times longer work takes where all ranks of a host work than where one does: they share its cores.
+    touch: seconds to read or write a byte, for the step of the optimizer; 0 to leave that out.
     """
 
     ranks: int
@@ -39,8 +39,7 @@ class Wish:
     microbatches: int = 4
     memory_weight: float = 0.0
     memory_limit: int | None = None
-    optimizer_states: int = 2
-    shared: int = 1
+    keeping: Keeping = field(default_factory=Keeping)
     pins: Mapping[str, int] = field(default_factory=dict)
     atomic: tuple[str, ...] = ()
     link: Link = field(default_factory=Link)
@@ -51,6 +50,7 @@ class Wish:
     opens: float = 1.0
     rows: float = 1.0
     crowd: float = 1.0
+    touch: float = 0.0
 
     @property
     def stages(self) -> int:

@@ -118,6 +118,7 @@ class Event:
     seconds_forward: float = 0.0
     seconds_backward: float = 0.0
     saved_bytes: int = 0
+    saved_large: int = 0
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
