@@ -13,8 +13,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
+from trainshed.parallel import memory
 from trainshed.parallel.engine.gradients import GradientSync
-from trainshed.parallel.engine.verify import room, verifier
+from trainshed.parallel.engine.verify import verifier
 from trainshed.parallel.engine.verify.room import Extent
 
 from . import defects
@@ -132,7 +133,7 @@ def the_limit_of_a_container_decides_how_much_is_verified() -> None:
         for number, part in enumerate(module):
             model.set_partition(part, number // 4)
         group = {"memory_limit": lambda left=left: int(2e9 + left), "memory_used": lambda: int(2e9)}
-        with patch.multiple(room, **group), redirect_stdout(io.StringIO()) as lines:
+        with patch.multiple(memory, **group), redirect_stdout(io.StringIO()) as lines:
             pipe.step(squared)(model, torch.ones(2, 64))
         said.append(lines.getvalue())
     if pipe.rank() == 0:
