@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -297,8 +297,17 @@ def three_dimensions() -> None:
 # Defects that are planted one at a time: each is found before the first optimizer step.
 
 
-def _found(change: Any, *words_: str, build: Callable[[], nn.Module] | None = None, steps: int = 1, **settings: Any) -> None:
+def _found(
+    change: Any,
+    *words_: str,
+    build: Callable[[], nn.Module] | None = None,
+    steps: int = 1,
+    pins: Mapping[str, int] | None = None,
+    **settings: Any,
+) -> None:
     model = _model(build or (lambda: nn.Sequential(nn.Embedding(13, 6), nn.LayerNorm(6), nn.Linear(6, 5))), **settings)
+    for name, stage in (pins or {}).items():
+        model.set_partition(model.module.get_submodule(name), stage)
     train = pipe.step(squared)
     for _ in range(steps - 1):
         train(model, *words(0, 0))
