@@ -14,22 +14,21 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 import trainshed
 from trainshed.base.errors import shorten
 from trainshed.contract.wire.pipeline import PipelineSettings, read_settings
 from trainshed.contract.wire.variables import AGENT_PID, AUTOPATCH, PLAN_HOW, PLAN_ONLY, of_setting
 
+from .engine.planning import from_leader
 from .errors import PlanError
 from .grid import Joined
-from .means import measure
 from .plan.how import How
 from .plan.plan_file import Plan, load_plan
+from .resources import measure
 
 _NAME = "pipeline-plan.json"
 _FOLDERS = ("SM_CHECKPOINT_DIR", "SM_OUTPUT_DATA_DIR")
@@ -42,10 +41,10 @@ def choose_degrees(settings: PipelineSettings, joined: Joined, device: torch.dev
     Raises:
         PipelineError: on all ranks, if the script cannot be planned.
     """
-    found = _from_first(joined, lambda: _kept(settings, joined.world))
+    found = from_leader(joined.rank, joined.control, lambda: _kept(settings, joined.world))
     if found is None:
         how = measure(joined, settings, device)
-        found = _from_first(joined, lambda: _chosen(settings, how))
+        found = from_leader(joined.rank, joined.control, lambda: _chosen(settings, how))
     chosen, line = found
     if joined.rank == 0:
         print(line, flush=True)
@@ -55,20 +54,6 @@ def choose_degrees(settings: PipelineSettings, joined: Joined, device: torch.dev
 def chosen_settings(settings: PipelineSettings, chosen: dict[str, Any]) -> PipelineSettings:
     """Those of a job together with those that were chosen."""
     return read_settings({**settings.given(), "degrees": "given", **chosen}, "degrees = auto")
-
-
-def _from_first(joined: Joined, action: Callable[[], Any]) -> Any:
-    """What `action` gives on the first rank, on all ranks; or its error. Collective."""
-    payload: list[Any] = [None]
-    if joined.rank == 0:
-        try:
-            payload[0] = action()
-        except Exception as error:  # raised on all ranks below
-            payload[0] = error
-    dist.broadcast_object_list(payload, src=0, group=joined.control)
-    if isinstance(payload[0], Exception):
-        raise payload[0]
-    return payload[0]
 
 
 def _kept(settings: PipelineSettings, world: int) -> tuple[dict[str, Any], str] | None:

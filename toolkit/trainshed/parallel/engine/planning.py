@@ -73,31 +73,37 @@ def agree_on_plan(
         PlanError: on all ranks, if global rank 0 finds that no plan can be read or made.
     """
     settings = grid.settings
-    plan = from_leader(grid, lambda: _fitting(given, pins) or read(subject.root, settings, pins))
+    plan = from_leader(grid.rank, grid.control_group, lambda: _fitting(given, pins) or read(subject.root, settings, pins))
     if plan is None:
         link = measure_link(grid)
         meanwhile = partial(keep_busy, subject, grid) if busy else lambda: None
-        plan = from_leader(grid, lambda: make(subject, grid, pins, microbatches, link, foresee), meanwhile)
+        plan = from_leader(
+            grid.rank, grid.control_group, lambda: make(subject, grid, pins, microbatches, link, foresee), meanwhile
+        )
     if grid.rank == 0:
         for line in assignment_lines(plan):
             print(line, flush=True)
     return plan
 
 
-def from_leader(grid: Grid, action: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> Any:
+def from_leader(
+    rank: int, group: dist.ProcessGroup, action: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None
+) -> Any:
     """What `action` gives on global rank 0, on all ranks; or the error that it raises. Collective.
 
     Args:
+        rank: of this process, among all.
+        group: of all ranks.
         meanwhile: what the other ranks do.
     """
     payload: list[Any] = [None]
-    if grid.rank == 0:
+    if rank == 0:
         try:
             payload[0] = action()
         except Exception as error:  # raised on all ranks below
             payload[0] = error
     meanwhile()
-    dist.broadcast_object_list(payload, src=0, group=grid.control_group)
+    dist.broadcast_object_list(payload, src=0, group=group)
     if isinstance(payload[0], Exception):
         raise payload[0]
     return payload[0]

@@ -214,7 +214,7 @@ class Preparation:
     def _settle(self, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""
         grid, root = self._grid, self._root
-        placement = from_leader(grid, lambda: place(root, shape, grid.seat))
+        placement = from_leader(grid.rank, grid.control_group, lambda: place(root, shape, grid.seat))
         local = set(placement.local(grid.place.pipeline))
         shared = placement.shared()
         grid.subgroups(list(shared.values()))

@@ -8,12 +8,10 @@ from enum import IntEnum
 from torch import nn
 
 from ...grid import Grid
-from ...memory import free_bytes
+from ...memory import SPARE, free_bytes
 from ...plan.plan_file import Plan
 from ..absent import AbsentParameter
 
-# More than the sum of what is known: the temporary tensors of a module, and the allocator's gaps.
-_SPARE = 1.25
 # A step of the undivided model that is planned to take longer is verified by one microbatch.
 _SECONDS = 30.0
 
@@ -54,7 +52,7 @@ def extent_of(
     copies += sum(buffer.numel() * buffer.element_size() for buffer in root.buffers())
     # The pipeline's own are there, too, when the undivided model has to run again.
     gradients = sum(sizes[name] for name in trained) + sum(sizes[name] for name in trained - away)
-    if (activations + copies + gradients + sum(sizes[name] for name in away if not whole)) * _SPARE <= free:
+    if (activations + copies + gradients + sum(sizes[name] for name in away if not whole)) * SPARE <= free:
         seconds = sum(unit.forward_ms + unit.backward_ms for unit in units) * microbatches / 1e3
         return Extent.ONE if microbatches > 1 and seconds > _SECONDS else Extent.ALL
     parts = [sum(sizes[name] * (1 + (name in trained)) for name in names) for unit, names in uses.items() if unit]
@@ -62,14 +60,14 @@ def extent_of(
     casts = (grid.settings.fp16 or grid.settings.bf16) and not grid.settings.master_weights
     halves = sum(sizes.values()) / 2 if casts else 0  # autocast keeps its own copies
     needed = activations + copies + max(parts, default=0) + between + halves
-    return Extent.IN_PARTS if needed * _SPARE <= free else Extent.NOTHING
+    return Extent.IN_PARTS if needed * SPARE <= free else Extent.NOTHING
 
 
 def has_room_for_all(root: nn.Module, grid: Grid) -> bool:
     """Whether this rank can take the parameters of all others, and copies of its buffers, for a forward."""
     away = [parameter for parameter in root.parameters() if isinstance(parameter, AbsentParameter)]
     needed = sum(one.numel() * one.element_size() for one in (*away, *root.buffers()))
-    return needed * _SPARE <= free_bytes(grid.device) / _sharing(grid)
+    return needed * SPARE <= free_bytes(grid.device) / _sharing(grid)
 
 
 def _sharing(grid: Grid) -> int:

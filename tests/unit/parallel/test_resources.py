@@ -8,7 +8,7 @@ import pytest
 
 from support.lazy import Lazy
 
-means: Any = Lazy("trainshed.parallel.means")
+resources: Any = Lazy("trainshed.parallel.resources")
 memory: Any = Lazy("trainshed.parallel.memory")
 
 pytestmark = pytest.mark.torch
@@ -19,16 +19,16 @@ GIB = 2**30
     ("a", 1), ("aaaa", 4), ("aabb", 2), ("abc", 1), ("aab", 0), ("abab", 0), ("aabbaa", 0), ("abbb", 0),
 ])  # fmt: skip
 def test_hosts_count_where_each_has_as_many_neighbouring_ranks(hosts: str, each: int) -> None:
-    assert means.ranks_of_a_host(list(hosts)) == each
+    assert resources.ranks_of_a_host(list(hosts)) == each
 
 
 def test_memory_is_the_share_of_the_poorest_rank_less_a_reserve() -> None:
     free = memory.Found(10.0 * GIB)
-    assert means.memory_of_a_rank([free, free], ["a", "b"], shared=True) == 8192
-    assert means.memory_of_a_rank([free, free], ["a", "a"], shared=True) == 4096
-    assert means.memory_of_a_rank([free, memory.Found(5.0 * GIB)], ["a", "a"], shared=False) == 4096
+    assert resources.memory_of_a_rank([free, free], ["a", "b"], shared=True) == 8192
+    assert resources.memory_of_a_rank([free, free], ["a", "a"], shared=True) == 4096
+    assert resources.memory_of_a_rank([free, memory.Found(5.0 * GIB)], ["a", "a"], shared=False) == 4096
     together = [memory.Found(10.0 * GIB, 5.0 * GIB, "one")] * 2
-    assert means.memory_of_a_rank(together, ["a", "a"], shared=True) == 2048
+    assert resources.memory_of_a_rank(together, ["a", "a"], shared=True) == 2048
     apart = [memory.Found(10.0 * GIB, 5.0 * GIB, name) for name in ("one", "two")]
-    assert means.memory_of_a_rank(apart, ["a", "a"], shared=True) == 4096
-    assert means.memory_of_a_rank(together, ["a", "b"], shared=True) == 4096
+    assert resources.memory_of_a_rank(apart, ["a", "a"], shared=True) == 4096
+    assert resources.memory_of_a_rank(together, ["a", "b"], shared=True) == 4096

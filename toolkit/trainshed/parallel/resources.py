@@ -21,13 +21,12 @@ import torch.distributed as dist
 from trainshed.contract.wire.pipeline import PipelineSettings
 
 from .grid import Joined
-from .memory import Found, find_memory
+from .memory import SPARE, Found, find_memory
 from .plan.how import How
 
 _SMALL, _LARGE = 2**10, 2**22  # bytes of a sum
 _SUMS = 4
 _SECONDS = 0.06  # of products
-_SPARE = 1.25  # more than the sum of what a plan knows: the temporary tensors of a module, and the allocator's gaps
 _COUNTED = 1e13  # operations a second of the device that a plan counts for
 _CROWDED = 1.1
 
@@ -88,7 +87,7 @@ def memory_of_a_rank(found: list[Found], hosts: list[str], *, shared: bool) -> i
         if rank.group is not None:
             free = min(free, rank.group / sum(other.sharers == rank.sharers for other in beside))
         own.append(free)
-    return max(1, int(min(own) / _SPARE / 2**20))
+    return max(1, int(min(own) / SPARE / 2**20))
 
 
 def _speeds(joined: Joined, settings: PipelineSettings, device: torch.device) -> tuple[float, float]:
