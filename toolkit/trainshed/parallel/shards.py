@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from .errors import PipelineError
+
 # How the names of the axes of meshes begin that are tensor groups.
 TENSOR = "tensor "
 
@@ -37,6 +39,21 @@ def tensor_axis(tensor: torch.Tensor) -> int | None:
             if name.startswith(TENSOR) and isinstance(placement, Shard):
                 return placement.dim
     return None
+
+
+def refuse_hook(name: str, parameter: torch.Tensor, hint: str) -> None:
+    """For a parameter that is sharded.
+
+    Raises:
+        PipelineError: it has a gradient hook.
+    """
+    if has_gradient_hook(parameter):
+        raise PipelineError(f"{name!r} has a gradient hook, and is sharded: torch makes its gradient elsewhere", hint=hint)
+
+
+def has_gradient_hook(parameter: Any) -> bool:
+    """Whether something is called when a parameter gets its gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def like(value: Any, parameter: torch.Tensor) -> Any:

@@ -29,6 +29,7 @@ from ..grid import Grid
 from ..plan.calltree import CallTree
 from ..record.naming import first_names
 from ..record.subject import Backward, Subject
+from ..shards import refuse_hook
 from ..tree import map_leaves, tensors
 from .batch import Microbatch
 from .checking import same_everywhere
@@ -183,11 +184,7 @@ def refuse_hooks(root: nn.Module) -> None:
         PipelineError: a parameter has a gradient hook.
     """
     for name, parameter in root.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
-            raise PipelineError(
-                f"{name!r} has a gradient hook, and is sharded: torch makes its gradient elsewhere",
-                hint="change the gradient after the step, or leave out sharded_data_parallel_degree",
-            )
+        refuse_hook(name, parameter, "change the gradient after the step, or leave out sharded_data_parallel_degree")
 
 
 def _seen_by(state: Any, _module: nn.Module, _args: Any, output: Any) -> Any:

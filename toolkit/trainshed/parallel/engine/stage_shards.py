@@ -22,7 +22,7 @@ from torch import nn
 from ..errors import PipelineError
 from ..grid import Grid
 from ..halves import stays_half
-from ..shards import local, tensor_axis
+from ..shards import local, refuse_hook, tensor_axis
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import STEP, replicas_agree
 from .renamed import all_gather, reduce_scatter
@@ -93,12 +93,7 @@ class StageShards(Exchange):
 
     def _gather(self) -> None:
         for name, one in self._known.items():
-            hooks = (one.part._backward_hooks, one.part._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
-            if any(hooks):
-                raise PipelineError(
-                    f"{name!r} has a gradient hook, and is sharded: torch makes its gradient elsewhere",
-                    hint="register hooks before the first step, or change the gradient after the step",
-                )
+            refuse_hook(name, one.part, "register hooks before the first step, or change the gradient after the step")
         for names in self.bunches(self._known):
             self._gather_bunch(names)
 

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from ...errors import PipelineError
 from ...halves import stays_half
 from ...record.naming import first_names
-from ...shards import like, local, whole
+from ...shards import has_gradient_hook, like, local, whole
 from ..verify.unit_outputs import Watch
 from .experts import experts_of
 from .kinds import Compute, Entrance, Kind, kind_of, length_of
@@ -285,7 +285,7 @@ class Division:
             return f"{one.kind.features} {one.kind.noun} do not make {ranks} parts"
         for name in one.kind.axes:
             parameter: Any = one.kind.module._parameters[name]
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            if has_gradient_hook(parameter):
                 return f"{name} has a gradient hook"
             if type(parameter) is not nn.Parameter or parameter.layout is not torch.strided:
                 return f"{name} is a {type(parameter).__name__}"

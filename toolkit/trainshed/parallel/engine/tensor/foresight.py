@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ...plan.pieces import Piece, PieceCall
 from ...plan.profile import PASSES, counted_seconds
 from ...record.subject import Subject
+from ...shards import has_gradient_hook
 from ...tree import tensors
 from .division import candidates
 from .experts import Call, Experts
@@ -120,7 +121,7 @@ def _piece(name: str, kind: Kind, reason: str, seat: _Seat | None, uses: Uses, n
     axes = {names[id(module._parameters[own])]: axis for own, axis in kind.axes.items()}
     for own in kind.axes if not reason else ():
         parameter: Any = module._parameters[own]
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        if has_gradient_hook(parameter):
             reason = f"{own} has a gradient hook"
         elif id(parameter) in uses.outside:
             reason = f"{own} is also read by {uses.outside[id(parameter)]}() outside of its own forward"
