@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from quick import planned_quickly
+from torch import nn
 
 import trainshed.parallel as pipe
 
@@ -122,6 +123,16 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tole
         if not torch.allclose(found[name].double(), value.double(), rtol=tolerance, atol=tolerance)
     }
     assert not wrong, f"relative differences: {wrong}"
+
+
+def same_norms(model: Any, alone: nn.Module, **tolerance: float) -> None:
+    """Raises where norms of gradients differ: by `get_total_norm`, and by `clip_grad_norm_`, which clips nothing here."""
+    expected = [one.grad for one in alone.parameters() if one.grad is not None]
+    for kind in (1.0, 2.0, 3.0, float("inf")):
+        norm = nn.utils.get_total_norm(expected, kind)
+        found = nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None], kind)
+        torch.testing.assert_close(found, norm, **tolerance)
+        torch.testing.assert_close(nn.utils.clip_grad_norm_(model.parameters(), 1e9, kind), norm, **tolerance)
 
 
 def refused(action: Callable[[], Any], *words: str, kind: type[Exception] = pipe.PipelineError) -> str:

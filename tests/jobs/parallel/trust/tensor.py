@@ -623,7 +623,8 @@ def names_and_states_of_amazons_library() -> None:
 # Defects that are planted one at a time: each is found before the first optimizer step.
 
 
-def _found(change: Any, *words_: str, steps: int = 1, **settings: Any) -> None:
+def wrong_is_found(change: Any, *words_: str, steps: int = 1, **settings: Any) -> None:
+    """The last of `steps` steps, which runs with this change, is refused with these words; no gradient is left."""
     model, _, _ = begun(lambda: nn.Sequential(nn.Embedding(WORDS, 6), nn.LayerNorm(6), nn.Linear(6, 5)), **settings)
     train = pipe.step(squared)
     for _ in range(steps - 1):
@@ -642,25 +643,27 @@ def parts_of_another_rank_are_found() -> None:
     def swapped(division: Division, old: nn.Parameter, axis: int) -> nn.Parameter:
         return native(division, nn.Parameter(old.detach().flip(axis)), axis)
 
-    _found(patch.object(Division, "part_of", swapped), "parameter '0.weight'", "is not the model's own")
+    wrong_is_found(patch.object(Division, "part_of", swapped), "parameter '0.weight'", "is not the model's own")
 
 
 @case(ranks=2)
 def a_sum_that_is_left_out_is_found() -> None:
     entering = patch.object(kinds, "entering", lambda x, _mesh: x)
-    _found(entering, "the gradient of '")
-    _found(entering, "the gradient of '", steps=2, verify_steps=1)
+    wrong_is_found(entering, "the gradient of '")
+    wrong_is_found(entering, "the gradient of '", steps=2, verify_steps=1)
 
 
 @case(ranks=2)
 def outputs_that_are_gathered_in_another_order_are_found() -> None:
     native = kinds._gathered
-    _found(patch.object(kinds, "_gathered", lambda *args: native(*args).roll(1, -1)), "module '2'", "gave another output")
+    wrong_is_found(
+        patch.object(kinds, "_gathered", lambda *args: native(*args).roll(1, -1)), "module '2'", "gave another output"
+    )
 
 
 @case(ranks=2)
 def words_that_are_not_found_anywhere_are_found() -> None:
-    _found(patch.object(kinds, "start_of", lambda *_: 0), "module '0'", "gave another output")
+    wrong_is_found(patch.object(kinds, "start_of", lambda *_: 0), "module '0'", "gave another output")
 
 
 @case(ranks=2)
@@ -670,7 +673,7 @@ def means_that_are_not_taken_are_found() -> None:
             parameter.grad = parameter.grad * 2
         means.put_back()
 
-    _found(patch.object(Means, "finish", doubled), "the gradient of '", "it is 2 times")
+    wrong_is_found(patch.object(Means, "finish", doubled), "the gradient of '", "it is 2 times")
 
 
 def _curve(path: str, degree: int, first: int, last: int, build: Build) -> Iterator[float]:
