@@ -50,6 +50,8 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     if settings.degrees == "auto":
         settings = choose_degrees(settings, joined, chosen)
     session.grid = make_grid(settings, joined, chosen)
+    # Gloo connects ranks one after the other: one that left now would hang up on those that still connect.
+    dist.barrier(joined.control)
     return session.grid
 
 

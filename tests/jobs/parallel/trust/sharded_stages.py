@@ -490,3 +490,11 @@ def after_a_failed_step_every_rank_saves_its_part() -> None:
     model = pipe.PipelineModel(module)
     pipe.load_checkpoint(path, model)
     same(model.state_dict(), expected, 0.0)
+
+
+@case(ranks=4)
+def a_rank_that_leaves_at_once_waits_until_all_have_joined() -> None:
+    """Gloo connects ranks one after the other: one that is through would hang up on those that still connect."""
+    for _ in range(20):
+        begin(microbatches=2, **TWO_BY_TWO)
+        pipe.shutdown()
