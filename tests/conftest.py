@@ -79,10 +79,6 @@ ONE_WORKER = {
     "jobs/compiler/test_compiled_jobs.py": "a compile cache",
     "jobs/entrypoints/": "trained models",
     "jobs/program/test_requirements.py": "a virtual environment",
-    "jobs/parallel/trust/test_trust.py::test_training": "ranks, which run all cases of training",
-    "jobs/parallel/trust/test_trust.py::test_models": "ranks, which run all cases of models",
-    "jobs/parallel/trust/test_trust.py::test_defects": "ranks, which run all cases of defects",
-    "jobs/parallel/trust/test_trust.py::test_on_four": "four ranks, which run all cases",
     "jobs/runner/test_fast_file.py": "a server",
     "jobs/runner/test_fetching.py": "a server",
     "jobs/runner/test_s3.py": "a server",
@@ -97,6 +93,8 @@ ONE_WORKER = {
     "unit/contract/test_exit_status.py": "parsed sources",
     "unit/contract/wire/test_variables.py": "parsed sources",
 }
+# Files whose tests stay with one worker by the function: the ranks that its first one starts run the cases of all of them.
+ONE_WORKER_A_FUNCTION = ("tests/jobs/parallel/trust/test_trust.py",)
 # What takes longest begins first, so that no worker is left with it at the end.
 FIRST = (
     *("clients/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/"),
@@ -135,6 +133,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(ONE_WORKER_A_FUNCTION):
+                return nodeid.partition("[")[0]
             shared = next((shared for name, shared in ONE_WORKER.items() if nodeid.startswith(f"tests/{name}")), None)
             return shared or (nodeid.partition("::")[0] if nodeid.startswith("tests/unit/") else nodeid)
 

@@ -16,6 +16,7 @@ import ranks  # noqa: E402
 from support.runner_project import Project, project  # noqa: E402, F401
 
 pytestmark = pytest.mark.torch
+HEAVY = pytest.mark.heavy
 
 # 2 MiB of parameters, 8 with gradients and AdamW's states.
 SCRIPT = """
@@ -106,10 +107,14 @@ def test_a_job_file_leaves_its_degrees_to_be_chosen(project: Project, alone: lis
 
 @pytest.mark.parametrize(("given", "words"), [
     ({"memory_limit": 4}, ""),
-    ({"memory_limit": 4, "sharded_data_parallel_degree": 1, "tensor_parallel_degree": 1}, "stages with"),
+    pytest.param(
+        {"memory_limit": 4, "sharded_data_parallel_degree": 1, "tensor_parallel_degree": 1}, "stages with", marks=HEAVY
+    ),
     ({"tensor_parallel_degree": 2, "partitions": 2}, "2 stages of 2 tensor ranks with 1 replica"),
     ({"partitions": 2, "pipeline": "simple", "microbatches": 2}, "microbatches: 2, pipeline: simple"),
-    ({"partitions": 1, "sharded_data_parallel_degree": 4, "microbatches": 1}, "all sharded by 4"),
+    pytest.param(
+        {"partitions": 1, "sharded_data_parallel_degree": 4, "microbatches": 1}, "all sharded by 4", marks=HEAVY
+    ),
 ])  # fmt: skip
 def test_what_is_given_stays_and_memory_forces_a_division(
     script: str, alone: list[float], given: dict[str, Any], words: str
@@ -134,10 +139,13 @@ def test_a_job_that_starts_again_keeps_its_degrees_where_it_has_as_many_ranks(sc
 
 @pytest.mark.parametrize(("settings", "trouble", "words"), [
     ({}, "it fails", "script.py cannot be planned: ValueError: no data here (give the degrees"),
-    ({}, "it ends", "script.py cannot be planned"),
+    pytest.param({}, "it ends", "script.py cannot be planned", marks=HEAVY),
     ({"timeout_seconds": 50}, "it sleeps", "script.py came to no step within 25 s (what it does before"),
     ({}, "rank 1 knows them", "the ranks differ in their settings: degrees is 'given' on rank 1, 'auto' on rank 0"),
-    ({}, "rank 1 reads other settings", "the ranks differ in their settings: microbatches is 2 on rank 1, 1 on rank 0"),
+    pytest.param(
+        *({}, "rank 1 reads other settings", "the ranks differ in their settings: microbatches is 2 on rank 1, 1 on rank 0"),
+        marks=HEAVY,
+    ),
     ({"memory_limit": 1}, "", "no way to use these ranks needs less than 1 MiB on each"),
 ])  # fmt: skip
 def test_where_nothing_can_be_chosen_all_ranks_say_why(

@@ -190,6 +190,13 @@ def a_model_by_hand() -> None:
 
 @case(ranks=4)
 def context_groups_and_replicas() -> None:
+    for build, batches, degree in ((Gpt, numbers, 2), (_llama, with_padding, 4)):
+        trains(build, batches, degree=degree)
+        pipe.shutdown()
+
+
+@case(ranks=4, heavy=True)
+def context_groups_and_replicas_for_twenty_steps() -> None:
     for degree in (2, 4):
         for build, batches in ((Gpt, numbers), (_gpt2, numbers), (_llama, with_padding), (_bert, with_padding)):
             trains(build, batches, degree=degree, steps=20)

@@ -123,53 +123,69 @@ class Mixed(nn.Module):
 
 
 @case(ranks=4)
+def experts_of_stages_without_values() -> None:
+    _experts_without_values(STAGES)
+
+
+@case(ranks=4, heavy=True)
 def experts_without_values() -> None:
-    for settings in (STAGES, ALONE):
-        for kind, divided in ((Chosen, True), (Unfit, False)):
-            found = []
-            for delayed in (False, True):
-                begin(microbatches=2, **settings)
-                torch.manual_seed(3)
-                with pipe.delayed_initialization(delayed):
-                    module = Mixed(kind)
-                model = pipe.PipelineModel(module)
-                update = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
-                said = io.StringIO()
-                with redirect_stdout(said):
-                    found.append(train(model, update, pipe.step(squared), range(2)))
-                here = {name for name, one in model.local_named_parameters() if model.is_distributed_parameter(one)}
-                mine = dict(model.local_named_parameters())
-                assert ("experts.up" in here) == (divided and "experts.up" in mine), (
-                    kind,
-                    delayed,
-                    said.getvalue(),
-                    here,
-                    list(mine),
-                )
-                pipe.shutdown()
-            torch.testing.assert_close(torch.tensor(found[1]), torch.tensor(found[0]), rtol=1e-6, atol=0)
+    _experts_without_values(ALONE)
+
+
+def _experts_without_values(settings: dict[str, Any]) -> None:
+    for kind, divided in ((Chosen, True), (Unfit, False)):
+        found = []
+        for delayed in (False, True):
+            begin(microbatches=2, **settings)
+            torch.manual_seed(3)
+            with pipe.delayed_initialization(delayed):
+                module = Mixed(kind)
+            model = pipe.PipelineModel(module)
+            update = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
+            said = io.StringIO()
+            with redirect_stdout(said):
+                found.append(train(model, update, pipe.step(squared), range(2)))
+            here = {name for name, one in model.local_named_parameters() if model.is_distributed_parameter(one)}
+            mine = dict(model.local_named_parameters())
+            assert ("experts.up" in here) == (divided and "experts.up" in mine), (
+                kind,
+                delayed,
+                said.getvalue(),
+                here,
+                list(mine),
+            )
+            pipe.shutdown()
+        torch.testing.assert_close(torch.tensor(found[1]), torch.tensor(found[0]), rtol=1e-6, atol=0)
 
 
 @case(ranks=4)
+def wrong_parts_of_stages_without_values_are_found() -> None:
+    _wrong_parts_are_found(STAGES)
+
+
+@case(ranks=4, heavy=True)
 def wrong_parts_without_values_are_found() -> None:
+    _wrong_parts_are_found(ALONE)
+
+
+def _wrong_parts_are_found(settings: dict[str, Any]) -> None:
     native = Division.part_of
 
     def swapped(division: Division, old: nn.Parameter, axis: int) -> nn.Parameter:
         return native(division, nn.Parameter(old.detach().flip(axis)), axis)
 
-    for settings in (STAGES, ALONE):
-        model, update, step = build(True, **settings)
-        with patch.object(Division, "part_of", swapped):
-            refused(lambda: train(model, update, step, range(1)), "is not right", "is not the model's own")  # noqa: B023
-        assert all(parameter.grad is None for parameter in model.local_parameters())
-        pipe.shutdown()
-        model, update, step = build(True, verify_steps=1, **settings)
-        train(model, update, step, range(1))
-        for name, parameter in model.local_named_parameters():
-            if name == "blocks.2.mix.weight":
-                parameter.register_hook(lambda gradient: gradient * 2)
-        refused(lambda: train(model, update, step, range(1, 2)), "the gradient of 'blocks.2.mix.weight'")  # noqa: B023
-        pipe.shutdown()
+    model, update, step = build(True, **settings)
+    with patch.object(Division, "part_of", swapped):
+        refused(lambda: train(model, update, step, range(1)), "is not right", "is not the model's own")
+    assert all(parameter.grad is None for parameter in model.local_parameters())
+    pipe.shutdown()
+    model, update, step = build(True, verify_steps=1, **settings)
+    train(model, update, step, range(1))
+    for name, parameter in model.local_named_parameters():
+        if name == "blocks.2.mix.weight":
+            parameter.register_hook(lambda gradient: gradient * 2)
+    refused(lambda: train(model, update, step, range(1, 2)), "the gradient of 'blocks.2.mix.weight'")
+    pipe.shutdown()
 
 
 @case(ranks=4)

@@ -92,6 +92,13 @@ def again(build: Callable[[], nn.Module], batches: Any = rows, **options: Any) -
 
 
 @case(ranks=4)
+def sharded_parts_of_a_few_kinds() -> None:
+    again(Deep, words, step=found_by, optimizer=adam, tolerance=1e-4)
+    again(lambda: Wrapped(Recomputed(False)), **ONE_BATCH)
+    again(Twice)
+
+
+@case(ranks=4, heavy=True)
 def sharded_parts_of_many_kinds() -> None:
     for settings in (BOTH, ONE_BATCH):
         again(Tied, words, **settings)
@@ -101,7 +108,6 @@ def sharded_parts_of_many_kinds() -> None:
     again(lambda: nn.Sequential(*[nn.Linear(6, 6) for _ in range(4)]), optimizer=adam, tolerance=1e-4)
     for reentrant in (False, True):
         again(lambda reentrant=reentrant: Wrapped(Recomputed(reentrant)))
-    again(Twice)
 
 
 @case(ranks=4)
@@ -167,6 +173,10 @@ def a_rank_holds_its_share_alone() -> None:
 @case(ranks=4)
 def sharded_gpts_with_dropout() -> None:
     twenty_steps(Gpt, 0.95, sharded_data_parallel_degree=2)
+
+
+@case(ranks=4, heavy=True)
+def sharded_gpts_with_dropout_on_one_batch() -> None:
     twenty_steps(Gpt, 0.95, sharded_data_parallel_degree=2, prescaled_batch=True)
 
 
@@ -178,7 +188,7 @@ def sharded_parts_between_steps() -> None:
     other = adam(alone.parameters())
     x = words(9, 0)[0]
     train = pipe.step(found_by)
-    for number in range(4):
+    for number in range(2):
         for place in range(2):  # gradients add up
             train(model, *words(2 * number + place, 0))
             alone(*words(2 * number + place, 0)).found.square().mean().backward()

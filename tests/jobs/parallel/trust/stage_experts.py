@@ -57,11 +57,16 @@ def divided(build: Callable[[], nn.Module], expected: Sequence[set[str]] = BOTH,
 @case(ranks=4)
 def experts_of_stages() -> None:
     divided(_two)
+    divided(lambda: _two(kind=Hit, only=2), optimizer=adam, tolerance=1e-4)
+    divided(lambda: _two(room=2))
+
+
+@case(ranks=4, heavy=True)
+def experts_of_stages_of_many_kinds() -> None:
     divided(_two, optimizer=adam, tolerance=1e-4, verify_steps=1, placement_strategy="spread")
     for kind in (Packed, Hit):
         for only in (2, 3):  # no token reaches any of the second rank, or some of it
             divided(lambda kind=kind, only=only: _two(kind=kind, only=only), optimizer=adam, tolerance=1e-4)
-    divided(lambda: _two(room=2))
     for way in ("reentrant", "other"):
         divided(lambda way=way: _two(again=way))
 

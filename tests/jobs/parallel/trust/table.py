@@ -27,10 +27,8 @@ TOPICS = {
     ),
     "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
     "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
-    "larger": (
-        *("without_values", "tensor", "mixtures", "tensor_stages", "stage_experts", "divided_without_values", "context"),
-        *("sharded_parts", "sharded_part_stages"),
-    ),
+    "larger": ("without_values", "tensor", "mixtures", "tensor_stages", "stage_experts", "divided_without_values"),
+    "joint": ("context", "sharded_parts", "sharded_part_stages"),
 }
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.
 _PLANNED_IN_FULL = frozenset({"surroundings", "noted", "callables", "kept", "remembered"})
@@ -53,9 +51,9 @@ def case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[], None]], C
     return put
 
 
-def names(ranks: int, part: str = "", *, heavy: bool = False) -> list[str]:
-    """The cases for that many ranks, of one part or of all: either those that `make test` runs or the heavy ones."""
-    topics = TOPICS[part] if part else [topic for one in TOPICS.values() for topic in one]
+def names(ranks: int, *parts: str, heavy: bool = False) -> list[str]:
+    """The cases for that many ranks, of these parts or of all: either those that `make test` runs or the heavy ones."""
+    topics = [topic for part in parts or TOPICS for topic in TOPICS[part]]
     for topic in topics:
         importlib.import_module(f"trust.{topic}")
     wanted = (ranks, heavy)

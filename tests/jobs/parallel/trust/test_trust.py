@@ -15,15 +15,19 @@ from trust import table  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+# Few of these have cases for four ranks: one start runs all of them.
+SMALL = ("training", "models", "defects")
+
+
 @functools.lru_cache
-def _found(world: int, part: str, heavy: bool = False) -> Any:
-    names = tuple(table.names(world, part, heavy=heavy))
-    # One work runs all cases of a part: a limit that grows with them.
+def _found(world: int, *parts: str, heavy: bool = False) -> Any:
+    names = tuple(table.names(world, *parts, heavy=heavy))
+    # One work runs all cases of its parts: a limit that grows with them.
     return ranks.shared(world, [("trust.table:run", (world, names))], seconds=400 + 10 * len(names))[0]
 
 
-def _problems(name: str, world: int, part: str = "", *, heavy: bool = False) -> str:
-    answers = enumerate(ranks.result(_found(world, part, heavy)))
+def _problems(name: str, world: int, *parts: str, heavy: bool = False) -> str:
+    answers = enumerate(ranks.result(_found(world, *parts, heavy=heavy)))
     return "\n".join(f"rank {rank}: {found[name]}" for rank, found in answers if found[name])
 
 
@@ -47,9 +51,24 @@ def test_larger_models_on_two_ranks(name: str) -> None:
     assert not _problems(name, 2, "larger")
 
 
-@pytest.mark.parametrize("name", table.names(4))
+@pytest.mark.parametrize("name", table.names(2, "joint"))
+def test_joint_ways_on_two_ranks(name: str) -> None:
+    assert not _problems(name, 2, "joint")
+
+
+@pytest.mark.parametrize("name", table.names(4, *SMALL))
 def test_on_four_ranks(name: str) -> None:
-    assert not _problems(name, 4)
+    assert not _problems(name, 4, *SMALL)
+
+
+@pytest.mark.parametrize("name", table.names(4, "larger"))
+def test_larger_models_on_four_ranks(name: str) -> None:
+    assert not _problems(name, 4, "larger")
+
+
+@pytest.mark.parametrize("name", table.names(4, "joint"))
+def test_joint_ways_on_four_ranks(name: str) -> None:
+    assert not _problems(name, 4, "joint")
 
 
 @pytest.mark.heavy
