@@ -19,7 +19,7 @@ import ranks  # noqa: E402
 from support.extras import needs  # noqa: E402
 from support.free_ports import free_ports  # noqa: E402
 from support.notice_jobs import Train  # noqa: E402
-from trainshed.contract.wire.pipeline import read_settings  # noqa: E402
+from trainshed.contract.wire.pipeline import read_settings, without_effect  # noqa: E402
 from trainshed.parallel.errors import NotServed, PipelineError  # noqa: E402
 from trainshed.parallel.grid import layout  # noqa: E402
 
@@ -196,6 +196,18 @@ def test_settings_are_read_by_either_name_and_wrong_ones_are_named() -> None:
     assert read_settings({"pipeline": "InterleavedZeroBubble", "virtual_stages": 2}).schedule == "interleavedzerobubble"
     with pytest.raises(PipelineError, match="needs pipeline = interleaved1f1b or interleavedzerobubble"):
         read_settings({"virtual_stages": 2})
+    assert read_settings({"sdp_gradient_clipping": "0.5"}).sdp_gradient_clipping == 0.5
+    assert read_settings({}).sdp_gradient_clipping is None
+    for wrong in (-1, float("nan")):
+        with pytest.raises(PipelineError, match=r"sdp_gradient_clipping = .*: must be 0 or more"):
+            read_settings({"sdp_gradient_clipping": wrong})
+
+
+def test_settings_that_change_nothing_are_named_with_the_reason() -> None:
+    told = without_effect({"active_microbatches": 4, "partitions": 2, "fp16_params": True})
+    assert [one.partition(" (")[0] for one in told] == ["active_microbatches", "fp16_params"]
+    assert "bounds the microbatches" in told[0]
+    assert without_effect({"fp16_params": True, "bf16": True, "sdp_gradient_clipping": 1.0}) == ()
 
 
 UNSERVED = [

@@ -5,7 +5,7 @@ They are checkpoints of `trainshed.checkpoint`: durable, with checksums, and pub
 * tensors `model/NAME` and `optimizer/state/NAME/KEY`, each written by one rank that holds it;
 * `optimizer/state/NAME/master`, the float32 value of a parameter in half precision: who loads NAME takes that;
 * objects of every rank: values of the optimizer's state that are not tensors;
-* objects of rank 0: the optimizer's groups, the plan as JSON, and what the user gave.
+* objects of rank 0: the optimizer's groups, its loss scale, the plan as JSON, and what the user gave.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def save_checkpoint(
         tensors |= _state_tensors(plain(optimizer), holding, objects["state"])
     if here.rank == 0:
         objects["groups"] = groups_by_name(plain(optimizer), holding) if optimizer is not None else None
+        objects["scaler"] = getattr(optimizer, "scale_state", dict)()
         objects["plan"] = model.plan.to_json() if model.plan is not None else None
         objects["user_content"] = user_content
     try:
@@ -115,6 +116,8 @@ def load_checkpoint(
     if optimizer is not None and objects["groups"] is not None:
         native = plain(optimizer)
         holding.when_partitioned(lambda: _load_optimizer(saved, holding, native))
+        if hasattr(optimizer, "load_scale"):
+            optimizer.load_scale(objects.get("scaler"))
     _use_plan(objects["plan"], path, model)
     return objects["user_content"]
 

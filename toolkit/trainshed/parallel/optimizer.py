@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor.experimental import implicit_replication
 
 from . import lbfgs
-from .clip import GradScaler
+from .clip import GradScaler, clip_grad_norm_
 from .engine.holding import Holding
 from .errors import PipelineError
 from .gather import gather_optimizer, load_optimizer, local_optimizer
@@ -34,6 +34,8 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     overflow: whether the last step was left out because a scaled gradient was not finite.
     """
+
+    _unless_given = 0.0  # sdp_gradient_clipping
 
     def __init__(self, optimizer: torch.optim.Optimizer, scaler: GradScaler | None = None) -> None:
         self.optimizer = optimizer
@@ -90,18 +92,27 @@ class PipelineOptimizer(torch.optim.Optimizer):
             PipelineError: the loss was scaled for another optimizer, or LBFGS has parameters that it cannot move.
         """
         self._check_scaler()
+        limit = self._limit()
+        if closure is not None and (limit or self.scaler is not None):
+            what = "sdp_gradient_clipping" if self.scaler is None else "a scaler"
+            raise PipelineError(f"a step with {what} takes no closure", hint="run the step function before optimizer.step()")
+        self.unscale()
+        if limit:
+            clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], limit)
         if self.scaler is None:
             return self._plain_step(closure)
-        if closure is not None:
-            raise PipelineError(
-                "a step with a scaler takes no closure", hint="run the step function before optimizer.step()"
-            )
-        self.unscale()
         self.overflow = True
         result = self.scaler.step(self._update)
         self.scaler.update()
         self._unscaled = False
         return result
+
+    def _limit(self) -> float:
+        """What gradients are clipped to in a step; 0 for no clipping."""
+        settings = session.grid.settings if session.grid is not None else None
+        if settings is None or settings.sharded_data_parallel_degree == 1:
+            return 0.0
+        return self._unless_given if settings.sdp_gradient_clipping is None else settings.sdp_gradient_clipping
 
     def _check_scaler(self) -> None:
         current = session.optimizer
@@ -194,16 +205,31 @@ class PipelineOptimizer(torch.optim.Optimizer):
 
     def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
         """State of this rank's parameters, by name."""
-        return local_optimizer(self.optimizer, _holding())
+        scale = self.scale_state()
+        return {**local_optimizer(self.optimizer, _holding()), **({"scaler": scale} if scale else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes the whole state, or parts of it (then collective); before the first step it is kept until the model is
         partitioned."""
+        self.load_scale(state.get("scaler"))
         if session.holding is None:
             load_optimizer(self.optimizer, state, None)
         else:
             holding = session.holding
             holding.when_partitioned(lambda: load_optimizer(self.optimizer, state, holding))
+
+    def scale_state(self) -> dict[str, Any]:
+        """The loss scale and what moves it, for a checkpoint; empty where the loss is not scaled."""
+        return self.scaler.state_dict() if self.scaler is not None else {}
+
+    def load_scale(self, state: Mapping[str, Any] | None) -> None:
+        """Goes on with the loss scale of a checkpoint, by this scaler's own rules; None changes nothing."""
+        now = self.scale_state()
+        if state and now and self.scaler is not None:
+            moved = {key: value for key, value in state.items() if key == "scale" or key.startswith("_")}
+            # torch lets a scale grow at this very number of steps, which another interval may have passed.
+            moved["_growth_tracker"] = min(moved["_growth_tracker"], now["growth_interval"] - 1)
+            self.scaler.load_state_dict({**now, **moved})
 
     def follow(self, names: Mapping[int, str], shards: Mapping[str, nn.Parameter]) -> None:
         """Goes on with this rank's shards of its parameters.

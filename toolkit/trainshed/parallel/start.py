@@ -12,7 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainshed.contract.wire.pipeline import PipelineSettings, read_settings, settings_from_environment
+from trainshed.contract.wire.pipeline import (
+    PipelineSettings,
+    given_in_environment,
+    read_settings,
+    settings_from_environment,
+    without_effect,
+)
 from trainshed.contract.wire.variables import PLAN_ONLY
 
 from .choice import choose_degrees
@@ -52,7 +58,16 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     session.grid = make_grid(settings, joined, chosen)
     # Gloo connects ranks one after the other: one that left now would hang up on those that still connect.
     dist.barrier(joined.control)
+    _say_what_changes_nothing(session.grid, config)
     return session.grid
+
+
+def _say_what_changes_nothing(grid: Grid, config: Mapping[str, Any] | PipelineSettings | None) -> None:
+    """Names settings of Amazon's library that have no meaning here, and why."""
+    given = given_in_environment()[0] if config is None else config
+    idle = without_effect(given) if isinstance(given, Mapping) else ()
+    if idle and grid.rank == 0:
+        print(f"settings that change nothing: {'; '.join(idle)}", flush=True)
 
 
 def _compare(settings: PipelineSettings, joined: Joined) -> None:

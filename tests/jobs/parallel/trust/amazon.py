@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+import trainshed.parallel as pipe
 from trainshed.compat.smdistributed.modelparallel import torch as smp
 
+from . import in_half
 from .table import SECONDS, case, refused, same
 from .training import State, one_process, squared
 
@@ -238,3 +240,100 @@ def lamb_clips_by_the_gradients_of_all_stages() -> None:
     optimizer.load_state_dict(optimizer.state_dict())
     smp.shutdown()
     same(state, one_process(layers, batch, 1, 2, 3, lambda *_: None, lamb, classified))
+
+
+def _steep(model: Any, x: torch.Tensor) -> torch.Tensor:
+    loss = 100 * model(x).square().mean()
+    model.backward(loss)
+    return loss
+
+
+def _norms_of_updates(optimizer: Any = None, **settings: Any) -> list[float]:
+    """The norm of all gradients that each step moves the parameters by."""
+    make = optimizer or smp.DistributedOptimizer
+    smp.init({"microbatches": 2, "timeout_seconds": SECONDS, **settings})
+    torch.manual_seed(3)
+    model = smp.DistributedModel(layers())
+    update = make(torch.optim.SGD(model.parameters(), lr=1.0))
+    train, found = smp.step(_steep), []
+    for number in range(2):
+        before = model.state_dict()
+        update.zero_grad()
+        train(model, batch(number, smp.dp_rank())[0])
+        update.step()
+        moved = [(value - before[name]).flatten() for name, value in model.state_dict().items()]
+        found.append(float(torch.cat(moved).norm()))
+    smp.shutdown()
+    return found
+
+
+def _clips(**kinds: int) -> None:
+    free = _norms_of_updates(**kinds, sdp_gradient_clipping=0)
+    assert free[0] > 2, free
+    for limit, settings in ((1.0, {}), (0.25, {"sdp_gradient_clipping": 0.25})):
+        found = _norms_of_updates(**kinds, **settings)
+        torch.testing.assert_close(torch.tensor(found), torch.full((2,), limit), rtol=1e-4, atol=1e-4)
+    assert _norms_of_updates(pipe.PipelineOptimizer, **kinds)[0] == free[0]  # by our names there is no default
+
+
+@case(ranks=4)
+def gradients_of_sharded_stages_are_clipped_as_the_setting_says() -> None:
+    _clips(partitions=2, sharded_data_parallel_degree=2)
+
+
+@case(ranks=4, heavy=True)
+def gradients_of_sharded_models_are_clipped_and_those_of_others_are_not() -> None:
+    _clips(sharded_data_parallel_degree=4)
+    assert _norms_of_updates(partitions=2)[0] > 2
+
+
+@case(ranks=2)
+def loss_scales_go_on_in_a_resumed_run() -> None:
+    """An overflow that is forgiven, then one that is not: with a resume at each place between them."""
+    options = {"init_scale": 2.0**8, "scale_window": 2, "delayed_shift": 2}
+
+    def built() -> tuple[Any, Any]:
+        smp.shutdown()
+        smp.init({"partitions": 2, "microbatches": 2, "fp16": True, "timeout_seconds": SECONDS})
+        torch.manual_seed(3)
+        model = smp.DistributedModel(layers())
+        update = torch.optim.Adam(model.parameters(), lr=0.05)
+        return model, smp.DistributedOptimizer(update, dynamic_loss_scale=True, dynamic_loss_args=options)
+
+    def trained(model: Any, update: Any, numbers: range) -> list[float]:
+        train, found = smp.step(squared), []
+        for number in numbers:
+            update.zero_grad()
+            train(model, batch(number, 0)[0])
+            if number in (0, 3, 4) and smp.pp_rank() == 1:
+                next(p.grad for p in model.local_parameters() if p.grad is not None).view(-1)[0] = float("inf")
+            update.step()
+            found.append(update.loss_scale)
+        return found
+
+    model, update = built()
+    scales = trained(model, update, range(8))
+    expected = model.state_dict()
+    assert scales == [2.0**one for one in (8, 8, 9, 9, 8, 8, 9, 9)], scales
+    with in_half.shared_folder() as folder:
+        for cut in (1, 2, 4):
+            model, update = built()
+            trained(model, update, range(cut))
+            smp.save_checkpoint(str(folder), f"{cut}", model=model, optimizer=update)
+            states = model.local_state_dict(), update.local_state_dict()
+            model, update = built()
+            smp.resume_from_checkpoint(str(folder), f"{cut}")
+            assert trained(model, update, range(cut, 8)) == scales[cut:]
+            same(model.state_dict(), expected, 0.0)
+            model, update = built()
+            model.load_state_dict(states[0])
+            update.load_state_dict(states[1])
+            assert trained(model, update, range(cut, 8)) == scales[cut:]
+            same(model.state_dict(), expected, 0.0)
+
+
+@case(ranks=2)
+def options_of_loss_scales_that_are_not_known_are_refused() -> None:
+    model, _ = pipeline()
+    update = torch.optim.Adam(model.parameters())
+    refused(lambda: smp.DistributedOptimizer(update, dynamic_loss_args={"scale_windw": 2}), "scale_windw", "scale_window")

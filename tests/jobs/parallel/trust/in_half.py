@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 import trainshed.parallel as pipe
 from trainshed.parallel import masters
+from trainshed.parallel.session import grid
 from trainshed.parallel.shards import local, whole
 
 from .table import begin, case, refused, same
@@ -114,6 +115,13 @@ def by_hand(
     return model.state_dict(), {name: master.detach() for name, master in masters.items()}
 
 
+def own_share(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The rows of this rank's replica."""
+    together = grid().settings.prescaled_batch
+    replica, replicas = (pipe.rdp_rank(), pipe.rdp_size()) if together else (pipe.dp_rank(), pipe.dp_size())
+    return [one.chunk(replicas)[replica] for one in tensors]
+
+
 class Job:
     """A model in a pipeline, with what its ranks have."""
 
@@ -140,8 +148,7 @@ class Job:
     def train(self, first: int = 0, last: int = 4, clip: float = 0.0) -> Job:
         for x, y in list(batches(last))[first:]:
             self.optimizer.zero_grad()
-            share = slice(pipe.dp_rank() * 8 // pipe.dp_size(), (pipe.dp_rank() + 1) * 8 // pipe.dp_size())
-            self.step(self.model, x[share], y[share])
+            self.step(self.model, *own_share(x, y))
             if clip:
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             self.optimizer.step()
@@ -158,7 +165,7 @@ class Job:
 
 
 @contextmanager
-def _shared_folder() -> Iterator[Path]:
+def shared_folder() -> Iterator[Path]:
     """A folder that all ranks have."""
     with tempfile.TemporaryDirectory() as mine:
         there: list[Any] = [mine]
@@ -250,7 +257,7 @@ def what_the_script_changes_in_parameters_counts() -> None:
 
 @case(ranks=2)
 def a_checkpoint_goes_on_to_the_bit() -> None:
-    with _shared_folder() as folder:
+    with shared_folder() as folder:
         for settings in ({"partitions": 2}, {"shard_optimizer_state": True}, {"tensor_parallel_degree": 2}):
             job = Job(**BF16, **settings).train(last=2)
             pipe.save_checkpoint(str(folder / "one"), job.model, job.optimizer)
@@ -266,7 +273,7 @@ def a_checkpoint_goes_on_to_the_bit() -> None:
 @case(ranks=2)
 def each_step_may_have_other_degrees_than_the_one_before() -> None:
     expected = by_hand(4, steps=6)[1]
-    with _shared_folder() as folder:
+    with shared_folder() as folder:
         kinds: tuple[dict[str, Any], ...] = (
             {"partitions": 2, "microbatches": 4},
             {"shard_optimizer_state": True},
@@ -286,7 +293,7 @@ def each_step_may_have_other_degrees_than_the_one_before() -> None:
 
 @case(ranks=2)
 def float32_checkpoints_go_in_and_come_out_as_they_are() -> None:
-    with _shared_folder() as folder:
+    with shared_folder() as folder:
         plain = Job(partitions=2, microbatches=2).train(last=2)
         weights = plain.model.state_dict()
         pipe.save_checkpoint(str(folder / "plain"), plain.model, plain.optimizer)
@@ -380,7 +387,7 @@ def amazons_names_are_served() -> None:
 def states_that_are_shared_out_stay_so_after_a_resume_and_are_saved_as_they_are() -> None:
     """Each replica loads all of them; those of the others must neither stay nor be saved."""
     for kinds in ({}, BF16):
-        with _shared_folder() as folder:
+        with shared_folder() as folder:
             settings = {"microbatches": 2, "shard_optimizer_state": True, **kinds}
             job = Job(**settings).train(last=2)
             pipe.save_checkpoint(str(folder / "two"), job.model, job.optimizer)
@@ -423,7 +430,7 @@ def states_on_the_cpu_are_those_beside_the_parameters() -> None:
     """From CPU to CPU, by the same copies."""
     for kinds in ({"partitions": 2}, {**BF16, "partitions": 2}, {**BF16, "shard_optimizer_state": True}):
         settings = {"microbatches": 2, **kinds}
-        with _shared_folder() as folder:
+        with shared_folder() as folder:
             job = Job(**settings).train(last=2)
             pipe.save_checkpoint(str(folder / "plain"), job.model, job.optimizer)
             job.train(first=2)

@@ -82,6 +82,8 @@ class PipelineSettings(Record):
         its own.
     sharded_data_parallel_degree: replicas that parameters, gradients and optimizer state are sharded over: FSDP2 without
         stages, with stages by each stage's own ranks; replicated where there are more (HSDP).
+    sdp_gradient_clipping: the norm that gradients of sharded parameters are clipped to in `PipelineOptimizer.step`; 0 for
+        none. Amazon's library has 1.0 where it is not given, and so has `smp.DistributedOptimizer`.
     offload_activations: whether what a stage's operations save for their backward is kept in the CPU's memory; on GPUs.
     offload_optimizer_state: whether optimizers keep their states in the CPU's memory and step there; on GPUs.
     delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
@@ -114,6 +116,7 @@ class PipelineSettings(Record):
     shard_optimizer_state: bool = False
     prescaled_batch: bool = False
     sharded_data_parallel_degree: int = 1
+    sdp_gradient_clipping: float | None = None
     offload_activations: bool = False
     offload_optimizer_state: bool = False
     delayed_parameter_initialization: bool = False
@@ -163,17 +166,19 @@ _WITHOUT_EFFECT = {
     "_match_weights": "for tests of Amazon's library",
     "_fp32_grad_accumulation": "gradients have the type of their parameters, float32",
     "skip_tracing": "a plan file does that: set partition_file",
-    "sdp_reduce_bucket_size": "",
-    "sdp_param_persistence_threshold": "",
-    "sdp_max_live_parameters": "",
-    "sdp_hierarchical_allgather": "",
-    "sdp_gradient_clipping": "",
+    "sdp_reduce_bucket_size": "sums of gradients go in buckets of 25 MiB",
+    "sdp_param_persistence_threshold": "every parameter is sharded",
+    "sdp_max_live_parameters": "parameters are gathered block by block, or once a step where there are stages",
+    "sdp_hierarchical_allgather": "the collectives of the job's backend gather parameters",
     "activation_loading_horizon": "what was offloaded comes back when a backward asks for it",
     "fp16_params": "without fp16 or bf16 the script makes its own parameters",
 }
 # Names of Amazon's library for settings.
 _ALSO = {"partitions": "pipeline_parallel_degree", "sm_activation_offloading": "offload_activations"}
-_KINDS: dict[str, type] = {"memory_weight": float, "default_partition": int, "atomic": tuple}
+_KINDS: dict[str, type] = {
+    **{"memory_weight": float, "sdp_gradient_clipping": float},
+    **{"default_partition": int, "atomic": tuple},
+}
 
 
 def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> PipelineSettings:
@@ -203,6 +208,13 @@ def read_settings(given: Mapping[str, Any], where: str = "mp_parameters") -> Pip
     settings = PipelineSettings(**values)
     _check(settings, where)
     return settings
+
+
+def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of the given settings that change nothing, each with the reason."""
+    halves = ("fp16", "bf16", "master_weights")
+    served = {"fp16_params"} if any(_convert(name, given.get(name), "") for name in halves) else set()
+    return tuple(f"{name} ({why})" for name, why in _WITHOUT_EFFECT.items() if name in given and name not in served)
 
 
 def _convert(name: str, value: Any, where: str) -> Any:
@@ -250,6 +262,8 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("virtual_stages", f"pipeline = {settings.pipeline!r} gives each rank 2: leave it out")
     if settings.virtual_stages > 1 and settings.schedule not in (*_SEVERAL_STAGES, *V_SHAPED):
         raise wrong("virtual_stages", f"needs pipeline = {' or '.join(_SEVERAL_STAGES)}")
+    if settings.sdp_gradient_clipping is not None and not settings.sdp_gradient_clipping >= 0:
+        raise wrong("sdp_gradient_clipping", "must be 0 or more")
     if not settings.auto_partition and settings.default_partition is None:
         raise wrong("auto_partition", "needs default_partition")
     if settings.fp16 and settings.bf16:
@@ -303,7 +317,20 @@ def _check(settings: PipelineSettings, where: str) -> None:
 
 
 def settings_from_environment(environ: Mapping[str, str] | None = None) -> PipelineSettings:
-    """Settings of a job: `TRAINSHED_PIPELINE`, else `SM_HP_MP_PARAMETERS` (both JSON); else the defaults.
+    """Settings of a job, of `given_in_environment`; else the defaults.
+
+    Raises:
+        PipelineError: a variable is not a JSON object, or see `read_settings`.
+    """
+    given, name = given_in_environment(environ)
+    return read_settings(given, name) if name else PipelineSettings()
+
+
+def given_in_environment(environ: Mapping[str, str] | None = None) -> tuple[dict[str, Any], str]:
+    """What a job gives as settings: `TRAINSHED_PIPELINE`, else `SM_HP_MP_PARAMETERS` (both JSON).
+
+    Returns:
+        The settings as they are given, and the variable; ({}, "") where there is none.
 
     Raises:
         PipelineError: a variable is not a JSON object.
@@ -317,8 +344,8 @@ def settings_from_environment(environ: Mapping[str, str] | None = None) -> Pipel
                 raise PipelineError(f"{name} is not JSON: {error.msg}") from None
             if not isinstance(given, dict):
                 raise PipelineError(f"{name} is not a JSON object")
-            return read_settings(given, name)
-    return PipelineSettings()
+            return given, name
+    return {}, ""
 
 
 def parameters_of(mp_parameters: Any, own: str) -> tuple[dict[str, Any], tuple[tuple[str, str, str], ...]]:

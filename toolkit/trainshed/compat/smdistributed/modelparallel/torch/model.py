@@ -17,6 +17,7 @@ from trainshed.parallel.start import delayed_initialization
 from trainshed.parallel.start import tensor_parallelism as _marking
 
 from . import transformers_support
+from .scaling import DynamicScaler, StaticScaler, scale_rules
 
 
 class DistributedModel(PipelineModel):
@@ -86,21 +87,18 @@ class DistributedModel(PipelineModel):
         raise NotServed("register_comm_hook is not supported", hint="gradients are summed in their own type")
 
 
-class StaticScaler(GradScaler):
-    """A loss scale that stays; steps that overflow are left out."""
-
-    def update(self, new_scale: Any = None) -> None:
-        """Forgets what was found."""
-        super().update(new_scale if new_scale is not None else self.get_scale())
-
-
 class DistributedOptimizer(PipelineOptimizer):
     """The user's optimizer. With `fp16` in the settings the loss is scaled: by a scale that adjusts itself, unless a static
-    one is given.
+    one is given. Sharded gradients are clipped to a norm of 1 in a step, unless `sdp_gradient_clipping` says something else.
 
     Args:
-        dynamic_loss_args: `init_scale`, `scale_window` (steps without an overflow until the scale doubles), `scale_factor`.
+        dynamic_loss_args: see `scaling.ScaleRules`, whose fields are its keys.
+
+    Raises:
+        PipelineError: an option of the loss scale has no such name, or cannot have this value.
     """
+
+    _unless_given = 1.0
 
     def __init__(
         self,
@@ -108,19 +106,13 @@ class DistributedOptimizer(PipelineOptimizer):
         static_loss_scale: float | None = 1.0,
         dynamic_loss_scale: bool = False,
         dynamic_loss_args: dict[str, Any] | None = None,
-        **_loss_options: Any,
+        **loss_options: Any,
     ) -> None:
-        scaler = None
+        rules = scale_rules({**(dynamic_loss_args or {}), **loss_options})
+        scaler: GradScaler | None = None
         if session.grid is not None and session.grid.settings.fp16:
-            options = dynamic_loss_args or {}
-            scaler = GradScaler(
-                init_scale=float(options.get("init_scale", 2.0**16)),
-                growth_interval=int(options.get("scale_window", 1000)),
-                growth_factor=float(options.get("scale_factor", 2.0)),
-                backoff_factor=1 / float(options.get("scale_factor", 2.0)),
-            )
-            if static_loss_scale not in (None, 1.0) and not dynamic_loss_scale:
-                scaler = StaticScaler(init_scale=static_loss_scale)
+            static = static_loss_scale not in (None, 1.0) and not dynamic_loss_scale
+            scaler = StaticScaler(init_scale=static_loss_scale) if static else DynamicScaler(rules)
         super().__init__(optimizer, scaler)
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
