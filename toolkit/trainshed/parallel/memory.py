@@ -8,7 +8,7 @@ import torch
 
 from trainshed.machine.cgroup import memory_limit, memory_used
 
-# More than the sum of what a plan knows: the temporary tensors of a module, and the allocator's gaps.
+# More than the sum of what is known: the temporary tensors of a module, and the allocator's gaps.
 SPARE = 1.25
 
 

@@ -28,14 +28,14 @@ from .engine.tensor.divided_steps import TensorEngine
 from .engine.whole import on_first_rank
 from .errors import NotServed, PipelineError
 from .float8 import in_float8
-from .gather import gather_model, load_model
+from .gather import gather_model, load_model, plain
 from .halves import half_type, halve, widen
 from .plan.plan_file import Plan
 from .record.intercept import let_modules_move
 from .record.naming import first_names
 from .record.subject import Backward
 from .session import grid, session
-from .shards import tensor_axis, whole
+from .shards import local, tensor_axis, whole
 from .weights import load_weights, save_pretrained, save_weights
 
 
@@ -152,6 +152,7 @@ class PipelineModel(nn.Module):
                 overlap=overlapping_allreduce,
                 buffers=broadcast_buffers,
                 bucket_bytes=bucket_cap_mb * 2**20,
+                states=_state_bytes,
                 tape=session.tape,
             )
         self._read_pins()
@@ -435,6 +436,13 @@ def _within_steps(module: nn.Module, _args: Any) -> None:
 
 def _loss_scale() -> float:
     return session.optimizer.loss_scale if session.optimizer is not None else 1.0
+
+
+def _state_bytes() -> int:
+    """Of what the optimizer keeps on this rank."""
+    entries = plain(session.optimizer).state.values() if session.optimizer is not None else ()
+    tensors = [local(one) for entry in entries for one in entry.values() if isinstance(one, torch.Tensor)]
+    return sum(one.numel() * one.element_size() for one in tensors)
 
 
 def _hand_to_optimizer(names: Mapping[int, str], shards: Mapping[str, nn.Parameter]) -> None:

@@ -23,7 +23,7 @@ import trainshed.parallel as pipe
 TOPICS = {
     "training": (
         *("replicas", "optimizers", "absent", "failures", "amazon", "results", "reruns", "losses", "calls", "noted"),
-        *("surroundings", "whole", "sharded_stages", "offloaded", "in_half", "half_in_parts"),
+        *("surroundings", "whole", "sharded_stages", "offloaded", "in_half", "half_in_parts", "recomputed"),
     ),
     "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
     "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),

@@ -38,6 +38,7 @@ CHOSEN = (
     *("pipeline_parallel_degree", "tensor_parallel_degree", "sharded_data_parallel_degree", "shard_optimizer_state"),
     *("microbatches", "pipeline", "virtual_stages"),
 )
+CHECKPOINTING = ("off", "auto", "all")
 _SEVERAL_STAGES = ("interleaved1f1b", "interleavedzerobubble")
 # Two stages on each rank, on the way there and on the way back: the first rank has the first and the last one.
 V_SHAPED = ("zbvzerobubble", "dualpipev")
@@ -84,6 +85,8 @@ class PipelineSettings(Record):
         stages, with stages by each stage's own ranks; replicated where there are more (HSDP).
     sdp_gradient_clipping: the norm that gradients of sharded parameters are clipped to in `PipelineOptimizer.step`; 0 for
         none. Amazon's library has 1.0 where it is not given, and so has `smp.DistributedOptimizer`.
+    activation_checkpointing: which modules of a stage run again in their backward instead of keeping what it needs: "auto"
+        (as few as the rank's memory, or `memory_limit`, asks for), "all" or "off": none but what the script checkpoints.
     offload_activations: whether what a stage's operations save for their backward is kept in the CPU's memory; on GPUs.
     offload_optimizer_state: whether optimizers keep their states in the CPU's memory and step there; on GPUs.
     delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
@@ -117,6 +120,7 @@ class PipelineSettings(Record):
     prescaled_batch: bool = False
     sharded_data_parallel_degree: int = 1
     sdp_gradient_clipping: float | None = None
+    activation_checkpointing: str = "off"
     offload_activations: bool = False
     offload_optimizer_state: bool = False
     delayed_parameter_initialization: bool = False
@@ -146,6 +150,11 @@ class PipelineSettings(Record):
         return {
             name: plain[name] for name in names if name in kept or getattr(self, name) != getattr(PipelineSettings, name)
         }
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether modules may run again in their backward."""
+        return self.activation_checkpointing != "off"
 
     @property
     def verifies(self) -> bool:
@@ -254,6 +263,8 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("optimize", "not speed or memory")
     if settings.verify not in VERIFY:
         raise wrong("verify", f"not one of {', '.join(VERIFY)}")
+    if settings.activation_checkpointing not in CHECKPOINTING:
+        raise wrong("activation_checkpointing", f"not one of {', '.join(CHECKPOINTING)}")
     if settings.verify_steps < 0:
         raise wrong("verify_steps", "must be 0 or more")
     if not 0 <= settings.weight <= 1:
@@ -271,6 +282,13 @@ def _check(settings: PipelineSettings, where: str) -> None:
     if settings.master_weights and not (settings.fp16 or settings.bf16):
         raise wrong("master_weights", "needs bf16 or fp16, the type that parameters are kept in")
 
+    if settings.recomputes:
+        for name in ("tensor_parallel_degree", "sharded_data_parallel_degree", "context_parallel_degree"):
+            if getattr(settings, name) > 1 and settings.pipeline_parallel_degree == 1:
+                raise NotServed(
+                    f"{where}: activation_checkpointing together with {name} needs stages",
+                    hint="leave it out, and checkpoint modules in the script (torch.utils.checkpoint)",
+                )
     for other in ("offload_optimizer_state", "fp8"):
         for name in ("tensor_parallel_degree", "sharded_data_parallel_degree"):
             if getattr(settings, other) and getattr(settings, name) > 1:

@@ -47,6 +47,8 @@ class Planned:
     wanted: Callable[[nn.Module], bool]
 
 
+# One stage whose modules may run again in their backward: with the whole model as one of them, nothing would be saved.
+_RECOMPUTES = 1 / 4
 # One stage whose modules are divided is verified unit by unit, for which one rank has a unit's parameters whole.
 _OPENS = 1 / 32
 
@@ -127,7 +129,8 @@ def wish_of(
         pins=pins,
         atomic=(*settings.atomic, *kept),
         link=link or Link(),
-        opens=_OPENS if settings.tensor_parallel_degree > 1 else 1.0,
+        opens=_OPENS if settings.tensor_parallel_degree > 1 else _RECOMPUTES if settings.recomputes else 1.0,
+        recomputes=settings.recomputes,
         tensor=settings.tensor_parallel_degree,
         tensor_link=link or Link(),
     )

@@ -29,6 +29,7 @@ from .offload import offload_for
 from .placement import broadcast_state, extend, place, renamed
 from .planning import Planned, agree_on_plan, from_leader, write_only
 from .prepared import Prepared
+from .recompute import Recomputation
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, Way, cut
 from .stage import Frame, StageModule
@@ -50,6 +51,7 @@ class Preparation:
         pins: module -> stage, as set by `set_partition`.
         overlap: whether to sum gradients over replicas during the backward.
         bucket_bytes: bytes of gradients that are summed at once.
+        states: tells how many bytes the optimizer keeps.
         tape: tells the values of parameters that the model was built without.
 
     plan: given before the first step, or made in it.
@@ -68,12 +70,14 @@ class Preparation:
         pins: dict[str, int],
         overlap: bool,
         bucket_bytes: int,
+        states: Callable[[], int],
         tape: Tape | None = None,
     ) -> None:
         self.holding = holding
         self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
         self.frame.offload = offload_for(holding.root, holding.grid)
         self.frame.parts = holding.parts
+        self._recomputation = Recomputation(holding, states) if holding.grid.settings.recomputes else None
         self.plan: Plan | None = None
         self.sync: GradientSync | None = None
         self.whole: dict[str, torch.Tensor] | None = None
@@ -321,7 +325,11 @@ class Preparation:
         training = cuts[0].trace.has_backward
         mine = [stage for stage in range(stages) if self._grid.seat(stage) == self._grid.place.pipeline]
         self.frame.stages = len(mine)
-        modules = [StageModule(cuts, stage, self.frame) for stage in mine]
+        again = frozenset[str]()
+        if training and self._recomputation is not None and self.plan is not None:
+            on_host = self.frame.offload is not None
+            again = self._recomputation.choose(self.plan, cuts, microbatches, on_host=on_host)
+        modules = [StageModule(cuts, stage, self.frame, again) for stage in mine]
         units = {cut.trace.calls[p] for cut in cuts for stage in mine for p in range(*cut.range_of(stage))}
         self.frame.local_units = frozenset(units | self.frame.local_units)
         self.frame.gates.put(cuts[0].trace.units)

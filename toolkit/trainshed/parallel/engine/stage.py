@@ -136,13 +136,14 @@ class StageModule(nn.Module):
 
     Args:
         cuts: the ways that microbatches go.
+        again: units that run again in their backward.
 
     skipped: microbatches of this step that the step function has left out of the backward.
     """
 
-    def __init__(self, cuts: list[Cut], index: int, frame: Frame) -> None:
+    def __init__(self, cuts: list[Cut], index: int, frame: Frame, again: frozenset[str] = frozenset()) -> None:
         super().__init__()
-        self.cuts, self.index, self.frame = cuts, index, frame
+        self.cuts, self.index, self.frame, self.again = cuts, index, frame, again
         self.is_last = index == len(cuts[0].starts) - 1
         self.before = Boundary(cuts, index - 1) if index else None
         self.after = Boundary(cuts, index) if not self.is_last else None
@@ -210,12 +211,14 @@ class StageModule(nn.Module):
             forward.rolled.update(zip(self.before.rolls[way], map(dice.decode, received[-1]), strict=False))
         self.frame.attach(forward)
         self.frame.gates.watched(step.watch, self.microbatch)
+        self.frame.gates.again = self.again
         try:
             with self.frame.offload.away() if self.frame.offload is not None else nullcontext():
                 result = forward.run(step.function, args, kwargs)
         finally:
             self.frame.attach(None)
             self.frame.gates.watch = None
+            self.frame.gates.again = frozenset()
             self.frame.turned(self.index, self.counters)
         if not self.is_last:
             return self._outgoing(forward, step, way)

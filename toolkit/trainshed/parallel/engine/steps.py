@@ -56,6 +56,7 @@ class Engine:
         overlap: whether to sum gradients over replicas during the last microbatch's backward.
         buffers: whether replicas take the buffers of replica 0 before each training step.
         bucket_bytes: bytes of gradients that are summed over replicas at once.
+        states: tells how many bytes the optimizer keeps.
         tape: tells the values of parameters that the model was built without.
     """
 
@@ -72,6 +73,7 @@ class Engine:
         overlap: bool,
         buffers: bool,
         bucket_bytes: int,
+        states: Callable[[], int],
         tape: Tape | None = None,
     ) -> None:
         self.steps = 0
@@ -87,7 +89,14 @@ class Engine:
         self._average = average
         self._buffers = buffers
         self._preparation = Preparation(
-            holding, attach, planned=planned, pins=pins, overlap=overlap, bucket_bytes=bucket_bytes, tape=tape
+            holding,
+            attach,
+            planned=planned,
+            pins=pins,
+            overlap=overlap,
+            bucket_bytes=bucket_bytes,
+            states=states,
+            tape=tape,
         )
         self._verifier = Verifier(holding, self._preparation, attach, loss_scale=loss_scale, average=average)
 

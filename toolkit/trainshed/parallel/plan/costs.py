@@ -19,6 +19,7 @@ class UnitCost:
     path: the name by which it was called, if it has several.
     call: 0 for the unit's first call, 1 for its second ...
     parameters: names of the parameters that it reads.
+    least: of `saved`, what is kept where the unit runs again in its backward.
     """
 
     unit: str
@@ -28,6 +29,7 @@ class UnitCost:
     saved: int
     parameters: tuple[str, ...]
     path: str = ""
+    least: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,13 @@ def slowed(costs: Costs, factor: float) -> Costs:
 def of_rows(costs: Costs, factor: float) -> Costs:
     """Of a microbatch with `factor` times the rows: all but parameters grows with them, where operations are counted."""
     units = [
-        replace(one, forward=one.forward * factor, backward=one.backward * factor, saved=round(one.saved * factor))
+        replace(
+            one,
+            forward=one.forward * factor,
+            backward=one.backward * factor,
+            saved=round(one.saved * factor),
+            least=round(one.least * factor),
+        )
         for one in costs.units
     ]
     crossing = tuple(round(size * factor) for size in costs.crossing)
@@ -108,6 +116,7 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int =
             hint="let the first step call the model, or parts of it (model.module.part)",
         )
     forward, backward, saved = [0.0] * count, [0.0] * count, [0] * count
+    freed = [0] * count
     names: list[set[str]] = [set() for _ in range(count)]
     everywhere = 0.0
     for event in trace.events:
@@ -117,6 +126,8 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int =
         forward[event.position] += event.seconds_forward
         backward[event.position] += event.seconds_backward
         saved[event.position] += event.saved_bytes
+        if event.is_unit:
+            freed[event.position] += max(0, event.saved_bytes - trace.given_bytes(event))
         names[event.position].update(event.parameters)
     calls: dict[str, int] = {}
     units = []
@@ -127,22 +138,32 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int =
                 *(name, number, forward[position], backward[position], saved[position]),
                 parameters=tuple(sorted(names[position])),
                 path=trace.paths[position],
+                least=saved[position] - freed[position],
             )
         )
     sizes = {
-        name: round(parameter.numel() * (parameter.element_size() + _beside(parameter, optimizer_states, shared)))
+        name: round(parameter.numel() * (parameter.element_size() + sum(beside(parameter, optimizer_states, shared))))
         for name, parameter in root.named_parameters()
     }
     return Costs(tuple(units), sizes, tuple(trace.boundary_bytes()), dict(trace.no_cut), everywhere)
 
 
-def _beside(parameter: torch.Tensor, optimizer_states: int, shared: int) -> float:
-    """Bytes of gradient and optimizer state for each element."""
+def beside(parameter: torch.Tensor, optimizer_states: int, shared: int = 1) -> tuple[float, float]:
+    """Bytes of the gradient, and of the optimizer's state, for each element of a parameter.
+
+    Args:
+        optimizer_states, shared: see `costs_of`.
+    """
     if not parameter.requires_grad:
-        return 0
-    if is_half(parameter):  # the gradient, the float32 value that the optimizer keeps, and its states
-        return torch.float32.itemsize * (1 + (1 + optimizer_states) / shared)
-    return parameter.element_size() * (1 + optimizer_states / shared)
+        return 0.0, 0.0
+    if is_half(parameter):  # besides its states an optimizer keeps the float32 value
+        return torch.float32.itemsize, torch.float32.itemsize * (1 + optimizer_states) / shared
+    return parameter.element_size(), parameter.element_size() * optimizer_states / shared
+
+
+def recomputed(costs: Costs) -> Costs:
+    """What is kept for the backward where every unit runs again in it."""
+    return replace(costs, units=tuple(replace(unit, saved=unit.least) for unit in costs.units))
 
 
 class StageCosts:

@@ -40,7 +40,8 @@ class PlanUnit:
     """One unit call: where it runs, what it costs (milliseconds for one microbatch, MiB) on one rank.
 
     parameters_mib: with gradients and optimizer states; divided_mib: what of that is a part of a tensor
-        group's parameters.
+        group's parameters. least_mib: of saved_mib, what is kept where the unit runs again in its backward; -1
+        in plans of before, which do not tell.
     """
 
     unit: str
@@ -51,6 +52,7 @@ class PlanUnit:
     saved_mib: float = 0.0
     parameters_mib: float = 0.0
     divided_mib: float = 0.0
+    least_mib: float = -1.0
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ def describe(
             round(unit.saved / MIB, 3),
             round(sum(costs.sizes.get(name, 0) for name in unit.parameters) / MIB, 3),
             round(sum(costs.sizes.get(name, 0) for name in unit.parameters if name in parts.share) / MIB, 3),
+            round(unit.least / MIB, 3),
         )
         for position, unit in enumerate(costs.units)
     )

@@ -267,6 +267,10 @@ class Trace:
         self.has_backward, self.reads, self.reached = decided.has_backward, decided.reads, decided.reached
         self.last_use, self.no_cut = dict(decided.last_use), dict(decided.no_cut)
 
+    def given_bytes(self, event: Event) -> int:
+        """Bytes of the values that an event reads."""
+        return sum(self.values[number].meta.bytes for number in set(event.inputs))
+
     def boundary(self, cut: int) -> tuple[int, ...]:
         """Numbers of the values that cross from the stage before position `cut` to the one that starts there."""
         return tuple(

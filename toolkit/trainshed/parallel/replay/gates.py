@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from ..record.sideways import Sideways
 
@@ -42,6 +45,7 @@ class Watcher(Protocol):
 class UnitGates:
     """The gates of one model.
 
+    again: units that run again in their backward instead of keeping what it needs.
     keeper: handles the calls of units; None lets all calls pass.
     watch: looks at those that run, in a step that is verified.
     root: the user's model.
@@ -51,6 +55,7 @@ class UnitGates:
     def __init__(self, root: nn.Module) -> None:
         self.keeper: Gatekeeper | None = None
         self.watch: Watcher | None = None
+        self.again: frozenset[str] = frozenset()
         self.root = root
         self.see()
 
@@ -105,6 +110,8 @@ class _Gate:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         native = self.compiled or self.module._call_impl
+        if self.name in self.gates.again and torch.is_grad_enabled():
+            native = partial(checkpoint, native, use_reentrant=False)
         if self.gates.watch is not None:
             native = self.gates.watch.around(self.name, native)
         keeper = self.gates.keeper

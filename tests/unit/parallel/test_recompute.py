@@ -1,0 +1,78 @@
+"""Which modules run again in their backward: the cheapest set that frees enough, and none without need."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain, combinations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from trainshed.parallel.engine.recompute import Unit, cheapest, chosen, units_of
+from trainshed.parallel.plan.plan_file import Plan, PlanUnit
+
+pytestmark = pytest.mark.torch
+MIB = 2**20
+
+
+def unit(name: str, freed: float, seconds: float, kept: float = 0.0) -> Unit:
+    return Unit(name, freed + kept, freed, freed, seconds)
+
+
+def test_the_set_is_the_cheapest_of_all() -> None:
+    draw = random.Random(5)
+    for _ in range(40):
+        units = [unit(str(n), draw.randint(1, 40) * 1000, draw.randint(1, 30)) for n in range(draw.randint(1, 9))]
+        needed = draw.uniform(1, sum(one.freed for one in units))
+        sets = chain.from_iterable(combinations(units, count) for count in range(len(units) + 1))
+        best = min(sum(one.seconds for one in some) for some in sets if sum(one.freed for one in some) >= needed)
+        found = cheapest(units, needed)
+        assert sum(one.freed for one in units if one.name in found) >= needed
+        # What is freed is rounded down to a thousandth of what is needed: a set that frees it exactly may be passed over.
+        rounded = needed * (1 + len(units) / 1000)
+        sets = chain.from_iterable(combinations(units, count) for count in range(len(units) + 1))
+        near = [sum(one.seconds for one in some) for some in sets if sum(one.freed for one in some) >= rounded]
+        assert best <= sum(one.seconds for one in units if one.name in found) <= min(near, default=float("inf"))
+
+
+def test_nothing_runs_again_where_there_is_room() -> None:
+    units = [unit("a", 100, 1.0, 10), unit("b", 100, 2.0, 10)]
+    choice = chosen(units, frozenset("ab"), 220, 6.0, everything=False)
+    assert not choice.names and choice.needed == choice.without == 220
+    assert "none of 2 modules" in choice.line()
+
+
+def test_room_is_kept_for_the_module_that_runs_again() -> None:
+    """Each frees 100, of which 100 are there again while it runs: one of them is not enough."""
+    units = [unit("a", 100, 1.0, 10), unit("b", 100, 2.0, 10), unit("c", 100, 3.0, 10)]
+    choice = chosen(units, frozenset("abc"), 300, 6.0, everything=False)
+    assert choice.names == {"a", "b"} and choice.needed == 230 <= 300
+    assert choice.slower == 0.5 and "too much" not in choice.line()
+
+
+def test_what_must_not_run_twice_is_left_and_it_says_where_that_is_too_much() -> None:
+    units = [unit("a", 100, 1.0), unit("b", 100, 2.0)]
+    choice = chosen(units, frozenset("b"), 50, 3.0, everything=False)
+    assert choice.names == {"b"} and "still too much" in choice.line()
+    assert not chosen(units, frozenset(), 50, 3.0, everything=False).names
+
+
+def test_a_plan_tells_what_each_module_frees_on_a_rank() -> None:
+    made = {"forward_ms": 1.0, "backward_ms": 2.0}
+    plan = Plan(
+        "",
+        {},
+        (
+            PlanUnit("a", 0, 0, **made, saved_mib=8.0, least_mib=1.0),
+            PlanUnit("b", 0, 1, **made, saved_mib=4.0, least_mib=1.0),
+            PlanUnit("b", 1, 1, **made, saved_mib=4.0, least_mib=2.0),
+            PlanUnit("old", 0, 1, **made, saved_mib=4.0),
+        ),
+    )
+    units, seconds = units_of(plan, {1: 2}, 3.0)
+    assert units == [
+        Unit("b", 48 * MIB, 30 * MIB, 9 * MIB, pytest.approx(0.002)),
+        Unit("old", 24 * MIB, 0.0, 0.0, pytest.approx(0.001)),
+    ]
+    assert seconds == pytest.approx(0.009)
