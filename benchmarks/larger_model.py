@@ -11,7 +11,11 @@ checkpoint and the weights as safetensors; a second start resumes and trains two
     whole       each rank builds the whole model, as without the block
     delayed     `pipe.delayed_initialization()`
 
-With two replicas of stages on half as many ranks each, built without values:
+With stages on half as many ranks, built without values. The other half are
+
+    tensor      of tensor groups: two ranks divide the modules of each stage (`tensor_parallel_degree`)
+
+or a second replica:
 
     replicas    each has everything
     states      optimizer states are shared out (`shard_optimizer_state`)
@@ -38,7 +42,8 @@ from pathlib import Path
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 WIDTH, TOKENS, BATCH, WORDS = 768, 32, 4, 1024
-REPLICATED: dict[str, dict[str, object]] = {
+HALVED: dict[str, dict[str, object]] = {
+    "tensor": {"tensor_parallel_degree": 2, "prescaled_batch": True},
     "replicas": {},
     "states": {"shard_optimizer_state": True},
     "sharded": {"sharded_data_parallel_degree": 2},
@@ -86,9 +91,9 @@ def rank_process(way: str, parameters: int, folder: str, steps: int) -> None:
             return self.head(h)
 
     world = int(os.environ["WORLD_SIZE"])
-    stages = world // 2 if way in REPLICATED else world
+    stages = world // 2 if way in HALVED else world
     settings = {"pipeline_parallel_degree": stages, "microbatches": BATCH, "memory_weight": 1.0}
-    pipe.init({**settings, **REPLICATED.get(way, {})})
+    pipe.init({**settings, **HALVED.get(way, {})})
     torch.manual_seed(0)
     with pipe.delayed_initialization(way != "whole"):
         module = Decoder()
@@ -205,7 +210,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--ways", nargs="+", default=["whole", "delayed"], choices=["whole", "delayed", *REPLICATED])
+    parser.add_argument("--ways", nargs="+", default=["whole", "delayed"], choices=["whole", "delayed", *HALVED])
     parser.add_argument("--limit-mib", type=int, default=2048, help="of each rank")
     parser.add_argument("--parameters", type=int, default=368, help="millions, rounded to whole layers")
     parser.add_argument("--out", type=Path, help="Markdown file for the table")

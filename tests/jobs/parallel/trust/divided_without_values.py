@@ -34,6 +34,17 @@ _SMALL = 2**16
 
 
 @contextmanager
+def nothing_is_gathered() -> Iterator[None]:
+    """Within this context no rank gathers what it holds."""
+
+    def refuse(_exchange: Exchange) -> None:
+        raise AssertionError("a rank has its stages whole")
+
+    with patch.object(Exchange, "open", refuse):
+        yield
+
+
+@contextmanager
 def nothing_is_whole() -> Iterator[None]:
     """Within this context no rank gathers what it holds, and none has a large parameter whole while it makes another."""
     native, kept = Tape.values, list[int]()
@@ -44,10 +55,7 @@ def nothing_is_whole() -> Iterator[None]:
             kept.append(sum(one.untyped_storage().nbytes() for one in every))
         return native(tape, tensor)
 
-    def refuse(_exchange: Exchange) -> None:
-        raise AssertionError("a rank has its stages whole")
-
-    with patch.object(Tape, "values", values), patch.object(Exchange, "open", refuse):
+    with patch.object(Tape, "values", values), nothing_is_gathered():
         yield
     assert kept and max(kept) < _SMALL, kept
 
