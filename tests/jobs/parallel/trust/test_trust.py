@@ -72,6 +72,12 @@ def test_joint_ways_on_four_ranks(name: str) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("name", table.names(2, heavy=True))
+def test_heavy_cases_on_two_ranks(name: str) -> None:
+    assert not _problems(name, 2, heavy=True)
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", table.names(4, heavy=True))
 def test_heavy_cases_on_four_ranks(name: str) -> None:
     assert not _problems(name, 4, heavy=True)
