@@ -27,7 +27,10 @@ TOPICS = {
     ),
     "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
     "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
-    "larger": ("without_values", "tensor", "mixtures", "tensor_stages", "stage_experts", "divided_without_values"),
+    "larger": (
+        *("without_values", "tensor", "pairs", "mixtures"),
+        *("tensor_stages", "stage_experts", "divided_without_values"),
+    ),
     "joint": ("context", "sharded_parts", "sharded_part_stages", "pretrained"),
 }
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.

@@ -511,7 +511,7 @@ def _bert() -> nn.Module:
     return BertForMaskedLM(BertConfig(vocab_size=53, num_hidden_layers=1, **sizes))
 
 
-def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -> None:
+def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -> pipe.PipelineModel:
     """With dropout and clipping, each batch drawing from the generator of its replica.
 
     Args:
@@ -566,6 +566,7 @@ def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -
     assert list(model.state_dict()) == list(module.state_dict())
     assert len(update.state_dict()["state"]) == len(list(module.parameters()))
     pipe.shutdown()
+    return model
 
 
 @case(ranks=2)
@@ -655,9 +656,9 @@ def a_sum_that_is_left_out_is_found() -> None:
 
 @case(ranks=2)
 def outputs_that_are_gathered_in_another_order_are_found() -> None:
-    native = kinds._gathered
+    native = kinds.gathered
     wrong_is_found(
-        patch.object(kinds, "_gathered", lambda *args: native(*args).roll(1, -1)), "module '2'", "gave another output"
+        patch.object(kinds, "gathered", lambda *args: native(*args).roll(1, -1)), "module '2'", "gave another output"
     )
 
 

@@ -322,8 +322,8 @@ def wrong_parts_of_divided_stages_are_found() -> None:
         return native(division, nn.Parameter(old.detach().flip(axis)), axis)
 
     _found(patch.object(Division, "part_of", swapped), "is not right", "parameter '0.weight'", "is not the model's own")
-    gathered = kinds._gathered
-    _found(patch.object(kinds, "_gathered", lambda *args: gathered(*args).roll(1, -1)), "'2'", "gave another output")
+    gathered = kinds.gathered
+    _found(patch.object(kinds, "gathered", lambda *args: gathered(*args).roll(1, -1)), "'2'", "gave another output")
     _found(patch.object(kinds, "start_of", lambda *_: 0), "module '0'", "gave another output")
 
 

@@ -20,7 +20,8 @@ from ..shards import local, whole
 from .absent import IN_SHARDS, Absent
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import FINDINGS, STEP, numbers, objects
-from .tensor.division import Division, apart, refuse_apart, tensor_mesh
+from .tensor.alike import apart, refuse_apart
+from .tensor.division import Division, tensor_mesh
 from .tensor.foresight import foresee
 from .verify.sketch import Sketch, sketch
 

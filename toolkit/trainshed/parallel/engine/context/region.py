@@ -20,7 +20,7 @@ from ...errors import NotServed, PipelineError
 from ...record.naming import first_names
 from ...tree import leaves, map_leaves
 from ..meeting import FINDINGS, objects
-from ..tensor.division import apart, look_at, refuse_apart
+from ..tensor.alike import apart, look_at, refuse_apart
 from ..verify.unit_outputs import Watch
 from .crossing import Crossing, cut, join, shared
 from .inside import Inside
@@ -152,6 +152,10 @@ class Region:
         if not self._layouts:
             return nullcontext()
         return Inside(self.crossing, self._layouts, doubtful=self._doubtful).recomputing()
+
+    def left(self, value: Any) -> Any:
+        """What the step function returned: whole in any case."""
+        return value
 
     def divided(self) -> dict[str, Rule]:
         """Name of a block -> how it was divided."""

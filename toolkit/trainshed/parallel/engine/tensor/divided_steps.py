@@ -12,24 +12,31 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainshed.base.errors import shorten
+
 from ...errors import PipelineError
 from ...grid import TensorGroup
 from ...record.subject import Backward
+from ...replay import dice, rng
 from ..block_shards import refuse_hooks, run_by_all
 from ..checking import same_everywhere
 from ..holding import Holding
-from ..losses import Losses
+from ..losses import Losses, called
 from ..meeting import UNDIVIDED, objects
 from ..placement import broadcast_state
 from ..shard_mesh import ShardMesh
 from ..suitable import check_values
-from ..verify.traces import Traces
+from ..verify.traces import Traces, no_gradients
 from ..verify.unit_outputs import Watch
 from .division import Division, in_words, tensor_mesh
 from .joint_steps import JointEngine, Step
 from .means import Means
+from .pairs import Choice, Seen, choose
 from .part_shards import PartShards
 from .reference import Reference
+
+# Trials in which pairs are looked for, at most: a result that has to be whole may hide pairs behind it.
+_TRIALS = 4
 
 
 class TensorEngine(JointEngine):
@@ -168,4 +175,43 @@ class TensorEngine(JointEngine):
                 ) from reference.failure
             self._say(f"this step is not verified: {reason}")
             return None
+        if first and self._where is None:  # torch shards blocks by what they give, and knows no tensor in parts
+            self._pair(step, traces)
         return reference if due else None
+
+    def _pair(self, step: Step, traces: Traces) -> None:
+        """Finds modules between which nothing has to be gathered: the forwards run a few times more, on each rank alone.
+        Collective."""
+        division, grid = self._divided(), self._grid
+        pairs, avoided = Choice(), frozenset[str]()
+        for _ in range(_TRIALS):
+            mine = self._seen(step, traces, avoided)
+            found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
+            if failed := next((one for one in found if isinstance(one, str)), ""):
+                self._say(f"tensor parallelism: no modules make pairs, for the forward did not run with parts: {failed}")
+                return
+            pairs = choose(found, division.sizes())
+            if not pairs.hidden:
+                break
+            avoided |= pairs.whole
+        division.pair(pairs.opening, pairs.closing)
+
+    def _seen(self, step: Step, traces: Traces, avoided: frozenset[str]) -> Seen | str:
+        """What a trial shows; in words why it did not run."""
+        now = Traces(self._root, lambda: None, self._grid.device)
+        traces.restore()
+        try:
+            with self._divided().trying(avoided) as pairs, no_gradients(self._root):
+                self._try(step.copied())
+            return pairs.seen
+        except Exception as error:
+            return f"{type(error).__name__}: {shorten(str(error))}"
+        finally:
+            now.restore()
+
+    def _try(self, step: Step) -> None:
+        for turn in step.turns:
+            rng.set_state(turn.random, self._grid.device)
+            dice.set_state(turn.rolled)
+            for microbatch in turn.microbatches:
+                self._divided().left(called(step.function, microbatch, Losses(), self._attach))

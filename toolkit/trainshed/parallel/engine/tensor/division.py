@@ -5,8 +5,7 @@ Before they are, and whenever the undivided model is to run, each of them runs i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
@@ -19,66 +18,16 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from ...errors import PipelineError
 from ...halves import stays_half
 from ...record.naming import first_names
-from ...shards import has_gradient_hook, like, local, whole
+from ...shards import has_gradient_hook, whole
+from ...tree import map_leaves
 from ..verify.unit_outputs import Watch
+from .alike import look_at
 from .experts import experts_of
-from .kinds import Compute, Entrance, Kind, kind_of, length_of
+from .kinds import Compute, Entrance, Kind, kind_of, length_of, only
+from .pairs import Pairs
+from .part import Part, Region, shown, whole_of
+from .part_parameters import PartParameter, ReplacedParameter
 from .uses import Uses
-
-# Values of an input that ranks compare, about.
-_LOOKED_AT = 1024
-# Part of a loss by which ranks with the same batch may differ, where a device adds in no fixed order.
-_SAME = 1e-3
-
-
-class ReplacedParameter(nn.Parameter):
-    """A parameter that was whole once. The model has another one in its place; whoever still holds this one learns that."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        """Refused."""
-        raise PipelineError(
-            "this parameter was divided among ranks by the first step, and is not in the model any more",
-            hint="take model.parameters() again after the first step; PipelineOptimizer does so for an optimizer",
-        )
-
-    def __repr__(self, **_unused: Any) -> str:  # type: ignore[override]
-        return "ReplacedParameter()"
-
-
-class PartParameter(DTensor):
-    """A parameter of which each rank has a part. What is assigned to its `data` counts, which torch's DTensor leaves out
-    without a word."""
-
-    __slots__ = ()
-
-    @property
-    def data(self) -> torch.Tensor:
-        """The part without its gradient; what is assigned is a tensor of the same shape and type, divided or whole.
-
-        Raises:
-            PipelineError: it is another tensor.
-        """
-        return self.detach()
-
-    @data.setter
-    def data(self, value: torch.Tensor) -> None:
-        value = like(value, self)
-        same = isinstance(value, DTensor) and value.placements == self.placements
-        if not same or value.shape != self.shape or value.dtype != self.dtype:
-            raise PipelineError(
-                "what is assigned to the data of a divided parameter has another shape, type or placement",
-                hint="change the model before the first step, or assign a tensor of the parameter's shape and type",
-            )
-        with torch.no_grad():
-            local(self).copy_(local(value))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
-        """A parameter with the same part."""
-        if id(self) not in memo:
-            memo[id(self)] = nn.Parameter(self.detach().clone(), requires_grad=self.requires_grad)
-        copied: nn.Parameter = memo[id(self)]
-        return copied
 
 
 class _Forward:
@@ -88,11 +37,12 @@ class _Forward:
         self.division, self.name, self.kind = division, name, kind
         self.native: Compute = kind.module.forward
         self.parts: Compute | None = None
+        self.opens = self.closes = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = self._run
         if self.division.watch is not None:
-            run = self.division.watch.around(self.name, run)
+            run = self.division.watch.around(self.name, run, shown)
         return run(*args, **kwargs)
 
     def __deepcopy__(self, _memo: Any) -> NoReturn:
@@ -108,6 +58,8 @@ class _Forward:
             self.kind.note(args, kwargs)
             with division.uses.of(self.kind.module, self.kind.reads):
                 return self.native(*args, **kwargs)
+        if division.pairs is not None:
+            return division.pairs.call(self.name, self.kind, self.native, args, kwargs)
         if self.parts is None or division.is_whole:
             return self.native(*args, **kwargs)
         if not division.running:
@@ -115,9 +67,27 @@ class _Forward:
                 f"{self.name!r} is called outside a step, where the ranks that have its parts do not meet",
                 hint="decorate the function with @step, or call model(x) itself under torch.no_grad(), on all ranks",
             )
+        if self.closes:
+            return self._closed(only(*args, **kwargs))
+        args, kwargs = map_leaves(whole_of, (args, kwargs))
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
         division.inputs.extend((self.name, look_at(one)) for one in given)
-        return self.parts(*args, **kwargs)
+        # In inference mode nobody would see that a part was changed in place.
+        if not self.opens or self.kind.opening is None or torch.is_inference_mode_enabled():
+            return self.parts(*args, **kwargs)
+        own = self.kind.opening(self.kind.module, division.entrance(only(*args, **kwargs)))
+        return Part.features(division.region, own, self.kind.features, self.name)
+
+    def _closed(self, x: torch.Tensor) -> Any:
+        """Of an input in parts, or of this rank's part of one that is whole."""
+        division = self.division
+        if isinstance(x, Part) and x.whole is None and x.axis == x.ndim - 1:
+            own = x.taken()
+        else:
+            x = whole_of(x)
+            division.inputs.append((self.name, look_at(x)))
+            own = division.region.cut(division.entrance(x), -1)
+        return self.parts(own) if self.parts is not None else self.native(x)
 
 
 def candidates(
@@ -151,12 +121,16 @@ class Division:
     watch: looks at the outputs of the modules that can be divided.
     uses: watches who reads their parameters.
     reasons: module -> why it stays whole, of those of a kind that can be divided.
+    region: where results of theirs are in parts.
+    pairs: notes which of them can stay so, in a trial.
     """
 
     def __init__(
         self, root: nn.Module, mesh: DeviceMesh, wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]
     ) -> None:
         self.root, self.mesh, self.entrance = root, mesh, Entrance(mesh)
+        self.region = Region(mesh, lambda: self.running, self._met)
+        self.pairs: Pairs | None = None
         self.running = self.is_whole = False
         self.watch: Watch | None = None
         self.uses: Uses | None = None
@@ -175,8 +149,8 @@ class Division:
             kind.module.forward = forward  # type: ignore[method-assign]
 
     def installed(self) -> AbstractContextManager[None]:
-        """A context for a step: the modules are called through the division from the beginning."""
-        return nullcontext()
+        """A context for a step."""
+        return self.region.running()
 
     def begin(self) -> None:
         """Before the microbatches of a step."""
@@ -207,6 +181,47 @@ class Division:
             self.watch = self.uses = None
             if uses:
                 self._seen = seen
+
+    @contextmanager
+    def trying(self, avoided: Container[str]) -> Iterator[Pairs]:
+        """Within this context forwards run that show which modules make pairs, before anything is divided.
+
+        Args:
+            avoided: modules whose results have to be whole, as another trial has shown.
+        """
+        ranks, kinds = self.mesh.size(), {one.name: one.kind for one in self._forwards}
+        kept = [one.name for one in self._forwards if one.kind.closing is not None and self._reason(one, ranks)]
+        self.pairs = Pairs(self.region, kinds, kept, avoided)
+        try:
+            with self.pairs.watching():
+                yield self.pairs
+        finally:
+            self.pairs = None
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Name of a module that may be divided -> its inputs and features."""
+        return {one.name: (one.kind.inputs, one.kind.features) for one in self._forwards}
+
+    def pair(self, opening: Container[str], closing: Container[str]) -> None:
+        """These modules' results stay in parts, and these take them so; before `choose`."""
+        for one in self._forwards:
+            one.opens = one.name in opening
+            if one.name in closing and one.kind.closing is not None:
+                one.kind, one.closes = one.kind.closing, True
+
+    def _met(self, name: str, value: torch.Tensor | float) -> None:
+        """Notes what met results of a module that are in parts."""
+        if self.running:
+            value = look_at(value) if isinstance(value, torch.Tensor) else torch.tensor([value, abs(value)])
+            self.inputs.append((name, value))
+
+    def in_pairs(self) -> tuple[set[str], set[str]]:
+        """Names of modules whose results stay in parts, and of those that take them."""
+        return {one.name for one in self._chosen if one.opens}, {one.name for one in self._chosen if one.closes}
+
+    def left(self, value: Any) -> Any:
+        """What the step function returned, whole. Collective."""
+        return map_leaves(whole_of, value)
 
     def choose(self, together: Callable[[dict[str, str]], Mapping[str, str]] = dict) -> dict[str, int]:
         """Name of a parameter that is to be divided -> along which axis. Its modules were seen to read it as they must.
@@ -345,6 +360,8 @@ class Division:
             kinds[kind] = kinds.get(kind, 0) + 1
         what = ", ".join(f"{number} {name}" for name, number in kinds.items()) or "no module"
         share = 100 * parts / total if total else 0.0
+        pairs = sum(len(names) for names in self.in_pairs())
+        what += f", {pairs} of them in pairs" if pairs else ""
         line = f"tensor parallelism: {share:.1f} % of {total} parameters are divided among {self.mesh.size()} ranks ({what})"
         shown = [f"{name!r}: {reason}" for name, reason in list(self.reasons.items())[:4]]
         more = f"; and {len(self.reasons) - 4} more" if len(self.reasons) > 4 else ""
@@ -361,57 +378,10 @@ def in_words(error: Exception) -> PipelineError | None:
     )
 
 
-def apart(
-    ranks: Sequence[int],
-    inputs: Sequence[Sequence[tuple[str, torch.Tensor]]],
-    losses: Sequence[Sequence[float]],
-    kind: str = "tensor",
-) -> str:
-    """In which way one of the ranks of a group has run another step than the first one; empty if all ran the same.
-
-    Args:
-        inputs: `Division.inputs` of each rank.
-        losses: of each rank; not-a-number where there was none.
-        kind: of the group, "tensor" or "context".
-    """
-    found = [
-        [(f"a module ({name!r}) had another input", look.tolist()) for name, look in mine]
-        + [("the loss was another one", [loss, abs(loss)]) for loss in own]
-        for mine, own in zip(inputs, losses, strict=True)
-    ]
-    for rank, other in zip(ranks, found, strict=True):
-        for (what, one), (_, first) in zip(other, found[0], strict=False):
-            known = math.isnan(one[0]) == math.isnan(first[0])
-            if not known or abs(one[0] - first[0]) > _SAME * max(one[1], first[1]):
-                return f"{what} on rank {rank} than on rank {ranks[0]} of the same {kind} group"
-        if len(other) != len(found[0]):
-            return f"rank {rank} ran other modules than rank {ranks[0]}"
-    return ""
-
-
-def refuse_apart(what: str, kind: str = "tensor") -> NoReturn:
-    """Raises:
-    PipelineError: with what `apart` has found.
-    """
-    raise PipelineError(
-        f"{what}, for the same batch",
-        hint="what the step function reads beside its arguments (a batch in a variable around it, a file, a generator) "
-        f"must be the same on all ranks of a {kind} group: give it as an argument",
-    )
-
-
 def tensor_mesh(group: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
     """The ranks of a tensor group, as DTensor wants them."""
     # A name of its own: torch keeps what it found for an equal mesh, whose group may be gone.
     return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"tensor {group.group_name}",))
-
-
-def look_at(tensor: torch.Tensor) -> torch.Tensor:
-    """A sum of some of the values with weights, and one of their sizes; shape (2,)."""
-    flat = tensor.detach().reshape(-1)
-    some = flat[:: max(1, flat.numel() // _LOOKED_AT)].to(torch.float32)
-    weights = torch.arange(1, some.numel() + 1, device=some.device).sin()
-    return torch.stack([weights @ some, some.abs().sum()])
 
 
 def _module(root: nn.Module, name: str) -> nn.Module:

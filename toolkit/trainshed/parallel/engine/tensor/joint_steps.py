@@ -29,7 +29,7 @@ from ..meeting import FINDINGS, objects
 from ..placement import broadcast_buffers
 from ..verify.sketch import sketch
 from ..verify.unit_outputs import Watch
-from .division import apart, refuse_apart
+from .alike import apart, refuse_apart
 from .means import Means
 from .reference import Reference
 from .turns import Turn, exchange
@@ -76,6 +76,9 @@ class Parted(Protocol):
 
     def backward(self) -> AbstractContextManager[None]:
         """A context for the backward of a microbatch."""
+
+    def left(self, value: Any) -> Any:
+        """What the step function returned, whole."""
 
     def begin(self) -> None:
         """Before the microbatches of a step."""
@@ -230,7 +233,7 @@ class JointEngine:
                     if watch is not None:
                         watch.begin(len(results))
                     losses = Losses()
-                    results.append(called(step.function, microbatch, losses, self._attach))
+                    results.append(parted.left(called(step.function, microbatch, losses, self._attach)))
                     self._ran(losses)
                     scale = step.scale / (len(turn.microbatches) if step.average else 1)
                     with parted.backward():

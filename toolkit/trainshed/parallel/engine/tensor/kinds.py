@@ -56,6 +56,9 @@ class Kind:
 
     axes: parameter -> the axis along which its ranks have parts.
     features: parts that there are; `noun` says of what.
+    inputs: of one that can make a pair; 0 of others.
+    opening: computes this rank's features alone. None if that is not known.
+    closing: how the module is divided to take features in parts. None if that is not known.
     reads: operations of its own forward that work with a part of a parameter; None for any.
     """
 
@@ -64,12 +67,15 @@ class Kind:
 
     def __init__(self, module: nn.Module, features: int, axes: dict[str, int], compute: Callable[[Any, Any, Any], Any]):
         self.module, self.features, self.axes = module, features, axes
+        self.inputs = 0
+        self.opening: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
+        self.closing: Kind | None = None
         self._compute = compute
 
     def computing(self, entrance: Entrance) -> Compute:
         """What stands for the module's forward when its parameters are divided over the entrance's group."""
         module, compute = self.module, self._compute
-        return lambda *args, **kwargs: compute(module, entrance, _only(*args, **kwargs))
+        return lambda *args, **kwargs: compute(module, entrance, only(*args, **kwargs))
 
     def note(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Sees a call of the module before it is divided."""
@@ -87,37 +93,81 @@ def kind_of(module: nn.Module) -> Kind | None:
     if "forward" in module.__dict__ or module._compiled_call_impl is not None:
         return None  # a forward of its own
     if isinstance(module, nn.Linear) and forward is nn.Linear.forward and own in ({"weight"}, {"weight", "bias"}):
-        return Kind(module, module.weight.shape[0], dict.fromkeys(sorted(own), 0), _linear)
+        bias = dict.fromkeys(own - {"weight"}, 0)
+        return _of_pairs(module, (1, 0), bias, (_linear, _linear_part, _linear_sum))
     if isinstance(module, nn.Embedding) and forward is nn.Embedding.forward and own == {"weight"}:
         unusual = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
         return None if unusual else Kind(module, module.weight.shape[0], {"weight": 0}, _embedding)
     is_gpt = type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
     if is_gpt and own == {"weight", "bias"}:  # GPT-2's Linear, whose weight lies the other way
-        weight: Any = module.weight
-        return Kind(module, weight.shape[1], {"weight": 1, "bias": 0}, _conv1d)
+        return _of_pairs(module, (0, 1), {"bias": 0}, (_conv1d, _conv1d_part, _conv1d_sum))
     return None
+
+
+def _of_pairs(module: Any, axes: tuple[int, int], bias: dict[str, int], computes: tuple[Any, Any, Any]) -> Kind:
+    """A module whose weight has inputs and features along two axes.
+
+    Args:
+        axes: of inputs and features.
+        computes: all features; this rank's alone; all of them from this rank's inputs.
+    """
+    inputs, features = axes
+    whole, part, total = computes
+    count = module.weight.shape[features]
+    kind = Kind(module, count, {**bias, "weight": features}, whole)
+    kind.opening, kind.inputs = part, module.weight.shape[inputs]
+    kind.closing = Kind(module, count, {**bias, "weight": inputs}, total)
+    return kind
 
 
 def _nothing() -> None:
     return None
 
 
-def _only(*args: Any, **kwargs: Any) -> Any:
+def only(*args: Any, **kwargs: Any) -> Any:
     """The one argument of the forward."""
     (value,) = (*args, *kwargs.values())
     return value
 
 
 def _linear(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
-    bias = None if module.bias is None else module.bias.to_local()
-    part = F.linear(entrance(x), module.weight.to_local(), bias)
-    return _gathered(part, entrance.mesh, module.weight.shape[0])
+    return gathered(_linear_part(module, entrance(x)), entrance.mesh, module.weight.shape[0])
+
+
+def _linear_part(module: Any, entered: torch.Tensor) -> torch.Tensor:
+    return F.linear(entered, module.weight.to_local(), None if module.bias is None else module.bias.to_local())
+
+
+def _linear_sum(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
+    """Args:
+    x: this rank's features of the input.
+    """
+    return summed(_with_bias(F.linear(x, module.weight.to_local()), module.bias, entrance.mesh), entrance.mesh)
 
 
 def _conv1d(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
+    return gathered(_conv1d_part(module, entrance(x)), entrance.mesh, module.weight.shape[1])
+
+
+def _conv1d_part(module: Any, entered: torch.Tensor) -> torch.Tensor:
     weight = module.weight.to_local()
-    flat = torch.addmm(module.bias.to_local(), entrance(x).reshape(-1, x.shape[-1]), weight)
-    return _gathered(flat.view(*x.shape[:-1], weight.shape[1]), entrance.mesh, module.weight.shape[1])
+    flat = torch.addmm(module.bias.to_local(), entered.reshape(-1, entered.shape[-1]), weight)
+    return flat.view(*entered.shape[:-1], weight.shape[1])
+
+
+def _conv1d_sum(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
+    """Args:
+    x: this rank's features of the input.
+    """
+    return summed(_with_bias(x @ module.weight.to_local(), module.bias, entrance.mesh), entrance.mesh)
+
+
+def _with_bias(part: torch.Tensor, bias: Any, mesh: DeviceMesh) -> torch.Tensor:
+    """This rank's term of a sum, with the places of the bias that are its own."""
+    if bias is None:
+        return part
+    first, own = start_of(bias.shape[0], mesh.size(), mesh.get_local_rank()), bias.to_local()
+    return part + F.pad(own, (first, bias.shape[0] - first - own.shape[0]))
 
 
 def _embedding(module: Any, entrance: Entrance, words: torch.Tensor) -> torch.Tensor:
@@ -145,11 +195,12 @@ def entering(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
-def _gathered(part: torch.Tensor, mesh: DeviceMesh, features: int) -> torch.Tensor:
-    """The parts of all ranks, side by side along the last axis."""
-    shape = torch.Size((*part.shape[:-1], features))
+def gathered(part: torch.Tensor, mesh: DeviceMesh, size: int, axis: int = -1) -> torch.Tensor:
+    """The parts of all ranks, side by side along an axis where there are `size` places."""
+    axis %= part.ndim
+    shape = torch.Size((*part.shape[:axis], size, *part.shape[axis + 1 :]))
     stride = torch.empty(shape, device="meta").stride()
-    parts = DTensor.from_local(part.contiguous(), mesh, [Shard(part.ndim - 1)], run_check=False, shape=shape, stride=stride)
+    parts = DTensor.from_local(part.contiguous(), mesh, [Shard(axis)], run_check=False, shape=shape, stride=stride)
     return parts.redistribute(placements=[Replicate()]).to_local()
 
 

@@ -20,7 +20,7 @@ from ...grid import Grid
 from ...shards import tensor_axis
 from ..block_shards import BlockShards
 from ..shard_mesh import ShardMesh
-from .division import PartParameter, ReplacedParameter
+from .part_parameters import PartParameter, ReplacedParameter
 
 
 class PartShards(BlockShards):

@@ -12,6 +12,11 @@ from ...tree import map_leaves, tensors
 from .contributions import Contributions
 from .sketch import Sketch, sketch
 
+
+def _as_it_is(tensor: Any) -> Any:
+    return tensor
+
+
 # (microbatch, unit, number of its call in the microbatch)
 Call = tuple[int, str, int]
 
@@ -56,8 +61,12 @@ class Watch:
         if self._contributions is not None:
             self._contributions.close()
 
-    def around(self, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands for a call of a unit."""
+    def around(self, name: str, native: Callable[..., Any], shown: Callable[[Any], Any] = _as_it_is) -> Callable[..., Any]:
+        """What stands for a call of a unit.
+
+        Args:
+            shown: gives the whole of a tensor that is in parts.
+        """
         if self._inside or self._only not in (None, self._microbatch):
             return native
         call = (self._microbatch, name, self._calls[name])
@@ -71,7 +80,7 @@ class Watch:
                 self._inside = False
             if self._noise:
                 result = map_leaves(self._moved, result)
-            self.seen[call] = [sketch(tensor) for tensor in tensors(result) if not tensor.is_meta]
+            self.seen[call] = [sketch(shown(tensor)) for tensor in tensors(result) if not tensor.is_meta]
             return result
 
         return watched

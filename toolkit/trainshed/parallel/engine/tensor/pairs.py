@@ -1,0 +1,151 @@
+"""Which Linears make pairs: what one gives stays in parts (`part`) until another takes it, and nothing is gathered between.
+
+That is seen in a trial, where nothing is divided yet: each Linear gives its whole result with this rank's part beside it,
+the model's own code runs on both, and they are compared after each function. A result that some function needed whole, or
+that something still holds after the forward, is gathered as those of other Linears are.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .kinds import Kind, length_of
+from .part import Part, Region, Trial, whole_of
+
+
+@dataclass
+class Seen:
+    """What one rank has seen.
+
+    bad: modules whose results have to be whole, or that are no Linears of a pair -> why.
+    closing: a module that was given parts along the last axis -> the modules that these come from.
+    """
+
+    bad: dict[str, str] = field(default_factory=dict)
+    closing: dict[str, frozenset[str]] = field(default_factory=dict)
+
+
+class Pairs:
+    """The trial.
+
+    Args:
+        kinds: the modules that may be divided.
+        kept: names of those that stay whole.
+        avoided: of those whose results have to be whole.
+    """
+
+    def __init__(self, region: Region, kinds: Mapping[str, Kind], kept: Container[str], avoided: Container[str]) -> None:
+        self.region, self.seen, self._avoided = region, Seen(), avoided
+        owners: dict[int, int] = {}
+        for kind in kinds.values():
+            for parameter in kind.module._parameters.values():
+                owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+        self._fit: set[str] = set()
+        for name, kind in kinds.items():
+            alone = all(owners[id(one)] == 1 for one in kind.module._parameters.values() if one is not None)
+            if (
+                kind.closing is not None
+                and alone
+                and name not in kept
+                and length_of(kind.features, region.ranks, region.ranks - 1)
+            ):
+                self._fit.add(name)
+        self._plain: set[str] = set()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within this context forwards run."""
+        trial = self.region.trial = Trial()
+        try:
+            with self.region.running():
+                yield
+            gc.collect()
+            for part in list(self.region.alive.values()):
+                trial.spoil(part.sources, "something keeps it")
+        finally:
+            self.region.trial = None
+            self.region.alive.clear()
+        self.seen.bad.update(trial.bad)
+        for name in self._plain & set(self.seen.closing):
+            self.seen.bad[name] = "is also given whole tensors"
+
+    def call(self, name: str, kind: Kind, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a module that may be divided: its own result, in parts if that may do."""
+        given = (*args, *kwargs.values())
+        x = given[0] if len(given) == 1 else None
+        if name not in self._fit or not isinstance(x, torch.Tensor):
+            return native(*map(whole_of, args), **{key: whole_of(one) for key, one in kwargs.items()})
+        if isinstance(x, Part) and x.whole is None and x.twin is not None and x.axis == x.ndim - 1:
+            self.seen.closing[name] = self.seen.closing.get(name, frozenset()) | x.sources
+            return native(x.twin)
+        self._plain.add(name)
+        found = native(whole_of(x))
+        if name in self._avoided:
+            return found
+        own = self.region.cut(found.detach(), -1).clone()
+        return Part.features(self.region, own, kind.features, name, found)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Of all ranks.
+
+    opening: modules whose results stay in parts.
+    closing: those that take them.
+    whole: those whose results have to be whole.
+    hidden: whether one took what has to be whole: another trial may show more.
+    """
+
+    opening: frozenset[str] = frozenset()
+    closing: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+    hidden: bool = False
+
+
+def choose(everyone: Iterable[Seen], sizes: Mapping[str, tuple[int, int]]) -> Choice:
+    """Which modules make pairs, of what all ranks have seen.
+
+    Args:
+        sizes: how many inputs and features a module has.
+    """
+    all_seen = list(everyone)
+    bad = {name for seen in all_seen for name in seen.bad}
+    taken = {name for seen in all_seen for name in seen.closing}
+    none: frozenset[str] = frozenset()
+    closing = {name: none.union(*(seen.closing.get(name, none) for seen in all_seen)) for name in taken}
+    bad |= {name for name in taken if any(name not in seen.closing for seen in all_seen)}
+    hidden = any(sources & bad for sources in closing.values())
+    while True:
+        dropped = [name for name, sources in closing.items() if name in bad or sources & bad]
+        dropped = dropped or next((names for names in _joined(closing) if not _pays(names, closing, sizes)), [])
+        if not dropped:
+            opening = none.union(*closing.values())
+            return Choice(opening, frozenset(closing), frozenset(bad), hidden)
+        for name in dropped:  # it takes whole tensors, so what it took in parts has to be whole
+            bad |= closing.pop(name)
+
+
+def _joined(closing: Mapping[str, frozenset[str]]) -> list[list[str]]:
+    """Those that take results of the same modules, together."""
+    found: list[tuple[list[str], set[str]]] = []
+    for name, sources in closing.items():
+        near = [one for one in found if one[1] & sources]
+        found = [one for one in found if one not in near]
+        found.append(
+            ([name, *(other for names, _ in near for other in names)], set(sources).union(*(one[1] for one in near)))
+        )
+    return [names for names, _ in found]
+
+
+def _pays(names: list[str], closing: Mapping[str, frozenset[str]], sizes: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether a pair sends less: a sum, which is twice a gather, of what comes out, in place of a gather of that and of what
+    goes in, and the sum of the gradients of what goes in."""
+    opening = {source for name in names for source in closing[name]}
+    comes_out = sum(sizes[name][1] for name in names)
+    return comes_out < sum(sizes[name][1] for name in opening) + 2 * max(sizes[name][0] for name in names)

@@ -1,0 +1,327 @@
+"""A tensor of which each rank of a group has some of the places along one axis, and which looks whole to all code.
+
+What a divided Linear gives may stay so until another one takes it. In between the script's own code runs: operations that
+are known to work place by place (`part_rules`) run on what this rank has, and give such a tensor again; for any other the
+whole tensor is gathered, and it is an ordinary one from then on. So what the code computes is what it computes on the whole
+tensor, whichever way it takes, and so are the gradients: an ordinary tensor that meets such a one has the gradients of all
+ranks summed.
+
+It takes no part in autograd itself: what it holds does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from ...errors import PipelineError
+from ...tree import leaves, map_leaves
+from .kinds import entering, gathered, length_of, start_of
+from .part_rules import CHANGES, FACTS, HELD, REFUSED, changes, name_of, way_of
+from .part_shapes import Shape, Shapes, are_the_same, shapes_of
+from .way import Call, Way
+
+
+class Region:
+    """Where such tensors live: the ranks of a group, in one model.
+
+    Args:
+        mesh: of the ranks.
+        is_open: tells whether all of them run the same now, so that one can be gathered.
+        met: is told what tensors in parts meet that the ranks should have alike: a name, and a tensor or number.
+
+    trial: notes what happens where nothing is divided yet; None otherwise.
+    alive: all of them that something holds.
+    shapes: what functions give for whole tensors, by what they are given.
+    """
+
+    def __init__(
+        self, mesh: DeviceMesh, is_open: Callable[[], bool], met: Callable[[str, torch.Tensor | float], None]
+    ) -> None:
+        self.mesh, self.ranks, self.rank = mesh, mesh.size(), mesh.get_local_rank()
+        self.is_open, self.met = is_open, met
+        self.trial: Trial | None = None
+        self.alive: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()
+        self.shapes: dict[Any, Shapes | None] = {}
+
+    def length(self, size: int) -> int:
+        """How many of `size` places this rank has."""
+        return length_of(size, self.ranks, self.rank)
+
+    def cut(self, whole: torch.Tensor, axis: int) -> torch.Tensor:
+        """This rank's places of a whole tensor, in the same memory."""
+        size = whole.shape[axis]
+        return whole.narrow(axis, start_of(size, self.ranks, self.rank), self.length(size))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within this context functions of autograd of the script's own are given whole tensors: `__torch_function__` does
+        not see them."""
+        before = torch.autograd.Function.__dict__["apply"]
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            return before.__func__(cls, *map(whole_of, args), **kwargs)
+
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
+        try:
+            yield
+        finally:
+            torch.autograd.Function.apply = before  # type: ignore[method-assign]
+
+
+class Trial:
+    """What was seen where nothing is divided yet: each tensor is whole beside its part, and both are compared.
+
+    bad: names of modules whose results were gathered -> by what.
+    """
+
+    def __init__(self) -> None:
+        self.bad: dict[str, str] = {}
+
+    def spoil(self, sources: frozenset[str], why: str) -> None:
+        """These modules' results are needed whole."""
+        for one in sources:
+            self.bad.setdefault(one, why)
+
+
+class Alias:
+    """Tensors that are views of each other. wholes: what was gathered of them, and its version then."""
+
+    def __init__(self) -> None:
+        self.wholes: list[tuple[torch.Tensor, int]] = []
+
+
+class Part(torch.Tensor):
+    """As the module says.
+
+    own: this rank's places. axis: along which. twin: the whole tensor, in a trial. sources: the modules that it comes from.
+    whole: from when on it is an ordinary tensor.
+    """
+
+    own: torch.Tensor
+    axis: int
+    region: Region
+    twin: torch.Tensor | None
+    sources: frozenset[str]
+    whole: torch.Tensor | None
+    alias: Alias
+
+    @classmethod
+    def of(
+        cls, region: Region, own: torch.Tensor, axis: int, shape: Shape, sources: frozenset[str], twin: torch.Tensor | None
+    ) -> Part:
+        """Made of this rank's places.
+
+        Args:
+            shape: of the whole tensor: sizes and strides.
+        """
+        made: Part = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, shape[0], strides=shape[1], dtype=own.dtype, device=own.device
+        )
+        made.own, made.axis, made.region, made.sources, made.twin, made.whole = own, axis, region, sources, twin, None
+        made.alias = Alias()
+        region.alive[id(made)] = made
+        return made
+
+    @classmethod
+    def features(cls, region: Region, own: torch.Tensor, size: int, source: str, twin: torch.Tensor | None = None) -> Part:
+        """Made of this rank's features, of `size` along the last axis, that a module has computed."""
+        sizes = (*own.shape[:-1], size)
+        strides = torch.empty(sizes, device="meta").stride()
+        return cls.of(region, own, own.ndim - 1, (sizes, strides), frozenset({source}), twin)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Any function of torch with such a tensor."""
+        if func in FACTS and getattr(args[0], "whole", None) is None:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        if torch.compiler.is_compiling():
+            _refuse(next(one for one in leaves((args, kwargs)) if isinstance(one, Part)), "a compiled function is given it")
+        return _run(func, tuple(args), kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:  # type: ignore[override]
+        """Refused: code that torch does not show to Python would work with a tensor that has no values."""
+        raise PipelineError(
+            f"{func} meets a tensor that is divided among ranks, where it cannot be made whole",
+            hint="pipe.set_tensor_parallelism(module, False) before the first step keeps the modules before it whole",
+        )
+
+    def shown(self) -> torch.Tensor:
+        """The whole tensor without its gradient, while this one stays in parts. Collective."""
+        found = self.whole if self.whole is not None else self.twin
+        return (self._gathered() if found is None else found).detach()
+
+    def become_whole(self, why: str) -> torch.Tensor:
+        """The whole tensor, which this is from now on. Collective."""
+        if self.whole is None:
+            if self.region.trial is not None:
+                self.region.trial.spoil(self.sources, why)
+            self.whole = self._gathered() if self.twin is None else self.twin
+            self.alias.wholes.append((self.whole, _version(self.whole)))
+            self.own = self.twin = self.whole
+        return self.whole
+
+    def taken(self) -> torch.Tensor:
+        """This rank's places, for a module that takes them so."""
+        self.check()
+        return self.own
+
+    def check(self) -> None:
+        """Raises:
+        PipelineError: a view of this tensor that was gathered was changed in place since.
+        """
+        if self.region.trial is None and any(
+            one is not self.whole and _version(one) != version for one, version in self.alias.wholes
+        ):
+            _refuse(self, "it was changed through a view of it that all ranks have whole")
+
+    def _gathered(self) -> torch.Tensor:
+        if not self.region.is_open():
+            _refuse(self, "it is read outside the step that computed it")
+        return gathered(self.own, self.region.mesh, self.shape[self.axis], self.axis)
+
+
+def whole_of(leaf: Any) -> Any:
+    """An ordinary tensor in the place of one in parts; anything else as it is. Collective."""
+    return leaf.become_whole("a function of its own") if isinstance(leaf, Part) else leaf
+
+
+def shown(leaf: Any) -> Any:
+    """As `Part.shown`; anything else as it is."""
+    return leaf.shown() if isinstance(leaf, Part) else leaf
+
+
+def _refuse(part: Part, what: str) -> NoReturn:
+    raise PipelineError(
+        f"a tensor that {' and '.join(repr(one) for one in sorted(part.sources))} gave is divided among ranks, and {what}",
+        hint="pipe.set_tensor_parallelism(module, False) before the first step keeps such a module whole",
+    )
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    every = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Part)]
+    for part in every:
+        part.check()
+    args, kwargs = _wholes(args), _wholes(kwargs)
+    parts = [part for part in every if part.whole is None]
+    if not parts:
+        return func(*args, **kwargs)
+    if func in HELD:
+        return func(parts[0].own if parts[0].twin is None else parts[0].twin)
+    if func in REFUSED:
+        _need_whole(parts, name_of(func))
+        return func(*_wholes(args), **_wholes(kwargs))
+    done = _in_parts(func, args, kwargs, parts)
+    if done:
+        return done[0]
+    if func in CHANGES and isinstance(args[0], Part):
+        _need_whole([args[0]], name_of(func))
+    for part in parts:
+        part.become_whole(name_of(func))
+    return func(*_wholes(args), **_wholes(kwargs))
+
+
+def _wholes(value: Any) -> Any:
+    return map_leaves(lambda leaf: leaf.whole if isinstance(leaf, Part) and leaf.whole is not None else leaf, value)
+
+
+def _need_whole(parts: list[Part], name: str) -> None:
+    """Before something is done to a tensor itself; in a trial it is whole from then on.
+
+    Raises:
+        PipelineError: it is in parts.
+    """
+    for part in parts:
+        if part.twin is None:
+            _refuse(part, f"{name}() needs it whole, as it did not in the first step")
+        part.become_whole(name)
+
+
+def _in_parts(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], parts: list[Part]) -> tuple[Any, ...]:
+    """What a function gives that can be computed in parts, in a tuple; an empty one if it cannot."""
+    region = parts[0].region
+    way = way_of(Call(func, args, kwargs, {id(part): part.axis for part in parts}, region.ranks, region.rank))
+    if way is None or (changes(way) and parts[0].alias.wholes):
+        return ()
+    shapes = shapes_of(way, region.shapes)
+    if shapes is None:
+        return ()
+    given = way.args if way.own is None else (way.args[0], *way.own)
+    versions = [_version(part.own) for part in parts if part.alias.wholes]
+
+    def own(leaf: Any) -> Any:
+        if isinstance(leaf, Part):
+            return leaf.own
+        if isinstance(leaf, float) or (isinstance(leaf, torch.Tensor) and not isinstance(leaf, torch.nn.Parameter)):
+            region.met(min(parts[0].sources), leaf)
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        axis = way.cuts.get(id(leaf))
+        if leaf.requires_grad and torch.is_grad_enabled() and region.trial is None:
+            leaf = entering(leaf, region.mesh)
+        return leaf if axis is None else region.cut(leaf, axis)
+
+    if region.trial is None:
+        found = way.func(*map_leaves(own, given), **map_leaves(own, way.kwargs))
+        if versions != [_version(part.own) for part in parts if part.alias.wholes]:
+            _refuse(parts[0], f"{name_of(func)}() changes it, of which all ranks have a view whole")
+        return (_made(found, None, way, shapes, parts),)
+    try:
+        found = way.func(*map_leaves(own, given), **map_leaves(own, way.kwargs))
+    except Exception:  # the whole tensor says whether that is the script's own error
+        return ()
+    twins = way.func(*map_leaves(_twin, way.args), **map_leaves(_twin, way.kwargs))
+    if not are_the_same(found, twins, lambda whole: region.cut(whole, way.axis)):
+        for part in parts:
+            part.become_whole(name_of(func))
+        return (_first(way, twins) if changes(way) else twins,)
+    return (_made(found, twins, way, shapes, parts),)
+
+
+def _twin(leaf: Any) -> Any:
+    return leaf.twin if isinstance(leaf, Part) else leaf
+
+
+def _first(way: Way, otherwise: Any) -> Any:
+    return way.args[0] if isinstance(way.args[0], Part) else otherwise
+
+
+def _made(found: Any, twins: Any, way: Way, shapes: Shapes, parts: list[Part]) -> Any:
+    """The results, in parts."""
+    region, sources = parts[0].region, frozenset().union(*(part.sources for part in parts))
+    if changes(way):
+        first: Part = way.args[0]
+        first.sources = sources
+        return first
+    others, wholes = iter(shapes), iter(leaves(twins))
+    memory = {_memory(part.own): part.alias for part in parts}
+
+    def made(leaf: Any) -> Any:
+        twin = None if twins is None else next(wholes)
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        shape = next(others)
+        expected = list(shape[0])
+        expected[way.axis] = region.length(expected[way.axis])
+        if list(leaf.shape) != expected:
+            raise RuntimeError(f"{name_of(way.func)} gave a part of {list(leaf.shape)}, and not of {expected}")
+        part = Part.of(region, leaf, way.axis, shape, sources, twin)
+        part.alias = memory.get(_memory(leaf), part.alias)
+        return part
+
+    return map_leaves(made, found)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() or id(tensor)
