@@ -98,8 +98,9 @@ def rank_process(way: str, width: int, layers: int, gated: int, steps: int) -> N
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             read = self.norms[0](x)
-            found = torch.cat([mix(read) for mix in self.mixing], -1)
-            query, key, value = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in found.chunk(3, -1))
+            found = [mix(read) for mix in self.mixing]
+            three = found if len(found) == 3 else found[0].chunk(3, -1)
+            query, key, value = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in three)
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
             x = x + self.out(mixed.transpose(1, 2).flatten(-2))
             read = self.norms[1](x)
