@@ -38,6 +38,10 @@ def sample(kind: str, place: str = "a stack", **changes: Any) -> Sample:
         (COLLECTIVE, True, {"bytes": 1 << 22}, True),  # a thread of its own saves a checkpoint
         (WORK, True, {"bytes": 1 << 19}, False),
         (COLLECTIVE, False, {"pids": (1, 3)}, True),  # it has started another process
+        (WORK, False, {"own_ready": True}, True),  # it computes, and others have the CPUs
+        (WORK, True, {"own_ready": True}, False),  # it spins
+        (COLLECTIVE, False, {"own_ready": True}, False),
+        (COLLECTIVE, False, {"other_ready": True}, True),  # its workers get no CPU
     ],
 )
 def test_cpu_time_counts_where_it_means_work(kind: str, spins: bool, change: dict[str, Any], moves: bool) -> None:
@@ -136,3 +140,19 @@ def test_a_process_that_has_ended_has_used_nothing_and_is_called_ended() -> None
 
     assert (reading.own_cpu, reading.other_cpu, reading.bytes) == (0.0, 0.0, 0)
     assert movement.describe(process.pid) == "ended"
+
+
+def test_a_process_that_computes_is_ready_and_one_that_sleeps_is_not() -> None:
+    """However little of a CPU it gets."""
+    for code, ready in (("while True: pass", True), ("import time; time.sleep(60)", False)):
+        process = subprocess.Popen([sys.executable, "-c", f"print(flush=True); {code}"], stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            deadline = time.monotonic() + LIMIT
+            while movement.read(movement.Rank(0, process.pid, (process.pid,)), 0.0).own_ready is not ready:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            process.kill()
+            process.communicate()

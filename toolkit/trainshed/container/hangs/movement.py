@@ -48,6 +48,7 @@ class Reading(Record):
     own_cpu, other_cpu: seconds of CPU time of its process, and of all its descendants.
     bytes: read and written by all of them.
     spins: whether its process may spin while it waits.
+    own_ready, other_ready: whether its process, or a descendant, runs or would if a CPU were free for it.
     """
 
     at: float
@@ -56,14 +57,20 @@ class Reading(Record):
     other_cpu: float
     bytes: int
     spins: bool
+    own_ready: bool = False
+    other_ready: bool = False
 
 
 class _Usage(Record):
-    """What one process has used: seconds of CPU time, those of its ended children, bytes read and written."""
+    """What one process has used: seconds of CPU time, those of its ended children, bytes read and written.
+
+    ready: whether it runs, or would if a CPU were free for it.
+    """
 
     cpu: float = 0.0
     children_cpu: float = 0.0
     bytes: int = 0
+    ready: bool = False
 
 
 def ranks_below(pid: int, rank: int | None) -> list[Rank]:
@@ -93,20 +100,23 @@ def read(rank: Rank, now: float) -> Reading:
         other_cpu=own.children_cpu + sum(usage.cpu + usage.children_cpu for usage in others),
         bytes=own.bytes + sum(usage.bytes for usage in others),
         spins=_spins(rank.pid),
+        own_ready=own.ready,
+        other_ready=any(usage.ready for usage in others),
     )
 
 
 def moved(before: Reading, after: Reading, *, in_place: bool, waiting: bool) -> bool:
-    """Whether a rank did anything between two looks.
+    """Whether a rank did anything between two looks, or would have if a CPU had been free for it.
 
     Args:
         in_place: whether it was at the same line both times; False for a program without Python stacks.
         waiting: whether that was in a collective, where gloo sleeps and others spin.
     """
     idle = max(IDLE_SECONDS, IDLE_SHARE * (after.at - before.at))
-    own = 0.0 if in_place and (waiting or after.spins) else after.own_cpu - before.own_cpu
+    may_spin = in_place and (waiting or after.spins)
     return (
-        own > idle
+        (not may_spin and (after.own_ready or after.own_cpu - before.own_cpu > idle))
+        or after.other_ready
         or abs(after.other_cpu - before.other_cpu) > idle
         or abs(after.bytes - before.bytes) > IDLE_BYTES
         or after.pids != before.pids
@@ -131,10 +141,10 @@ def _usage(pid: int) -> _Usage:
 
     try:
         process = psutil.Process(pid)
-        times = process.cpu_times()
+        times, ready = process.cpu_times(), process.status() == psutil.STATUS_RUNNING
     except psutil.Error:
         return _Usage()
-    return _Usage(times.user + times.system, times.children_user + times.children_system, _bytes(process))
+    return _Usage(times.user + times.system, times.children_user + times.children_system, _bytes(process), ready)
 
 
 def _bytes(process: psutil.Process) -> int:
