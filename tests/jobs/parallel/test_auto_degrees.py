@@ -111,7 +111,9 @@ def test_a_job_file_leaves_its_degrees_to_be_chosen(project: Project, alone: lis
         {"memory_limit": 4, "sharded_data_parallel_degree": 1, "tensor_parallel_degree": 1}, "stages with", marks=HEAVY
     ),
     ({"tensor_parallel_degree": 2, "partitions": 2}, "2 stages of 2 tensor ranks with 1 replica"),
-    ({"partitions": 2, "pipeline": "simple", "microbatches": 2}, "microbatches: 2, pipeline: simple"),
+    pytest.param(
+        {"partitions": 2, "pipeline": "simple", "microbatches": 2}, "microbatches: 2, pipeline: simple", marks=HEAVY
+    ),
     pytest.param(
         {"partitions": 1, "sharded_data_parallel_degree": 4, "microbatches": 1}, "all sharded by 4", marks=HEAVY
     ),
