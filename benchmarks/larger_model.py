@@ -55,33 +55,18 @@ def rank_process(way: str, parameters: int, folder: str, steps: int) -> None:
     """One rank: trains on from the checkpoint in `folder`, if there is one; prints what rank 0 sees as JSON lines."""
     import torch
     import torch.nn.functional as F
+    from _decoder import Block
     from torch import nn
 
     import trainshed.parallel as pipe
 
     torch.set_num_threads(1)
 
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
-            self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-            self.drop = nn.Dropout(0.1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            query, key, value = (
-                one.unflatten(-1, (12, -1)).transpose(1, 2) for one in self.mix(self.norms[0](x)).chunk(3, -1)
-            )
-            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(-2)
-            x = x + self.drop(self.out(mixed))
-            return x + self.drop(self.down(F.gelu(self.up(self.norms[1](x)))))
-
     class Decoder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.words = nn.Embedding(WORDS, WIDTH)
-            self.blocks = nn.ModuleList(Block() for _ in range(round(parameters * 1e6 / (12 * WIDTH**2))))
+            self.blocks = nn.ModuleList(Block(WIDTH, heads=12) for _ in range(round(parameters * 1e6 / (12 * WIDTH**2))))
             self.head = nn.Linear(WIDTH, WORDS, bias=False)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:

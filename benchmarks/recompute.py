@@ -56,31 +56,16 @@ def rank_process(settings: dict[str, object], steps: int) -> None:
     """One rank; prints what it has found as a JSON line."""
     import torch
     import torch.nn.functional as F
+    from _decoder import Block
     from torch import nn
 
     import trainshed.parallel as pipe
 
     torch.set_num_threads(1)
 
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
-            self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-            self.drop = nn.Dropout(0.1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            query, key, value = (
-                one.unflatten(-1, (4, -1)).transpose(1, 2) for one in self.mix(self.norms[0](x)).chunk(3, -1)
-            )
-            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(-2)
-            x = x + self.drop(self.out(mixed))
-            return x + self.drop(self.down(F.gelu(self.up(self.norms[1](x)))))
-
     pipe.init({"pipeline_parallel_degree": int(os.environ["WORLD_SIZE"]), "microbatches": MICROBATCHES, **settings})
     torch.manual_seed(0)
-    blocks = [Block() for _ in range(BLOCKS)]
+    blocks = [Block(WIDTH, heads=4) for _ in range(BLOCKS)]
     model = pipe.PipelineModel(nn.Sequential(nn.Embedding(WORDS, WIDTH), *blocks, nn.Linear(WIDTH, WORDS)))
     optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-4))
 
@@ -140,6 +125,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="Markdown file for the table")
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.steps < 3 and not asked.rank:
+        parser.error("--steps must be 3 or more: the first two plan and record")
     if asked.rank:
         rank_process(json.loads(asked.rank[0]), int(asked.rank[1]))
         return
