@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 import trainshed.parallel as pipe
 from trainshed.parallel.shards import local, whole
 
-from .in_half import BF16, WORDS, Copies, Job, Small, batches, by_hand, loss_of, own_share, shared_folder
+from .in_half import BF16, WORDS, Copies, Job, Small, after_steps_of, batches, by_hand, loss_of, own_share, shared_folder
 from .mixtures import Mixture, Net
 from .table import case, same
 
@@ -191,14 +191,7 @@ def each_step_in_parts_may_have_other_degrees() -> None:
         {"tensor_parallel_degree": 4, "microbatches": 4, "prescaled_batch": True},
         SHARDED,
     )
-    with shared_folder() as folder:
-        for number, settings in enumerate(kinds):
-            job = Job(**{**BF16, **settings})
-            if number:
-                pipe.load_checkpoint(str(folder / f"{number}"), job.model, job.optimizer)
-            job.train(first=number, last=number + 1)
-            pipe.save_checkpoint(str(folder / f"{number + 1}"), job.model, job.optimizer)
-        same(job.masters(), expected, 5e-3)
+    same(after_steps_of(kinds), expected, 5e-3)
 
 
 @case(ranks=4, heavy=True)
