@@ -493,6 +493,14 @@ def biases_are_added_once() -> None:
         refused(lambda: pipe.step(squared)(model, *rows(0, pipe.rank())), "module 'down'", "gave another output")
 
 
+@case(ranks=2)
+def another_dtype_of_a_result_is_found() -> None:
+    added = kinds._with_bias
+    with patch.object(kinds, "_with_bias", lambda *args: added(*args).float()), torch.autocast("cpu", torch.bfloat16):
+        model, _, _ = begun(lambda: Mlp(lambda _m, x: x.tanh()), sgd)
+        refused(lambda: pipe.step(squared)(model, *rows(0, pipe.rank())), "module 'down'", "it has another dtype")
+
+
 class Worded(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -167,7 +167,8 @@ def _with_bias(part: torch.Tensor, bias: Any, mesh: DeviceMesh) -> torch.Tensor:
     if bias is None:
         return part
     first, own = start_of(bias.shape[0], mesh.size(), mesh.get_local_rank()), bias.to_local()
-    return part + F.pad(own, (first, bias.shape[0] - first - own.shape[0]))
+    padded = F.pad(own, (first, bias.shape[0] - first - own.shape[0]))
+    return part + padded.to(part.dtype)  # under autocast the bias stays float32, and the module's result would become that
 
 
 def _embedding(module: Any, entrance: Entrance, words: torch.Tensor) -> torch.Tensor:

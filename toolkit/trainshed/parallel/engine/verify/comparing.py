@@ -60,7 +60,8 @@ class Order:
 
 @dataclass(frozen=True)
 class Difference:
-    """place: sorts by what comes first. distance and allowed: parts of the length of what is right."""
+    """place: sorts by what comes first. distance and allowed: parts of the length of what is right. retyped: it has another
+    type."""
 
     place: tuple[int, int, int]
     name: str
@@ -69,6 +70,7 @@ class Difference:
     distance: float
     allowed: float
     factor: float
+    retyped: bool = False
 
     @property
     def kind(self) -> int:
@@ -114,10 +116,12 @@ def differences(found: Sequence[Findings], order: Order, again: Again | None = N
             spread += max(_spread([one_of(run) for run in runs]) for one_of in (pick, *alike)) / len(among)
         distance, length = have.distance(want), max(want.length, have.length)
         allowed = _part(max(have.unit, want.unit)) * length + _SPREAD * spread
-        if not distance <= allowed:
-            scale = want.length or 1.0
+        # Gradients are summed in float32 in some ways.
+        retyped = kind in (OUTPUT, RESULT) and NOTHING not in (have, want) and have.unit != want.unit
+        if retyped or not distance <= allowed:
+            scale, factor = want.length or 1.0, _factor(have, want)
             place = (kind, at, microbatch)
-            wrong.append(Difference(place, name, one, microbatch, distance / scale, allowed / scale, _factor(have, want)))
+            wrong.append(Difference(place, name, one, microbatch, distance / scale, allowed / scale, factor, retyped))
 
     for one in found:
         own = [one.replica]
@@ -211,7 +215,9 @@ def described(wrong: Sequence[Difference], found: Sequence[Findings]) -> str:
         SUM: f"the gradient of {worst.name!r} (module {module!r}) {where} is not the sum of what its microbatches gave",
     }[worst.kind]
     amount = f"the difference is {worst.distance:.1e} of its size, rounding explains {worst.allowed:.1e}"
-    if math.isfinite(worst.factor) and abs(worst.factor - 1) > 0.01:
+    if worst.retyped:
+        amount = "it has another dtype"
+    elif math.isfinite(worst.factor) and abs(worst.factor - 1) > 0.01:
         amount += f"; it is {worst.factor:.3g} times what it should be"
     return f"{what}: {amount}{_others(wrong, found)}"
 
