@@ -329,6 +329,13 @@ def text_of_other_lengths_from_sharded_parts() -> None:
     mine = torch.arange(1, 4)[None] + pipe.rank()
     more = {"do_sample": False, "max_new_tokens": 2 + 2 * pipe.rdp_rank(), "pad_token_id": 0}
     assert torch.equal(model.generate(mine, **more), alone.generate(mine, **more))
+    asked: Any = {**more, "output_hidden_states": True, "return_dict_in_generate": True}
+    # Hooks that transformers puts on blocks while they are gathered stay there.
+    found, expected = model.generate(mine, **asked).hidden_states, alone.generate(mine, **asked).hidden_states
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        found, expected = (one(input_ids=x, output_hidden_states=True).hidden_states for one in (model, alone))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     model.train()
     update.zero_grad()
     pipe.step(loss)(model, x)

@@ -14,7 +14,7 @@ from trainshed.parallel.engine.verify import room
 
 from .surroundings import BLOCKS, alone
 from .table import begin, case, refused, same
-from .training import sgd, squared
+from .training import Alone, sgd, squared
 
 
 def small() -> Any:
@@ -55,6 +55,32 @@ def transformers_generate_with_a_cache_as_one_process_does() -> None:
         train(model, torch.arange(12).view(2, 6))
         update.step()
         update.zero_grad()
+
+
+@case(ranks=2)
+def hidden_states_are_those_of_one_forward_after_generate_was_asked_for_them() -> None:
+    """transformers puts hooks on a model's blocks when it is first asked for hidden states, and notes that it has."""
+    begin(partitions=2, microbatches=2)
+    module = small().eval()
+    whole = copy.deepcopy(module)
+    model = pipe.PipelineModel(module)
+    prompt = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    asked: Any = {"output_hidden_states": True, "return_dict_in_generate": True, "max_new_tokens": 2}
+
+    def all_states(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        found = model(input_ids=ids, labels=ids, use_cache=False, output_hidden_states=True)
+        loss = found.loss + sum((n + 1) * state.square().mean() for n, state in enumerate(found.hidden_states))
+        model.backward(loss)
+        return loss
+
+    wanted = whole.generate(prompt, **asked).hidden_states
+    one = Alone(whole, 0.5)
+    losses = torch.stack([all_states(one, part).detach() for part in prompt.chunk(2)])
+    for _ in range(2):
+        found = model.generate(prompt, **asked).hidden_states
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+        mine = pipe.step(all_states)(model, prompt).outputs
+        torch.testing.assert_close(torch.stack(list(mine)).detach(), losses, rtol=1e-5, atol=0)
 
 
 class Says(nn.Module):

@@ -10,7 +10,6 @@ zeros where it has not used a parameter.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -148,18 +147,21 @@ class BlockShards:
     def off(self) -> Iterator[None]:
         """Within this context nothing is gathered when a module runs."""
         self.close()
-        kept = [(unit, unit._forward_pre_hooks, unit._forward_hooks) for unit in self._units]
-        for (unit, before, after), state in zip(kept, self._states, strict=True):
-            ours = {state._pre_forward_hook_handle.id, state._post_forward_hook_handle.id}
-            unit._forward_pre_hooks = OrderedDict((key, hook) for key, hook in before.items() if key not in ours)
-            unit._forward_hooks = OrderedDict((key, hook) for key, hook in after.items() if key not in ours)
+        ours = []
+        for unit, state in zip(self._units, self._states, strict=True):
+            ours.append((unit._forward_pre_hooks, state._pre_forward_hook_handle.id))
+            ours.append((unit._forward_hooks, state._post_forward_hook_handle.id))
+        # In their places: hooks that a forward puts there meanwhile stay, behind them.
+        kept = [(hooks, key, hooks[key]) for hooks, key in ours if key in hooks]
+        for hooks, key, _ in kept:
+            hooks[key] = _nothing
         ran, was_off, self.is_off = list(self._ran), self.is_off, True
         try:
             yield
         finally:
             self._ran[:], self.is_off = ran, was_off
-            for unit, before, after in kept:
-                unit._forward_pre_hooks, unit._forward_hooks = before, after
+            for hooks, key, native in kept:
+                hooks[key] = native
 
     def _filling(self, group: Any, native: Callable[..., None]) -> Callable[..., None]:
         """Fills the gradients that this rank has not computed."""
@@ -185,6 +187,10 @@ def refuse_hooks(root: nn.Module) -> None:
     """
     for name, parameter in root.named_parameters():
         refuse_hook(name, parameter, "change the gradient after the step, or leave out sharded_data_parallel_degree")
+
+
+def _nothing(*_args: Any) -> None:
+    """Stands for a hook."""
 
 
 def _seen_by(state: Any, _module: nn.Module, _args: Any, output: Any) -> Any:

@@ -1,8 +1,9 @@
 """What a forward changes outside of the values that it returns: one that is run to verify leaves nothing of it behind.
 
 Beside what `Surroundings` knows (buffers, random generators, numbers and texts in attributes): tensors and generators in
-attributes, frozen parameters (a teacher that the forward moves), gradients, and what the step function has at hand without
-being given it: numbers, lists and modules in its closure, its defaults and the globals that it names.
+attributes, frozen parameters (a teacher that the forward moves), gradients, hooks of modules (a model of transformers puts
+some on its blocks when it is first asked for hidden states, and notes that it has), and what the step function has at hand
+without being given it: numbers, lists and modules in its closure, its defaults and the globals that it names.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from ...record.held import held_tensors
 from ...record.surroundings import Surroundings, empty_buffers
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_HOOKS = (
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs"),
+    *("_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks"),
+)
 
 
 class Traces:
@@ -44,6 +49,8 @@ class Traces:
                 for value in module.__dict__.values()
                 if isinstance(value, torch.Generator)
             ]
+            hooks = [module.__dict__[kind] for module in one.modules() for kind in _HOOKS if kind in module.__dict__]
+            self._puts += [_refilling(some, some.copy()) for some in hooks]
             self._puts += [partial(holder.__setitem__, name, None) for holder, name in empty_buffers(one)]
             self._puts += [_putting(value, value.clone()) for *_, value in held_tensors(one)]
             for parameter in one.parameters():
