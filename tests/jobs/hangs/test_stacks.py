@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.paths import ROOT
 from trainshed.container.hangs.movement import describe, ranks_below
 from trainshed.container.hangs.stacks import NAME, SIGNAL, Frame, ask, main_thread, same_place
 from trainshed.container.launchers.rank_environment import STACKS_HOOK
@@ -171,28 +172,10 @@ def test_the_forms_of_later_pythons_are_understood() -> None:
     assert main_thread("") == ()
 
 
-# A thread with the name of gloo's workers has still something to put down when the script ends.
-LATE = """\
-import hashlib, sys, threading
-sys.modules["torch"] = sys
-begun = threading.Event()
-
-def work():
-    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
-        file.write(sys.argv[1])
-    begun.set()
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000)  # in C, without the interpreter's lock
-    print("put down", flush=True)
-    threading.Event().wait()
-
-threading.Thread(target=work, daemon=True).start()
-begun.wait()
-"""
+LATE = "import sys; sys.modules['torch'] = sys; from support import late_thread; late_thread.begin()"
 
 
 def test_a_script_ends_when_gloos_threads_have_put_down_their_work() -> None:
-    env = os.environ | {"PYTHONPATH": STACKS_HOOK}
-    done = subprocess.run(
-        [sys.executable, "-c", LATE, "pt_gloo_runloop"], env=env, capture_output=True, text=True, timeout=300
-    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([STACKS_HOOK, str(ROOT / "tests")])}
+    done = subprocess.run([sys.executable, "-c", LATE], env=env, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "put down\n", "")

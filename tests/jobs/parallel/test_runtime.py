@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +17,8 @@ torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402
 import workers  # noqa: E402
+
+from support.paths import ROOT, TOOLKIT  # noqa: E402
 
 pytestmark = pytest.mark.torch
 STEPS = 8
@@ -220,6 +225,16 @@ def test_what_is_sent_keeps_its_layout_so_that_products_add_in_the_same_order(fo
 def test_ranks_of_one_pipeline_with_different_batches_are_an_error(found: list[Any]) -> None:
     for text in found:
         assert text == "rank 1 was given another batch than rank 0 of the same pipeline"
+
+
+LATE = "import trainshed.parallel as pipe; from support import late_thread; pipe.init({}); late_thread.begin()"
+
+
+def test_a_script_that_just_ends_lets_gloos_threads_put_down_their_work() -> None:
+    """Else they may abort it; here nothing of `train` is in the process."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOOLKIT), str(ROOT / "tests")])}
+    done = subprocess.run([sys.executable, "-c", LATE], env=env, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "put down\n"), done.stderr
 
 
 def test_when_one_rank_is_killed_every_rank_ends_with_the_reason() -> None:

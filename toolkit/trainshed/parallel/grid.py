@@ -8,6 +8,7 @@ read the same way: the rightmost letter changes fastest.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from trainshed.contract.wire.pipeline import PipelineSettings
+from trainshed.machine.gloo_threads import settle
 
 from .errors import PipelineError
 from .plan.work import seat_of
@@ -331,6 +333,8 @@ def join(settings: PipelineSettings, device: torch.device) -> Joined:
             dist.init_process_group(backend, timeout=timeout)
     rank, world = dist.get_rank(), dist.get_world_size()
     local = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    atexit.unregister(settle)  # once, also in a script that begins again
+    atexit.register(settle)
     control = dist.new_group(list(range(world)), backend="gloo", timeout=timeout)
     return Joined(rank, world, *local, control, owns)
 

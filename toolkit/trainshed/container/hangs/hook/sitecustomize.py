@@ -14,8 +14,6 @@ import sys
 
 SIGNAL = 42
 NAME = "trainshed-stacks"
-GLOO = "pt_gloo"  # what torch calls gloo's worker threads begins with this
-PATIENCE = 10.0  # seconds
 
 
 def _register() -> None:
@@ -31,34 +29,12 @@ def _register() -> None:
 
 
 def _settle() -> None:
-    """At exit: waits until gloo's threads have put down what they were working on, which mostly takes 5 ms.
+    """At exit: waits until gloo's threads are at rest; that module says why."""
+    if "torch" in sys.modules:
+        import runpy
 
-    A collective is done for the script a moment before its worker thread lets go of the tensors. If that thread is the
-    last to hold one, it wants the interpreter's lock, and if the interpreter is being taken apart by then, Python ends
-    the thread, from inside a C++ destructor: "terminate called without an active exception", and a script that had done
-    all its work dies of SIGABRT. Seen in runs that end right after a collective on a busy machine.
-    """
-    if "torch" not in sys.modules:
-        return
-    import time
-
-    quiet, end = 0, time.monotonic() + PATIENCE
-    while quiet < 5 and time.monotonic() < end:
-        time.sleep(0.001)  # lets go of the interpreter's lock: whoever waits for it is woken, and counts as running
-        quiet = 0 if _gloo_runs() else quiet + 1
-
-
-def _gloo_runs() -> bool:
-    """Whether one of gloo's worker threads is running, or about to, rather than waiting for work."""
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            with open("/proc/self/task/" + thread + "/stat") as file:
-                name, _, rest = file.read().partition(" (")[2].rpartition(") ")
-        except OSError:  # it has ended
-            continue
-        if name.startswith(GLOO) and rest[:1] != "S":
-            return True
-    return False
+        package = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
+        runpy.run_path(os.path.join(package, "machine", "gloo_threads.py"))["settle"]()
 
 
 def _step_aside() -> None:
@@ -71,10 +47,9 @@ def _step_aside() -> None:
 
 try:
     _register()
-    if os.path.isdir("/proc/self/task"):
-        import atexit
+    import atexit
 
-        atexit.register(_settle)  # the first to be registered is the last to be called
+    atexit.register(_settle)  # the first to be registered is the last to be called
 except Exception:  # never the reason why a program does not start
     pass
 _step_aside()
