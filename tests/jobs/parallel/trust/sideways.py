@@ -227,7 +227,7 @@ def hidden_states_and_attentions_of_llama() -> None:
 
     check(build, tokens, step=with_hidden_states, partitions=2, atomic=LAYERS, tolerance=1e-4)
     pipe.shutdown()
-    check(build, tokens, step=with_hidden_states, tensor_parallel_degree=2, tolerance=1e-4)
+    check(build, tokens, step=with_hidden_states, steps=1, tensor_parallel_degree=2, tolerance=1e-4)
 
 
 @case(ranks=2)
