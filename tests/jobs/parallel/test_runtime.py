@@ -99,25 +99,6 @@ def test_a_new_start_of_other_ranks_goes_on_from_a_checkpoint(tmp_path: Path) ->
     assert first + second == pytest.approx(workers.one_process_curve(6, 1e9)["losses"], rel=1e-5)
 
 
-@pytest.mark.heavy
-@pytest.mark.usefixtures("no_pipeline")
-def test_sharded_stages_are_killed_and_go_on_as_four_stages_and_as_one_process() -> None:
-    sharded = {"partitions": 2, "sharded_data_parallel_degree": 2}
-    with tempfile.TemporaryDirectory() as out:
-        path = str(Path(out, "checkpoint"))
-        processes = ranks.start(4, ("workers:with_dropout_until", (sharded, 7, path, True)), out=out)
-        try:
-            while len(list(Path(out).glob("checkpoint-?"))) < 4:
-                assert all(process.is_alive() for process in processes), ranks.log(out, 0)
-                time.sleep(0.05)
-        finally:
-            ranks.end(processes)
-        four = ranks.run(4, "workers:with_dropout_until", {"partitions": 4}, 14, path)
-        (one,) = ranks.run(1, "workers:with_dropout_until", {"partitions": 1}, 20, path)
-    assert [found["first"] for found in four] == [7] * 4 and one["first"] == 14
-    _assert_same_state(one["state"], workers.with_dropout_in_one_process([2] * 7 + [1] * 13), 1e-6)
-
-
 @pytest.mark.parametrize(
     ("world", "degree"),
     [
