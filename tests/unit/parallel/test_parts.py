@@ -11,9 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
-from trainshed.parallel.engine.tensor import part_rules  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+
+from trainshed.parallel.engine.tensor import part_losses, part_rules  # noqa: E402
 from trainshed.parallel.engine.tensor.pairs import Seen, choose  # noqa: E402
 from trainshed.parallel.engine.tensor.part import Part, Region, Trial  # noqa: E402
+from trainshed.parallel.engine.tensor.way import Call  # noqa: E402
 from trainshed.parallel.tree import leaves  # noqa: E402
 
 Function = Callable[[Any], Any]
@@ -85,6 +88,54 @@ WHOLE: list[tuple[int, Function]] = [
     (0, lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)),
     (0, lambda x: x.T),
 ]
+LABELS = torch.tensor([[0, 5, 3, 2, 4], [1, 1, -100, 5, 0]])
+# Results are whole, of a few numbers of each rank.
+JOINT: list[tuple[int, Function]] = [
+    (2, lambda x: F.cross_entropy(x.view(-1, 6), LABELS.view(-1))),
+    (2, lambda x: F.cross_entropy(x.transpose(1, 2), LABELS, reduction="none", label_smoothing=0.1)),
+    (2, lambda x: F.cross_entropy((x * 1e4).flatten(0, 1), LABELS.flatten().abs() % 6, None, None, 5, None, "sum", 0.3)),
+    (2, lambda x: F.cross_entropy(x[0, 0], LABELS[0, 1])),
+    (2, lambda x: F.cross_entropy(x[0, 0], LABELS[1, 2])),  # nothing counts
+    (2, lambda x: F.cross_entropy(x[0], LABELS[0].clamp(max=1), reduction="sum")),  # all are the first rank's
+    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) > 2, -torch.inf), LABELS[0].clamp(max=2))),
+    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) < 5, torch.inf), LABELS[0])),
+    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) == 4, torch.nan), LABELS[0], reduction="none")),
+    (2, lambda x: F.cross_entropy(x[0].double(), LABELS[0])),
+    (2, lambda x: F.cross_entropy(x[0].bfloat16(), LABELS[0])),
+    (2, lambda x: F.nll_loss(x.log_softmax(-1).view(-1, 6), LABELS.view(-1))),
+    (2, lambda x: F.nll_loss(F.log_softmax(x[0], 1, dtype=torch.float64), LABELS[0], reduction="none", ignore_index=3)),
+    (2, lambda x: x.log_softmax(-1).gather(-1, LABELS.clamp(min=0)[..., None]).squeeze(-1)),
+    (2, lambda x: torch.gather(x.transpose(1, 2), 1, LABELS.clamp(min=0).view(2, 1, 5).expand(2, 3, 5))),
+    (2, lambda x: torch.logsumexp(x, -1)),
+    (2, lambda x: x.masked_fill(torch.arange(6) > 1, -torch.inf).logsumexp((2,), keepdim=True)),
+    (2, lambda x: torch.logsumexp(x * -torch.inf, dim=-1)),
+    (2, lambda x: x.bfloat16().logsumexp(-1)),
+    (2, lambda x: x.argmax(-1)),
+    (2, lambda x: (x > 0).float().argmax(dim=2, keepdim=True)),  # the first of several
+    (2, lambda x: torch.argmax(x.masked_fill(torch.arange(6) == 3, torch.nan), -1)),
+]
+NOT_JOINT: list[tuple[int, Function]] = [
+    (2, lambda x: F.cross_entropy(x[0], LABELS[0], torch.ones(6))),
+    (2, lambda x: F.cross_entropy(x[0], x[0].detach().softmax(-1))),
+    (2, lambda x: F.cross_entropy(x[0], LABELS[0], reduce=False)),
+    (1, lambda x: F.cross_entropy(x[0], LABELS[0])),
+    (2, lambda x: x.argmax()),
+    (2, lambda x: x.gather(-1, LABELS[:1, :3, None].clamp(min=0))),
+    (2, lambda x: x.logsumexp((1, 2))),
+    (2, lambda x: (2**24 + (x > 0).long()).argmax(-1)),
+]
+
+
+class Together(TorchFunctionMode):
+    """Computes functions as all ranks together do, which have some of six places."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in part_losses._RULES:
+            return func(*args, **(kwargs or {}))
+        axes = {id(args[0]): args[0].shape.index(6)}
+        joint = part_losses.joint_of(Call(func, args, kwargs or {}, axes, RANKS, 0))
+        assert joint is not None
+        return joint.tried(args[0], RANKS)
 
 
 def in_parts(rank: int, axis: int) -> tuple[Any, Part]:
@@ -115,7 +166,33 @@ def test_each_rank_has_its_places(rank: int, axis: int, function: Function) -> N
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
-@pytest.mark.parametrize(("axis", "function"), WHOLE)
+@pytest.mark.parametrize(("axis", "function"), JOINT)
+def test_losses_take_parts(rank: int, axis: int, function: Function) -> None:
+    region, part = in_parts(rank, axis)
+    found, expected = function(part), function(in_parts(rank, axis)[1].twin)
+    assert region.trial.bad == {} and region.trial.joint == {"up"}
+    assert not isinstance(found, Part)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(("axis", "function"), JOINT)
+def test_ranks_together_find_what_losses_give(axis: int, function: Function) -> None:
+    whole = in_parts(0, axis)[1].twin
+    found, expected = (whole.clone().requires_grad_() for _ in range(2))
+    with Together():
+        result = function(found)
+    results = result, function(expected)
+    torch.testing.assert_close(*results, equal_nan=True)
+    if results[1].requires_grad:
+        for one in results:
+            (one * torch.linspace(1, 2, one.numel()).view(one.shape)).sum().backward()
+        half = results[1].dtype == torch.bfloat16  # in which torch rounds what is in between, too
+        tolerance = {"rtol": 2e-2, "atol": 1e-2} if half else {}
+        torch.testing.assert_close(found.grad, expected.grad, equal_nan=True, **tolerance)
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+@pytest.mark.parametrize(("axis", "function"), [*WHOLE, *NOT_JOINT])
 def test_what_needs_all_places_is_given_them(rank: int, axis: int, function: Function) -> None:
     region, part = in_parts(rank, axis)
     torch.manual_seed(2)
@@ -152,6 +229,15 @@ def test_changes_of_the_whole_are_seen_in_a_trial() -> None:
 
 
 SIZES = {"a": (8, 32), "b": (8, 32), "c": (32, 8), "d": (32, 8), "narrow": (64, 2), "wide": (2, 64)}
+
+
+def test_what_a_loss_takes_has_to_be_so_on_all_ranks() -> None:
+    every = frozenset({"a", "b", "narrow"})
+    found = choose([Seen(joint=every), Seen({"b": "topk"}, joint=every)], SIZES)
+    assert (found.joint, found.opening, found.whole) == ({"a"}, set(), {"b"})  # "narrow" has fewer features than are sent
+    assert choose([Seen(joint=every), Seen()], SIZES).joint == set()
+    # Where a pair sends more, another trial shows what its second one gives in parts.
+    assert choose([Seen({}, {"wide": frozenset({"narrow"})})], SIZES).hidden
 
 
 @pytest.mark.parametrize(

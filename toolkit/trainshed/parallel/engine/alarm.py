@@ -69,11 +69,7 @@ class Alarm:
     def explain(self, error: Exception) -> Exception:
         """The error, or a better one if it says that another rank was lost."""
         text, rank = str(error), self._grid.rank
-        if (
-            isinstance(error, PipelineError)
-            or not isinstance(error, RuntimeError)
-            or not any(word in text for word in _LOST)
-        ):
+        if not waited_in_vain(error):
             return error
         for other in self._others():
             reason = self._reason_of(other)
@@ -98,6 +94,12 @@ class Alarm:
             return store.get(key).decode() if store.check([key]) else ""
         except (RuntimeError, ValueError):  # whoever has the store is gone
             return ""
+
+
+def waited_in_vain(error: Exception) -> bool:
+    """Whether gloo or NCCL say that another rank did not come."""
+    lost = any(word in str(error) for word in _LOST)
+    return isinstance(error, RuntimeError) and not isinstance(error, PipelineError) and lost
 
 
 def _empty_closures(trace: TracebackType | None) -> None:

@@ -194,7 +194,7 @@ class TensorEngine(JointEngine):
             if not pairs.hidden:
                 break
             avoided |= pairs.whole
-        division.pair(pairs.opening, pairs.closing)
+        division.pair(pairs)
 
     def _seen(self, step: Step, traces: Traces, avoided: frozenset[str]) -> Seen | str:
         """What a trial shows; in words why it did not run."""

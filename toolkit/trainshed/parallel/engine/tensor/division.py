@@ -24,7 +24,7 @@ from ..verify.unit_outputs import Watch
 from .alike import look_at
 from .experts import experts_of
 from .kinds import Compute, Entrance, Kind, kind_of, length_of, only
-from .pairs import Pairs
+from .pairs import Choice, Pairs
 from .part import Part, Region, shown, whole_of
 from .part_parameters import PartParameter, ReplacedParameter
 from .uses import Uses
@@ -37,7 +37,7 @@ class _Forward:
         self.division, self.name, self.kind = division, name, kind
         self.native: Compute = kind.module.forward
         self.parts: Compute | None = None
-        self.opens = self.closes = False
+        self.opens = self.closes = self.joins = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = self._run
@@ -73,7 +73,8 @@ class _Forward:
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
         division.inputs.extend((self.name, look_at(one)) for one in given)
         # In inference mode nobody would see that a part was changed in place.
-        if not self.opens or self.kind.opening is None or torch.is_inference_mode_enabled():
+        stays = (self.opens or self.joins) and not torch.is_inference_mode_enabled()
+        if not stays or self.kind.opening is None:
             return self.parts(*args, **kwargs)
         own = self.kind.opening(self.kind.module, division.entrance(only(*args, **kwargs)))
         return Part.features(division.region, own, self.kind.features, self.name)
@@ -202,11 +203,11 @@ class Division:
         """Name of a module that may be divided -> its inputs and features."""
         return {one.name: (one.kind.inputs, one.kind.features) for one in self._forwards}
 
-    def pair(self, opening: Container[str], closing: Container[str]) -> None:
+    def pair(self, choice: Choice) -> None:
         """These modules' results stay in parts, and these take them so; before `choose`."""
         for one in self._forwards:
-            one.opens = one.name in opening
-            if one.name in closing and one.kind.closing is not None:
+            one.opens, one.joins = one.name in choice.opening, one.name in choice.joint
+            if one.name in choice.closing and one.kind.closing is not None:
                 one.kind, one.closes = one.kind.closing, True
 
     def _met(self, name: str, value: torch.Tensor | float) -> None:
@@ -218,6 +219,10 @@ class Division:
     def in_pairs(self) -> tuple[set[str], set[str]]:
         """Names of modules whose results stay in parts, and of those that take them."""
         return {one.name for one in self._chosen if one.opens}, {one.name for one in self._chosen if one.closes}
+
+    def up_to_a_loss(self) -> set[str]:
+        """Names of modules whose results stay in parts up to a loss."""
+        return {one.name for one in self._chosen if one.joins}
 
     def left(self, value: Any) -> Any:
         """What the step function returned, whole. Collective."""
@@ -362,6 +367,8 @@ class Division:
         share = 100 * parts / total if total else 0.0
         pairs = sum(len(names) for names in self.in_pairs())
         what += f", {pairs} of them in pairs" if pairs else ""
+        joint = len(self.up_to_a_loss())
+        what += f", {joint} of them in parts up to the loss" if joint else ""
         line = f"tensor parallelism: {share:.1f} % of {total} parameters are divided among {self.mesh.size()} ranks ({what})"
         shown = [f"{name!r}: {reason}" for name, reason in list(self.reasons.items())[:4]]
         more = f"; and {len(self.reasons) - 4} more" if len(self.reasons) > 4 else ""

@@ -185,9 +185,9 @@ def _embedding(module: Any, entrance: Entrance, words: torch.Tensor) -> torch.Te
     return summed(found, mesh)
 
 
-def summed(part: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """The sum of what all ranks have found, on each of them."""
-    whole = DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()])
+def summed(part: torch.Tensor, mesh: DeviceMesh, how: str = "sum") -> torch.Tensor:
+    """The sum of what all ranks have found, or `how` else it is joined, on each of them."""
+    whole = DTensor.from_local(part, mesh, [Partial(how)], run_check=False).redistribute(placements=[Replicate()])
     return whole.to_local()
 
 

@@ -1,4 +1,5 @@
 """Which Linears make pairs: what one gives stays in parts (`part`) until another takes it, and nothing is gathered between.
+And of which a function takes the results so that needs a few numbers of each rank: a loss over a vocabulary.
 
 That is seen in a trial, where nothing is divided yet: each Linear gives its whole result with this rank's part beside it,
 the model's own code runs on both, and they are compared after each function. A result that some function needed whole, or
@@ -18,6 +19,9 @@ import torch
 from .kinds import Kind, length_of
 from .part import Part, Region, Trial, whole_of
 
+# Values that a loss sends for each row, about, in place of a gather of all features: three numbers are summed.
+_SENT_BY_A_LOSS = 6
+
 
 @dataclass
 class Seen:
@@ -25,10 +29,12 @@ class Seen:
 
     bad: modules whose results have to be whole, or that are no Linears of a pair -> why.
     closing: a module that was given parts along the last axis -> the modules that these come from.
+    joint: modules of whose results a function took a few numbers of each rank.
     """
 
     bad: dict[str, str] = field(default_factory=dict)
     closing: dict[str, frozenset[str]] = field(default_factory=dict)
+    joint: frozenset[str] = frozenset()
 
 
 class Pairs:
@@ -46,16 +52,17 @@ class Pairs:
         for kind in kinds.values():
             for parameter in kind.module._parameters.values():
                 owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-        self._fit: set[str] = set()
-        for name, kind in kinds.items():
-            alone = all(owners[id(one)] == 1 for one in kind.module._parameters.values() if one is not None)
-            if (
-                kind.closing is not None
-                and alone
-                and name not in kept
-                and length_of(kind.features, region.ranks, region.ranks - 1)
-            ):
-                self._fit.add(name)
+        self._opens = {
+            name
+            for name, kind in kinds.items()
+            if kind.opening is not None and name not in kept and length_of(kind.features, region.ranks, region.ranks - 1)
+        }
+        # One that takes parts has others of the weight's places than one that gives them.
+        self._closes = {
+            name
+            for name in self._opens
+            if all(owners[id(one)] == 1 for one in kinds[name].module._parameters.values() if one is not None)
+        }
         self._plain: set[str] = set()
 
     @contextmanager
@@ -72,6 +79,7 @@ class Pairs:
             self.region.trial = None
             self.region.alive.clear()
         self.seen.bad.update(trial.bad)
+        self.seen.joint |= trial.joint
         for name in self._plain & set(self.seen.closing):
             self.seen.bad[name] = "is also given whole tensors"
 
@@ -79,9 +87,9 @@ class Pairs:
         """A call of a module that may be divided: its own result, in parts if that may do."""
         given = (*args, *kwargs.values())
         x = given[0] if len(given) == 1 else None
-        if name not in self._fit or not isinstance(x, torch.Tensor):
+        if name not in self._opens or not isinstance(x, torch.Tensor):
             return native(*map(whole_of, args), **{key: whole_of(one) for key, one in kwargs.items()})
-        if isinstance(x, Part) and x.whole is None and x.twin is not None and x.axis == x.ndim - 1:
+        if name in self._closes and isinstance(x, Part) and x.whole is None and x.twin is not None and x.axis == x.ndim - 1:
             self.seen.closing[name] = self.seen.closing.get(name, frozenset()) | x.sources
             return native(x.twin)
         self._plain.add(name)
@@ -98,12 +106,14 @@ class Choice:
 
     opening: modules whose results stay in parts.
     closing: those that take them.
+    joint: those whose results stay in parts up to a loss.
     whole: those whose results have to be whole.
     hidden: whether one took what has to be whole: another trial may show more.
     """
 
     opening: frozenset[str] = frozenset()
     closing: frozenset[str] = frozenset()
+    joint: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     hidden: bool = False
 
@@ -120,13 +130,17 @@ def choose(everyone: Iterable[Seen], sizes: Mapping[str, tuple[int, int]]) -> Ch
     none: frozenset[str] = frozenset()
     closing = {name: none.union(*(seen.closing.get(name, none) for seen in all_seen)) for name in taken}
     bad |= {name for name in taken if any(name not in seen.closing for seen in all_seen)}
+    joint = frozenset.intersection(*(seen.joint for seen in all_seen))
     hidden = any(sources & bad for sources in closing.values())
     while True:
         dropped = [name for name, sources in closing.items() if name in bad or sources & bad]
-        dropped = dropped or next((names for names in _joined(closing) if not _pays(names, closing, sizes)), [])
+        if not dropped:
+            dropped = next((names for names in _joined(closing) if not _pays(names, closing, sizes)), [])
+            hidden |= bool(dropped)  # one that takes no parts may give some
         if not dropped:
             opening = none.union(*closing.values())
-            return Choice(opening, frozenset(closing), frozenset(bad), hidden)
+            pays = {name for name in joint - bad if sizes[name][1] > _SENT_BY_A_LOSS}
+            return Choice(opening, frozenset(closing), frozenset(pays), frozenset(bad), hidden)
         for name in dropped:  # it takes whole tensors, so what it took in parts has to be whole
             bad |= closing.pop(name)
 

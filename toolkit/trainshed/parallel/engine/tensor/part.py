@@ -21,7 +21,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...errors import PipelineError
 from ...tree import leaves, map_leaves
+from ..alarm import waited_in_vain
 from .kinds import entering, gathered, length_of, start_of
+from .part_losses import Joint, in_other_words, joint_of
 from .part_rules import CHANGES, FACTS, HELD, REFUSED, changes, name_of, way_of
 from .part_shapes import Shape, Shapes, are_the_same, shapes_of
 from .way import Call, Way
@@ -78,10 +80,12 @@ class Trial:
     """What was seen where nothing is divided yet: each tensor is whole beside its part, and both are compared.
 
     bad: names of modules whose results were gathered -> by what.
+    joint: of those whose results a function took that needs a few numbers of each rank.
     """
 
     def __init__(self) -> None:
         self.bad: dict[str, str] = {}
+        self.joint: set[str] = set()
 
     def spoil(self, sources: frozenset[str], why: str) -> None:
         """These modules' results are needed whole."""
@@ -156,14 +160,14 @@ class Part(torch.Tensor):
     def shown(self) -> torch.Tensor:
         """The whole tensor without its gradient, while this one stays in parts. Collective."""
         found = self.whole if self.whole is not None else self.twin
-        return (self._gathered() if found is None else found).detach()
+        return (self._gathered("comparing") if found is None else found).detach()
 
     def become_whole(self, why: str) -> torch.Tensor:
         """The whole tensor, which this is from now on. Collective."""
         if self.whole is None:
             if self.region.trial is not None:
                 self.region.trial.spoil(self.sources, why)
-            self.whole = self._gathered() if self.twin is None else self.twin
+            self.whole = self._gathered(why) if self.twin is None else self.twin
             self.alias.wholes.append((self.whole, _version(self.whole)))
             self.own = self.twin = self.whole
         return self.whole
@@ -182,10 +186,26 @@ class Part(torch.Tensor):
         ):
             _refuse(self, "it was changed through a view of it that all ranks have whole")
 
-    def _gathered(self) -> torch.Tensor:
+    def check_open(self) -> None:
+        """Raises:
+        PipelineError: the ranks do not run the same now.
+        """
         if not self.region.is_open():
             _refuse(self, "it is read outside the step that computed it")
-        return gathered(self.own, self.region.mesh, self.shape[self.axis], self.axis)
+
+    def _gathered(self, why: str) -> torch.Tensor:
+        self.check_open()
+        try:
+            return gathered(self.own, self.region.mesh, self.shape[self.axis], self.axis)
+        except RuntimeError as error:
+            if not waited_in_vain(error):
+                raise
+            raise PipelineError(
+                f"this rank waited in vain for the others to gather what {_named(self)} gave, for {why}",
+                details=str(error),
+                hint="read it on all ranks of the tensor group or on none: leave out `if rank() == 0`, or return it from "
+                "the step function; if another rank has ended, the cause is in its log",
+            ) from error
 
 
 def whole_of(leaf: Any) -> Any:
@@ -198,9 +218,13 @@ def shown(leaf: Any) -> Any:
     return leaf.shown() if isinstance(leaf, Part) else leaf
 
 
+def _named(part: Part) -> str:
+    return " and ".join(repr(one) for one in sorted(part.sources))
+
+
 def _refuse(part: Part, what: str) -> NoReturn:
     raise PipelineError(
-        f"a tensor that {' and '.join(repr(one) for one in sorted(part.sources))} gave is divided among ranks, and {what}",
+        f"a tensor that {_named(part)} gave is divided among ranks, and {what}",
         hint="pipe.set_tensor_parallelism(module, False) before the first step keeps such a module whole",
     )
 
@@ -222,7 +246,13 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if func in REFUSED:
         _need_whole(parts, name_of(func))
         return func(*_wholes(args), **_wholes(kwargs))
-    done = _in_parts(func, args, kwargs, parts)
+    region = parts[0].region
+    call = Call(func, args, kwargs, {id(part): part.axis for part in parts}, region.ranks, region.rank)
+    same = in_other_words(call)
+    if same is not None:
+        return same()
+    joint = joint_of(call)
+    done = (_jointly(call, joint) if joint is not None else ()) or _in_parts(call, parts)
     if done:
         return done[0]
     if func in CHANGES and isinstance(args[0], Part):
@@ -248,10 +278,28 @@ def _need_whole(parts: list[Part], name: str) -> None:
         part.become_whole(name)
 
 
-def _in_parts(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], parts: list[Part]) -> tuple[Any, ...]:
+def _jointly(call: Call, joint: Joint) -> tuple[Any, ...]:
+    """What a function gives that needs a few numbers of each rank, in a tuple; an empty one if that is not right."""
+    part: Part = joint.given
+    region = part.region
+    if region.trial is None:
+        part.check_open()
+        for one in call.tensors():
+            if one is not part:
+                region.met(min(part.sources), one)
+        return (joint.computed(part.own, region.mesh),)
+    whole = call.func(*map_leaves(_twin, call.args), **map_leaves(_twin, call.kwargs))
+    with torch.no_grad():
+        found = joint.tried(_twin(part), region.ranks)
+    if not are_the_same(found, whole, lambda one: one):
+        return ()
+    region.trial.joint |= part.sources
+    return (whole,)
+
+
+def _in_parts(call: Call, parts: list[Part]) -> tuple[Any, ...]:
     """What a function gives that can be computed in parts, in a tuple; an empty one if it cannot."""
-    region = parts[0].region
-    way = way_of(Call(func, args, kwargs, {id(part): part.axis for part in parts}, region.ranks, region.rank))
+    region, func, way = parts[0].region, call.func, way_of(call)
     if way is None or (changes(way) and parts[0].alias.wholes):
         return ()
     shapes = shapes_of(way, region.shapes)
