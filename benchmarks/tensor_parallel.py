@@ -1,6 +1,7 @@
 """Trains one GPT in several ways to share it out over ranks: time, memory and bytes of a step, and how the losses differ.
 
-    python benchmarks/tensor_parallel.py [--ranks 4] [--width 512] [--layers 6] [--gated] [--steps 5] [--out FILE]
+    python benchmarks/tensor_parallel.py [--ranks 4] [--width 512] [--layers 6] [--words 2048] [--gated]
+        [--steps 5] [--out FILE]
 
 All ways train on the same global batches. Each runs in a network namespace of its own, where Linux counts the bytes of the
 loopback device (with `unshare`, as root; "-" where that is not possible). Memory is what the kernel counts as the process's
@@ -32,7 +33,7 @@ from statistics import median
 from typing import Any
 
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
-WORDS, TOKENS, ROWS, HEADS = 2048, 64, 16, 8
+TOKENS, ROWS, HEADS = 64, 16, 8
 WAYS: dict[str, dict[str, Any]] = {
     "alone": {},
     "dp": {},
@@ -76,7 +77,7 @@ def sent() -> int:
     return int(Path("/proc/net/dev").read_text().partition("lo:")[2].split()[0])
 
 
-def rank_process(way: str, width: int, layers: int, gated: int, steps: int) -> None:
+def rank_process(way: str, width: int, layers: int, words: int, gated: int, steps: int) -> None:
     """One rank; prints what it finds as JSON."""
     import torch
     import torch.distributed as dist
@@ -110,9 +111,9 @@ def rank_process(way: str, width: int, layers: int, gated: int, steps: int) -> N
     class Gpt(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.words = nn.Embedding(WORDS, width)
+            self.words = nn.Embedding(words, width)
             self.blocks = nn.ModuleList(Block() for _ in range(layers))
-            self.head = nn.Linear(width, WORDS, bias=False)
+            self.head = nn.Linear(width, words, bias=False)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             h = self.words(x)
@@ -138,7 +139,7 @@ def rank_process(way: str, width: int, layers: int, gated: int, steps: int) -> N
 
     losses, seconds, peaks, carried = [], [], [], []
     for number in range(steps + 1):
-        x = torch.randint(0, WORDS, (ROWS, TOKENS), generator=torch.Generator().manual_seed(number))
+        x = torch.randint(0, words, (ROWS, TOKENS), generator=torch.Generator().manual_seed(number))
         optimizer.zero_grad()
         if world > 1:
             dist.barrier()
@@ -159,12 +160,14 @@ def rank_process(way: str, width: int, layers: int, gated: int, steps: int) -> N
     pipe.shutdown()
 
 
-def run(way: str, ranks: int, width: int, layers: int, gated: int, steps: int) -> tuple[list[dict[str, Any]], bool]:
+def run(
+    way: str, ranks: int, width: int, layers: int, words: int, gated: int, steps: int
+) -> tuple[list[dict[str, Any]], bool]:
     """What each rank found, and whether bytes were counted."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    me = [sys.executable, __file__, "--rank", way, str(width), str(layers), str(gated), str(steps)]
+    me = [sys.executable, __file__, "--rank", way, *map(str, (width, layers, words, gated, steps))]
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={port}"]
     command = [*launcher, *me[1:]]
     environ = {**os.environ, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
@@ -186,11 +189,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--words", type=int, default=2048, help="of the vocabulary")
     parser.add_argument("--gated", action="store_true", help="q, k, v and a gate as Linears of their own, as Llama has them")
     parser.add_argument("--steps", type=int, default=5, help="after the first one")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--out", type=Path, help="Markdown file for the table")
-    parser.add_argument("--rank", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", nargs=6, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.rank:
         rank_process(asked.rank[0], *map(int, asked.rank[1:]))
@@ -202,7 +206,7 @@ def main() -> None:
     expected: list[float] = []
     for way in dict.fromkeys(["alone", *asked.ways]):
         ranks = 1 if way == "alone" else asked.ranks
-        found, counts = run(way, ranks, asked.width, asked.layers, int(asked.gated), asked.steps)
+        found, counts = run(way, ranks, asked.width, asked.layers, asked.words, int(asked.gated), asked.steps)
         losses = found[0]["losses"]
         expected = expected or losses
         apart = max(abs(one - other) / other for one, other in zip(losses, expected, strict=True))
