@@ -163,10 +163,18 @@ def several_stages_on_a_rank_keep_things_too() -> None:
 
 @case(ranks=2)
 def one_microbatch_is_verified_with_what_other_ranks_keep() -> None:
-    for extent in (Extent.ONE, Extent.IN_PARTS):
-        with short_of_memory(extent):
-            for kind in KINDS:
-                every_step_is_verified(lambda kind=kind: Keeping(kind))
+    _kept_within(Extent.ONE)
+
+
+@case(ranks=2, heavy=True)
+def one_microbatch_is_verified_in_parts_with_what_other_ranks_keep() -> None:
+    _kept_within(Extent.IN_PARTS)
+
+
+def _kept_within(extent: Extent) -> None:
+    with short_of_memory(extent):
+        for kind in KINDS:
+            every_step_is_verified(lambda kind=kind: Keeping(kind))
 
 
 @case(ranks=2)

@@ -83,7 +83,7 @@ def one_stage_in_sharded_parts_between_steps() -> None:
     same(held, {name: one for name, one in alone.state_dict().items() if name in held})
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def states_of_sharded_parts_of_stages_go_through_dictionaries() -> None:
     model, update, step = build(True, **BOTH)
     train(model, update, step, range(2))
