@@ -96,8 +96,9 @@ class PipelineModel(nn.Module):
         self.engine: Engine | ShardedEngine | TensorEngine | ContextEngine
         if settings.context_parallel_degree > 1 and session.tape is not None:
             raise NotServed("delayed_initialization() does not serve context parallelism", hint="build the model without it")
-        # Without values there is no whole model to divide: it then runs as one stage, which makes its parts one by one.
-        one_stage = settings.pipeline_parallel_degree == 1 and session.tape is not None
+        # Without values there is no whole model to divide: it then runs as one stage, which makes its parts one by one. And
+        # stages alone keep masters of parts that are sharded.
+        one_stage = settings.pipeline_parallel_degree == 1 and (session.tape is not None or settings.has_sharded_halves)
         if settings.tensor_parallel_degree > 1 and one_stage:
             if not settings.prescaled_batch:
                 raise NotServed(
@@ -372,7 +373,7 @@ def _in_half(module: nn.Module) -> None:
     kind = half_type(settings)
     if kind is None:
         return
-    if settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree == 1:
+    if settings.has_sharded_halves and settings.pipeline_parallel_degree == settings.tensor_parallel_degree == 1:
         with nullcontext() if session.tape is None else Addresses(session.tape), session.tape or nullcontext():
             widen(module)  # FSDP's shards are the masters, and what it gathers is in half precision
     elif session.tape is not None:

@@ -207,7 +207,7 @@ def batches_of_their_own_are_refused_without_values() -> None:
     refused(lambda: pipe.PipelineModel(module), "needs prescaled_batch = true", "rdp_rank()", kind=pipe.NotServed)
     pipe.shutdown()
     given = {"tensor_parallel_degree": 2, "delayed_parameter_initialization": True}
-    refused(lambda: begin(**given), "need prescaled_batch = true", kind=pipe.NotServed)
+    refused(lambda: begin(**given), "needs prescaled_batch = true", kind=pipe.NotServed)
 
 
 @case(ranks=4)

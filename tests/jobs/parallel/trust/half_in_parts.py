@@ -1,4 +1,4 @@
-"""Masters of parameters in half precision where stages are sharded, divided, or share out their states."""
+"""Masters of parameters in half precision where stages are sharded, divided, both, or share out their states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ PLAIN: dict[str, Any] = {"partitions": 2}
 SHARDED: dict[str, Any] = {"partitions": 2, "sharded_data_parallel_degree": 2}
 DIVIDED: dict[str, Any] = {"partitions": 2, "tensor_parallel_degree": 2, "prescaled_batch": True}
 SHARED_OUT: dict[str, Any] = {"partitions": 2, "shard_optimizer_state": True}
-EACH = (SHARDED, DIVIDED, SHARED_OUT)
+BOTH: dict[str, Any] = {"tensor_parallel_degree": 2, "sharded_data_parallel_degree": 2, "prescaled_batch": True}
+EACH = (SHARDED, DIVIDED, SHARED_OUT, BOTH)
 # Products in parts, and replicas' sums in another order, are rounded to bfloat16 elsewhere.
 NEAR = 2e-2
 
@@ -44,7 +45,8 @@ def parts_train_as_by_hand_and_each_rank_has_its_own() -> None:
     halves = sum(values[name].numel() for name in values if weights[name].dtype is torch.bfloat16)
     expected = Job(**BF16, **PLAIN).train(clip=0.5).masters()
     same(expected, values, 2e-3)
-    for settings, tolerance in ((SHARDED, 2e-3), (SHARED_OUT, 0.0), (DIVIDED, NEAR)):  # shards sum the norm in parts
+    # Shards sum the norm in parts.
+    for settings, tolerance in ((SHARDED, 2e-3), (SHARED_OUT, 0.0), (DIVIDED, NEAR), (BOTH, NEAR)):
         job = Job(**BF16, **settings).train(clip=0.5)
         same(job.masters(), expected, tolerance)
         kinds = {name: one.dtype for name, one in job.model.local_named_parameters() if name in values}
@@ -76,7 +78,7 @@ def a_tied_table_in_parts_is_one() -> None:
         return Small(tied=True)
 
     expected = Job(made=tied, **BF16, **PLAIN).train().masters()
-    for settings, tolerance in ((SHARDED, 0.0), (SHARED_OUT, 0.0), (DIVIDED, NEAR)):
+    for settings, tolerance in ((SHARDED, 0.0), (SHARED_OUT, 0.0), (DIVIDED, NEAR), (BOTH, NEAR)):
         job = Job(made=tied, **BF16, **settings).train()
         same(job.masters(), expected, tolerance)
         held = whole(dict(job.model.local_named_parameters())["table.weight"].detach())
@@ -88,7 +90,7 @@ def a_tied_table_in_parts_is_one() -> None:
 @case(ranks=4, heavy=True)
 def scaled_losses_are_unscaled_in_float32_and_an_overflow_on_one_rank_stops_all() -> None:
     expected = Job(scaler=scaled(2.0**12), **FP16, **PLAIN).train(clip=1e-3).masters()
-    for settings, tolerance in ((SHARDED, 2e-3), (SHARED_OUT, 0.0), (DIVIDED, 2e-3)):
+    for settings, tolerance in ((SHARDED, 2e-3), (SHARED_OUT, 0.0), (DIVIDED, 2e-3), (BOTH, 2e-3)):
         job = Job(scaler=scaled(2.0**12), **FP16, **settings).train(clip=1e-3)
         same(job.masters(), expected, tolerance)
         assert job.optimizer.loss_scale == 2.0**14
@@ -129,7 +131,7 @@ def torchs_own_scaler_serves_as_well() -> None:
         return job.masters()
 
     expected = run(PLAIN)
-    for settings, tolerance in ((SHARDED, 2e-3), (SHARED_OUT, 0.0), (DIVIDED, 2e-3)):
+    for settings, tolerance in ((SHARDED, 2e-3), (SHARED_OUT, 0.0), (DIVIDED, 2e-3), (BOTH, 2e-3)):
         same(run(settings), expected, tolerance)
 
 
@@ -180,7 +182,7 @@ def runs_in_parts_go_on_to_the_bit() -> None:
 
 @case(ranks=4, heavy=True)
 def each_step_in_parts_may_have_other_degrees() -> None:
-    expected = by_hand(4, steps=8)[1]
+    expected = by_hand(4, steps=9)[1]
     kinds: tuple[dict[str, Any], ...] = (
         SHARDED,
         DIVIDED,
@@ -188,6 +190,7 @@ def each_step_in_parts_may_have_other_degrees() -> None:
         SHARED_OUT,
         {"sharded_data_parallel_degree": 4, "microbatches": 1},
         {**DIVIDED, "placement_strategy": "spread"},
+        BOTH,
         {"tensor_parallel_degree": 4, "microbatches": 4, "prescaled_batch": True},
         SHARDED,
     )
@@ -279,7 +282,7 @@ def weights_that_are_trained_later_get_masters_then() -> None:
 
     expected = run(PLAIN)
     assert not torch.equal(expected["blocks.3.frozen.weight"], Small().blocks[3].frozen.weight.bfloat16())
-    for settings, tolerance in ((SHARDED, 0.0), (SHARED_OUT, 0.0), (DIVIDED, NEAR)):
+    for settings, tolerance in ((SHARDED, 0.0), (SHARED_OUT, 0.0), (DIVIDED, NEAR), (BOTH, NEAR)):
         same(run(settings), expected, tolerance)
 
 
@@ -303,7 +306,7 @@ def experts_in_parts_have_masters() -> None:
         return net
 
     expected = Job(made=mixture, **BF16, **PLAIN).train().masters()
-    for settings, tolerance in ((SHARDED, 0.0), (DIVIDED, 5e-2)):
+    for settings, tolerance in ((SHARDED, 0.0), (BOTH, 5e-2), (DIVIDED, 5e-2)):
         job = Job(made=mixture, **BF16, **settings).train()
         same(job.masters(), expected, tolerance)
     divided = [name for name, one in job.model.local_named_parameters() if isinstance(one, DTensor) and one.dim() == 3]

@@ -375,7 +375,8 @@ def what_sharded_parts_refuse() -> None:
     pipe.shutdown()
     refused(lambda: begun(Tied, **{**BOTH, "sharded_data_parallel_degree": 4}), "does not divide 2 replicas")
     pipe.shutdown()
-    refused(lambda: begun(Tied, master_weights=True, bf16=True, **BOTH), "master_weights", kind=pipe.NotServed)
+    masters = {"master_weights": True, "bf16": True}
+    refused(lambda: begun(Tied, **masters, **BOTH), "master_weights needs prescaled_batch", kind=pipe.NotServed)
     model, _, _ = begun(lambda: Wrapped(nn.LayerNorm(6)), **BOTH)
     captured = list(model.parameters())
     pipe.step(squared)(model, *rows(0, pipe.rank()))

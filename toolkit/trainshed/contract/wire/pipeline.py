@@ -161,6 +161,11 @@ class PipelineSettings(Record):
         """Whether there are steps that are verified."""
         return self.verify != "off" or self.verify_steps > 0
 
+    @property
+    def has_sharded_halves(self) -> bool:
+        """Whether parameters in half precision, whose masters are float32, are sharded."""
+        return self.sharded_data_parallel_degree > 1 and self.master_weights
+
 
 # Keys of Amazon's library that change nothing here, with the reason.
 _WITHOUT_EFFECT = {
@@ -299,21 +304,16 @@ def _check(settings: PipelineSettings, where: str) -> None:
     # Ranks of a chosen tensor group are given one batch.
     prescaled = settings.prescaled_batch or settings.degrees == "auto"
     if settings.tensor_parallel_degree > 1:
-        if settings.sharded_data_parallel_degree > 1 and settings.master_weights and settings.pipeline_parallel_degree == 1:
-            raise NotServed(
-                f"{where}: tensor_parallel_degree, sharded_data_parallel_degree and master_weights together need stages",
-                hint="leave out master_weights: bf16 or fp16 alone run forwards under autocast",
-            )
-        if settings.pipeline_parallel_degree > 1 and not prescaled:
-            raise NotServed(
-                f"{where}: tensor_parallel_degree together with pipeline_parallel_degree needs prescaled_batch = true",
-                hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
-            )
-        if settings.delayed_parameter_initialization and not prescaled:
-            raise NotServed(
-                f"{where}: tensor_parallel_degree and delayed_parameter_initialization need prescaled_batch = true",
-                hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
-            )
+        for others, given in (
+            ("pipeline_parallel_degree", settings.pipeline_parallel_degree > 1),
+            ("delayed_parameter_initialization", settings.delayed_parameter_initialization),
+            ("sharded_data_parallel_degree and master_weights", settings.has_sharded_halves),
+        ):
+            if given and not prescaled:
+                raise NotServed(
+                    f"{where}: tensor_parallel_degree together with {others} needs prescaled_batch = true",
+                    hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
+                )
     if settings.context_parallel_degree > 1:
         if settings.degrees == "auto":
             raise NotServed(
