@@ -125,6 +125,11 @@ def _with_parts(holding: Holding, state: dict[str, Any], needed: set[str], every
     return {**{name: value for part in reversed(parts) for name, value in part.items() if name in needed}, **state}
 
 
+def _whole(entry: Any) -> Any:
+    """An entry of an optimizer's state; a master is a parameter. Collective where it is sharded."""
+    return whole(entry.detach()) if isinstance(entry, torch.Tensor) else entry
+
+
 def plain(optimizer: Any) -> torch.optim.Optimizer:
     """torch's own optimizer inside of a `PipelineOptimizer`."""
     return getattr(optimizer, "optimizer", optimizer)
@@ -159,7 +164,7 @@ def local_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> State
     """State of this rank's parameters by name, with the groups by name. Collective where parameters are sharded, for states
     are whole here."""
     by_name = state_by_name(optimizer, holding)
-    entries = {name: {key: whole(one) for key, one in by_name[name].items()} for name in sorted(by_name)}
+    entries = {name: {key: _whole(one) for key, one in by_name[name].items()} for name in sorted(by_name)}
     return {
         "by_name": entries,
         "groups": groups_by_name(optimizer, holding),
@@ -173,7 +178,7 @@ def gather_optimizer(optimizer: torch.optim.Optimizer, holding: Holding) -> Stat
     everyone = grid.settings.shard_optimizer_state
     (meet_with_replicas if everyone else meet)(grid, OPTIMIZER_STATE)
     mine = {
-        name: {key: whole(value).cpu() if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
+        name: {key: value.cpu() if isinstance(value := _whole(one), torch.Tensor) else value for key, one in entry.items()}
         for name, entry in sorted(state_by_name(optimizer, holding).items())
         if not is_bare(entry)
     }
