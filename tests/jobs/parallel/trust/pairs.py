@@ -433,6 +433,23 @@ def forwards_between_that_run_again() -> None:
         trains(lambda Inside=Inside: Inside(lambda m, x: x.tanh() * m.scale), "up", "down")
 
 
+class Penalised(Mlp):
+    """Adds the slope of what it gives."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.one
+        found = super().forward(x)
+        (slope,) = torch.autograd.grad(found.square().sum(), x, create_graph=True)
+        return found + slope
+
+
+@case(ranks=2)
+def gradients_of_gradients() -> None:
+    options: Any = {"optimizer": slow_sgd, "steps": 2}
+    trains(lambda: Penalised(lambda m, x: x.tanh() * m.scale), "up", "down", **options)
+    trains(lambda: Penalised(lambda m, x: x.softmax(-1) * m.scale), "", "", **options)
+
+
 @case(ranks=2, heavy=True)
 def compiled_functions_between() -> None:
     act = torch.compile(lambda x: F.gelu(x) * 2, backend="aot_eager")

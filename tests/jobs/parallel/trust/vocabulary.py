@@ -405,3 +405,35 @@ def logits_that_one_rank_reads_later() -> None:
 
     expected = ("waited in vain for the others to gather what 'head' gave, for topk",) if pipe.rank() == 0 else ()
     refused(lambda: pipe.step(looks)(model, *words(1, pipe.rank())), *expected)
+
+
+class Twice(Language):
+    """A penalty on the gradient of the loss."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.table(x))
+        loss = cross(self.head(hidden)[:, :-1], x[:, 1:])
+        (slope,) = torch.autograd.grad(loss, hidden, create_graph=True)
+        return loss + slope.square().sum()
+
+
+@case(ranks=2)
+def gradients_of_gradients() -> None:
+    def step(model: Any, x: torch.Tensor) -> torch.Tensor:
+        loss = model(x)
+        model.backward(loss)
+        return loss
+
+    model = check(Twice, words, step=step, tensor_parallel_degree=2, steps=2, optimizer=slow_sgd)
+    assert model.engine.division.up_to_a_loss() == {"head"}
+
+
+class Frozen(Language):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.requires_grad_(False)
+
+
+@case(ranks=2)
+def heads_that_are_frozen() -> None:
+    trains(cross, Frozen)

@@ -187,13 +187,37 @@ def _embedding(module: Any, entrance: Entrance, words: torch.Tensor) -> torch.Te
 
 def summed(part: torch.Tensor, mesh: DeviceMesh, how: str = "sum") -> torch.Tensor:
     """The sum of what all ranks have found, or `how` else it is joined, on each of them."""
-    whole = DTensor.from_local(part, mesh, [Partial(how)], run_check=False).redistribute(placements=[Replicate()])
-    return whole.to_local()
+    return _Summed.apply(part, mesh, how)
 
 
 def entering(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """The input as it is; each rank finds a part of its gradient, which is summed."""
-    return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+    return _Entering.apply(x, mesh)
+
+
+class _Summed(torch.autograd.Function):
+    """The gradient of a sum enters on each rank: DTensor's own would not be summed where that has a gradient again."""
+
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, mesh: DeviceMesh, how: str) -> torch.Tensor:
+        ctx.mesh = mesh
+        found = DTensor.from_local(part, mesh, [Partial(how)], run_check=False).redistribute(placements=[Replicate()])
+        return found.to_local()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        return _Entering.apply(gradient, ctx.mesh), None, None
+
+
+class _Entering(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        ctx.mesh = mesh
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return _Summed.apply(gradient, ctx.mesh, "sum"), None
 
 
 def gathered(part: torch.Tensor, mesh: DeviceMesh, size: int, axis: int = -1) -> torch.Tensor:
