@@ -108,7 +108,7 @@ def test_a_job_file_leaves_its_degrees_to_be_chosen(project: Project, alone: lis
 @pytest.mark.parametrize(("given", "words"), [
     ({"memory_limit": 4}, ""),
     pytest.param(
-        {"memory_limit": 4, "sharded_data_parallel_degree": 1, "tensor_parallel_degree": 1}, "stages with", marks=HEAVY
+        {"memory_limit": 6, "sharded_data_parallel_degree": 1, "tensor_parallel_degree": 1}, "stages with", marks=HEAVY
     ),
     ({"tensor_parallel_degree": 2, "partitions": 2}, "2 stages of 2 tensor ranks with 1 replica"),
     pytest.param(

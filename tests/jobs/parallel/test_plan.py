@@ -22,6 +22,7 @@ from trainshed.parallel.errors import PlanError  # noqa: E402
 from trainshed.parallel.plan import planner  # noqa: E402
 from trainshed.parallel.plan.costs import Link  # noqa: E402
 from trainshed.parallel.plan.degrees import choice_lines, choices, chosen, chosen_lines  # noqa: E402
+from trainshed.parallel.plan.of_rank import held_by_ranks, weights_of  # noqa: E402
 from trainshed.parallel.plan.plan_file import Plan, load_plan, model_fingerprint  # noqa: E402
 from trainshed.parallel.plan.planner import make_plan, make_plans  # noqa: E402
 from trainshed.parallel.plan.profile import profile  # noqa: E402
@@ -147,16 +148,23 @@ def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     assert [plan.pipeline["microbatches"] for plan in plans if isinstance(plan, Plan)] == [8, 4, 2]
     assert [plan.stages for plan in plans if isinstance(plan, Plan)] == [4, 2, 1]
     assert plans[0] == make_plan(asked, ways[0].wish)
-    found = choices(ways, plans, limit_mib=0)
+    weights = weights_of(asked.root, 2)
+    found = choices(ways, plans, weights, limit_mib=0)
     assert [(one.way.stages, one.way.replicas, one.sharded, one.degree) for one in found] == [
-        (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1),
+        (4, 1, False, 1), (2, 2, False, 1), (2, 2, True, 1), (2, 2, False, 2),
         (1, 4, False, 1), (1, 4, True, 1), (1, 4, False, 2), (1, 4, False, 4),
     ]  # fmt: skip
-    whole, shared, halves, quarters = found[3:]
+    whole, shared, halves, quarters = found[4:]
     size = 16 * 512 * 513 * 4 / 2**20
+    (held,) = held_by_ranks(plans[2], ways[2])
+    assert (held.values, held.gradients, held.states) == pytest.approx((size, size, 2 * size), rel=1e-3)
+    # Gradients lie in buckets as well when they are summed, activations are gone by then.
+    at_once = max(held.activations, 2 * size)
     assert whole.memory_mib - shared.memory_mib == pytest.approx(3 / 4 * 2 * size, rel=1e-2)
     # A block and its gradient are whole while it runs, and the next block is: 3 of 8 blocks' parameters.
-    assert whole.memory_mib - quarters.memory_mib == pytest.approx((3 / 4 * 4 - 3 / 8) * size, rel=1e-2)
+    assert whole.memory_mib - quarters.memory_mib == pytest.approx(
+        (3 / 4 * 4 - 3 / 8) * size + at_once - held.activations, rel=1e-2
+    )
     assert halves.memory_mib - quarters.memory_mib == pytest.approx(1 / 4 * 4 * size, rel=1e-2)
     assert halves.step_ms > whole.step_ms and quarters.step_ms > whole.step_ms
     assert chosen(found, 0) in found and chosen_lines(shared, found)[0].startswith(
@@ -164,10 +172,10 @@ def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     )
     assert "sharded_data_parallel_degree: 4}" in chosen_lines(quarters, found)[0]
     assert choice_lines(found)[-1].split()[:6] == ["1", "1", "4", "all", "by", "4"]
-    tight = choices(ways, plans, limit_mib=int(quarters.memory_mib) + 1)
+    tight = choices(ways, plans, weights, limit_mib=int(quarters.memory_mib) + 1)
     assert chosen(tight, 0).degree == 4
     with pytest.raises(PlanError, match="than 1 MiB on each: 1 stage with 4 replicas, all sharded by 4, would need 4"):
-        chosen(choices(ways, plans, limit_mib=1), 1)
+        chosen(choices(ways, plans, weights, limit_mib=1), 1)
 
 
 @pytest.mark.parametrize("name", ["experts", "data_dependent"])

@@ -68,17 +68,18 @@ def planned(folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
 
 
 def test_tensor_groups_are_chosen_where_memory_asks_for_them_and_their_settings_run(tmp_path: Path) -> None:
-    # 32 MiB of parameters, 128 with gradients and states: 4 ranks of 40 MiB are stages or parts, and not replicas.
-    quick = ("--ranks", "4", "--gbits", "10000", "--microbatches", "4", "--tflops", "0.001")
-    output, plan = planned(tmp_path, *quick, "--ranks-per-host", "2", "--memory-limit", "40")
+    # 32 MiB of parameters, 128 with gradients and states: 4 ranks of 50 MiB are stages or parts, and not replicas. Gradients
+    # that are summed lie in buckets, too: 48 MiB where each of 4 ranks has a part.
+    quick = ("--ranks", "4", "--gbits", "10000", "--microbatches", "2", "--tflops", "0.001")
+    output, plan = planned(tmp_path, *quick, "--ranks-per-host", "2", "--memory-limit", "50")
     plain = [one for one in plan["considered"] if one["sharded"] == 1 and not one["shard_optimizer_state"]]
     rows = {(one["stages"], one["tensor"], one["replicas"]): one for one in plain}
     assert rows[1, 4, 1]["problem"] == "a tensor group would span hosts, which have 2 ranks each"
-    assert rows[1, 1, 4]["problem"].startswith("more than 40 MiB")
-    assert rows[2, 2, 1]["memory_mib"] < 40 and rows[2, 2, 1]["step_ms"] < rows[4, 1, 1]["step_ms"]
-    chosen = {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 2, "prescaled_batch": True, "microbatches": 4}
+    assert rows[2, 1, 2]["problem"].startswith("more than 50 MiB")
+    assert rows[2, 2, 1]["memory_mib"] < 50 and rows[2, 2, 1]["step_ms"] < rows[4, 1, 1]["step_ms"]
+    chosen = {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 2, "prescaled_batch": True, "microbatches": 2}
     assert plan["settings"] == chosen
-    assert "prescaled_batch: true, microbatches: 4}; all ranks have the same batch" in output
+    assert "prescaled_batch: true, microbatches: 2}; all ranks have the same batch" in output
     assert plan["degrees"]["tensor"] == 2 and plan["divided"]["0.0"] == "512 of 1024 features"
     assert "  N.N (8): 512 of 1024 features" in output
     assert "   3     1       1       2 of 2        0" in output  # who holds what
@@ -93,6 +94,8 @@ def test_tensor_groups_are_chosen_where_memory_asks_for_them_and_their_settings_
     (["--ranks", "4", "--tensor", "2"], "--ranks chooses the tensor ranks"),
     (["--ranks", "4", "--gbits-host", "100"], "--gbits-host needs --ranks-per-host"),
     (["--ranks", "6", "--ranks-per-host", "4"], "6 ranks do not make hosts of 4"),
+    (["--ranks", "4", "--cores", "2"], "--cores needs --ranks-per-host"),
+    (["--ranks", "4", "--settings", "[1]"], r"--settings \[1\] is not a JSON object"),
     (["--ranks", "4", "--tflops", "0"], "must be more than 0"),
 ])  # fmt: skip
 def test_options_that_do_not_go_together_are_refused_before_the_script_runs(

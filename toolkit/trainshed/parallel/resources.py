@@ -62,6 +62,7 @@ def measure(joined: Joined, settings: PipelineSettings, device: torch.device) ->
         crowd=together if together > _CROWDED else 1.0,
         latency=between[0],
         latency_host=inside[0],
+        device=device.type,
         limit_mib=min([limit, *([settings.memory_limit] if settings.memory_limit else [])]),
     )
 

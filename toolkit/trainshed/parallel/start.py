@@ -41,9 +41,8 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     if session.grid is not None:
         return session.grid
     if os.environ.get(PLAN_ONLY):
-        session.planned = settings = settings_from_environment()
-        auto, ranks = settings.degrees == "auto", how_asked().ranks
-        settings = PipelineSettings(microbatches=smallest_microbatches(ranks, settings) if auto else settings.microbatches)
+        session.planned = settings_from_environment()
+        settings = _to_plan(session.planned)
     elif config is None:
         settings = settings_from_environment()
     else:
@@ -60,6 +59,14 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     dist.barrier(joined.control)
     _say_what_changes_nothing(session.grid, config)
     return session.grid
+
+
+def _to_plan(planned: PipelineSettings) -> PipelineSettings:
+    """Those of a process that plans for a job: its microbatches, and its types, by which memory is counted."""
+    auto = planned.degrees == "auto"
+    count = smallest_microbatches(how_asked().ranks, planned) if auto else planned.microbatches
+    types = planned.fp16, planned.bf16, planned.master_weights
+    return PipelineSettings(microbatches=count, fp16=types[0], bf16=types[1], master_weights=types[2])
 
 
 def _say_what_changes_nothing(grid: Grid, config: Mapping[str, Any] | PipelineSettings | None) -> None:

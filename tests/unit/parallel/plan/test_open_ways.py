@@ -10,6 +10,7 @@ from support.lazy import Lazy
 from trainshed.contract.wire.pipeline import PipelineError, read_settings
 
 open_ways: Any = Lazy("trainshed.parallel.plan.open_ways")
+degrees: Any = Lazy("trainshed.parallel.plan.degrees")
 ways: Any = Lazy("trainshed.parallel.plan.ways")
 wishes: Any = Lazy("trainshed.parallel.plan.wish")
 choice: Any = Lazy("trainshed.parallel.choice")
@@ -65,6 +66,14 @@ def test_settings_that_were_given_come_back_with_those_that_were_chosen() -> Non
     whole = choice.chosen_settings(settings, {"microbatches": 8, "shard_optimizer_state": True})
     assert (whole.pipeline_parallel_degree, whole.microbatches, whole.virtual_stages) == (2, 8, 2)
     assert whole.atomic == ("head",) and whole.degrees == "given" and whole.open == ()
+
+
+def test_what_is_sharded_goes_with_the_other_settings() -> None:
+    (way,) = (one for one in found() if (one.stages, one.replicas, one.microbatches) == (1, 4, 4))
+    offloads = {"offload_optimizer_state": True}
+    choices = [degrees.Choice(way), degrees.Choice(way, sharded=True), degrees.Choice(way, degree=4)]
+    assert [open_ways.goes_with(one, {}) for one in choices] == [True, True, True]
+    assert [open_ways.goes_with(one, offloads) for one in choices] == [True, True, False]
 
 
 @pytest.mark.parametrize(("given", "words"), [

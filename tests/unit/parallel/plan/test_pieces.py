@@ -26,19 +26,21 @@ def test_a_rank_computes_its_share_and_waits_for_the_others_results_and_gradient
     link = tables.Link(latency=0.001, bandwidth=1e9)
     found = pieces.divided([piece("block.a", 4, calls=(call,))], 4)
     of_rank = pieces.divided_costs(costs, found, link)
-    assert of_rank.units[0].forward == pytest.approx(0.4 + 0.6 / 4 + 0.001 + 0.006)  # gathers 3/4 of 8 MB
-    assert of_rank.units[0].backward == pytest.approx(2 * (0.4 + 0.6 / 4) + 0.001 + 0.003)  # sums 2 MB: 2 x 3/4
+    assert of_rank.units[0].forward == pytest.approx(0.4 + 0.6 / 4 + 3 * 0.001 + 0.006)  # gathers 3/4 of 8 MB
+    assert of_rank.units[0].backward == pytest.approx(2 * (0.4 + 0.6 / 4) + 6 * 0.001 + 0.003)  # sums 2 MB: 2 x 3/4
     assert of_rank.sizes == {"block.a.weight": 1000, "block.norm.weight": 40}
+    assert of_rank.units[0].sent == pytest.approx((6 + 3) * MB)
     assert of_rank.units[0].saved == 5 and costs.units[0].forward == 1.0
 
 
 def test_modules_that_read_one_tensor_share_the_sum_of_its_gradient_and_embeddings_sum_what_they_find() -> None:
     link = tables.Link(latency=0.0, bandwidth=1e6)
     first, again = pieces.PieceCall(0.1, MB, MB), pieces.PieceCall(0.1, MB, MB, again=True)
-    assert pieces.sent(piece("q", 8), first, 2, link) == pytest.approx((0.5, 1.0))
-    assert pieces.sent(piece("k", 8), again, 2, link) == pytest.approx((0.5, 0.0))
+    half, whole, two = tables.Sent(0.5, MB / 2), tables.Sent(1.0, MB), pieces.Divided(2)
+    assert pieces.sent(piece("q", 8), first, two, link) == (half, whole)
+    assert pieces.sent(piece("k", 8), again, two, link) == (half, tables.Sent())
     words = pieces.PieceCall(0.0, 0, MB)
-    assert pieces.sent(piece("words", 8, sums=True), words, 2, link) == pytest.approx((1.0, 0.0))
+    assert pieces.sent(piece("words", 8, sums=True), words, two, link) == (whole, tables.Sent())
 
 
 def test_sizes_need_not_divide_and_the_rank_with_the_largest_part_counts() -> None:

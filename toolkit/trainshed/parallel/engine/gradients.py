@@ -23,10 +23,9 @@ from torch.distributed.tensor import DTensor
 from ..errors import PipelineError
 from ..grid import Grid
 from ..halves import gradient_type, no_gradient
+from ..plan.costs import BUCKET_BYTES
 from ..shards import local, tensor_axis
 from .stage_shards import Reduced, StageShards
-
-BUCKET_BYTES = 25 * 2**20
 
 
 @dataclass

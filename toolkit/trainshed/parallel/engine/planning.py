@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainshed.contract.wire.pipeline import PipelineSettings
+from trainshed.contract.wire.pipeline import CHOSEN, PipelineSettings
 from trainshed.contract.wire.variables import PLAN_ONLY
 
 from ..errors import PlanError
@@ -24,9 +24,11 @@ from ..plan.degrees import choice_lines, choices, chosen, chosen_lines, in_words
 from ..plan.holders import holder_lines
 from ..plan.how import How, how_asked
 from ..plan.lines import assignment_lines, divided_lines, predicted_lines
-from ..plan.open_ways import keeps_sharding, open_ways
+from ..plan.of_rank import weights_of
+from ..plan.open_ways import goes_with, keeps_sharding, open_ways
 from ..plan.plan_file import Plan, load_plan, model_fingerprint
 from ..plan.planner import Foresee, make_plan, make_plans
+from ..plan.profile import SECONDS_PER_BYTE, seconds_to_touch
 from ..plan.ways import Terms, ways_for
 from ..plan.wish import Wish
 from ..record.subject import Subject
@@ -223,9 +225,12 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
     """
     how, settings = how_asked(), planned.settings
     subject = replace(subject, counts=how.count)
+    how = replace(how, device=how.device or subject.device.type)
     if settings.degrees == "auto":
         settings = settings.replace(pipeline_parallel_degree=how.ranks)  # the parts of the model as fine as that asks
-    wish = replace(wish_of(subject.root, settings, pins, microbatches), slower=how.slower, crowd=how.crowd)
+    touch = SECONDS_PER_BYTE if how.count else seconds_to_touch(subject.device)
+    wish = wish_of(subject.root, settings, pins, microbatches)
+    wish = replace(wish, slower=how.slower, crowd=how.crowd, touch=touch * how.slower)
     divide = partial(foresee, wanted=planned.wanted, kept=settings.atomic)
     plan = _chosen(subject, wish, how, planned, divide) if how.ranks else make_plan(subject, wish, divide)
     path = os.environ[PLAN_ONLY]
@@ -245,12 +250,14 @@ def _chosen(subject: Subject, wish: Wish, how: How, planned: Planned, divide: Fo
     """
     settings = planned.settings
     limit = how.limit_mib or settings.memory_limit
-    given = settings.given() if settings.degrees == "auto" else {}
+    auto = settings.degrees == "auto"
+    given = {name: value for name, value in settings.given().items() if name not in (*CHOSEN, "degrees")}
     terms = Terms(hosts=how.hosts(), placement=settings.placement_strategy, given=given)
-    ways = open_ways(how.ranks, wish, terms, settings) if given else ways_for(how.ranks, wish, terms)
+    ways = open_ways(how.ranks, wish, terms, settings) if auto else ways_for(how.ranks, wish, terms)
     plans = make_plans(subject, [way.wish for way in ways if not way.problem], divide)
-    found = choices(ways, plans, limit)
-    if given:
+    found = choices(ways, plans, weights_of(subject.root, settings.optimizer_states), limit)
+    found = [one for one in found if one.plan is None or goes_with(one, given)]
+    if auto:
         found = [one for one in found if one.plan is None or keeps_sharding(one, settings)]
     print("\n".join(choice_lines(found)), flush=True)
     best = chosen(found, limit)

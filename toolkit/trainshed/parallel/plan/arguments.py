@@ -23,7 +23,7 @@ def read_plan_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """stages, tensor, virtual, microbatches, pipeline, memory_limit (MiB, 0 for none), ranks, ranks_per_host, gbits,
-    gbits_host, tflops, count, output, script, arguments."""
+    gbits_host, cores, tflops, count, settings (JSON), output, script, arguments."""
     parser.description = "Profiles a script's first step and writes a plan."
     add = parser.add_argument
     add("--stages", type=int, default=2, metavar="N", help="pipeline ranks (default: 2)")
@@ -52,12 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ranks-per-host", type=int, default=0, metavar="N", help="tensor groups then stay within a host")
     add("--gbits", type=float, default=16.0, metavar="N", help="Gbit/s between ranks, or hosts (default: 16)")
     add("--gbits-host", type=float, default=0.0, metavar="N", help="Gbit/s between ranks of one host (default: as --gbits)")
+    add("--cores", type=float, default=0.0, metavar="N", help="of a host, where its ranks have less than one each")
     add(
         "--count",
         action="store_true",
         help="count operations instead of timing them: for a model that is larger than this machine",
     )
     add("--tflops", type=float, default=10.0, metavar="N", help="of a device, where operations are counted (default: 10)")
+    add("--settings", default="{}", metavar="JSON", help='others of the job, such as {"bf16": true, "master_weights": true}')
     add("-o", "--output", default="plan.json", metavar="FILE", help="default: plan.json")
     add("script", metavar="SCRIPT", help="the training script")
     add("arguments", nargs="...", metavar="ARGUMENT", help="the script's arguments")

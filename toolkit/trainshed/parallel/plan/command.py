@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainshed.base.errors import TrainshedError
+from trainshed.base.errors import TrainshedError, shorten
 from trainshed.base.voice import tell
 from trainshed.contract.wire.pipeline import V_SHAPED
 from trainshed.contract.wire.variables import PLAN_HOW, PLAN_ONLY, of_setting
@@ -79,9 +79,12 @@ def run(options: Namespace) -> int:
         options.gbits_host,
         options.ranks_per_host,
         slower=10.0 / options.tflops if options.count else 1.0,
+        crowd=max(1.0, options.ranks_per_host / options.cores) if options.cores else 1.0,
+        device="cuda" if options.count else "",
     )
     several = {"tensor_parallel_degree": options.tensor, "prescaled_batch": True} if options.tensor > 1 else {}
     settings = {
+        **_others(options.settings),
         "pipeline_parallel_degree": options.ranks or options.stages,
         **several,
         **({} if options.virtual is None else {"virtual_stages": options.virtual}),
@@ -96,14 +99,33 @@ def run(options: Namespace) -> int:
         return error.exit_code
 
 
+def _others(text: str) -> dict[str, Any]:
+    """Settings of a job that no option has.
+
+    Raises:
+        TrainshedError: they are not a JSON object.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        example = '{"bf16": true, "master_weights": true}'
+        raise TrainshedError(f"--settings {shorten(text)} is not a JSON object", hint=f"such as {example}")
+    return found
+
+
 def _check(options: Namespace) -> None:
-    if options.ranks < 0 or options.ranks_per_host < 0 or options.gbits_host < 0 or min(options.gbits, options.tflops) <= 0:
-        raise TrainshedError("--ranks, --ranks-per-host, --gbits, --gbits-host and --tflops must be more than 0")
+    none = options.ranks, options.ranks_per_host, options.gbits_host, options.cores
+    if min(none) < 0 or min(options.gbits, options.tflops) <= 0:
+        raise TrainshedError("--ranks, --ranks-per-host, --gbits, --gbits-host, --cores and --tflops must be more than 0")
     if options.ranks and options.pipeline in V_SHAPED:
         raise TrainshedError(f"--ranks chooses no degrees for {options.pipeline}", hint="give --stages with it")
     if options.ranks and options.tensor > 1:
         raise TrainshedError("--ranks chooses the tensor ranks", hint="give --stages with --tensor, or --ranks alone")
     if options.gbits_host and not options.ranks_per_host:
         raise TrainshedError("--gbits-host needs --ranks-per-host", hint="tell how many of the ranks share a host")
+    if options.cores and not options.ranks_per_host:
+        raise TrainshedError("--cores needs --ranks-per-host", hint="tell how many ranks share these cores")
     if options.ranks_per_host and options.ranks % options.ranks_per_host and options.ranks > options.ranks_per_host:
         raise TrainshedError(f"{options.ranks} ranks do not make hosts of {options.ranks_per_host}")

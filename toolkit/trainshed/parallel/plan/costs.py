@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ class UnitCost:
     call: 0 for the unit's first call, 1 for its second ...
     parameters: names of the parameters that it reads.
     least: of `saved`, what is kept where the unit runs again in its backward.
+    sent: bytes that a rank of a tensor group sends to the others, forward and backward.
     """
 
     unit: str
@@ -30,6 +31,7 @@ class UnitCost:
     parameters: tuple[str, ...]
     path: str = ""
     least: int = 0
+    sent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Costs:
     """All that the partitioner needs.
 
     sizes: parameter -> bytes that it takes with its gradient and optimizer state.
+    values, gradients: parameter -> what of that are these.
     crossing: bytes that cross a cut before each position, index 0 unused.
     no_cut: position -> reason.
     everywhere: seconds of replicated work, paid by each stage.
@@ -47,6 +50,8 @@ class Costs:
     crossing: tuple[int, ...]
     no_cut: dict[int, str]
     everywhere: float = 0.0
+    values: dict[str, int] = field(default_factory=dict)
+    gradients: dict[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -56,25 +61,66 @@ class Costs:
 
 # What our own code and torch's schedule take of a core for one microbatch of a stage, seconds forward and backward.
 OVERHEAD = (2e-4, 1e-4)
+# Gradients are summed over replicas so many at once, unless a script says otherwise.
+BUCKET_BYTES = 25 * 2**20
 # Messages that follow the last backward and bring the step's results to all ranks.
 LAST_MESSAGES = 1
 
 
 @dataclass(frozen=True)
+class Sent:
+    """What a rank sends: seconds, and bytes."""
+
+    seconds: float = 0.0
+    bytes: float = 0.0
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(self.seconds + other.seconds, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True)
 class Link:
-    """How stages talk: seconds per message, bytes per second. The defaults are those of gloo within a host; a job measures
-    its own."""
+    """How ranks talk: seconds per message, bytes per second. The defaults are those of gloo within a host; a job measures
+    its own.
+
+    sums_all: whether ranks get the whole of a sum of which each wants a part, as gloo's do.
+    """
 
     latency: float = 2e-4
     bandwidth: float = 2e9
+    sums_all: bool = True
 
-    def seconds(self, size: int) -> float:
+    def seconds(self, size: float) -> float:
         """Time to send `size` bytes."""
         return self.latency + size / self.bandwidth if size else 0.0
 
+    def summed(self, size: float, ranks: int) -> Sent:
+        """What it takes to sum `size` bytes over ranks in a ring: each hands an n-th of it on, n - 1 times to sum and n - 1
+        times to spread (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009)."""
+        return self._round(size, ranks, 2)
+
+    def scattered(self, size: float, ranks: int) -> Sent:
+        """The same where each rank gets its part of the sum alone."""
+        return self._round(size, ranks, 2 if self.sums_all else 1)
+
+    def gathered(self, size: float, ranks: int) -> Sent:
+        """What it takes until all ranks have `size` bytes, of which each had a part."""
+        return self._round(size, ranks, 1)
+
+    def spread(self, size: float, ranks: int, number: int) -> Sent:
+        """What it takes until all ranks have what one had, in so many pieces one after the other: each by a tree, in which
+        twice as many have it after each message."""
+        if ranks == 1:
+            return Sent()
+        return Sent((ranks - 1).bit_length() * number * self.seconds(size / max(1, number)), (ranks - 1) / ranks * size)
+
+    def _round(self, size: float, ranks: int, times: int) -> Sent:
+        messages = times * (ranks - 1)
+        return Sent(messages * self.seconds(size / ranks), messages * size / ranks)
+
     def quicker(self, factor: float) -> Link:
         """A link that takes less time by a factor: for what is counted as work, which a crowd of ranks makes longer."""
-        return Link(self.latency / factor, self.bandwidth * factor)
+        return replace(self, latency=self.latency / factor, bandwidth=self.bandwidth * factor)
 
 
 def slowed(costs: Costs, factor: float) -> Costs:
@@ -92,6 +138,7 @@ def of_rows(costs: Costs, factor: float) -> Costs:
             backward=one.backward * factor,
             saved=round(one.saved * factor),
             least=round(one.least * factor),
+            sent=one.sent * factor,
         )
         for one in costs.units
     ]
@@ -141,11 +188,13 @@ def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int =
                 least=saved[position] - freed[position],
             )
         )
-    sizes = {
-        name: round(parameter.numel() * (parameter.element_size() + sum(beside(parameter, optimizer_states, shared))))
-        for name, parameter in root.named_parameters()
-    }
-    return Costs(tuple(units), sizes, tuple(trace.boundary_bytes()), dict(trace.no_cut), everywhere)
+    values, gradients, sizes = {}, {}, {}
+    for name, parameter in root.named_parameters():
+        elements, (gradient, state) = parameter.numel(), beside(parameter, optimizer_states, shared)
+        values[name], gradients[name] = elements * parameter.element_size(), round(elements * gradient)
+        sizes[name] = values[name] + gradients[name] + round(elements * state)
+    crossing, no_cut = tuple(trace.boundary_bytes()), dict(trace.no_cut)
+    return Costs(tuple(units), sizes, crossing, no_cut, everywhere, values, gradients)
 
 
 def beside(parameter: torch.Tensor, optimizer_states: int, shared: int = 1) -> tuple[float, float]:

@@ -2,16 +2,7 @@
 
 Every divisor of the number of ranks is a number of stages; the rest are tensor groups, which divide the modules of each
 stage, and replicas, among which the microbatches of a step are shared out. A plan predicts the step of one pipeline and the
-memory of its ranks; the gradients of its largest stage are then summed over the replicas, in a ring: 2 (n - 1) / n of their
-bytes leave each rank (Patarasuk and Yuan 2009). What a tensor group does not divide, each of its ranks has whole, and its
-gradients are summed over all of them. Where memory is limited, states of the optimizer are also shared out among the
-replicas (`shard_optimizer_state`, ZeRO-1), which takes no more bytes on the wire: half of the ring sums, the other half
-hands parameters round.
-
-Without stages and tensor groups, parameters and gradients may be sharded as well (`sharded_data_parallel_degree`: FSDP2,
-HSDP where the shards have replicas). A rank then holds its shard of all, and whole what runs: the parameters outside of
-blocks, the block itself and the next one, which is fetched ahead. Each microbatch gathers parameters twice and sums
-gradients once.
+memory of its ranks; what replicas make of that is in `over_replicas`.
 
 Nothing that the model does with its batch is known here: that replicas see other rows is the script's business, as ever.
 """
@@ -19,11 +10,12 @@ Nothing that the model does with its batch is known here: that replicas see othe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import PlanError
-from .costs import Link
+from .of_rank import Weight, held_by_ranks
+from .over_replicas import Step, all_sharded, replicated, stages_sharded
 from .plan_file import Plan
 from .ways import Way
 
@@ -38,8 +30,7 @@ class Choice:
     sharded: whether the optimizer's states are shared out among the replicas.
     degree: replicas that parameters, gradients and states are sharded over; 1 for none.
     plan: None where there is none.
-    step_ms, memory_mib: predicted, of a whole step and of the rank that needs most.
-    busy_ms: for how much of a step a rank computes or exchanges, on the mean.
+    step: what is predicted of a step.
     problem: why it is not possible, or "".
     """
 
@@ -47,10 +38,18 @@ class Choice:
     sharded: bool = False
     degree: int = 1
     plan: Plan | None = None
-    step_ms: float = 0.0
-    busy_ms: float = 0.0
-    memory_mib: float = 0.0
+    step: Step = field(default_factory=Step)
     problem: str = ""
+
+    @property
+    def step_ms(self) -> float:
+        """Of a whole step."""
+        return self.step.milliseconds
+
+    @property
+    def memory_mib(self) -> float:
+        """Of the rank that needs most, in the step that needs most."""
+        return max(self.step.memory_mib, self.step.first_mib)
 
     def settings(self) -> dict[str, Any]:
         """As `pipe.init` takes them."""
@@ -73,16 +72,21 @@ class Choice:
         """With what is predicted, for the plan file."""
         numbers = {}
         if self.plan is not None:
-            numbers = {"step_ms": self.step_ms, "busy_ms": self.busy_ms, "memory_mib": self.memory_mib}
+            one = self.step
+            numbers = {"step_ms": one.milliseconds, "busy_ms": one.busy_ms, "memory_mib": self.memory_mib}
+            numbers.update({"later_mib": one.memory_mib, "sent_mib": one.sent_mib})
         found = {**self.degrees(), **self.order(), **{name: round(number, 3) for name, number in numbers.items()}}
         return {**found, **({"problem": self.problem} if self.problem else {})}
 
 
-def choices(ways: Sequence[Way], plans: Iterable[Plan | PlanError], limit_mib: int) -> list[Choice]:
+def choices(
+    ways: Sequence[Way], plans: Iterable[Plan | PlanError], weights: Sequence[Weight], limit_mib: int
+) -> list[Choice]:
     """What each way means for all ranks.
 
     Args:
         plans: of those ways that have no problem, in their order.
+        weights: the parameters of the model.
         limit_mib: memory of a rank, 0 for any.
     """
     found, made = [], iter(plans)
@@ -94,13 +98,14 @@ def choices(ways: Sequence[Way], plans: Iterable[Plan | PlanError], limit_mib: i
         if way.tensor > 1 and not any(entry["divided_mib"] for entry in plan.predicted["stages"]):
             found.append(Choice(way, problem=_nothing_divided(plan)))
             continue
-        whole = _predicted(Choice(way), plan)
-        own = [whole]
-        if way.replicas > 1 and way.wish.optimizer_states:
-            own.append(_with_shared_states(whole))
-        if way.stages == way.tensor == 1:
-            ranks = way.replicas
-            own += [_all_sharded(whole, plan, degree) for degree in range(2, ranks + 1) if ranks % degree == 0]
+        own = [Choice(way, plan=plan, step=replicated(way, plan))]
+        if way.replicas > 1 and any(one.states for one in held_by_ranks(plan, way)):
+            own.append(Choice(way, True, plan=plan, step=replicated(way, plan, states_shared=True)))
+        for degree in (one for one in range(2, way.replicas + 1) if way.replicas % one == 0):
+            if way.stages > 1:
+                own.append(Choice(way, degree=degree, plan=plan, step=stages_sharded(way, plan, degree)))
+            elif way.tensor == 1:
+                own.append(Choice(way, degree=degree, plan=plan, step=all_sharded(way, plan, degree, weights)))
         found.extend(_within(one, limit_mib) for one in own)
     return found
 
@@ -160,77 +165,6 @@ def chosen_lines(best: Choice, found: Sequence[Choice]) -> list[str]:
     return [f"chosen: {{{settings}}}{rows}", f"why: {why}"]
 
 
-def _predicted(choice: Choice, plan: Plan) -> Choice:
-    """A way without sharding: the step of its pipelines, and the sums of gradients over the ranks that have the same."""
-    way = choice.way
-    one = 1 / (2 + way.wish.optimizer_states)  # of what a parameter takes with its gradient and states
-    exchange = 0.0
-    for entry in plan.predicted["stages"]:
-        parts = entry["divided_mib"] * one
-        whole = entry["parameters_mib"] * one - parts
-        seconds = _ring(parts, way.replicas, way.replica_link)
-        seconds += _ring(whole, way.replicas * way.tensor, way.group_link)
-        exchange = max(exchange, seconds)
-    predicted = plan.predicted
-    return replace(
-        choice,
-        plan=plan,
-        step_ms=predicted["step_ms"] + exchange * 1e3,
-        busy_ms=predicted["step_ms"] * (1 - predicted["bubble"]) + exchange * 1e3,
-        memory_mib=max(predicted.get("first_mib", 0.0), *(_of_rank(plan, rank, way) for rank in range(way.stages))),
-    )
-
-
-def _ring(mib: float, ranks: int, link: Link, *, halves: int = 2) -> float:
-    """Seconds to sum something over ranks: each hands an n-th of it round, n - 1 times to sum and n - 1 times to spread.
-
-    Args:
-        halves: 1 for one of the two, as to gather what is in parts.
-    """
-    if ranks == 1 or not mib:
-        return 0.0
-    return halves * (ranks - 1) * link.seconds(round(mib / ranks * 2**20))
-
-
-def _with_shared_states(choice: Choice) -> Choice:
-    assert choice.plan is not None
-    plan, way = choice.plan, choice.way
-    saved, states = 1 - 1 / way.replicas, way.wish.optimizer_states
-    share = states / (2 + states)
-    ranks = range(way.stages)
-    memory = [_of_rank(plan, rank, way) - saved * share * _of_rank(plan, rank, way, parameters_only=True) for rank in ranks]
-    return replace(choice, sharded=True, memory_mib=max(plan.predicted.get("first_mib", 0.0), *memory))
-
-
-def _all_sharded(choice: Choice, plan: Plan, degree: int) -> Choice:
-    way = choice.way
-    one = 1 / (2 + way.wish.optimizer_states)  # of what a parameter takes with its gradient and states, itself
-    by_block: dict[str, float] = {}
-    for unit in plan.units:
-        block = _block(unit.unit)
-        by_block[block] = by_block.get(block, 0.0) + unit.parameters_mib
-    every, outside = sum(by_block.values()), by_block.pop("", 0.0)
-    running = max(by_block.values(), default=0.0)
-    # Whole at one time: what is outside of blocks and the block that runs, with gradients; the parameters of the next one.
-    whole = one * (2 * outside + 3 * running)
-    saved = _of_rank(plan, 0, way) - _of_rank(plan, 0, way, parameters_only=True)
-    # Each microbatch gathers all of it twice, block by block, and sums what it adds to the gradients.
-    sent = 3 * sum(_ring(block * one, degree, way.replica_link, halves=1) for block in [outside, *by_block.values()])
-    copies = way.replicas // degree
-    sent += _ring(every * one / degree, copies, way.replica_link)
-    talk = way.microbatches * sent * 1e3
-    step = plan.predicted["step_ms"] + talk
-    memory = every / degree + min(whole, 2 * one * every) + saved
-    return replace(choice, degree=degree, plan=plan, step_ms=step, busy_ms=step, memory_mib=memory)
-
-
-def _block(unit: str) -> str:
-    """The entry of the outermost list of modules that a unit belongs to; "" for none."""
-    parts = unit.split(".")
-    at = next((at for at, part in enumerate(parts) if part.isdigit()), None)
-    return "" if at is None else ".".join(parts[: at + 1])
-
-
 def _nothing_divided(plan: Plan) -> str:
     reasons = list(plan.divided.items())
     if not reasons:
@@ -254,14 +188,8 @@ def _several(count: int, word: str) -> str:
     return f"{count} {word}" + ("s" if count > 1 else "")
 
 
-def _of_rank(plan: Plan, rank: int, way: Way, *, parameters_only: bool = False) -> float:
-    """MiB of all stages of a rank."""
-    own = [entry for entry in plan.predicted["stages"] if way.wish.seat(entry["stage"]) == rank]
-    return float(sum(entry["parameters_mib" if parameters_only else "memory_mib"] for entry in own))
-
-
 def _within(choice: Choice, limit_mib: int) -> Choice:
     if not limit_mib or choice.memory_mib <= limit_mib:
         return choice
-    first = choice.plan is not None and choice.plan.predicted.get("first_mib", 0.0) > limit_mib
+    first = choice.step.first_mib > limit_mib
     return replace(choice, problem=f"more than {limit_mib} MiB" + (" in the first step, which runs the whole model" * first))

@@ -31,6 +31,10 @@ class Hosts:
         return self.inside if self.ranks and not self.spans(groups) else self.between
 
 
-def link_of(gbits: float, latency: float = 0.0) -> Link:
-    """A link of so many Gbit/s, with a latency in seconds; 0 for that of gloo within a host."""
-    return Link(latency or Link.latency, gbits * 1e9 / 8)
+def link_of(gbits: float, latency: float = 0.0, *, sums_all: bool = True) -> Link:
+    """A link of so many Gbit/s, with a latency in seconds; 0 for that of gloo within a host.
+
+    Args:
+        sums_all: see `Link`.
+    """
+    return Link(latency or Link.latency, gbits * 1e9 / 8, sums_all)

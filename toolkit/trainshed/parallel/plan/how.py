@@ -23,6 +23,7 @@ class How:
     slower: how many times longer the devices take than a counted device of 10 TFLOP/s, or than this machine.
     crowd: how many times longer work takes where all ranks of a host work than where one does, for they share its cores.
     latency, latency_host: seconds of a message, between hosts and within one; 0 for those of gloo within a host.
+    device: kind of the ranks' devices; "" for that of this process.
     limit_mib: memory of a rank, where a job asks for its own degrees; 0 where the settings say it.
     """
 
@@ -36,11 +37,13 @@ class How:
     latency: float = 0.0
     latency_host: float = 0.0
     limit_mib: int = 0
+    device: str = ""
 
     def hosts(self) -> Hosts:
         """Who shares a host, and how ranks talk."""
-        inside = link_of(self.gbits_host or self.gbits, self.latency_host or self.latency)
-        return Hosts(self.ranks_per_host, inside, link_of(self.gbits, self.latency), self.crowd)
+        sums_all = self.device == "cpu"
+        inside = link_of(self.gbits_host or self.gbits, self.latency_host or self.latency, sums_all=sums_all)
+        return Hosts(self.ranks_per_host, inside, link_of(self.gbits, self.latency, sums_all=sums_all), self.crowd)
 
     def text(self) -> str:
         """For the variable that the script's process reads."""

@@ -6,11 +6,11 @@ are those of the small ones times their rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainshed.contract.wire.pipeline import PipelineSettings
+from trainshed.contract.wire.pipeline import PipelineError, PipelineSettings, read_settings
 
 from .degrees import Choice
 from .ways import Terms, Way, ways_for
@@ -52,6 +52,15 @@ def open_ways(ranks: int, wish: Wish, terms: Terms, settings: PipelineSettings) 
                 key = way.stages, way.tensor, way.microbatches, way.stages > 1 and (schedule, virtual)
                 found.setdefault(key, replace(way, wish=replace(way.wish, rows=rows)))
     return sorted(found.values(), key=lambda way: -way.stages)
+
+
+def goes_with(choice: Choice, given: Mapping[str, Any]) -> bool:
+    """Whether a job's other settings allow what a choice shards."""
+    try:
+        read_settings({**given, **choice.settings()})
+    except PipelineError:
+        return False
+    return True
 
 
 def keeps_sharding(choice: Choice, settings: PipelineSettings) -> bool:

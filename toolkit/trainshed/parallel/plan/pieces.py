@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .costs import Costs, Link
+from .costs import Costs, Link, Sent
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,11 @@ class Divided:
         return {**parts, **{name: f"whole: {reason}" for name, reason in self.whole.items()}}
 
 
-def sent(piece: Piece, call: PieceCall, ranks: int, link: Link) -> tuple[float, float]:
-    """Seconds in which the ranks of a group exchange what one call needs, forward and backward, over rings: gathering moves
-    (n - 1) / n of the bytes through each rank, summing twice that."""
-    gathered = (ranks - 1) / ranks
-    if piece.sums:
-        forward = link.seconds(round(2 * gathered * call.found))
-    else:
-        forward = link.seconds(round(gathered * call.found))
-    enters = call.given if not call.again else 0
-    return forward, link.seconds(round(2 * gathered * enters))
+def sent(piece: Piece, call: PieceCall, found: Divided, link: Link) -> tuple[Sent, Sent]:
+    """What the ranks of a group exchange for one call, forward and backward."""
+    ranks = found.ranks
+    backward = link.summed(0 if call.again else call.given, ranks)
+    return link.summed(call.found, ranks) if piece.sums else link.gathered(call.found, ranks), backward
 
 
 def divided(pieces: Sequence[Piece], ranks: int) -> Divided:
@@ -115,19 +110,24 @@ def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:
     units = []
     for unit in costs.units:
         inside = [one for one in found.pieces if _within(one.module, unit.unit)]
-        saved = talk = back = 0.0
+        saved, talk, back = 0.0, Sent(), Sent()
         for piece in inside:
             number = len(piece.calls)
             own = piece.calls[number * unit.call // calls[unit.unit] : number * (unit.call + 1) // calls[unit.unit]]
             for call in own:
                 saved += call.forward * (1 - _most(piece.features, found.ranks) / piece.features)
-                there, here = sent(piece, call, found.ranks, link)
+                there, here = sent(piece, call, found, link)
                 talk, back = talk + there, back + here
         part = min(1.0, saved / unit.forward) if unit.forward else 0.0
-        forward, backward = unit.forward * (1 - part) + talk, unit.backward * (1 - part) + (back if unit.backward else 0.0)
-        units.append(replace(unit, forward=forward, backward=backward))
-    sizes = {name: round(size * found.share.get(name, 1.0)) for name, size in costs.sizes.items()}
-    return replace(costs, units=tuple(units), sizes=sizes)
+        back = back if unit.backward else Sent()
+        forward, backward = unit.forward * (1 - part) + talk.seconds, unit.backward * (1 - part) + back.seconds
+        units.append(replace(unit, forward=forward, backward=backward, sent=talk.bytes + back.bytes))
+
+    def of_rank(table: Mapping[str, int]) -> dict[str, int]:
+        return {name: round(size * found.share.get(name, 1.0)) for name, size in table.items()}
+
+    sizes, values, gradients = map(of_rank, (costs.sizes, costs.values, costs.gradients))
+    return replace(costs, units=tuple(units), sizes=sizes, values=values, gradients=gradients)
 
 
 def slowed_pieces(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:

@@ -183,7 +183,8 @@ def _of_rank(one: _Measured, wish: Wish, pieces: tuple[Piece, ...]) -> tuple[Cos
     costs = of_rows(one.costs, wish.rows) if wish.rows != 1 else one.costs
     if wish.tensor == 1:
         return costs, Divided(1)
-    found = divided(pieces_of_rows(pieces, wish.rows) if wish.rows != 1 else pieces, wish.tensor)
+    pieces = pieces_of_rows(pieces, wish.rows) if wish.rows != 1 else pieces
+    found = divided(pieces, wish.tensor)
     return divided_costs(costs, found, wish.tensor_link), found
 
 
@@ -191,8 +192,8 @@ def _plan(one: _Measured, subject: Subject, starts: tuple[int, ...], wish: Wish,
     costs, found = _of_rank(one, wish, pieces)
     plan = describe(one.trace, subject, costs, starts, wish, one.closed, found)
     if wish.tensor > 1 and wish.stages == 1:  # its first step runs the whole model on every rank
-        gradients = 2 / (2 + wish.optimizer_states / wish.shared)
-        first = gradients * sum(one.costs.sizes.values()) + sum(unit.saved for unit in one.costs.units)
+        whole = sum(one.costs.values.values()) + sum(one.costs.gradients.values())
+        first = whole + sum(unit.saved for unit in one.costs.units)
         plan = replace(plan, predicted={**plan.predicted, "first_mib": round(first / 2**20, 2)})
     return plan
 

@@ -8,6 +8,7 @@ from .costs import LAST_MESSAGES, OVERHEAD, Costs, StageCosts
 from .pieces import Divided
 from .plan_file import Plan, PlanUnit, model_fingerprint
 from .simulate import ZERO_BUBBLE, order, step_seconds
+from .traffic import bytes_sent, crossings, summed_by_stages
 from .wish import Wish
 
 MIB = 2**20
@@ -82,10 +83,8 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
     ranges = list(zip(starts, ends, strict=True))
     forward = [sum(u.forward for u in costs.units[a:b]) + costs.everywhere for a, b in ranges]
     backward = [sum(u.backward for u in costs.units[a:b]) for a, b in ranges]
-    talk = [
-        wish.link.seconds(costs.crossing[cut]) if wish.seat(stage) != wish.seat(stage + 1) else 0.0
-        for stage, cut in enumerate(starts[1:])
-    ] + [0.0]
+    crossing = crossings(costs, starts, wish)
+    talk = [wish.link.seconds(size) for size in crossing]
     orders = order(wish.schedule, wish.ranks, wish.virtual, wish.microbatches)
     several = len(ranges) > 1
     own = OVERHEAD
@@ -98,11 +97,16 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
     worked, busy = step_seconds(orders, [f + own[0] for f in forward], now, talk, [w + own[1] for w in later])
     # Ranks that share cores: what one of them works delays the others, however they wait for each other.
     worked = max(worked, wish.crowd * sum(busy) / len(busy))
-    seconds = worked + (LAST_MESSAGES * wish.link.latency if several else 0.0)
+    read = [{name for unit in costs.units[a:b] for name in unit.parameters} for a, b in ranges]
+    summed = summed_by_stages(costs, wish, read)
+    seconds = worked + max(one.seconds for one in summed) + (LAST_MESSAGES * wish.link.latency if several else 0.0)
+    sent = bytes_sent(costs, ends, wish, crossing, summed)
     tables = StageCosts(costs, wish.link)
     memory = [float(tables.memory(kept)[a, b]) for (a, b), kept in zip(ranges, wish.in_flight(), strict=True)]
-    read = [{name for unit in costs.units[a:b] for name in unit.parameters} for a, b in ranges]
-    sizes = [sum(costs.sizes.get(name, 0) for name in names) for names in read]
+    sizes, values, gradients = (
+        [sum(table.get(name, 0) for name in names) for names in read]
+        for table in (costs.sizes, costs.values, costs.gradients)
+    )
     divided = [sum(costs.sizes.get(name, 0) for name in names if name in parts.share) for names in read]
     even = (costs.seconds + costs.everywhere * len(ranges)) / len(ranges)
     slowest = max(f + b for f, b in zip(forward, backward, strict=True))
@@ -117,7 +121,11 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
                 "backward_ms": round(backward[stage] * 1e3, 3),
                 "memory_mib": round(memory[stage] / MIB, 2),
                 "parameters_mib": round(sizes[stage] / MIB, 2),
+                "values_mib": round(values[stage] / MIB, 2),
+                "gradients_mib": round(gradients[stage] / MIB, 2),
                 "divided_mib": round(divided[stage] / MIB, 2),
+                "parameters": len(read[stage]),
+                "sent_mib": round(sent[stage] / MIB, 3),
             }
             for stage in range(len(ranges))
         ],

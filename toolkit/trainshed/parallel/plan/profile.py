@@ -269,6 +269,19 @@ def _independent(sources: list[Source]) -> list[Source]:
     return [source for source in sources if not (isinstance(source, GradientEdge) and source.node in inner)]
 
 
+def seconds_to_touch(device: torch.device) -> float:
+    """Seconds to read or write a byte in memory, in an operation on tensors that no cache holds."""
+    one, other = (torch.ones(2**23, device=device) for _ in range(2))
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        one.add_(other)  # reads both, writes one
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - started)
+    return median(times) / (3 * one.numel() * one.element_size())
+
+
 def counted_seconds(operations: int, moved: int) -> float:
     """What operations on floating point numbers and bytes read and written count for."""
     return operations * SECONDS_PER_OPERATION + moved * SECONDS_PER_BYTE

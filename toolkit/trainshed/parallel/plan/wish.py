@@ -28,6 +28,7 @@ class Wish:
     link: between stages.
     tensor, tensor_link: ranks that divide the modules of a stage, and how they talk.
     slower: how many times longer the devices take than was counted or measured.
+    touch: seconds to read or write a byte, for what comes after the last backward; 0 to leave that out.
     recomputes: whether units may run again in their backward, so that `memory_limit` is compared with what they keep then.
     opens: a container that takes more than this share of the forward is opened, also where there is one stage.
     rows: how many times the rows of the microbatch that was measured one of this way has.
@@ -52,6 +53,7 @@ class Wish:
     opens: float = 1.0
     rows: float = 1.0
     crowd: float = 1.0
+    touch: float = 0.0
     recomputes: bool = False
 
     @property

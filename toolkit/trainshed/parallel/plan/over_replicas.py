@@ -1,0 +1,160 @@
+"""What a step takes where a pipeline, or one rank with all stages, has replicas: in time, memory and bytes sent.
+
+Gradients are summed over the replicas, in a ring: 2 (n - 1) / n of their bytes leave each rank. Those of parameters that a
+tensor group does not divide are summed over all of its ranks. Then the optimizer steps over what a rank holds. Three things
+can be sharded:
+
+* the optimizer's states (`shard_optimizer_state`, ZeRO-1): each replica steps over its share of the parameters, and sends
+  them to the others one by one;
+* stages (`sharded_data_parallel_degree`): a step gathers their parameters once, and sums gradients of which each replica
+  gets its part. Parameters and gradients are whole in a step, beside the parts;
+* models without stages (the same setting; FSDP2, or HSDP where the shards have replicas): a rank holds its shard of all, and
+  whole what runs: the parameters outside of blocks, the block itself and the next one, which is fetched ahead. Each
+  microbatch gathers the parameters of blocks twice and the others once, and sums gradients once.
+
+Nothing that is sent is thought to overlap with computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .costs import BUCKET_BYTES, Sent
+from .of_rank import Held, Weight, held_by_ranks
+from .plan_file import Plan
+from .ways import Way
+
+_MIB = 2**20
+# Bytes that are read or written for each byte of gradients that are summed: they are put into a bucket, divided there, and
+# put back.
+_SUMMED = 6
+# For each byte of gradients of which ranks get their parts: they are put in the order in which they are sent, twice.
+_SCATTERED = 4
+# For each byte that FSDP2 gathers, and that is gathered of stages, whose parameters are put in order once more.
+_GATHERED, _GATHERED_OF_STAGES = 2, 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """Predicted.
+
+    milliseconds: of a step; busy_ms: for how much of that a rank computes or exchanges, on the mean.
+    memory_mib: of the rank that needs most.
+    first_mib: of the first step, where that runs the whole model; else 0.
+    sent_mib: by a rank in a step, on the mean.
+    """
+
+    milliseconds: float = 0.0
+    busy_ms: float = 0.0
+    memory_mib: float = 0.0
+    first_mib: float = 0.0
+    sent_mib: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """Of one rank of a pipeline, in a step.
+
+    memory: MiB.
+    sent: after its last backward, or around the microbatches.
+    touched: MiB that are read or written then, by the optimizer and to put together what is sent.
+    """
+
+    memory: float
+    sent: Sent
+    touched: float
+
+
+def replicated(way: Way, plan: Plan, *, states_shared: bool = False) -> Step:
+    """Each replica has all, but for the optimizer's states if these are shared out."""
+    ranks = []
+    for held in held_by_ranks(plan, way):
+        sent, copied = _summed(way, held)
+        states, update = held.states, _update(way, held)
+        if states_shared:
+            sent += way.replica_link.spread(held.values * _MIB, way.replicas, held.number)
+            states, update = states / way.replicas, update / way.replicas
+        memory = held.values + held.gradients + states + max(held.activations, _buckets(way, held))
+        ranks.append(_Rank(memory, sent, update + copied))
+    return _step(way, plan, ranks)
+
+
+def stages_sharded(way: Way, plan: Plan, degree: int) -> Step:
+    """All that a rank has of its stages is shared out over so many replicas."""
+    ranks, link = [], way.replica_link
+    for held in held_by_ranks(plan, way):
+        sent = link.gathered(held.values * _MIB, degree) + link.scattered(held.gradients * _MIB, degree)
+        sent += link.summed(held.gradients / degree * _MIB, way.replicas // degree)
+        sent += way.group_link.summed(held.wholes / degree * _MIB, way.tensor)
+        touched = held.values * _GATHERED_OF_STAGES + held.gradients * _SCATTERED + _update(way, held) / degree
+        memory = held.parameters / degree + held.values + held.gradients + held.activations
+        ranks.append(_Rank(memory, sent, touched))
+    return _step(way, plan, ranks)
+
+
+def all_sharded(way: Way, plan: Plan, degree: int, weights: Sequence[Weight]) -> Step:
+    """All is shared out over so many replicas, block by block.
+
+    Args:
+        weights: the parameters of the model.
+    """
+    (held,) = held_by_ranks(plan, way)
+    link, copies = way.replica_link, way.replicas // degree
+    blocks: dict[str, list[Weight]] = {}
+    for one in weights:
+        blocks.setdefault(one.block, []).append(one)
+    sent, whole, running = Sent(), 0.0, 0.0
+    for block, own in blocks.items():
+        value, gradient = sum(one.value for one in own), sum(one.gradient for one in own)
+        padded = sum(one.value * one.padded(degree) for one in own) * _MIB
+        summed = sum(one.gradient * one.padded(degree) for one in own) * _MIB
+        sent += link.gathered(padded, degree) + link.scattered(summed, degree) + link.summed(summed / degree, copies)
+        if block:  # its parameters go after the forward
+            sent += link.gathered(padded, degree)
+            running = max(running, 2 * value + gradient)
+        else:
+            whole += value + gradient
+    shard = sum(one.shard * one.padded(degree) / degree for one in weights)
+    touched = way.microbatches * (2 * _GATHERED * held.values + _SCATTERED * held.gradients) + _update(way, held) / degree
+    memory = shard + min(whole + running, held.values + held.gradients) + held.activations
+    every = Sent(way.microbatches * sent.seconds, way.microbatches * sent.bytes)
+    return _step(way, plan, [_Rank(memory, every, touched)])
+
+
+def _step(way: Way, plan: Plan, ranks: Sequence[_Rank]) -> Step:
+    predicted, wish = plan.predicted, way.wish
+    after = max(one.sent.seconds + wish.crowd * wish.touch * one.touched * _MIB for one in ranks) * 1e3
+    alone = predicted["step_ms"]
+    sent = sum(entry["sent_mib"] for entry in predicted["stages"]) + sum(one.sent.bytes / _MIB for one in ranks)
+    return Step(
+        alone + after,
+        alone * (1 - predicted["bubble"]) + after,
+        max(one.memory for one in ranks),
+        predicted.get("first_mib", 0.0),
+        sent / way.stages,
+    )
+
+
+def _summed(way: Way, held: Held) -> tuple[Sent, float]:
+    """What a rank sends to sum its gradients, and MiB that it reads or writes for that."""
+    everyone = way.replicas * way.tensor
+    sent = way.replica_link.summed(held.parts * _MIB, way.replicas) + way.group_link.summed(held.wholes * _MIB, everyone)
+    copied = (held.parts if way.replicas > 1 else 0.0) + (held.wholes if everyone > 1 else 0.0)
+    return sent, _SUMMED * copied
+
+
+def _buckets(way: Way, held: Held) -> float:
+    """MiB of gradients in buckets, of which none goes before all are summed, and of the one that is divided. Models without
+    stages that are divided have one bucket after the other."""
+    if way.replicas * way.tensor == 1:
+        return 0.0
+    one = min(held.gradients, BUCKET_BYTES / _MIB)
+    return one if way.stages == 1 and way.tensor > 1 else held.gradients + one
+
+
+def _update(way: Way, held: Held) -> float:
+    """MiB that the optimizer reads or writes to step over all that a rank holds, operation by operation: SGD 3 for each of
+    a parameter's, with momentum 8, AdamW and its like 20."""
+    states = way.wish.optimizer_states
+    return (10 * states if states > 1 else 3 + 5 * states) * held.gradients
