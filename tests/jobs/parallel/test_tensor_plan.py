@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402
+from torch import nn  # noqa: E402
+
+from trainshed.parallel.delayed.shapes import ShapesOnly  # noqa: E402
+from trainshed.parallel.engine.tensor.foresight import foresee  # noqa: E402
+from trainshed.parallel.record.subject import Subject  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -107,3 +113,34 @@ def test_options_that_do_not_go_together_are_refused_before_the_script_runs(
     (tmp_path / "script.py").write_text("raise SystemExit(7)")
     with pytest.raises(TrainshedError, match=words):
         main([*options, str(tmp_path / "script.py")])
+
+
+class Between(nn.Module):
+    """Two Linears, and between them something that works with parts, or needs the whole."""
+
+    def __init__(self, *, whole: bool) -> None:
+        super().__init__()
+        self.up, self.down, self.whole = nn.Linear(8, 32), nn.Linear(32, 8), whole
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        between = torch.relu(self.up(x))
+        if self.whole:
+            between = between.cumsum(-1)
+        return self.out(torch.tanh(self.down(between)))
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_plan_sees_pairs_as_a_job_does(counts: bool, whole: bool) -> None:
+    model = Between(whole=whole)
+    subject = Subject(model, lambda x: model(x).square().mean(), lambda handler: None, (torch.randn(4, 8),), counts=counts)
+    with ShapesOnly(model.parameters()) if counts else nullcontext():
+        pieces = foresee(subject, (2, 4, 3), lambda module: True, ())
+    seen = {one.module: (one.opens, one.closes) for one in pieces}
+    every, none = (2, 4, 3), ()
+    pairs = {"up": (every, none), "down": (none, every), "out": (none, none)}
+    later = {"up": (none, none), "down": (every, none), "out": (none, every)}  # `up` is gathered: another pair is seen then
+    assert seen == (later if whole else pairs)
+    assert all(one.calls and not one.reason for one in pieces)
+    assert "forward" not in model.up.__dict__

@@ -43,6 +43,20 @@ def test_modules_that_read_one_tensor_share_the_sum_of_its_gradient_and_embeddin
     assert pieces.sent(piece("words", 8, sums=True), words, two, link) == (whole, tables.Sent())
 
 
+def test_between_modules_that_make_a_pair_nothing_is_sent() -> None:
+    link, nothing = tables.Link(latency=0.0, bandwidth=1e6), tables.Sent()
+    up, down = pieces.PieceCall(0.1, MB, 4 * MB), pieces.PieceCall(0.1, 4 * MB, MB)
+    first, second = piece("up", 8, opens=(2,)), piece("down", 8, closes=(2,))
+    paired, plain = pieces.divided([first, second], 2, pairs=True), pieces.divided([first, second], 2)
+    assert pieces.sent(first, up, paired, link) == (nothing, tables.Sent(1.0, MB))
+    assert pieces.sent(second, down, paired, link) == (tables.Sent(1.0, MB), nothing)
+    assert pieces.sent(first, up, plain, link) == (tables.Sent(2.0, 2 * MB), tables.Sent(1.0, MB))
+    assert pieces.sent(second, down, plain, link) == (tables.Sent(0.5, MB / 2), tables.Sent(4.0, 4 * MB))
+    # Among other numbers of ranks they were not seen to make one.
+    four = pieces.divided([first, second], 4, pairs=True)
+    assert pieces.sent(first, up, four, link)[0].bytes == 3 * MB
+
+
 def test_sizes_need_not_divide_and_the_rank_with_the_largest_part_counts() -> None:
     found = pieces.divided([piece("a", 5), piece("b", 3), piece("c", 2), piece("d", 9, reason="it is odd")], 4)
     # As torch.chunk cuts: 5 features make parts of 2, 2, 1 and 0.

@@ -6,7 +6,7 @@ with whole parameters, as is the undivided model that verifies a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -53,9 +53,13 @@ class StageParts(Exchange):
         with self.division.watched(None, uses=True):
             yield
 
-    def foresee(self, subject: Subject) -> tuple[Piece, ...]:
-        """What will be divided, for the plan, as far as one rank can tell."""
-        return foresee(subject, self._wanted, self._grid.settings.atomic)
+    def foresee(self, subject: Subject, paired: Sequence[int]) -> tuple[Piece, ...]:
+        """What will be divided, for the plan, as far as one rank can tell.
+
+        Args:
+            paired: see `foresight.foresee`.
+        """
+        return foresee(subject, paired, self._wanted, self._grid.settings.atomic)
 
     def choose(self, units: Container[str]) -> str:
         """Decides what will be divided, while all parameters are there. Collective.

@@ -6,7 +6,7 @@ what makes the result whole, and in the backward the gradients of its input. All
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .costs import Costs, Link, Sent
@@ -36,6 +36,8 @@ class Piece:
     axes: parameter -> the axis along which it would be divided.
     sums: whether the ranks sum what they have found, as embeddings and experts do; else they gather it.
     reason: why it stays whole all the same, or "".
+    opens, closes: numbers of ranks among which its result stays in parts, up to another one or to a loss (whose few numbers
+        are left out), and among which it takes parts (`tensor/pairs`).
     """
 
     module: str
@@ -46,13 +48,15 @@ class Piece:
     noun: str = "features"
     sums: bool = False
     reason: str = ""
+    opens: Collection[int] = ()
+    closes: Collection[int] = ()
 
 
 @dataclass(frozen=True)
 class Divided:
     """What a group of so many ranks divides.
 
-    pieces: those that are divided.
+    pieces: those that are divided; pairs: whether some of them take others' results in parts.
     share: parameter -> the largest part of it that a rank has, 0 to 1.
     whole: module -> why it stays whole, of those that might be divided.
     """
@@ -61,6 +65,7 @@ class Divided:
     pieces: tuple[Piece, ...] = ()
     share: Mapping[str, float] = field(default_factory=dict)
     whole: Mapping[str, str] = field(default_factory=dict)
+    pairs: bool = False
 
     def table(self) -> dict[str, str]:
         """Module -> what a rank has of it, in words, for the plan file."""
@@ -71,12 +76,20 @@ class Divided:
 def sent(piece: Piece, call: PieceCall, found: Divided, link: Link) -> tuple[Sent, Sent]:
     """What the ranks of a group exchange for one call, forward and backward."""
     ranks = found.ranks
+    if found.pairs and ranks in piece.closes:  # each has a term of the result; and of the input's gradient what it had of it
+        return link.summed(call.found, ranks), Sent()
     backward = link.summed(0 if call.again else call.given, ranks)
+    if found.pairs and ranks in piece.opens:
+        return Sent(), backward
     return link.summed(call.found, ranks) if piece.sums else link.gathered(call.found, ranks), backward
 
 
-def divided(pieces: Sequence[Piece], ranks: int) -> Divided:
-    """What a tensor group divides: a parameter that several modules share in all of them, along one axis, or in none."""
+def divided(pieces: Sequence[Piece], ranks: int, *, pairs: bool = False) -> Divided:
+    """What a tensor group divides: a parameter that several modules share in all of them, along one axis, or in none.
+
+    Args:
+        pairs: whether results may stay in parts.
+    """
     whole = {one.module: one.reason for one in pieces if one.reason}
     for one in pieces:
         if not one.reason and -(-one.features // ranks) * (ranks - 1) >= one.features:
@@ -95,7 +108,7 @@ def divided(pieces: Sequence[Piece], ranks: int) -> Divided:
         whole.update({one.module: "shares a parameter with a module that stays whole" for one in apart})
         chosen = [one for one in chosen if one not in apart]
     share = {name: _most(one.features, ranks) / one.features for one in chosen for name in one.axes}
-    return Divided(ranks, tuple(chosen), share, whole)
+    return Divided(ranks, tuple(chosen), share, whole, pairs)
 
 
 def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:

@@ -46,8 +46,9 @@ def _counted(slower: float) -> str:
     )
 
 
-# Tells what a tensor group would divide of a subject's model.
-Foresee = Callable[[Subject], tuple[Piece, ...]]
+# Tells what a tensor group would divide of a subject's model, and between which modules it would gather nothing, if it has
+# so many ranks.
+Foresee = Callable[[Subject, Sequence[int]], tuple[Piece, ...]]
 
 
 @_young_only()
@@ -130,7 +131,8 @@ def _called(subject: Subject) -> Call:
 def _foreseen(subject: Subject, wishes: Sequence[Wish], foresee: Foresee | None) -> tuple[Piece, ...]:
     if foresee is None or all(wish.tensor == 1 for wish in wishes):
         return ()
-    return slowed_pieces(foresee(subject), wishes[0].slower)
+    paired = sorted({wish.tensor for wish in wishes if wish.pairs})
+    return slowed_pieces(foresee(subject, paired), wishes[0].slower)
 
 
 def _made(subject: Subject, wish: Wish, pieces: tuple[Piece, ...]) -> Plan:
@@ -184,7 +186,7 @@ def _of_rank(one: _Measured, wish: Wish, pieces: tuple[Piece, ...]) -> tuple[Cos
     if wish.tensor == 1:
         return costs, Divided(1)
     pieces = pieces_of_rows(pieces, wish.rows) if wish.rows != 1 else pieces
-    found = divided(pieces, wish.tensor)
+    found = divided(pieces, wish.tensor, pairs=wish.pairs)
     return divided_costs(costs, found, wish.tensor_link), found
 
 

@@ -61,6 +61,11 @@ class Wish:
         """Number of stages in the pipeline."""
         return self.ranks * self.virtual
 
+    @property
+    def pairs(self) -> bool:
+        """Whether results of divided modules may stay in parts: not in stages."""
+        return self.tensor > 1 and self.stages == 1
+
     def seat(self, stage: int) -> int:
         """The rank that has a stage."""
         return seat_of(stage, self.ranks, self.schedule)

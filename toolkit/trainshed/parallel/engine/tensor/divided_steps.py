@@ -31,12 +31,9 @@ from ..verify.unit_outputs import Watch
 from .division import Division, in_words, tensor_mesh
 from .joint_steps import JointEngine, Step
 from .means import Means
-from .pairs import Choice, Seen, choose
+from .pairs import TRIALS, Choice, Seen, choose
 from .part_shards import PartShards
 from .reference import Reference
-
-# Trials in which pairs are looked for, at most: a result that has to be whole may hide pairs behind it.
-_TRIALS = 4
 
 
 class TensorEngine(JointEngine):
@@ -184,7 +181,7 @@ class TensorEngine(JointEngine):
         Collective."""
         division, grid = self._divided(), self._grid
         pairs, avoided = Choice(), frozenset[str]()
-        for _ in range(_TRIALS):
+        for _ in range(TRIALS):
             mine = self._seen(step, traces, avoided)
             found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
             if failed := next((one for one in found if isinstance(one, str)), ""):

@@ -3,43 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...plan.pieces import Piece, PieceCall
+from ...plan.pieces import Piece, PieceCall, divided
 from ...plan.profile import PASSES, counted_seconds
 from ...record.subject import Subject
 from ...shards import has_gradient_hook
-from ...tree import tensors
+from ...tree import map_leaves, tensors
 from .division import candidates
 from .experts import Call, Experts
 from .kinds import Kind
+from .pair_foresight import pairs_among
+from .pairs import Choice, Pairs
+from .part import whole_of
 from .uses import Uses
 
 _UNLIKE_EXPERTS = "it is not called as experts are"
 
 
-def foresee(subject: Subject, wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]) -> tuple[Piece, ...]:
+def foresee(
+    subject: Subject, paired: Sequence[int], wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]
+) -> tuple[Piece, ...]:
     """The modules that a tensor group can divide, with what their calls take. The forward runs a few times.
 
-    That the parts of experts add up to the whole is left to be tried by the job.
+    That the parts of experts add up to the whole is left to be tried by the job. So is, where operations are counted, that
+    parts between modules are parts of the whole: there functions are known by their rules alone.
 
     Args:
+        paired: numbers of ranks for which results may stay in parts.
         wanted: tells whether the script wants a module divided.
         kept: names of modules that stay whole with all that is in them.
     """
     root = subject.root
     found = [(name, kind, reason) for name, kind, reason in candidates(root, wanted, kept)]
     last = _Last()
-    seats = [_Seat(kind, last) for _, kind, reason in found if not reason]
+    seats = [_Seat(name, kind, last) for name, kind, reason in found if not reason]
     watched = [p for seat in seats for p in seat.kind.module._parameters.values() if p is not None]
     uses = Uses(watched)
     counts = subject.counts or subject.device.type == "meta"
+    names = {id(parameter): name for name, parameter in root.named_parameters()}
+    by_kind = {id(seat.kind): seat for seat in seats}
     try:
         for seat in seats:
             seat.kind.module.forward = seat  # type: ignore[method-assign]
@@ -53,13 +63,20 @@ def foresee(subject: Subject, wanted: Callable[[nn.Module], bool], kept: tuple[s
             for seat in seats:
                 seat.runs.append([])
             _run(subject)
+        pieces = [_piece(name, kind, reason, by_kind.get(id(kind)), uses, names) for name, kind, reason in found]
+        pairs = {ranks: _paired(subject, ranks, found, pieces, seats, counts) for ranks in paired}
     finally:
         last.given = None
         for seat in seats:
             del seat.kind.module.forward
-    names = {id(parameter): name for name, parameter in root.named_parameters()}
-    by_kind = {id(seat.kind): seat for seat in seats}
-    return tuple(_piece(name, kind, reason, by_kind.get(id(kind)), uses, names) for name, kind, reason in found)
+    return tuple(
+        replace(
+            piece,
+            opens=tuple(ranks for ranks, choice in pairs.items() if piece.module in choice.opening | choice.joint),
+            closes=tuple(ranks for ranks, choice in pairs.items() if piece.module in choice.closing),
+        )
+        for piece in pieces
+    )
 
 
 class _Last:
@@ -71,9 +88,10 @@ class _Last:
 class _Seat:
     """What stands for the forward of a module that could be divided: runs it, and notes its calls."""
 
-    def __init__(self, kind: Kind, last: _Last) -> None:
-        self.kind, self.native, self.last = kind, kind.module.forward, last
+    def __init__(self, name: str, kind: Kind, last: _Last) -> None:
+        self.name, self.kind, self.native, self.last = name, kind, kind.module.forward, last
         self.uses: Uses | None = None
+        self.pairs: Pairs | None = None
         self.counts, self.unlike = False, False
         self.runs: list[list[PieceCall]] = []
 
@@ -82,6 +100,8 @@ class _Seat:
             self.unlike |= isinstance(self.kind, Experts) and Call.of(args, kwargs) is None
             with self.uses.of(self.kind.module, self.kind.reads):
                 return self.native(*args, **kwargs)
+        if self.pairs is not None:
+            return self.pairs.call(self.name, self.kind, self.native, args, kwargs)
         given = [one for one in tensors((args, kwargs)) if one.is_floating_point()]
         again = bool(given) and given[0] is self.last.given
         counter = FlopCounterMode(display=False) if self.counts else None
@@ -113,7 +133,31 @@ class _Nowhere:
 def _run(subject: Subject) -> None:
     with subject.untouched(), subject.attached(_Nowhere()):
         args, kwargs = subject.inputs()
-        subject.function(*args, **kwargs)
+        map_leaves(whole_of, subject.function(*args, **kwargs))
+
+
+def _paired(
+    subject: Subject,
+    ranks: int,
+    found: Sequence[tuple[str, Kind, str]],
+    pieces: Sequence[Piece],
+    seats: Sequence[_Seat],
+    counts: bool,
+) -> Choice:
+    """Which modules would make pairs among so many ranks."""
+    kinds = {name: kind for name, kind, reason in found if not reason}
+    divided_ones = {one.module for one in divided(pieces, ranks).pieces}
+
+    def run(pairs: Pairs) -> None:
+        for seat in seats:
+            seat.pairs = pairs
+        try:
+            _run(subject)
+        finally:
+            for seat in seats:
+                seat.pairs = None
+
+    return pairs_among(ranks, kinds, kinds.keys() - divided_ones, run, counts=counts)
 
 
 def _piece(name: str, kind: Kind, reason: str, seat: _Seat | None, uses: Uses, names: dict[int, str]) -> Piece:

@@ -19,6 +19,8 @@ import torch
 from .kinds import Kind, length_of
 from .part import Part, Region, Trial, whole_of
 
+# Trials in which pairs are looked for, at most: a result that has to be whole may hide pairs behind it.
+TRIALS = 4
 # Values that a loss sends for each row, about, in place of a gather of all features: three numbers are summed.
 _SENT_BY_A_LOSS = 6
 
@@ -44,10 +46,19 @@ class Pairs:
         kinds: the modules that may be divided.
         kept: names of those that stay whole.
         avoided: of those whose results have to be whole.
+        counts: whether the model's tensors have no values.
     """
 
-    def __init__(self, region: Region, kinds: Mapping[str, Kind], kept: Container[str], avoided: Container[str]) -> None:
-        self.region, self.seen, self._avoided = region, Seen(), avoided
+    def __init__(
+        self,
+        region: Region,
+        kinds: Mapping[str, Kind],
+        kept: Container[str],
+        avoided: Container[str],
+        *,
+        counts: bool = False,
+    ) -> None:
+        self.region, self.seen, self._avoided, self._counts = region, Seen(), avoided, counts
         owners: dict[int, int] = {}
         for kind in kinds.values():
             for parameter in kind.module._parameters.values():
@@ -68,7 +79,7 @@ class Pairs:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Within this context forwards run."""
-        trial = self.region.trial = Trial()
+        trial = self.region.trial = Trial(counts=self._counts)
         try:
             with self.region.running():
                 yield

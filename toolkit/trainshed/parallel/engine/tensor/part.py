@@ -79,11 +79,15 @@ class Region:
 class Trial:
     """What was seen where nothing is divided yet: each tensor is whole beside its part, and both are compared.
 
+    Args:
+        counts: whether tensors have no values, and are compared by their shapes.
+
     bad: names of modules whose results were gathered -> by what.
     joint: of those whose results a function took that needs a few numbers of each rank.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts: bool = False) -> None:
+        self.counts = counts
         self.bad: dict[str, str] = {}
         self.joint: set[str] = set()
 
@@ -291,7 +295,7 @@ def _jointly(call: Call, joint: Joint) -> tuple[Any, ...]:
     whole = call.func(*map_leaves(_twin, call.args), **map_leaves(_twin, call.kwargs))
     with torch.no_grad():
         found = joint.tried(_twin(part), region.ranks)
-    if not are_the_same(found, whole, lambda one: one):
+    if not are_the_same(found, whole, lambda one: one, values=not region.trial.counts):
         return ()
     region.trial.joint |= part.sources
     return (whole,)
@@ -330,7 +334,7 @@ def _in_parts(call: Call, parts: list[Part]) -> tuple[Any, ...]:
     except Exception:  # the whole tensor says whether that is the script's own error
         return ()
     twins = way.func(*map_leaves(_twin, way.args), **map_leaves(_twin, way.kwargs))
-    if not are_the_same(found, twins, lambda whole: region.cut(whole, way.axis)):
+    if not are_the_same(found, twins, lambda whole: region.cut(whole, way.axis), values=not region.trial.counts):
         for part in parts:
             part.become_whole(name_of(func))
         return (_first(way, twins) if changes(way) else twins,)
