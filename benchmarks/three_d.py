@@ -6,20 +6,26 @@ Every way trains the same model on the same batches from the same seed; dropout 
 other numbers than one process. Compared with set-ups by hand in plain torch (DDP, FSDP2), and DeepSpeed's ZeRO where it
 is installed.
 
-* step: median seconds of a step, and its ratio to DDP by hand in this run. All ranks share the cores of this machine.
-* memory: the most that one rank has of memory of its own (`Anonymous` of /proc/PID/smaps_rollup, looked at ten times a
-  second), less what it had before the model was built.
+* step: median seconds of a step with the optimizer's, and its ratio to DDP by hand in this run. All ranks share the cores of
+  this machine.
+* memory: the most that one rank has at any time after the first two steps, and in all, with the first step, in which ours
+  build and verify the whole model: the kernel's high-water mark of memory of its own (Linux), less what the process had when
+  it had loaded its libraries, before the model was built.
 * sent: bytes a rank sends in a step, all ranks' mean: what went over the loopback of a network namespace that has nothing
   else in it (Linux, as root; "-" elsewhere).
+* predicted: by one plan, which knows the time of the model's modules in one process alone, and what ranks find that measure
+  what they have, as in `degrees: auto`: how much slower they are together, and how fast they sum. Then measured / predicted.
+  "-" where nothing is predicted: set-ups by hand, shards of tensor groups without stages.
 * EP: tensor parallelism of the experts alone, for the Mixtral-like model. TP divides its experts in the same way.
-* predicted: the step of the plan, for ways with stages: for stages that have a core each, which is not so here where there
-  are more ranks than cores.
 * loss: the largest difference of a step's loss from one process, relative.
+* load: of the machine when a way begins: what else it does.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import functools
 import json
 import os
 import shutil
@@ -30,6 +36,8 @@ import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from _spread_plans import considered, entry_of, measuring_process
 
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 ROWS, TOKENS, WORDS, WARM = 8, 32, 512, 2
@@ -87,22 +95,45 @@ def batch(step: int, rows: int) -> Any:
 
 
 def rank_process(way: str, model_name: str, steps: int) -> None:
-    """One rank, or the one process; rank 0 prints JSON lines."""
+    """One rank, or the one process; all print JSON lines."""
     import torch
+    from transformers import GPT2LMHeadModel, MixtralForCausalLM  # noqa: F401
 
     torch.set_num_threads(1)
     world = int(os.environ["WORLD_SIZE"])
-    print(json.dumps({"ready": os.getpid()}), flush=True)
+    if world > 1 and way not in _SETUPS:
+        from trainshed.parallel import PipelineModel  # noqa: F401
+    first = _memory()["RssAnon"]
+    if way == MEASURE:
+        measuring_process()
+        return
     step, facts = _one_process(model_name) if world == 1 else _SETUPS.get(way, _ours)(way, model_name)
-    seconds, losses, sent = [], [], []
+    seconds, losses, sent, most = [], [], [], 0
     for number in range(steps + WARM):
+        if number == WARM:
+            most = _most() - first
+            _forget_most()
         before, began = _loopback(), time.perf_counter()
         losses.append(step(number))
         seconds.append(time.perf_counter() - began)
         sent.append(_loopback() - before)
+    later = _most() - first
+    print(json.dumps({"later": later, "most": max(most, later)}), flush=True)
     if int(os.environ["RANK"]) == 0:
         found = {"seconds": seconds[WARM:], "losses": losses, "sent": sent[WARM:], **facts()}
         print(json.dumps(found), flush=True)
+
+
+def planning_process(way: str, model_name: str) -> None:
+    """Comes to a first step, whose plan is wanted: the experts alone are divided where the way is EP."""
+    import torch
+
+    import trainshed.parallel as pipe
+
+    torch.set_num_threads(1)
+    pipe.init()
+    _, train = _step_of(way, build(model_name))
+    train(batch(0, ROWS))
 
 
 def _optimizer(parameters: Any) -> Any:
@@ -199,12 +230,28 @@ def _ours(way: str, model_name: str) -> Any:
     settings["microbatches"] = rows
     settings["prescaled_batch"] = tensor > 1
     grid = pipe.init(settings)
-    module = build(model_name)
-    if way.startswith("EP"):  # the experts alone are divided; TP divides them as well
-        for layer in _layers(module):
-            pipe.set_tensor_parallelism(layer.mlp.experts, True)
-    model = pipe.PipelineModel(module)
+    model, train = _step_of(way, build(model_name))
     optimizer = pipe.PipelineOptimizer(_optimizer(model.parameters()))
+
+    def step(number: int) -> float:
+        optimizer.zero_grad()
+        part = pipe.rdp_rank() if tensor > 1 else pipe.dp_rank()
+        loss = train(batch(number, ROWS).chunk(groups)[part]).reduce_mean()
+        optimizer.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean, group=grid.control_group)
+        return float(mean) / world
+
+    return step, dict
+
+
+def _step_of(way: str, module: Any) -> tuple[Any, Any]:
+    """The model, of which EP divides the experts alone and TP all; and forward and backward of some rows."""
+    import trainshed.parallel as pipe
+
+    for layer in _layers(module) if way.startswith("EP") else ():
+        pipe.set_tensor_parallelism(layer.mlp.experts, True)
+    model = pipe.PipelineModel(module)
 
     @pipe.step
     def train(model: Any, row: Any) -> Any:
@@ -212,22 +259,10 @@ def _ours(way: str, model_name: str) -> Any:
         model.backward(loss)
         return loss
 
-    def step(number: int) -> float:
-        optimizer.zero_grad()
-        part = pipe.rdp_rank() if tensor > 1 else pipe.dp_rank()
-        loss = train(model, batch(number, ROWS).chunk(groups)[part]).reduce_mean()
-        optimizer.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean, group=grid.control_group)
-        return float(mean) / world
-
-    def facts() -> dict[str, Any]:
-        plan = model.plan
-        return {"predicted": plan.predicted["step_ms"] / 1e3} if plan is not None and settings["partitions"] > 1 else {}
-
-    return step, facts
+    return model, functools.partial(train, model)
 
 
+MEASURE = "measure"
 _SETUPS = {"DDP by hand": _by_hand, "FSDP2 by hand": _by_hand, "DeepSpeed ZeRO-3": _deepspeed}
 
 
@@ -240,15 +275,26 @@ def _loopback() -> int:
     return 0
 
 
-def anonymous(pid: int) -> int:
-    """Bytes of memory of its own that a process has; 0 where it is gone."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Anonymous:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
+def _memory() -> dict[str, int]:
+    """Bytes of this process by kind, as /proc/PID/status says them."""
+    found = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if rest.endswith(" kB"):
+            found[name] = int(rest.split()[0]) * 1024
+    return found
+
+
+def _most() -> int:
+    """The most bytes of its own that this process has had."""
+    now = _memory()
+    return now["VmHWM"] - now["RssFile"] - now["RssShmem"]
+
+
+def _forget_most() -> None:
+    """From now on the most is that of what comes; freed memory that the C library keeps goes back first."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # proc_pid_clear_refs(5)
 
 
 def play(way: str, model_name: str, ranks: int, steps: int) -> dict[str, Any]:
@@ -268,16 +314,16 @@ def play(way: str, model_name: str, ranks: int, steps: int) -> dict[str, Any]:
     found = next((line for line in lines if "seconds" in line), None)
     if processes.returncode or found is None:
         return {"failed": next((line for line in reversed(err.splitlines()) if "Error" in line), "failed")[:160]}
-    return {**found, **next(line for line in lines if "peak" in line), "isolated": bool(isolated)}
+    most = {name: max(line[name] for line in lines if name in line) for name in ("later", "most") if way != MEASURE}
+    return {**found, **most, "isolated": bool(isolated)}
 
 
 def job(way: str, model_name: str, ranks: int, steps: int, port: int) -> int:
-    """Starts the ranks, looks at their memory, passes on what rank 0 prints."""
+    """Starts the ranks, passes on what they print."""
     environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TOOLKIT), os.environ.get("PYTHONPATH", "")]),
+        **_environment(),
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)},
-        **{"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+        "GLOO_SOCKET_IFNAME": "lo",
     }
     started = [
         subprocess.Popen(
@@ -288,26 +334,23 @@ def job(way: str, model_name: str, ranks: int, steps: int, port: int) -> int:
         )
         for rank in range(ranks)
     ]
-    first = {process.pid: _ready(process) for process in started}
-    peaks = dict(first)
     while any(process.poll() is None for process in started):
-        for pid in peaks:
-            peaks[pid] = max(peaks[pid], anonymous(pid))
         if any(process.poll() for process in started):  # one has failed: the others wait for it
             time.sleep(5)
             for process in started:
                 process.kill()
         time.sleep(0.1)
-    print(started[0].stdout.read() if started[0].stdout else "", end="")
-    print(json.dumps({"peak": max(peaks[pid] - first[pid] for pid in peaks)}), flush=True)
+    for process in started:
+        print(process.stdout.read() if process.stdout else "", end="", flush=True)
     return next((process.returncode for process in started if process.returncode), 0)
 
 
-def _ready(process: subprocess.Popen[str]) -> int:
-    """Bytes that a rank has before its model is built."""
-    assert process.stdout is not None
-    process.stdout.readline()
-    return anonymous(process.pid)
+def _environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TOOLKIT), os.environ.get("PYTHONPATH", "")]),
+        **{"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+    }
 
 
 def _can_isolate() -> bool:
@@ -319,39 +362,74 @@ def _can_isolate() -> bool:
 
 def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]:
     """One model's rows, as Markdown."""
-    alone = play("one process", model_name, 1, steps)
-    if "failed" in alone:
-        raise SystemExit(f"one process: {alone['failed']}")
+    ways = [way for way in ways if not way.startswith("EP") or model_name == "mixtral"]
+    alone = _played("one process", model_name, 1, steps)
+    how = json.loads(_played(MEASURE, model_name, ranks, 0)["how"])
+    planned = {
+        kind: considered(__file__, ["--plan", kind, model_name], how, _environment())
+        for kind in ("TP", "EP")
+        if kind == "TP" or any(way.startswith(kind) for way in ways)
+    }
+    cores = len(os.sched_getaffinity(0))
+    speeds = f"{how['gbits']:.2f} Gbit/s, {how['latency'] * 1e6:.0f} us a message"
     lines = [
-        f"{model_name}, {ranks} ranks, {ROWS} rows of {TOKENS} words a step",
+        f"{model_name}, {ranks} ranks on {cores} cores, {ROWS} rows of {TOKENS} words a step; together they are "
+        f"{how['crowd']:.2f} times slower and sum at {speeds}",
         "",
-        "| way | step, s | against DDP by hand | memory, MiB | sent by a rank, MiB | predicted step, s | loss |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-        f"| one process | {median(alone['seconds']):.3f} | | {alone['peak'] / 2**20:.0f} | | | |",
+        "| way | step, s | to DDP by hand | predicted | measured / predicted | memory after the first steps, MiB |"
+        " predicted | measured / predicted | memory at most, MiB |"
+        " sent, MiB | predicted | measured / predicted | loss | load |",
+        "|---|" + "--:|" * 13,
+        f"| one process | {median(alone['seconds']):.3f} | | | | {_mib(alone['later'])} | | | {_mib(alone['most'])} |"
+        + " |" * 5,
     ]
     base = 0.0
     for way in ways:
-        if way.startswith("EP") and model_name != "mixtral":
-            continue
+        load = os.getloadavg()[0]
         found = play(way, model_name, ranks, steps)
         if "failed" in found:
-            lines.append(f"| {way} | {found['failed']} | | | | | |")
+            lines.append(f"| {way} | {found['failed']} |" + " |" * 12)
         else:
             seconds = median(found["seconds"])
             base = base or (seconds if way == "DDP by hand" else 0.0)
             off = max(abs(a - b) / abs(b) for a, b in zip(found["losses"], alone["losses"], strict=True))
-            sent = f"{median(found['sent']) / ranks / 2**20:.2f}" if found["isolated"] else "-"
-            ratio = f"{seconds / base:.2f}" if base else ""
-            predicted = f"{found['predicted']:.3f}" if "predicted" in found else ""
-            lines.append(
-                f"| {way} | {seconds:.3f} | {ratio} | {found['peak'] / 2**20:.0f} | {sent} | {predicted} | {off:.0e} |"
-            )
+            settings = WAYS[way]
+            entry = {} if settings is None else entry_of(settings, ROWS, ranks, planned["EP" if way[:2] == "EP" else "TP"])
+            sent = median(found["sent"]) / ranks / 2**20
+            later = found["later"] / 2**20
+            cells = [
+                *(f"{seconds:.3f}", f"{seconds / base:.2f}" if base else ""),
+                *_against(seconds, entry.get("step_ms", 0.0) / 1e3, 3),
+                *(f"{later:.0f}", *_against(later, entry.get("later_mib", 0.0), 0), _mib(found["most"])),
+                *((f"{sent:.2f}", *_against(sent, entry.get("sent_mib", 0.0), 2)) if found["isolated"] else ("-", "-", "-")),
+                *(f"{off:.0e}", f"{load:.1f}"),
+            ]
+            lines.append(f"| {way} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines
 
 
+def _played(way: str, model_name: str, ranks: int, steps: int) -> dict[str, Any]:
+    found = play(way, model_name, ranks, steps)
+    if "failed" in found:
+        raise SystemExit(f"{way}: {found['failed']}")
+    return found
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f}"
+
+
+def _against(measured: float, predicted: float, digits: int) -> tuple[str, str]:
+    """What was predicted, and what was measured over that; "-" where nothing was."""
+    return (f"{predicted:.{digits}f}", f"{measured / predicted:.2f}") if predicted else ("-", "-")
+
+
 def main() -> int:
     """0, whatever is found: this measures."""
+    if sys.argv[1:2] == ["--plan"]:
+        planning_process(*sys.argv[2:])
+        return 0
     if sys.argv[1:2] == ["--rank"]:
         rank_process(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         return 0
