@@ -297,8 +297,8 @@ def loss_scales_go_on_in_a_resumed_run() -> None:
         smp.init({"partitions": 2, "microbatches": 2, "fp16": True, "timeout_seconds": SECONDS})
         torch.manual_seed(3)
         module = layers()
-        smp.set_partition(module[-1], 1)  # so that stage 1 has parameters, whatever a busy machine takes for slow
         model = smp.DistributedModel(module)
+        smp.set_partition(module[-1], 1)  # so that stage 1 has parameters, whatever a busy machine takes for slow
         update = torch.optim.Adam(model.parameters(), lr=0.05)
         return model, smp.DistributedOptimizer(update, dynamic_loss_scale=True, dynamic_loss_args=options)
 
