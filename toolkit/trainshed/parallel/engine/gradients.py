@@ -221,8 +221,9 @@ class GradientSync:
             self._put(same, flat[: -len(same)], flat[-len(same) :].tolist(), divisor)
 
     def _put(self, names: list[str], flat: torch.Tensor, present: list[float], divisor: int) -> None:
+        """Gives parameters the mean of their gradients; `flat` becomes that."""
         if divisor != 1:
-            flat = flat / divisor
+            flat.div_(divisor)
         parts = flat.split([local(self.parameters[name]).numel() for name in names])
         for name, part, somewhere in zip(names, parts, present, strict=True):
             parameter = self.parameters[name]
@@ -254,7 +255,8 @@ class GradientSync:
             if bucket.flat is not None:
                 count = self._alike(bucket.names[0])[1]
                 self._put(bucket.names, bucket.flat, [somewhere[name] for name in bucket.names], count)
-        self._buckets = []
+            bucket.flat = bucket.work = None
+        self._buckets, self._bucket_of = [], {}
 
     def _sum_to_shards(self, shards: StageShards) -> None:
         while self._launched < len(self._buckets):

@@ -145,12 +145,12 @@ def _summed(way: Way, held: Held) -> tuple[Sent, float]:
 
 
 def _buckets(way: Way, held: Held) -> float:
-    """MiB of gradients in buckets, of which none goes before all are summed, and of the one that is divided. Models without
-    stages that are divided have one bucket after the other."""
+    """MiB of gradients in buckets, of which none goes before all are summed. Models without stages that are divided have one
+    bucket after the other."""
     if way.replicas * way.tensor == 1:
         return 0.0
-    one = min(held.gradients, BUCKET_BYTES / _MIB)
-    return one if way.stages == 1 and way.tensor > 1 else held.gradients + one
+    one_by_one = way.stages == 1 and way.tensor > 1
+    return min(held.gradients, BUCKET_BYTES / _MIB) if one_by_one else held.gradients
 
 
 def _update(way: Way, held: Held) -> float:
