@@ -31,7 +31,7 @@ from ..verify.unit_outputs import Watch
 from .division import Division, in_words, tensor_mesh
 from .joint_steps import JointEngine, Step
 from .means import Means
-from .pairs import TRIALS, Choice, Seen, choose
+from .pairs import Seen, look_for
 from .part_shards import PartShards
 from .reference import Reference
 
@@ -180,18 +180,18 @@ class TensorEngine(JointEngine):
         """Finds modules between which nothing has to be gathered: the forwards run a few times more, on each rank alone.
         Collective."""
         division, grid = self._divided(), self._grid
-        pairs, avoided = Choice(), frozenset[str]()
-        for _ in range(TRIALS):
+
+        def trial(avoided: frozenset[str]) -> list[Seen] | None:
             mine = self._seen(step, traces, avoided)
             found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
             if failed := next((one for one in found if isinstance(one, str)), ""):
                 self._say(f"tensor parallelism: no modules make pairs, for the forward did not run with parts: {failed}")
-                return
-            pairs = choose(found, division.sizes())
-            if not pairs.hidden:
-                break
-            avoided |= pairs.whole
-        division.pair(pairs)
+                return None
+            return found
+
+        choice = look_for(trial, division.sizes())
+        if choice is not None:
+            division.pair(choice)
 
     def _seen(self, step: Step, traces: Traces, avoided: frozenset[str]) -> Seen | str:
         """What a trial shows; in words why it did not run."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .kinds import Kind
-from .pairs import TRIALS, Choice, Pairs, Seen, choose
+from .pairs import Choice, Pairs, Seen, look_for
 from .part import Region
 
 
@@ -45,18 +45,15 @@ def pairs_among(
         counts: whether its tensors have no values: then their shapes alone are compared.
     """
     sizes = {name: (kind.inputs, kind.features) for name, kind in kinds.items()}
-    avoided, found = frozenset[str](), Choice()
-    for _ in range(TRIALS):
+
+    def trial(avoided: frozenset[str]) -> list[Seen] | None:
         meshes: list[Any] = [_Ranks(ranks, number) for number in (0, ranks - 1)]
         regions = [Region(mesh, lambda: False, _meets) for mesh in meshes]
         seen = [_seen(Pairs(region, kinds, kept, avoided, counts=counts), run) for region in regions]
-        if any(one is None for one in seen):
-            return Choice()
-        found = choose([one for one in seen if one is not None], sizes)
-        if not found.hidden:
-            break
-        avoided |= found.whole
-    return found
+        ran = [one for one in seen if one is not None]
+        return ran if len(ran) == len(seen) else None
+
+    return look_for(trial, sizes) or Choice()
 
 
 def _seen(trial: Pairs, run: Callable[[Pairs], None]) -> Seen | None:

@@ -9,7 +9,7 @@ that something still holds after the forward, is gathered as those of other Line
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from .kinds import Kind, length_of
 from .part import Part, Region, Trial, whole_of
 
 # Trials in which pairs are looked for, at most: a result that has to be whole may hide pairs behind it.
-TRIALS = 4
+_TRIALS = 4
 # Values that a loss sends for each row, about, in place of a gather of all features: three numbers are summed.
 _SENT_BY_A_LOSS = 6
 
@@ -127,6 +127,27 @@ class Choice:
     joint: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     hidden: bool = False
+
+
+def look_for(
+    trial: Callable[[frozenset[str]], Sequence[Seen] | None], sizes: Mapping[str, tuple[int, int]]
+) -> Choice | None:
+    """The pairs that trials show; None if one did not run.
+
+    Args:
+        trial: what the ranks see where the results of these modules have to be whole; None if it did not run.
+        sizes: as for `choose`.
+    """
+    choice, avoided = Choice(), frozenset[str]()
+    for _ in range(_TRIALS):
+        seen = trial(avoided)
+        if seen is None:
+            return None
+        choice = choose(seen, sizes)
+        if not choice.hidden:
+            break
+        avoided |= choice.whole
+    return choice
 
 
 def choose(everyone: Iterable[Seen], sizes: Mapping[str, tuple[int, int]]) -> Choice:
