@@ -44,7 +44,7 @@ try:
 except OSError as error:
     print(error.strerror)
 open("there", "w").close()
-while "wait" in sys.argv and not os.path.exists("go-on"):
+while "--wait" in sys.argv and not os.path.exists("go-on"):
     time.sleep(0.02)
 print(len(open(f"{folder}/large", "rb").read()))
 """

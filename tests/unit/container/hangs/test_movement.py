@@ -145,7 +145,7 @@ def test_a_process_that_has_ended_has_used_nothing_and_is_called_ended() -> None
 def test_a_process_that_computes_is_ready_and_one_that_sleeps_is_not() -> None:
     """However little of a CPU it gets."""
     for code, ready in (("while True: pass", True), ("import time; time.sleep(60)", False)):
-        process = subprocess.Popen([sys.executable, "-c", f"print(flush=True); {code}"], stdout=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-c", f"print(flush=True)\n{code}"], stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
             process.stdout.readline()
