@@ -240,6 +240,10 @@ class Grid:
         """Their group."""
         return self.replica_group if self.tensor is None else self.tensor.twin_group
 
+    def holders(self) -> list[list[int]]:
+        """Global ranks of the whole job, those together that hold the same."""
+        return alike(self.places, *(("pipeline",) if self.tensor is None else ("pipeline", "tensor")))
+
     def divide_replicas(self, degree: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """Divides the ranks that hold the same as this one into parts of `degree` neighbours. Collective over all ranks.
 
@@ -270,7 +274,7 @@ class Grid:
     def _among_replicas(self, degree: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         groups: dict[str, dist.ProcessGroup] = {}
         timeout = timedelta(seconds=self.settings.timeout_seconds)
-        for ranks in alike(self.places, "pipeline", "tensor"):
+        for ranks in self.holders():
             divided = [("copies", ranks[place::degree]) for place in range(degree)]
             divided += [("part", ranks[start : start + degree]) for start in range(0, len(ranks), degree)]
             for kind, members in divided:

@@ -25,6 +25,7 @@ from .engine.stage_shards import StageShards
 from .engine.steps import Engine
 from .engine.suitable import check_kind, check_names
 from .engine.tensor.divided_steps import TensorEngine
+from .engine.tensor.joint_steps import JointEngine
 from .engine.whole import on_first_rank
 from .errors import NotServed, PipelineError
 from .float8 import in_float8
@@ -110,6 +111,7 @@ class PipelineModel(nn.Module):
             self.engine = ContextEngine(
                 self.holding,
                 self._attach,
+                on_parts=_hand_to_optimizer,
                 loss_scale=_loss_scale,
                 marks=session.context_marks.says,
                 average=average_grads_across_microbatches,
@@ -132,9 +134,10 @@ class PipelineModel(nn.Module):
                 self.holding,
                 self._attach,
                 loss_scale=_loss_scale,
-                on_shards=_hand_to_optimizer,
+                on_parts=_hand_to_optimizer,
                 average=average_grads_across_microbatches,
                 buffers=broadcast_buffers,
+                bucket_bytes=bucket_cap_mb * 2**20,
                 tape=session.tape,
             )
         else:
@@ -233,6 +236,9 @@ class PipelineModel(nn.Module):
             if isinstance(self.engine, TensorEngine) and self.partitioned:
                 with self.engine.gathered():
                     return self.engine.run(_generate, [((self.module, *args), kwargs)]).results[0]
+            if isinstance(self.engine, JointEngine):
+                with self.engine.gathered():
+                    return native(*args, **kwargs)
             if len(grid().pipeline_ranks) == 1 and not self.holding.exchanges:
                 return native(*args, **kwargs)
             with self.holding.whole():

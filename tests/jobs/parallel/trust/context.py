@@ -76,8 +76,10 @@ class Gpt(nn.Module):
         return SimpleNamespace(loss=loss + getattr(self.blocks[-1], "loss", 0.0))
 
 
-def numbers(step: int, replica: int, length: int = 13, rows: int = 2) -> dict[str, torch.Tensor]:
+def numbers(step: int, replica: int, length: int = 13, rows: int = 2, first: int | None = None) -> dict[str, torch.Tensor]:
     found = torch.randint(1, WORDS, (rows, length), generator=torch.Generator().manual_seed(100 * step + replica))
+    if first is not None:
+        found[0, 0] = first
     return {"input_ids": found, "labels": found}
 
 
@@ -154,14 +156,14 @@ def divided(model: pipe.PipelineModel) -> set[str]:
     return set(model.engine.region.divided())  # type: ignore[union-attr]
 
 
-def _gpt2(**options: Any) -> nn.Module:
+def gpt2(**options: Any) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(vocab_size=WORDS, n_positions=64, n_embd=24, n_layer=2, n_head=4, attn_pdrop=0.0, **options)
     return GPT2LMHeadModel(config)
 
 
-def _llama() -> nn.Module:
+def llama() -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 24, "intermediate_size": 31, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -177,7 +179,7 @@ def _bert() -> nn.Module:
 
 @case(ranks=2)
 def models_of_transformers() -> None:
-    for build, batches in ((_gpt2, numbers), (_llama, numbers), (_llama, with_padding), (_bert, with_padding)):
+    for build, batches in ((gpt2, numbers), (llama, numbers), (llama, with_padding), (_bert, with_padding)):
         model = trains(build, batches, steps=20)
         assert len(divided(model)) == 2, divided(model)
         pipe.shutdown()
@@ -190,7 +192,7 @@ def a_model_by_hand() -> None:
 
 @case(ranks=4)
 def context_groups_and_replicas() -> None:
-    for build, batches, degree in ((Gpt, numbers, 2), (_llama, with_padding, 4)):
+    for build, batches, degree in ((Gpt, numbers, 2), (llama, with_padding, 4)):
         trains(build, batches, degree=degree)
         pipe.shutdown()
 
@@ -198,7 +200,7 @@ def context_groups_and_replicas() -> None:
 @case(ranks=4, heavy=True)
 def context_groups_and_replicas_for_twenty_steps() -> None:
     for degree in (2, 4):
-        for build, batches in ((Gpt, numbers), (_gpt2, numbers), (_llama, with_padding), (_bert, with_padding)):
+        for build, batches in ((Gpt, numbers), (gpt2, numbers), (llama, with_padding), (_bert, with_padding)):
             trains(build, batches, degree=degree, steps=20)
             pipe.shutdown()
 
@@ -238,7 +240,7 @@ def blocks_that_run_again_in_the_backward() -> None:
         for build in (
             lambda reentrant=reentrant: Around(reentrant),
             lambda inner=inner: Gpt(inner(), inner()),
-            lambda reentrant=reentrant: _checkpointed(_gpt2, reentrant),
+            lambda reentrant=reentrant: _checkpointed(gpt2, reentrant),
         ):
             assert len(divided(trains(build))) == 2
             pipe.shutdown()
@@ -433,7 +435,7 @@ def evaluation_between_steps() -> None:
 def a_cache_that_a_model_makes_stays_empty() -> None:
     begin(context_parallel_degree=2)
     torch.manual_seed(3)
-    model = pipe.PipelineModel(_gpt2(use_cache=True).eval())
+    model = pipe.PipelineModel(gpt2(use_cache=True).eval())
 
     @pipe.step
     def look(model: Any, x: torch.Tensor, cache: Any = None) -> Any:
@@ -451,7 +453,7 @@ def a_cache_that_a_model_makes_stays_empty() -> None:
         refused(lambda: look(model, x, full), "keys and values of an earlier call", "generate()")
 
 
-def _curve(path: str, degree: int, first: int, last: int, **settings: Any) -> Iterator[float]:
+def curve(path: str, degree: int, first: int, last: int, **settings: Any) -> Iterator[float]:
     begin(context_parallel_degree=degree, **settings)
     torch.manual_seed(3)
     model = pipe.PipelineModel(Gpt(Block(drop=0.0), Block(drop=0.0)))
@@ -479,11 +481,11 @@ def a_checkpoint_goes_on_with_another_degree() -> None:
     import ranks
 
     path = str(ranks.folder() / "context")
-    expected = list(_curve(path + "-whole", 1, 0, 8))
-    found = list(_curve(path, 2, 0, 2))
-    found += _curve(path, 4, 2, 4)
-    found += _curve(path, 1, 4, 6, tensor_parallel_degree=2)
-    found += _curve(path, 2, 6, 8, shard_optimizer_state=True)
+    expected = list(curve(path + "-whole", 1, 0, 8))
+    found = list(curve(path, 2, 0, 2))
+    found += curve(path, 4, 2, 4)
+    found += curve(path, 1, 4, 6, tensor_parallel_degree=2)
+    found += curve(path, 2, 6, 8, shard_optimizer_state=True)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=0)
 
 
@@ -500,11 +502,30 @@ def places_in_groups() -> None:
     assert (pipe.cp_rank(), pipe.dp_rank()) == (rank // 2, rank % 2)
     pipe.shutdown()
     refused(lambda: begin(context_parallel_degree=3), "context_parallel_degree = 3 does not divide 4 ranks")
-    for name in ("partitions", "tensor_parallel_degree", "sharded_data_parallel_degree"):
+    for name in ("partitions", "tensor_parallel_degree"):
         refused(lambda name=name: begin(context_parallel_degree=2, **{name: 2}), "context_parallel_degree together with")
     refused(lambda: begin(context_parallel_degree=2, ddp=False), "make 2 replicas, but ddp is off")
     smp.init({"partitions": 1, "context_parallel_degree": 2, "timeout_seconds": SECONDS})
     assert (smp.dp_rank(), smp.dp_size(), smp.get_dp_group()) == (rank // 2, 2, [rank % 2, rank % 2 + 2])
+
+
+class Fails(Block):
+    """On one rank, with a sequence of one length."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if self.training and x.size(1) == 12 and pipe.rank() == 1:
+            raise ValueError("the disk is full")
+        return super().forward(x, mask)
+
+
+class Chosen(Gpt):
+    """Leaves out a block for some batches."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        x = self.words(input_ids)
+        for block in self.blocks if int(input_ids[0, 0]) % 2 else self.blocks[:1]:
+            x = block(x)
+        return SimpleNamespace(loss=self.head(self.norm(x)).square().mean())
 
 
 # What is refused: all ranks say so, before a parameter has moved.
@@ -656,7 +677,7 @@ def attention_that_torch_does_not_compute_is_refused() -> None:
     _, train = _begun(lambda: Gpt(Forgetful(), Forgetful()))
     refused(lambda: train(pipe.session.session.model, **numbers(0, 0)), "'blocks.0' (Forgetful)", "dropout within attention")
     pipe.shutdown()
-    model, train = _begun(lambda: _gpt2(attn_implementation="eager"))
+    model, train = _begun(lambda: gpt2(attn_implementation="eager"))
     refused(lambda: train(model, **numbers(0, 0)), "divides nothing: 'transformer.h.0' calls no attention of torch", "sdpa")
     pipe.shutdown()
     model, train = _begun(lambda: Often().requires_grad_(True).blocks[0])

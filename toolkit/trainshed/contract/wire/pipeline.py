@@ -320,12 +320,18 @@ def _check(settings: PipelineSettings, where: str) -> None:
                 f"{where}: degrees = 'auto' together with context_parallel_degree is not supported",
                 hint="give the degrees, or leave context_parallel_degree out",
             )
-        for name in ("pipeline_parallel_degree", "tensor_parallel_degree", "sharded_data_parallel_degree"):
+        for name in ("pipeline_parallel_degree", "tensor_parallel_degree"):
             if getattr(settings, name) > 1:
                 raise NotServed(
                     f"{where}: context_parallel_degree together with {name} is not supported",
                     hint="use one of the two; the other ranks are replicas",
                 )
+        if settings.has_sharded_halves:
+            raise NotServed(
+                f"{where}: context_parallel_degree together with sharded_data_parallel_degree and master_weights is not "
+                "supported",
+                hint="leave master_weights out, and compute in half precision by torch.autocast",
+            )
         for name in ("delayed_parameter_initialization", "offload_activations"):
             if getattr(settings, name):
                 raise NotServed(

@@ -66,8 +66,12 @@ class Alarm:
                 waiting += [one.__cause__, one.__context__]
         gc.collect()
 
-    def explain(self, error: Exception) -> Exception:
-        """The error, or a better one if it says that another rank was lost."""
+    def explain(self, error: Exception, or_else: str = "") -> Exception:
+        """The error, or a better one if it says that another rank was lost.
+
+        Args:
+            or_else: why another rank may not have come, though none has ended.
+        """
         text, rank = str(error), self._grid.rank
         if not waited_in_vain(error):
             return error
@@ -80,7 +84,7 @@ class Alarm:
         return PipelineError(
             f"rank {rank} lost another rank of the job during a step",
             details=text,
-            hint="the cause is in the log of the rank that ended first",
+            hint=f"the cause is in the log of the rank that ended first{f'; if none did, {or_else}' if or_else else ''}",
         )
 
     def _others(self) -> list[int]:

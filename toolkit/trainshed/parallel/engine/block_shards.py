@@ -74,7 +74,7 @@ class BlockShards:
             if group is not None
         ]
         for unit, state in zip(units, self._states, strict=True):
-            unit.register_forward_hook(partial(_seen_by, state), prepend=True)
+            unit.register_forward_hook(partial(self._seen, state), prepend=True)
             name = every[id(unit)]
             unit.register_forward_pre_hook(lambda _module, _args, name=name: self._ran.append(name), prepend=True)
         for group in self._groups:
@@ -105,6 +105,11 @@ class BlockShards:
         ran = self._ran
         same_everywhere(self._grid, repr((ran, trains)).encode(), f"which blocks they run ({ran})", self._grid.everyone)
         ran.clear()
+
+    @property
+    def last(self) -> str:
+        """Name of the block that has begun last in this microbatch, "" before the first."""
+        return next((name for name in reversed(self._ran) if name), "")
 
     def used(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
         """Whether some rank has computed a gradient since `begin`, where others have added zeros. Collective over all."""
@@ -163,6 +168,9 @@ class BlockShards:
             for hooks, key, native in kept:
                 hooks[key] = native
 
+    def _seen(self, state: Any, _module: nn.Module, _args: Any, output: Any) -> Any:
+        return None if self.is_off else _seen_by(state, output)
+
     def _filling(self, group: Any, native: Callable[..., None]) -> Callable[..., None]:
         """Fills the gradients that this rank has not computed."""
 
@@ -193,7 +201,7 @@ def _nothing(*_args: Any) -> None:
     """Stands for a hook."""
 
 
-def _seen_by(state: Any, _module: nn.Module, _args: Any, output: Any) -> Any:
+def _seen_by(state: Any, output: Any) -> Any:
     """Before torch looks for the tensors in a unit's output whose gradients begin its backward.
 
     It overlooks those in objects that its trees do not know, and those that are views if they are changed in place.

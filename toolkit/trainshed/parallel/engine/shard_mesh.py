@@ -10,7 +10,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from ..grid import Grid, alike
+from ..grid import Grid
 from ..shards import TENSOR, tensor_axis
 
 
@@ -27,20 +27,27 @@ class ShardMesh:
         self._grid = grid
         self.degree = degree = grid.settings.sharded_data_parallel_degree
         copies, part = grid.divide_replicas(degree)
-        # torch keeps what it finds out about a mesh for all that are equal: also for one with groups of an earlier `init`.
-        self._own = uuid4().hex
         self.copies = len(grid.alike_ranks) // degree
         self.place = grid.alike_ranks.index(grid.rank) % degree
         self.mesh = self._meshed(copies, part, last="shard")
 
     @cached_property
-    def for_blocks(self) -> tuple[DeviceMesh, DeviceMesh]:
-        """Meshes that end with a step that fails: of the replicas, as torch's FSDP takes one, and of the tensor group."""
+    def for_blocks(self) -> DeviceMesh:
+        """Of the replicas, as torch's FSDP takes one. It ends with a step that fails."""
+        names = self._of_steps.mesh_dim_names or ()
+        return self._of_steps if self._grid.tensor is None else self._of_steps[names[:-1]]
+
+    @cached_property
+    def for_parts(self) -> DeviceMesh:
+        """Of the tensor group, there is one. It ends with a step that fails."""
+        names = self._of_steps.mesh_dim_names or ()
+        return self._of_steps[names[-1]]
+
+    @cached_property
+    def _of_steps(self) -> DeviceMesh:
         grid = self._grid
         part = grid.parts_group if grid.parts_group is not None else grid.alike_group
-        whole = self._meshed(grid.copies_group, part, last="tensor")
-        names = whole.mesh_dim_names or ()
-        return whole[names[:-1]], whole[names[-1]]
+        return self._meshed(grid.copies_group, part, last="shard" if grid.tensor is None else "tensor")
 
     def dtensor(self, part: torch.Tensor, like: torch.Tensor) -> DTensor:
         """What this rank has of a parameter.
@@ -60,14 +67,16 @@ class ShardMesh:
     def _meshed(self, copies: Any, part: Any, *, last: str) -> DeviceMesh:
         grid, mine = self._grid, self._grid.place.pipeline
         tensor = grid.tensor.group if grid.tensor is not None else None
-        twins = [ranks for ranks in alike(grid.places, "pipeline", "tensor") if grid.places[ranks[0]].pipeline == mine]
+        twins = [ranks for ranks in grid.holders() if grid.places[ranks[0]].pipeline == mine]
         ranks = torch.tensor(twins).T.reshape(self.copies, self.degree, len(twins))
         axes = {"replicate": (0, copies), "shard": (1, part), "tensor": (2, tensor)}
         absent = {name for name, there in (("replicate", self.copies > 1), ("tensor", tensor is not None)) if not there}
         order = sorted(axes.keys() - absent, key=lambda name: (name == last, name != "replicate"))
         ranks = ranks.permute([*(axes[name][0] for name in (*sorted(absent), *order))])
         ranks = ranks.reshape(ranks.shape[len(absent) :])
-        names = tuple(f"{TENSOR if name == 'tensor' else name + ' '}{last} {self._own}" for name in order)
+        # torch keeps what it finds out about a mesh for all that are equal: also for one with other groups.
+        own = uuid4().hex
+        names = tuple(f"{TENSOR if name == 'tensor' else name + ' '}{last} {own}" for name in order)
         groups = [axes[name][1] for name in order]
         if len(groups) == 1:
             return DeviceMesh.from_group(groups[0], grid.device.type, mesh_dim_names=names)

@@ -2,109 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from ..delayed.tape import Tape
-from ..errors import NotServed, PipelineError
+from ..errors import NotServed
+from ..grid import TensorGroup
 from ..halves import half_type
-from ..plan.plan_file import Plan
+from ..memory import SPARE, free_bytes
+from ..record.naming import first_names
 from ..record.subject import Backward
 from .absent import IN_SHARDS, Absent
-from .batch import Microbatch, Ran, parts_of
-from .block_shards import BlockShards, refuse_hooks, run_by_all
-from .checking import same_everywhere
+from .block_shards import blocks, refuse_hooks
 from .holding import Holding
-from .losses import Losses, called
-from .placement import broadcast_buffers, broadcast_state
+from .meeting import UNDIVIDED, objects
+from .placement import broadcast_state
+from .shard_mesh import ShardMesh
 from .suitable import check_values
+from .tensor.joint_steps import JointEngine, Step
+from .tensor.part_shards import PartShards
+from .tensor.reference import Reference
+from .verify.traces import Traces
+from .verify.unit_outputs import Watch
 from .waiting import Waiting
 
 
-class ShardedEngine:
-    """Takes the place of `steps.Engine`.
+class ShardedEngine(JointEngine):
+    """Takes the place of `steps.Engine`: each rank runs its own batch.
 
     Args:
-        holding: of the user's model.
-        attach: tells the model that the user sees where its `backward` goes.
-        loss_scale: gives the factor of the loss.
-        on_shards: takes `id` -> name of the parameters before, and name -> parameter after they were sharded.
-        average: whether to divide each microbatch's loss by their number.
-        buffers: whether replicas take the buffers of replica 0 before each training step.
+        holding, attach, common: see `JointEngine`.
         tape: tells the values of parameters that the model was built without.
-
-    Raises:
-        PipelineError: the degree does not divide the number of ranks.
     """
 
     def __init__(
-        self,
-        holding: Holding,
-        attach: Callable[[Backward | None], None],
-        *,
-        loss_scale: Callable[[], float],
-        on_shards: Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None],
-        average: bool,
-        buffers: bool,
-        tape: Tape | None = None,
+        self, holding: Holding, attach: Callable[[Backward | None], None], *, tape: Tape | None = None, **common: Any
     ) -> None:
-        self.holding = holding
-        self.grid = grid = holding.grid
-        self.root = holding.root
-        self.plan: Plan | None = None
-        self._attach = attach
-        self._loss_scale = loss_scale
-        self._on_shards = on_shards
-        self._average = average
-        self._buffers = buffers
-        self._shards: BlockShards | None = None
+        super().__init__(holding, attach, **common)
+        self._whole = Whole(self._root)
         self._absent = Absent()
-        self._waiting = holding.waiting = Waiting(holding.root, tape, self._absent, grid.device)
-        degree = grid.settings.sharded_data_parallel_degree
-        if grid.world % degree:
-            raise PipelineError(f"sharded_data_parallel_degree = {degree} does not divide {grid.world} ranks")
+        self._waiting = holding.waiting = Waiting(holding.root, tape, self._absent, holding.grid.device)
+        self._begins = True
 
-    def run(
-        self,
-        function: Callable[..., Any],
-        microbatches: list[Microbatch],
-        rows: Callable[[Microbatch], int | None] | None = None,
-    ) -> Ran:
-        """What `function` returned for each microbatch. Collective.
+    def _begun(self) -> tuple[Whole, TensorGroup]:
+        if self._begins:
+            self._begins = False
+            check_values(self._root)
+            self._waiting.agree(self._grid)
+            if self._waiting.names:
+                self._absent.give_up(self._root, {}, self._grid.device)
+            else:
+                self._root.to(self._grid.device)
+            broadcast_state(self._root, self._grid, self._waiting.names)
+        # Made for each step: who keeps it keeps its connections.
+        every, group = self._grid.replica_ranks, self._grid.replica_group
+        return self._whole, TensorGroup([self._grid.rank], group, every, group, "replica")
 
-        Args:
-            rows: tells how many rows a microbatch has, by which its loss counts.
-        """
-        same_everywhere(self.grid, self._trained(), "which parameters are trained")
-        if self._shards is None:
-            self._shards = self._shard(function, microbatches[0])
-        shards = self._shards
-        refuse_hooks(self.root)
-        shards.begin()
-        without = [parameter for parameter in self.root.parameters() if parameter.grad is None]
-        losses = Losses()
-        scale = (1 / len(microbatches) if self._average else 1.0) * self._loss_scale()
-        if self._buffers and self.root.training:
-            broadcast_buffers(self.root, self.grid)
-        results = []
-        parts = parts_of(microbatches, rows)
-        for part, microbatch in zip(parts, microbatches, strict=True):
-            results.append(called(function, microbatch, losses, self._attach))
-            shards.compare(losses.any)
-            total = losses.total()
-            if total is not None:
-                (total * (scale * part if self._average else scale)).backward()
-            del total
-        shards.close()
-        for parameter, used in zip(without, shards.used(without), strict=True):
-            if not used:  # the zeros of the sum go
-                parameter.grad = None
-        return Ran(results, parts)
+    def _run_by_all(self, step: Step) -> set[str]:
+        with self._absent.as_zeros():
+            return super()._run_by_all(step)
+
+    def _shard(self, where: ShardMesh, ran: set[str]) -> PartShards:
+        waiting = self._waiting.names
+        self._stand_in(waiting)
+        shards = PartShards(self._root, self._grid, where, self._kinds(), ran)
+        shards.fill(self._waiting.values(list(waiting), self._grid.device))
+        return shards
+
+    def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
+        """None as well without values, and where what is gathered has another type than what is kept."""
+        grid = self._grid
+        if self._waiting.names or (half_type(grid.settings) is not None and grid.settings.master_weights):
+            return None
+        if not self._is_due(mode):
+            return None
+        found = objects(UNDIVIDED, self._has_room(), range(grid.world), grid.control_group, torch.device("cpu"))
+        if False in found:
+            self._say(f"this step is not verified: rank {found.index(False)} has no room for the whole model")
+            return None
+
+        def run(watch: Watch) -> list[Any]:
+            with self._whole.watched(watch):
+                return self._turns(self._whole, step.copied(), watch, 0)[0]
+
+        traces = Traces(self._root, step.function, grid.device)
+        reference = Reference(self._root, grid, group, traces, self.gathered, run, training=True)
+        if reason := reference.stopped():
+            self._say(f"this step is not verified: {reason}")
+            return None
+        return reference
+
+    def _has_room(self) -> bool:
+        """Whether this rank can take all gradients beside what lies there, and all parameters where it has shards."""
+        grid, every = self._grid, list(self._root.parameters())
+        needed = sum(one.numel() * one.element_size() for one in every if one.requires_grad)
+        if self.holding.partitioned:
+            needed += sum(one.numel() * one.element_size() for one in every)
+        sharers = 1 if grid.device.type == "cuda" else grid.local_world
+        return needed * SPARE <= free_bytes(grid.device) / sharers
 
     def _kinds(self) -> MixedPrecisionPolicy:
         """Types of what is gathered and summed; shards keep theirs.
@@ -112,10 +113,10 @@ class ShardedEngine:
         Raises:
             NotServed: a module has statistics of float32, which go together with parameters of float32 alone.
         """
-        half = half_type(self.grid.settings)
+        half = half_type(self._grid.settings)
         if half is None:
             return MixedPrecisionPolicy()
-        for name, module in self.root.named_modules():
+        for name, module in self._root.named_modules():
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.affine and module.track_running_stats:
                 raise NotServed(
                     f"master_weights without stages does not serve {type(module).__name__} ({name!r}) in sharded models",
@@ -123,47 +124,85 @@ class ShardedEngine:
                 )
         return MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
 
-    def _trained(self) -> bytes:
-        return bytes(parameter.requires_grad for parameter in self.root.parameters())
-
-    def _shard(self, function: Callable[..., Any], microbatch: Microbatch) -> BlockShards:
-        check_values(self.root)
-        names, waiting = self.holding.names, self._waiting.names
-        self._waiting.agree(self.grid)
-        if waiting:
-            self._absent.give_up(self.root, {}, self.grid.device)
-        else:
-            self.root.to(self.grid.device)
-        broadcast_state(self.root, self.grid, waiting)
-        with self._absent.as_zeros():
-            ran = run_by_all(self.root, self.grid, self._attach, function, [microbatch])
-        self._stand_in(waiting)
-        world, degree = self.grid.world, self.grid.settings.sharded_data_parallel_degree
-        kind = self.grid.device.type
-        if world == degree:
-            mesh = init_device_mesh(kind, (degree,), mesh_dim_names=("shard",))
-        else:
-            mesh = init_device_mesh(kind, (world // degree, degree), mesh_dim_names=("replicate", "shard"))
-        shards = BlockShards(self.root, self.grid, mesh, self._kinds(), ran)
-        shards.fill(self._waiting.values(list(waiting), self.grid.device))
-        self._on_shards(names, dict(self.root.named_parameters()))
-        self.holding.settle()
-        return shards
-
     def _stand_in(self, waiting: frozenset[str]) -> None:
         """Parameters without values go out of the model; each has one of its shape on the meta device in its place."""
         if not waiting:
             return
         with torch._C.DisableTorchFunctionSubclass():
-            refuse_hooks(self.root)
-            away = {id(one): one for name, one in self.root.named_parameters() if name in waiting}
+            refuse_hooks(self._root)
+            away = {id(one): one for name, one in self._root.named_parameters() if name in waiting}
             metas = {
                 key: nn.Parameter(torch.empty(one.shape, dtype=one.dtype, device="meta"), requires_grad=one.requires_grad)
                 for key, one in away.items()
             }
-        for module in self.root.modules():
+        for module in self._root.modules():
             for name, parameter in module._parameters.items():
                 if id(parameter) in metas:
                     module._parameters[name] = metas[id(parameter)]
         for one in away.values():
             self._absent.find(one, IN_SHARDS)
+
+
+class Whole:
+    """A model of which nothing is divided; see `joint_steps.Parted`. Its blocks are looked at, else its parts."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.inputs: list[tuple[str, torch.Tensor]] = []
+        self.running = False
+        self._root = root
+
+    def installed(self) -> AbstractContextManager[None]:
+        """A context for a step."""
+        return nullcontext()
+
+    @contextmanager
+    def watched(self, watch: Watch | None) -> Iterator[None]:
+        """A context in which `watch` looks at the blocks."""
+        names = first_names(self._root)
+        looked_at = (blocks(self._root, set(names.values())) or list(self._root.children())) if watch is not None else []
+        forwards = [_Forward(names[id(one)], one, watch) for one in looked_at if watch is not None and not _compiled(one)]
+        try:
+            yield
+        finally:
+            for one in reversed(forwards):
+                one.remove()
+
+    def backward(self) -> AbstractContextManager[None]:
+        """A context for the backward of a microbatch."""
+        return nullcontext()
+
+    def left(self, value: Any) -> Any:
+        """What the step function returned."""
+        return value
+
+    def begin(self) -> None:
+        """Before the microbatches of a step."""
+
+    def forget(self) -> None:
+        """After a microbatch."""
+
+
+class _Forward:
+    """What stands for the forward of a block that is looked at."""
+
+    def __init__(self, name: str, module: nn.Module, watch: Watch) -> None:
+        self._name, self._module, self._watch = name, module, watch
+        self._native, self._before = module.forward, module.__dict__.get("forward")
+        module.__dict__["forward"] = self
+
+    def remove(self) -> None:
+        del self._module.__dict__["forward"]
+        if self._before is not None:
+            self._module.__dict__["forward"] = self._before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._watch.around(self._name, self._native)(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+        """A copy of the module, made within a step, runs its own forward."""
+        copied: Callable[..., Any] = copy.deepcopy(self._native, memo)
+        return copied
+
+
+def _compiled(module: nn.Module) -> bool:
+    return module._compiled_call_impl is not None or hasattr(module, "_orig_mod")

@@ -1,11 +1,13 @@
 """Steps of a model without stages, inside of whose blocks each rank of a context group has a part of the sequence.
 
 All of them are given the same batch, and run all that is around the blocks whole. Context groups are replicas of each other.
+Parameters may be sharded over all ranks: torch's means of gradients are then those that `crossing` speaks of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -56,13 +58,23 @@ class ContextEngine(JointEngine):
             broadcast_state(self._root, self._grid)
             crossing = Crossing(group, self._grid.rank, self._grid.device)
             self.region = Region(self._root, crossing, self._marks, self._grid.settings.atomic)
-            self.holding.settle()
         return self.region, group
 
     def _blocks(self) -> Region:
         if self.region is None:
             raise RuntimeError("no step has begun")
         return self.region
+
+    def _explained(self, error: Exception) -> Exception:
+        if self.region is not None:
+            self.region.crossing.let_go()
+        return super()._explained(error)
+
+    @contextmanager
+    def _undivided(self) -> Iterator[None]:
+        """Within this context the model is whole. Collective over all ranks where it is sharded."""
+        with self.gathered(), self._blocks().undivided():
+            yield
 
     def _after(self, step: Step) -> None:
         """Of a training step.
@@ -86,7 +98,7 @@ class ContextEngine(JointEngine):
                 f"sequences are too short to be divided: each rank needs 2 positions, and there are {self._grid.world}"
             )
 
-    def _reference(self, step: Step, mode: str) -> Reference | None:
+    def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
         if not self._is_due(mode):
             return None
         region = self._blocks()
@@ -96,7 +108,7 @@ class ContextEngine(JointEngine):
                 return self._turns(region, step.copied(), watch, 0)[0]
 
         traces = Traces(self._root, step.function, self._grid.device)
-        reference = Reference(self._root, self._grid, traces, region.undivided, run, training=True)
+        reference = Reference(self._root, self._grid, group, traces, self._undivided, run, training=True)
         if reason := reference.stopped():
             self._say(f"this step is not verified: {reason}")
             return None

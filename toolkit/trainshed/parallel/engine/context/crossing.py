@@ -27,7 +27,6 @@ class OthersStopped(RuntimeError):
 class Crossing:
     """Exchanges among the ranks of a context group.
 
-    group: of them.
     rank: this rank's place in the group.
     active: how many blocks run now, with this rank's part.
     guarded: whether ranks say before each exchange that they are there. Costs a message; for calls that may fail on some of
@@ -38,14 +37,29 @@ class Crossing:
         self.ranks, self.rank, self.device = len(group.ranks), group.ranks.index(rank), device
         self.active = 0
         self.guarded = self._over = False
-        self.group, self._group = group, group.group
+        self._held: TensorGroup | None = group
+
+    @property
+    def group(self) -> TensorGroup:
+        """Of the ranks.
+
+        Raises:
+            OthersStopped: it was let go.
+        """
+        if self._held is None:
+            raise OthersStopped("a step has failed, and the ranks do not meet any more")
+        return self._held
+
+    def let_go(self) -> None:
+        """After a step that failed: no connection is kept here, so that nobody waits for this rank."""
+        self._held = None
 
     def gathered(self, part: torch.Tensor, axis: int, slices: Slices) -> torch.Tensor:
         """The whole of a tensor of which each rank has its part. Collective."""
         mine = _padded(part.detach().movedim(axis, 0), slices.largest)
         self._meet(mine.numel())
         found = [torch.empty_like(mine) for _ in range(self.ranks)]
-        dist.all_gather(found, mine, group=self._group)
+        dist.all_gather(found, mine, group=self.group.group)
         return laid_out_as(part, slices.joined(found, 0).movedim(0, axis))
 
     def scattered(self, whole: torch.Tensor, axis: int, slices: Slices) -> torch.Tensor:
@@ -54,14 +68,14 @@ class Crossing:
         parts = torch.cat([_padded(slices.of(first, 0, rank), slices.largest) for rank in range(self.ranks)])
         self._meet(parts.numel())
         mine = parts.new_empty((slices.largest, *first.shape[1:]))
-        reduce_scatter(mine, parts, group=self._group)
+        reduce_scatter(mine, parts, group=self.group.group)
         return mine[: slices.size(self.rank)].movedim(0, axis)
 
     def mean(self, tensor: torch.Tensor) -> torch.Tensor:
         """Of all ranks. Collective."""
         found = tensor.detach().clone(memory_format=torch.contiguous_format)
         self._meet(found.numel())
-        dist.all_reduce(found, group=self._group)
+        dist.all_reduce(found, group=self.group.group)
         return found.div_(self.ranks)
 
     def begin(self) -> None:
@@ -78,7 +92,7 @@ class Crossing:
     def first_of(self, words: str) -> str:
         """What the first rank that has words says. Collective."""
         found: list[Any] = [None] * self.ranks
-        dist.all_gather_object(found, words, group=self._group)
+        dist.all_gather_object(found, words, group=self.group.group)
         return next((one for one in found if one), words)
 
     def _meet(self, count: int) -> None:
@@ -89,7 +103,7 @@ class Crossing:
     def _statuses(self, mine: int, count: int) -> set[tuple[int, ...]]:
         head = torch.tensor([mine, count], device=self.device)
         found = [torch.empty_like(head) for _ in range(self.ranks)]
-        dist.all_gather(found, head, group=self._group)
+        dist.all_gather(found, head, group=self.group.group)
         return {tuple(one.tolist()) for one in found}
 
 

@@ -43,6 +43,7 @@ class _Forward:
 
     def __init__(self, region: Region, name: str, module: nn.Module, named: bool) -> None:
         self.region, self.name, self.module, self.named = region, name, module, named
+        self.kind = type(module).__name__  # of the script's: torch's FSDP makes other classes
         self.native: Run = module.forward
         self.rules: dict[Any, Rule | str] = {}
         self._before: Run | None = None
@@ -167,7 +168,7 @@ class Region:
         kinds: dict[str, int] = {}
         for one in self._forwards:
             if one.name in found:
-                kinds[type(one.module).__name__] = kinds.get(type(one.module).__name__, 0) + 1
+                kinds[one.kind] = kinds.get(one.kind, 0) + 1
         what = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
         return f"context parallelism: {what}: sequences are divided among {self.crossing.ranks} ranks inside of them"
 
@@ -244,13 +245,11 @@ class Region:
                     return rule
                 reasons.append(why)
         except NotServed as error:
-            raise NotServed(f"{block.name!r} ({type(block.module).__name__}): {error.message}", hint=error.hint) from error
+            raise NotServed(f"{block.name!r} ({block.kind}): {error.message}", hint=error.hint) from error
         finally:
             self.inside = False
         why = next((one for one in reasons if one), "another rank cannot run its part")
-        raise PipelineError(
-            f"{block.name!r} ({type(block.module).__name__}) cannot be divided along the sequence: {why}", hint=_HINT
-        )
+        raise PipelineError(f"{block.name!r} ({block.kind}) cannot be divided along the sequence: {why}", hint=_HINT)
 
     def _compare(self, block: _Forward, given: list[Any]) -> None:
         """All ranks call a block with the same. Collective.

@@ -5,8 +5,8 @@ The first step runs the undivided model, to see who reads which parameter, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,21 +18,16 @@ from ...errors import PipelineError
 from ...grid import TensorGroup
 from ...record.subject import Backward
 from ...replay import dice, rng
-from ..block_shards import refuse_hooks, run_by_all
-from ..checking import same_everywhere
 from ..holding import Holding
 from ..losses import Losses, called
 from ..meeting import UNDIVIDED, objects
 from ..placement import broadcast_state
-from ..shard_mesh import ShardMesh
 from ..suitable import check_values
 from ..verify.traces import Traces, no_gradients
 from ..verify.unit_outputs import Watch
 from .division import Division, in_words, tensor_mesh
 from .joint_steps import JointEngine, Step
-from .means import Means
 from .pairs import Seen, look_for
-from .part_shards import PartShards
 from .reference import Reference
 
 
@@ -41,13 +36,9 @@ class TensorEngine(JointEngine):
 
     Args:
         holding, attach, common: see `JointEngine`.
-        on_parts: takes `id` -> name of the parameters before, and name -> parameter after the model was divided.
         wanted: tells whether the script wants a module divided.
 
     division: the modules that are divided, from the first step on.
-
-    Raises:
-        PipelineError: the degree of sharding does not divide the number of tensor groups.
     """
 
     def __init__(
@@ -55,26 +46,16 @@ class TensorEngine(JointEngine):
         holding: Holding,
         attach: Callable[[Backward | None], None],
         *,
-        on_parts: Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None],
         wanted: Callable[[nn.Module], bool],
         **common: Any,
     ) -> None:
         super().__init__(holding, attach, **common)
         self.division: Division | None = None
-        self._on_parts, self._wanted = on_parts, wanted
-        sharded = holding.grid.settings.sharded_data_parallel_degree > 1
-        self._where = ShardMesh(holding.grid) if sharded else None
-        self._shards: PartShards | None = None
-
-    def gathered(self) -> AbstractContextManager[None]:
-        """Within this context no tensor group waits for another one. Collective over the ranks that have shards."""
-        return nullcontext() if self._shards is None else self._shards.gathered()
+        self._wanted = wanted
 
     def _explained(self, error: Exception) -> Exception:
-        if self._shards is not None:
-            self._shards.close()
-            self._shards.let_go()
-        return in_words(error) or super()._explained(error)
+        explained = super()._explained(error)
+        return in_words(error) or explained
 
     def _begun(self) -> tuple[Division, TensorGroup]:
         group = self._grid.tensor
@@ -85,47 +66,14 @@ class TensorEngine(JointEngine):
             self._root.to(self._grid.device)
             broadcast_state(self._root, self._grid)
             where = self._where
-            mesh = tensor_mesh(group.group, self._grid.device) if where is None else where.for_blocks[1]
+            mesh = tensor_mesh(group.group, self._grid.device) if where is None else where.for_parts
             self.division = Division(self._root, mesh, self._wanted, self._grid.settings.atomic)
-        if shards := self._at_work():
-            shards.begin()
-            refuse_hooks(self._root)
         return self.division, group
 
-    def _at_work(self) -> PartShards | None:
-        """The shards, where modules are gathered when they run."""
-        return self._shards if self._shards is not None and not self._shards.is_off else None
-
-    def _before(self, step: Step) -> None:
-        """Divides, in the first step."""
-        where = self._where
-        if where is not None:
-            counts = [len(turn.microbatches) for turn in step.turns]
-            same_everywhere(self._grid, repr(counts).encode(), f"how many microbatches they run ({counts})")
-        if self.holding.partitioned:
-            return
-        division, names, ran = self._divided(), self.holding.names, set[str]()
-        if where is not None:
-            firsts = [turn.microbatches[0] for turn in step.turns]
-            ran = run_by_all(self._root, self._grid, self._attach, step.function, firsts)
+    def _divide(self) -> None:
+        division = self._divided()
         division.divide(self._reasons)
         self._say(division.line())
-        if where is not None:
-            self._shards = PartShards(self._root, self._grid, where, ran)
-        self._on_parts(names, dict(self._root.named_parameters()))
-        self.holding.settle()
-
-    def _means(self) -> Means:
-        return Means(self._grid, self.holding.parameters, self._bucket_bytes, self._shards)
-
-    def _ran(self, losses: Losses) -> None:
-        division, shards = self._divided(), self._at_work()
-        if shards is not None and not division.is_whole:
-            shards.compare(losses.any)
-
-    def _after(self, step: Step) -> None:
-        if shards := self._at_work():
-            shards.close()
 
     @contextmanager
     def _undivided(self) -> Iterator[None]:
@@ -148,7 +96,7 @@ class TensorEngine(JointEngine):
         found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
         return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
 
-    def _reference(self, step: Step, mode: str) -> Reference | None:
+    def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
         """As said there; in the first step an undivided model runs in any case."""
         division, first = self._divided(), not self.holding.partitioned
         due = self._is_due(mode)
@@ -163,7 +111,7 @@ class TensorEngine(JointEngine):
                 return self._turns(division, step.copied(), watch, 0)[0]
 
         traces = Traces(self._root, step.function, self._grid.device)
-        reference = Reference(self._root, self._grid, traces, self._undivided, run, training=True)
+        reference = Reference(self._root, self._grid, group, traces, self._undivided, run, training=True)
         if reason := reference.stopped():
             if first:
                 raise PipelineError(

@@ -1,18 +1,22 @@
 """Steps of ranks that run the same batches together: the frame that engines of divided models share.
 
 A step runs the undivided model where it is verified, then the divided one; ranks compare what came in and the losses, take
-means of gradients, and compare with the undivided model before an optimizer moves anything.
+means of gradients, and compare with the undivided model before an optimizer moves anything. Where the model is sharded as
+well, the first step does that after the undivided model has run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from ...errors import PipelineError
 from ...grid import TensorGroup
 from ...plan.plan_file import Plan
 from ...record.at_hand import name_of
@@ -22,15 +26,18 @@ from ...shards import whole
 from ...tree import with_cloned_tensors
 from ..alarm import Alarm
 from ..batch import Microbatch, Ran, parts_of
+from ..block_shards import refuse_hooks, run_by_all
 from ..checking import same_everywhere
 from ..holding import Holding
 from ..losses import Losses, called
 from ..meeting import FINDINGS, objects
 from ..placement import broadcast_buffers
+from ..shard_mesh import ShardMesh
 from ..verify.sketch import sketch
 from ..verify.unit_outputs import Watch
 from .alike import apart, refuse_apart
 from .means import Means
+from .part_shards import PartShards
 from .reference import Reference
 from .turns import Turn, exchange
 
@@ -93,10 +100,14 @@ class JointEngine:
     Args:
         holding: of the user's model.
         attach: tells the model that the user sees where its `backward` goes.
+        on_parts: takes `id` -> name of the parameters before, and name -> parameter after the model was divided or sharded.
         loss_scale: gives the factor of the loss.
         average: whether to divide each microbatch's loss by their number.
         buffers: whether replicas take the buffers of replica 0 before each training step.
         bucket_bytes: bytes of gradients that are summed over ranks at once.
+
+    Raises:
+        PipelineError: the degree of sharding does not divide the number of ranks that have the same.
     """
 
     def __init__(
@@ -104,6 +115,7 @@ class JointEngine:
         holding: Holding,
         attach: Callable[[Backward | None], None],
         *,
+        on_parts: Callable[[Mapping[int, str], Mapping[str, nn.Parameter]], None],
         loss_scale: Callable[[], float],
         average: bool,
         buffers: bool,
@@ -113,11 +125,17 @@ class JointEngine:
         self.plan: Plan | None = None
         self._grid, self._root = holding.grid, holding.root
         self._alarm = Alarm(holding.grid)
-        self._attach, self._loss_scale = attach, loss_scale
+        self._attach, self._on_parts, self._loss_scale = attach, on_parts, loss_scale
         self._average, self._buffers, self._bucket_bytes = average, buffers, bucket_bytes
         self._steps = 0
         self._verified: set[str] = set()
         self._said: set[str] = set()
+        self._where = ShardMesh(holding.grid) if holding.grid.settings.sharded_data_parallel_degree > 1 else None
+        self._shards: PartShards | None = None
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Within this context no rank waits for one that has other shards. Collective over the ranks that have shards."""
+        return nullcontext() if self._shards is None else self._shards.gathered()
 
     def run(
         self,
@@ -148,26 +166,59 @@ class JointEngine:
         """What is divided, or may be, and the ranks that run together; before the first step all take rank 0's model."""
         raise NotImplementedError
 
-    def _reference(self, step: Step, mode: str) -> Reference | None:
+    def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
         """What the step will be compared with; None if it is not verified."""
         raise NotImplementedError
 
-    def _before(self, step: Step) -> None:
-        """Between the undivided model's run and the divided one's."""
-
-    def _means(self) -> Means:
-        """Takes means of gradients, of this step."""
-        return Means(self._grid, self.holding.parameters, self._bucket_bytes)
-
-    def _ran(self, losses: Losses) -> None:
-        """After the forward of a microbatch."""
+    def _divide(self) -> None:
+        """Gives each rank its parts, in the first step."""
 
     def _after(self, step: Step) -> None:
         """When the divided model has run."""
 
     def _explained(self, error: Exception) -> Exception:
-        """The error, or a better one."""
-        return self._alarm.explain(error)
+        """The error, or a better one; nothing is kept of the shards' connections."""
+        shards, or_else = self._shards, ""
+        if shards is not None:
+            or_else = "the ranks ran different blocks, and with sharded_data_parallel_degree all run the same ones"
+            or_else += f" (here {shards.last!r} was the last to begin)" if shards.last else ""
+            shards.close()
+            shards.let_go()
+            if "mixed torch.Tensor and DTensor" in str(error):
+                return PipelineError(
+                    f"a parameter that is sharded is read outside of the block that has it: {error}",
+                    hint="read it in the block's own forward, or leave out sharded_data_parallel_degree",
+                )
+        return self._alarm.explain(error, or_else)
+
+    def _at_work(self) -> PartShards | None:
+        """The shards, where modules are gathered when they run."""
+        return self._shards if self._shards is not None and not self._shards.is_off else None
+
+    def _before(self, step: Step) -> None:
+        """Between the undivided model's run and the divided one's: divides and shards, in the first step."""
+        where = self._where
+        if where is not None:
+            counts = [len(turn.microbatches) for turn in step.turns]
+            same_everywhere(self._grid, repr(counts).encode(), f"how many microbatches they run ({counts})")
+        if self.holding.partitioned:
+            return
+        names, ran = self.holding.names, set[str]()
+        if where is not None:
+            ran = self._run_by_all(step)
+        self._divide()
+        if where is not None:
+            self._shards = self._shard(where, ran)
+        self._on_parts(names, dict(self._root.named_parameters()))
+        self.holding.settle()
+
+    def _run_by_all(self, step: Step) -> set[str]:
+        """Modules that every rank runs. Collective over all ranks."""
+        firsts = [turn.microbatches[0] for turn in step.turns]
+        return run_by_all(self._root, self._grid, self._attach, step.function, firsts)
+
+    def _shard(self, where: ShardMesh, ran: set[str]) -> PartShards:
+        return PartShards(self._root, self._grid, where, MixedPrecisionPolicy(), ran)
 
     def _run(self, function: Callable[..., Any], microbatches: list[Microbatch], parts: list[float]) -> Ran:
         grid, (parted, group) = self._grid, self._begun()
@@ -179,6 +230,9 @@ class JointEngine:
         mine = 0 if len(turns) == 1 else group.ranks.index(grid.rank)
         if self._buffers and self._root.training and torch.is_grad_enabled():
             broadcast_buffers(self._root, grid)
+        if shards := self._at_work():
+            shards.begin()
+            refuse_hooks(self._root)
         step = Step(function, turns, (1 / len(turns)) * self._loss_scale(), self._average)
         with parted.installed():
             results = self._compared(parted, group, step, mode, mine)
@@ -190,16 +244,18 @@ class JointEngine:
         """What the step function returned, after all comparisons; gradients are means."""
         device, turn = self._grid.device, step.turns[mine]
         before = rng.get_state(device), dice.get_state()
-        reference = self._reference(step, mode)
+        reference = self._reference(step, mode, group)
         self._before(step)
         watch, sketches = None, {}
         if reference is not None:
             watch = Watch()
             sketches = {name: sketch(whole(p.detach())) for name, p in self._root.named_parameters()}
-        means = self._means()
+        means = Means(self._grid, group, self.holding.parameters, self._bucket_bytes, self._shards)
         try:
             with parted.watched(watch):
                 results, after = self._turns(parted, step, watch, mine)
+            if shards := self._at_work():
+                shards.close()
             self._after(step)
         except Exception:
             means.put_back()
@@ -234,7 +290,8 @@ class JointEngine:
                         watch.begin(len(results))
                     losses = Losses()
                     results.append(parted.left(called(step.function, microbatch, losses, self._attach)))
-                    self._ran(losses)
+                    if shards := self._at_work():
+                        shards.compare(losses.any)
                     scale = step.scale / (len(turn.microbatches) if step.average else 1)
                     with parted.backward():
                         step.losses.append(_backward(losses, scale * part if step.average else scale))

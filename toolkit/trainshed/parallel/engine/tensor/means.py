@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...grid import Grid
+from ...grid import Grid, TensorGroup
 from ...halves import gradient_type, no_gradient
 from ...shards import local, tensor_axis
 from .part_shards import PartShards
@@ -22,14 +22,20 @@ class Means:
     """Gradients of one step.
 
     Args:
+        group: the ranks that run one batch.
         bucket_bytes: bytes of gradients that are summed at once.
         shards: of the parameters, which have the means of replicas after the backward.
     """
 
     def __init__(
-        self, grid: Grid, parameters: Mapping[str, nn.Parameter], bucket_bytes: int, shards: PartShards | None = None
+        self,
+        grid: Grid,
+        group: TensorGroup,
+        parameters: Mapping[str, nn.Parameter],
+        bucket_bytes: int,
+        shards: PartShards | None,
     ) -> None:
-        self._grid, self._bytes, self._shards = grid, bucket_bytes, shards
+        self._grid, self._group, self._bytes, self._shards = grid, group, bucket_bytes, shards
         self._trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
         self._before = [parameter.grad for parameter in self._trained]
         for parameter in self._trained:
@@ -37,24 +43,22 @@ class Means:
 
     def finish(self) -> None:
         """After the backward: all means taken, gradients of earlier steps added. Collective."""
-        tensor = self._grid.together
-        if tensor is None:
-            raise RuntimeError("there is no group of ranks with one batch")
+        group = self._group
         parts = [p for p in self._trained if tensor_axis(p) is not None]
         wholes = [p for p in self._trained if tensor_axis(p) is None]
         everyone = (self._grid.replica_group, len(self._grid.replica_ranks))
-        ways = [(wholes, *everyone), (parts, tensor.twin_group, len(tensor.twins))]
+        ways = [(wholes, *everyone), (parts, group.twin_group, len(group.twins))]
         if self._shards is not None:
-            ways = [(wholes, tensor.group, len(tensor.ranks))]
+            ways = [] if self._grid.tensor is None else [(wholes, group.group, len(group.ranks))]
         somewhere = self._used_somewhere()
-        for parameters, group, count in ways:
+        for parameters, members, count in ways:
             reached = [p for p in parameters if somewhere[id(p)]]
             for parameter in reached:  # another rank's experts were chosen, or another replica's
                 if parameter.grad is None:
                     parameter.grad = no_gradient(parameter)
             if count > 1:
                 for bucket in self._buckets(reached):
-                    _mean(bucket, group, count)
+                    _mean(bucket, members, count)
         self.put_back()
 
     def _used_somewhere(self) -> dict[int, bool]:

@@ -1,8 +1,9 @@
-"""What the ranks of a tensor group have of a model without stages, sharded over the replicas that have the same parts.
+"""Parameters of a model without stages whose ranks run batches together, sharded over the ranks that have the same of it.
 
-Modules are divided first, and then torch's FSDP2 shards what a rank has of each parameter along its first dimension. torch
-would write that as one axis that is cut in strides, of sizes that divide. Here the axis of the tensor group comes first, so
-parameters are plain nested chunks, of any sizes, and all lie on one mesh: also those that the tensor group has whole.
+torch's FSDP2 shards what a rank has of each parameter along its first dimension, after a tensor group has divided modules
+if there is one. torch would write that as one axis that is cut in strides, of sizes that divide. Here the axis of the tensor
+group comes first, so parameters are plain nested chunks, of any sizes, and all lie on one mesh: also those that the tensor
+group has whole.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from .part_parameters import PartParameter, ReplacedParameter
 
 
 class PartShards(BlockShards):
-    """Shards the parameters of a model that is divided.
+    """Shards the parameters of a model, after it was divided if it is.
 
     Args:
+        kinds: types of what is gathered and summed.
         ran: names of modules that run for every microbatch.
     """
 
-    def __init__(self, root: nn.Module, grid: Grid, where: ShardMesh, ran: set[str]) -> None:
+    def __init__(self, root: nn.Module, grid: Grid, where: ShardMesh, kinds: MixedPrecisionPolicy, ran: set[str]) -> None:
         before = list(root.parameters())
         attributes = {
             (id(module), name): dict(parameter.__dict__)
@@ -38,8 +40,8 @@ class PartShards(BlockShards):
             for name, parameter in module._parameters.items()
             if parameter is not None
         }
-        replicas, self._tensor = where.for_blocks
-        super().__init__(root, grid, replicas, MixedPrecisionPolicy(), ran)
+        self._where = where
+        super().__init__(root, grid, where.for_blocks, kinds, ran)
         for one in self.each:
             _lay(one, where, attributes)
         for old in before:
@@ -49,8 +51,8 @@ class PartShards(BlockShards):
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Within this context each rank has its parts of the division, and no replica waits for another one. Collective over
-        the replicas that have the same parts."""
+        """Within this context each rank has what the tensor group has given it, whole parameters without one, and no replica
+        waits for another one. Collective over the ranks that have the same."""
         with self.off():
             made = {id(one): self._part(one) for one in self._root.parameters()}
             places = [
@@ -72,8 +74,9 @@ class PartShards(BlockShards):
             part = shard.detach().redistribute(placements=[*shard.placements[:-1], Replicate()]).to_local()
             axis = tensor_axis(shard)
             if axis is not None:
+                mesh = self._where.for_parts
                 part = DTensor.from_local(
-                    part, self._tensor, [Shard(axis)], run_check=False, shape=shard.shape, stride=shard.stride()
+                    part, mesh, [Shard(axis)], run_check=False, shape=shard.shape, stride=shard.stride()
                 )
         return nn.Parameter(part, requires_grad=shard.requires_grad)
 

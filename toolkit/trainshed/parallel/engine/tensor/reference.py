@@ -16,7 +16,7 @@ from torch import nn
 from trainshed.base.errors import shorten
 
 from ...errors import PipelineError
-from ...grid import Grid
+from ...grid import Grid, TensorGroup
 from ...shards import whole
 from ..meeting import AGAIN, FINDINGS, UNDIVIDED, objects
 from ..verify.comparing import Findings, Order, described, differences, problem, unsteady
@@ -33,6 +33,7 @@ class Reference:
     """One step that is verified.
 
     Args:
+        group: the ranks that run one batch.
         traces: what the forward may change, as it was before the step.
         undivided: within this context the model is whole. Collective over the tensor group.
         run: runs the model as it is with a watch, forward and backward; returns what the step function returned for each
@@ -45,13 +46,14 @@ class Reference:
         self,
         root: nn.Module,
         grid: Grid,
+        group: TensorGroup,
         traces: Traces,
         undivided: Callable[[], AbstractContextManager[None]],
         run: Callable[[Watch], list[Any]],
         *,
         training: bool,
     ) -> None:
-        self._root, self._grid, self._traces = root, grid, traces
+        self._root, self._grid, self._group, self._traces = root, grid, group, traces
         self._whole, self._native = undivided, run
         self._training = training
         self.failure: Exception | None = None
@@ -78,11 +80,10 @@ class Reference:
             PipelineError: on all ranks, if it is not what the undivided model computes. There are no gradients then.
         """
         outcome = self._outcome(watch, results, parameters)
-        tensor = self._grid.together
-        if tensor is None or not isinstance(self._found, Outcome):
+        if not isinstance(self._found, Outcome):
             raise RuntimeError("there is no reference")
-        number = tensor.ranks.index(self._grid.rank)
-        replica = tensor.twins.index(self._grid.rank)
+        number = self._group.ranks.index(self._grid.rank)
+        replica = self._group.twins.index(self._grid.rank)
         mine = Findings(
             *(self._grid.rank, replica, f"part {number}", outcome, self._before),
             reference=self._found,
