@@ -1,10 +1,11 @@
 """What a rank keeps for the backward when the sequence is divided inside of blocks, and what it sends.
 
-    python benchmarks/context_parallel.py [--ranks 1 2 4] [--length 2048]
+    python benchmarks/context_parallel.py [--ranks 1 2 4] [--length 2048] [--sharded]
 
 A GPT by hand of 4 blocks (width 128, 4 heads, causal, no dropout) on one row. Kept: bytes of tensors that autograd saves in
 a forward, parameters left out, each storage once. Gathered: bytes that a rank has after its exchanges of a step. Of the
-third step, in which nothing is tried or compared any more. The losses are compared with those of one rank.
+third step, in which nothing is tried or compared any more. Held: parameters, gradients and optimizer states of a rank after
+it; with `--sharded` they are sharded over all ranks. The losses are compared with those of one rank.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
 
 
-def rank_process(length: int) -> None:
+def rank_process(length: int, sharded: bool) -> None:
     """One rank; rank 0 prints JSON."""
     import torch
     import torch.nn.functional as F
@@ -29,6 +30,7 @@ def rank_process(length: int) -> None:
 
     import trainshed.parallel as pipe
     from trainshed.parallel.engine.context.crossing import Crossing
+    from trainshed.parallel.shards import local
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -43,7 +45,8 @@ def rank_process(length: int) -> None:
             return x + self.mlp(self.after(x))
 
     torch.set_num_threads(1)
-    pipe.init({"context_parallel_degree": int(os.environ["WORLD_SIZE"])})
+    ranks = int(os.environ["WORLD_SIZE"])
+    pipe.init({"context_parallel_degree": ranks, "sharded_data_parallel_degree": ranks if sharded else 1})
     torch.manual_seed(0)
     model = pipe.PipelineModel(nn.Sequential(*[Block() for _ in range(4)]))
     optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
@@ -73,25 +76,30 @@ def rank_process(length: int) -> None:
 
     losses = []
     for number in range(3):
-        own = {one.untyped_storage().data_ptr() for one in model.parameters()}
+        own = {local(one.detach()).untyped_storage().data_ptr() for one in model.parameters()}
         kept.clear()
         gathered[0] = 0
         optimizer.zero_grad()
         x = torch.randn(1, length, 128, generator=torch.Generator().manual_seed(number))
         losses.append(float(train(model, x).reduce_mean()))
         optimizer.step()
+    states = [one for entry in optimizer.optimizer.state.values() for one in entry.values() if isinstance(one, torch.Tensor)]
+    every = [*model.parameters(), *(one.grad for one in model.parameters() if one.grad is not None), *states]
+    storages = [local(one.detach()).untyped_storage() for one in every]
+    held = sum({one.data_ptr(): one.nbytes() for one in storages}.values())
     if pipe.rank() == 0:
-        print(json.dumps({"kept": sum(kept.values()), "gathered": gathered[0], "losses": losses}), flush=True)
+        found = {"kept": sum(kept.values()), "gathered": gathered[0], "held": held, "losses": losses}
+        print(json.dumps(found), flush=True)
 
 
-def play(ranks: int, length: int) -> dict[str, Any]:
+def play(ranks: int, length: int, sharded: bool) -> dict[str, Any]:
     """What rank 0 found."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     environment = {**os.environ, "PYTHONPATH": str(TOOLKIT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment |= {"WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONHASHSEED": "0"}
-    command = [sys.executable, __file__, "--rank", "--length", str(length)]
+    command = [sys.executable, __file__, "--rank", "--length", str(length), *(["--sharded"] if sharded else [])]
     started = [
         subprocess.Popen(
             command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.PIPE, text=True
@@ -107,18 +115,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Sequences divided among ranks.")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--sharded", action="store_true", help="shard parameters, gradients and states over all ranks")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
-        rank_process(options.length)
+        rank_process(options.length, options.sharded)
         return 0
-    print("| ranks | kept by a rank, MiB | gathered by a rank a step, MiB | losses apart |\n|--:|--:|--:|--:|")
+    print("| ranks | kept by a rank, MiB | gathered by a rank a step, MiB | held between steps, MiB | losses apart |")
+    print("|--:|--:|--:|--:|--:|")
     first: list[float] = []
     for ranks in options.ranks:
-        found = play(ranks, options.length)
+        found = play(ranks, options.length, options.sharded)
         first = first or found["losses"]
         off = max(abs(a - b) / abs(b) for a, b in zip(found["losses"], first, strict=True))
-        print(f"| {ranks} | {found['kept'] / 2**20:.1f} | {found['gathered'] / 2**20:.1f} | {off:.0e} |", flush=True)
+        numbers = [found[name] / 2**20 for name in ("kept", "gathered", "held")]
+        print(f"| {ranks} | {' | '.join(f'{one:.1f}' for one in numbers)} | {off:.0e} |", flush=True)
     return 0
 
 
