@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run_job(home: Path, job: Mapping[str, object], stand_ins: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+def run_job(
+    home: Path, job: Mapping[str, object], stand_ins: Path, environment: Mapping[str, str], image: str = ""
+) -> tuple[int, str]:
     """Exit status and log of a job, on CPUs, each process with one thread.
 
     Args:
@@ -20,13 +23,14 @@ def run_job(home: Path, job: Mapping[str, object], stand_ins: Path, environment:
         job: the file's fields, without `name` and `environment`.
         stand_ins: a folder of modules that the script imports, and that are not installed.
         environment: what the script finds in it besides.
+        image: each host is a container of it; else a process.
     """
-    environ = {
-        "PYTHONPATH": f"{stand_ins}{os.pathsep}{ROOT / 'toolkit'}",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        **environment,
-    }
+    environ = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environment}
+    if image:
+        shutil.copytree(stand_ins, str(job["source_dir"]), dirs_exist_ok=True)
+        job = {**job, "image": image}
+    else:
+        environ["PYTHONPATH"] = f"{stand_ins}{os.pathsep}{ROOT / 'toolkit'}"
     (home / "job.yaml").write_text(json.dumps({"name": "example", **job, "environment": environ}))
     done = subprocess.run(
         [sys.executable, "-m", "trainshed.cli", "run", str(home / "job.yaml"), "--output", str(home / "out")],

@@ -1,7 +1,7 @@
 """Runs public example scripts of Amazon's model and data parallel libraries, tiny, on CPUs, through `trainshed run`.
 
     git clone https://github.com/aws/amazon-sagemaker-examples
-    python benchmarks/amazon_scripts.py amazon-sagemaker-examples [--only gpt2_simple] [--ranks 2 4]
+    python benchmarks/amazon_scripts.py amazon-sagemaker-examples [--only gpt2_simple] [--ranks 2 4] [--image trainshed:cpu]
 
 The examples lie in the repository's history; the commit of each is named here. Data is made, models are tiny; the settings
 arrive as the SageMaker SDK sends them. A script is changed only where `edits` says so: lines that demand CUDA, apex, S3 or a
@@ -307,8 +307,8 @@ def take(repository: str, example: Example, folder: Path) -> None:
         (folder / name).write_text(changed)
 
 
-def run(repository: str, example: Example, ranks: int) -> tuple[int, str]:
-    """Exit status and log of a job."""
+def run(repository: str, example: Example, ranks: int, image: str) -> tuple[int, str]:
+    """Exit status and log of a job, in containers of an image, else in processes."""
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
         (home / "data").mkdir()
@@ -318,7 +318,8 @@ def run(repository: str, example: Example, ranks: int) -> tuple[int, str]:
         if "pipeline_parallel_degree" in example.hyperparameters:
             example.hyperparameters["pipeline_parallel_degree"] = settings["partitions"]
         given = {
-            name: str(value).replace("/opt/ml", str(home / "out/algo-1")) for name, value in example.hyperparameters.items()
+            name: str(value).replace("/opt/ml", "/opt/ml" if image else str(home / "out/algo-1"))
+            for name, value in example.hyperparameters.items()
         }
         distribution: dict[str, object] = {
             "smdistributed": {"modelparallel": {"enabled": True, "parameters": settings}},
@@ -335,7 +336,7 @@ def run(repository: str, example: Example, ranks: int) -> tuple[int, str]:
             "distribution": distribution,
             "instances": 2 if example.ranks else 1,
         }
-        return run_job(home, job, STAND_INS / example.stand_ins, {"TRANSFORMERS_VERBOSITY": "error"})
+        return run_job(home, job, STAND_INS / example.stand_ins, {"TRANSFORMERS_VERBOSITY": "error"}, image)
 
 
 def main() -> int:
@@ -344,6 +345,7 @@ def main() -> int:
     parser.add_argument("repository", help="a clone of github.com/aws/amazon-sagemaker-examples")
     parser.add_argument("--only", nargs="*", choices=EXAMPLES, default=list(EXAMPLES))
     parser.add_argument("--ranks", nargs="*", type=int, default=[2, 4])
+    parser.add_argument("--image", default="", help="run each host as a container of it")
     parser.add_argument("--logs", help="a folder for the logs")
     arguments = parser.parse_args()
     wrong = 0
@@ -353,7 +355,7 @@ def main() -> int:
             print(f"{name:28} not run: it needs {', '.join(lacking)}", flush=True)
             continue
         for ranks in [example.ranks] if example.ranks else arguments.ranks:
-            status, log = run(arguments.repository, example, ranks)
+            status, log = run(arguments.repository, example, ranks, arguments.image)
             if arguments.logs:
                 Path(arguments.logs, f"{name}-{ranks}.log").write_text(log)
             printed = log.partition("\ncompleted ")[0]

@@ -1,7 +1,7 @@
 """Runs the public PyTorch examples of Horovod on two hosts of two ranks each, on CPUs, through `trainshed run`.
 
     git clone https://github.com/horovod/horovod
-    python benchmarks/horovod_scripts.py horovod [--only mnist_elastic]
+    python benchmarks/horovod_scripts.py horovod [--only mnist_elastic] [--image trainshed:cpu]
 
 Nothing of Horovod is installed: `distribution: horovod` serves `horovod.torch`. Data is made, models are tiny
 (`amazon_scripts/mnist/torchvision` stands in for torchvision). The scripts are unchanged, except that one has a rank die
@@ -83,8 +83,8 @@ EXAMPLES = {
 }
 
 
-def run(repository: str, example: Example) -> tuple[int, str]:
-    """Exit status and log of a job."""
+def run(repository: str, example: Example, image: str) -> tuple[int, str]:
+    """Exit status and log of a job, in containers of an image, else in processes."""
     blob = ["git", "-C", repository, "show", f"HEAD:examples/{example.path}"]
     script = subprocess.run(blob, check=True, capture_output=True, text=True).stdout
     for text, put in example.edits:
@@ -96,13 +96,15 @@ def run(repository: str, example: Example) -> tuple[int, str]:
         (home / "code/train.py").write_text(script)
         (home / "home").mkdir()
         job = {
-            "program": str(home / "code/train.py"),
+            "program": "train.py",
+            "source_dir": str(home / "code"),
             "hyperparameters": example.hyperparameters,
             "distribution": {"kind": "horovod", "processes_per_host": 2, **example.distribution},
             "instances": 2,
             "checkpoints": str(home / "checkpoints"),
         }
-        return run_job(home, job, STAND_INS, {"HOME": str(home / "home")})  # examples lock a file there
+        locked = "/tmp" if image else str(home / "home")  # examples lock a file there
+        return run_job(home, job, STAND_INS, {"HOME": locked}, image)
 
 
 def main() -> int:
@@ -110,12 +112,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("repository", help="a clone of github.com/horovod/horovod")
     parser.add_argument("--only", nargs="*", choices=EXAMPLES, default=list(EXAMPLES))
+    parser.add_argument("--image", default="", help="run each host as a container of it")
     parser.add_argument("--logs", help="a folder for the logs")
     arguments = parser.parse_args()
     wrong = 0
     for name in arguments.only:
         example = EXAMPLES[name]
-        status, log = run(arguments.repository, example)
+        status, log = run(arguments.repository, example, arguments.image)
         if arguments.logs:
             Path(arguments.logs, f"{name}.log").write_text(log)
         found = ["".join(one) if isinstance(one, tuple) else one for one in re.findall(example.shows, log)]
