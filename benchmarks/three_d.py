@@ -15,7 +15,7 @@ is installed.
   else in it (Linux, as root; "-" elsewhere).
 * predicted: by one plan, which knows the time of the model's modules in one process alone, and what ranks find that measure
   what they have, as in `degrees: auto`: how much slower they are together, and how fast they sum. Then measured / predicted.
-  "-" where nothing is predicted: set-ups by hand, shards of tensor groups without stages.
+  "-" where nothing is predicted: set-ups by hand.
 * EP: tensor parallelism of the experts alone, for the Mixtral-like model. TP divides its experts in the same way.
 * loss: the largest difference of a step's loss from one process, relative.
 * load: of the machine when a way begins: what else it does.

@@ -27,12 +27,12 @@ def found(ranks: int = 4, rows: int = 16, **given: Any) -> list[Any]:
 def test_all_that_is_open_is_looked_at_once() -> None:
     every = found()
     keys = [
-        (one.stages, one.tensor, one.replicas, one.microbatches, one.wish.schedule if one.stages > 1 else "")
+        (one.stages, one.tensor, one.replicas, one.microbatches, one.stages > 1 and one.wish.schedule, one.wish.sharded)
         for one in every
     ]
     assert len(keys) == len(set(keys))
     assert {key[:3] for key in keys} == {(4, 1, 1), (2, 1, 2), (2, 2, 1), (1, 1, 4), (1, 2, 2), (1, 4, 1)}
-    assert {key[4] for key in keys} == {"", "1f1b", "interleaved1f1b", "interleavedzerobubble", "zbvzerobubble"}
+    assert {key[4] for key in keys} == {False, "1f1b", "interleaved1f1b", "interleavedzerobubble", "zbvzerobubble"}
     # All of them train the same 16 rows.
     assert {one.wish.rows * one.microbatches * one.replicas for one in every} == {16.0}
     assert [one.stages for one in every] == sorted((one.stages for one in every), reverse=True)

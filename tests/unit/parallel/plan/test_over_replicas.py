@@ -82,6 +82,14 @@ def test_blocks_are_gathered_twice_and_what_is_outside_of_them_once() -> None:
     assert half.sent_mib == pytest.approx(1 / 2 * (4 * 3 + 2) + 5 / 2)  # shards are summed over two copies
 
 
+def test_what_a_rank_of_a_tensor_group_has_is_sharded_and_what_it_has_whole_summed_over_the_group() -> None:
+    # Of 4 blocks of 1 MiB a rank has 2.5 MiB: 1 MiB that all ranks of the group have, and half of the rest.
+    one = plan(entry(2.5, 2.5, 5, 3, divided_mib=6.0))
+    sharded = over.all_sharded(way(tensor=2, sums_all=False), one, 2, blocks(8, 8, 8, 8))
+    assert sharded.sent_mib == pytest.approx(2 * 1 / 2 * 3 * 2.5 + 1 / 2)  # of 2 microbatches; then the shards of 1 MiB
+    assert sharded.memory_mib == pytest.approx(10 / 2 + 3 * 2.5 / 4 + 3)
+
+
 def test_shards_are_all_as_long_as_the_longest() -> None:
     # Two experts, by four ranks: each sends as if there were four, and one has half of a parameter.
     assert blocks(2)[0].padded(4) == 2 and blocks(3)[0].padded(4) == pytest.approx(4 / 3) and blocks(0)[0].padded(4) == 1

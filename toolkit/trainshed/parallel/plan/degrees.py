@@ -9,7 +9,7 @@ Nothing that the model does with its batch is known here: that replicas see othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,25 +89,33 @@ def choices(
         weights: the parameters of the model.
         limit_mib: memory of a rank, 0 for any.
     """
-    found, made = [], iter(plans)
+    found: list[Choice] = []
+    made = iter(plans)
     for way in ways:
         plan = PlanError(way.problem) if way.problem else next(made)
         if isinstance(plan, PlanError):
-            found.append(Choice(way, problem=plan.message))
+            problem = plan.message
+        elif way.tensor > 1 and not any(entry["divided_mib"] for entry in plan.predicted["stages"]):
+            problem = _nothing_divided(plan)
+        else:
+            found.extend(_within(one, limit_mib) for one in _over_replicas(way, plan, weights))
             continue
-        if way.tensor > 1 and not any(entry["divided_mib"] for entry in plan.predicted["stages"]):
-            found.append(Choice(way, problem=_nothing_divided(plan)))
-            continue
-        own = [Choice(way, plan=plan, step=replicated(way, plan))]
-        if way.replicas > 1 and any(one.states for one in held_by_ranks(plan, way)):
-            own.append(Choice(way, True, plan=plan, step=replicated(way, plan, states_shared=True)))
-        for degree in (one for one in range(2, way.replicas + 1) if way.replicas % one == 0):
-            if way.stages > 1:
-                own.append(Choice(way, degree=degree, plan=plan, step=stages_sharded(way, plan, degree)))
-            elif way.tensor == 1:
-                own.append(Choice(way, degree=degree, plan=plan, step=all_sharded(way, plan, degree, weights)))
-        found.extend(_within(one, limit_mib) for one in own)
+        if not way.wish.sharded:  # that of the same way without shards, which has been said
+            found.append(Choice(way, problem=problem))
     return found
+
+
+def _over_replicas(way: Way, plan: Plan, weights: Sequence[Weight]) -> Iterator[Choice]:
+    """What can be done with the replicas of a way."""
+    if not way.wish.sharded:
+        yield Choice(way, plan=plan, step=replicated(way, plan))
+        if way.replicas > 1 and any(one.states for one in held_by_ranks(plan, way)):
+            yield Choice(way, True, plan=plan, step=replicated(way, plan, states_shared=True))
+    for degree in (one for one in range(2, way.replicas + 1) if way.replicas % one == 0):
+        if way.stages > 1:
+            yield Choice(way, degree=degree, plan=plan, step=stages_sharded(way, plan, degree))
+        elif way.tensor == 1 or way.wish.sharded:
+            yield Choice(way, degree=degree, plan=plan, step=all_sharded(way, plan, degree, weights))
 
 
 def chosen(found: Sequence[Choice], limit_mib: int) -> Choice:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -99,6 +100,18 @@ def weights_of(root: nn.Module, optimizer_states: int) -> list[Weight]:
         value = elements * parameter.element_size()
         found.append(Weight(_block(name), rows, value, elements * gradient, elements * states))
     return found
+
+
+def of_tensor_rank(weights: Sequence[Weight], held: Held) -> list[Weight]:
+    """What one rank of a tensor group has of the parameters of a model: of all of them the same share, as on the mean.
+
+    Args:
+        held: what that rank holds of the model.
+    """
+    share = held.values / sum(one.value for one in weights)
+    return [
+        replace(one, value=one.value * share, gradient=one.gradient * share, states=one.states * share) for one in weights
+    ]
 
 
 def _block(name: str) -> str:

@@ -49,7 +49,8 @@ def open_ways(ranks: int, wish: Wish, terms: Terms, settings: PipelineSettings) 
                 if way.stages == 1:  # there is no order of stages
                     way = replace(way, wish=replace(way.wish, schedule=orders[0][0]))
                 rows = wish.microbatches / (way.microbatches * way.replicas)
-                key = way.stages, way.tensor, way.microbatches, way.stages > 1 and (schedule, virtual)
+                order = way.stages > 1 and (schedule, virtual)
+                key = way.stages, way.tensor, way.microbatches, way.wish.sharded, order
                 found.setdefault(key, replace(way, wish=replace(way.wish, rows=rows)))
     return sorted(found.values(), key=lambda way: -way.stages)
 

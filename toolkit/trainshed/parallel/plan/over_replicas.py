@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .costs import BUCKET_BYTES, Sent
-from .of_rank import Held, Weight, held_by_ranks
+from .of_rank import Held, Weight, held_by_ranks, of_tensor_rank
 from .plan_file import Plan
 from .ways import Way
 
@@ -94,12 +94,13 @@ def stages_sharded(way: Way, plan: Plan, degree: int) -> Step:
 
 
 def all_sharded(way: Way, plan: Plan, degree: int, weights: Sequence[Weight]) -> Step:
-    """All is shared out over so many replicas, block by block.
+    """All is shared out over so many replicas, block by block: with tensor groups, what each of their ranks has.
 
     Args:
         weights: the parameters of the model.
     """
     (held,) = held_by_ranks(plan, way)
+    weights = of_tensor_rank(weights, held) if way.tensor > 1 else weights
     link, copies = way.replica_link, way.replicas // degree
     blocks: dict[str, list[Weight]] = {}
     for one in weights:
@@ -119,6 +120,7 @@ def all_sharded(way: Way, plan: Plan, degree: int, weights: Sequence[Weight]) ->
     touched = way.microbatches * (2 * _GATHERED * held.values + _SCATTERED * held.gradients) + _update(way, held) / degree
     memory = shard + min(whole + running, held.values + held.gradients) + held.activations
     every = Sent(way.microbatches * sent.seconds, way.microbatches * sent.bytes)
+    every += way.group_link.summed(held.wholes / degree * _MIB, way.tensor)
     return _step(way, plan, [_Rank(memory, every, touched)])
 
 

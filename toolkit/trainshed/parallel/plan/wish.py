@@ -29,6 +29,7 @@ class Wish:
     tensor, tensor_link: ranks that divide the modules of a stage, and how they talk.
     slower: how many times longer the devices take than was counted or measured.
     touch: seconds to read or write a byte, for what comes after the last backward; 0 to leave that out.
+    sharded: whether what a rank of a tensor group has without stages is sharded over replicas.
     recomputes: whether units may run again in their backward, so that `memory_limit` is compared with what they keep then.
     opens: a container that takes more than this share of the forward is opened, also where there is one stage.
     rows: how many times the rows of the microbatch that was measured one of this way has.
@@ -55,6 +56,7 @@ class Wish:
     crowd: float = 1.0
     touch: float = 0.0
     recomputes: bool = False
+    sharded: bool = False
 
     @property
     def stages(self) -> int:
@@ -63,8 +65,9 @@ class Wish:
 
     @property
     def pairs(self) -> bool:
-        """Whether results of divided modules may stay in parts: not in stages."""
-        return self.tensor > 1 and self.stages == 1
+        """Whether results of divided modules may stay in parts: not in stages, and not where torch shards blocks, which
+        knows no tensor in parts."""
+        return self.tensor > 1 and self.stages == 1 and not self.sharded
 
     def seat(self, stage: int) -> int:
         """The rank that has a stage."""
