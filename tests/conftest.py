@@ -73,12 +73,14 @@ ONE_WORKER = {
     "jobs/slurm/": "a cluster",
     "jobs/ray/": "a Ray cluster",
     "images/test_other_engines.py": "daemons of other engines",
-    "jobs/parallel/test_runtime.py": "starts of ranks",
-    "jobs/parallel/test_zero_bubble.py": "starts of ranks",
-    "jobs/parallel/test_zoo.py": "starts of ranks",
     "jobs/compiler/test_compiled_jobs.py": "a compile cache",
     "jobs/entrypoints/": "trained models",
     "jobs/program/test_requirements.py": "a virtual environment",
+    "jobs/data/test_channels.py": "a server of channels",
+    "jobs/lineage/test_lineage.py": "a chain of runs",
+    "jobs/lineage/test_rerun.py": "a run of long ago",
+    "jobs/tracking/test_exports.py": "measured runs",
+    "jobs/runner/test_warm.py": "an interpreter for pools",
     "jobs/runner/test_fast_file.py": "a server",
     "jobs/runner/test_fetching.py": "a server",
     "jobs/runner/test_s3.py": "a server",
@@ -95,6 +97,8 @@ ONE_WORKER = {
 }
 # Files whose tests stay with one worker by the function: the ranks that its first one starts run the cases of all of them.
 ONE_WORKER_A_FUNCTION = ("tests/jobs/parallel/trust/test_trust.py",)
+# Folders whose tests stay with one worker by the file.
+BY_THE_FILE = ("tests/unit/", "tests/jobs/parallel/")
 # What takes longest begins first, so that no worker is left with it at the end.
 FIRST = (
     *("clients/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/"),
@@ -128,6 +132,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Hands tests out one by one, and those of `ONE_WORKER` together.
 
     Unit tests go out by the file: most take less than the message that asks for one, and what they import is imported once.
+    So do those of pipelines: the ranks of the first one run what others of the file ask for, too.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -136,7 +141,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if nodeid.startswith(ONE_WORKER_A_FUNCTION):
                 return nodeid.partition("[")[0]
             shared = next((shared for name, shared in ONE_WORKER.items() if nodeid.startswith(f"tests/{name}")), None)
-            return shared or (nodeid.partition("::")[0] if nodeid.startswith("tests/unit/") else nodeid)
+            return shared or (nodeid.partition("::")[0] if nodeid.startswith(BY_THE_FILE) else nodeid)
 
     return Scheduling(config, log)
 

@@ -16,11 +16,14 @@ FOUND = pytest.StashKey[dict[str, list[Any] | ranks.Failed]]()
 
 @pytest.fixture
 def found(request: pytest.FixtureRequest) -> list[Any]:
-    """What each rank found for a test marked `on_ranks`; all such tests of its number of ranks share one start."""
+    """What each rank found for a test marked `on_ranks`; all such tests of its file and number of ranks share one start.
+
+    Not those of other files: these may run in another process, which would start all of them again.
+    """
     node, known = request.node, request.session.stash.setdefault(FOUND, {})
     if node.nodeid not in known:
         world = world_of(node)
-        same = [item for item in request.session.items if world_of(item) == world]
+        same = [item for item in request.session.items if item.path == node.path and world_of(item) == world]
         known |= zip([item.nodeid for item in same], ranks.shared(world, [work_of(item) for item in same]), strict=True)
     return ranks.result(known[node.nodeid])
 

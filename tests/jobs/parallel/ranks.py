@@ -5,19 +5,21 @@ A start of ranks costs seconds of CPU, most checks far less. So tests say what t
     @pytest.mark.on_ranks("workers:train", {"partitions": 2}, world=2)
     def test_...(found: list[Any]) -> None:
 
-with the test's parameters after the mark's arguments, and all tests of one number of ranks share a start (`shared`).
+with the test's parameters after the mark's arguments, and all tests of one file and one number of ranks share a start
+(`shared`).
 `world` may be the name of a parameter. Ranks are forked from one process, which has imported what they need: torch and the
-pipeline take four seconds of CPU. Scripts of users (`start_script`) get interpreters of their own.
+pipeline take four seconds of CPU. Scripts of users (`run_script`) are the main programs of such processes.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import multiprocessing
 import os
 import pickle
+import runpy
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -94,38 +96,44 @@ def end(processes: list[ForkServerProcess]) -> None:
         process.join()
 
 
-def start_script(
-    world: int, *words: str, extra: dict[str, str] | None = None, cwd: str | None = None
-) -> list[subprocess.Popen[bytes]]:
-    """Starts a Python script with its arguments on each rank; stdout and stderr are one pipe."""
+@dataclass(frozen=True)
+class Ended:
+    """How a script ended on one rank: its exit status, and what it printed."""
+
+    status: int | None
+    log: str
+
+
+def play_script(
+    world: int, script: str, *arguments: str, extra: dict[str, str] | None = None, cwd: str | None = None
+) -> list[Ended]:
+    """Runs a Python script on each rank, as `python script` does, to its end; one that does not end is killed."""
     from support.free_ports import free_ports
 
-    port = free_ports()
-    return [
-        subprocess.Popen(
-            [sys.executable, *words],
-            env=environment(rank, world, port, extra),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-        )
-        for rank in range(world)
-    ]
+    port, nursery = free_ports(), _nursery()
+    with tempfile.TemporaryDirectory() as out:
+        processes = [
+            nursery.Process(target=_play, args=(out, environment(rank, world, port, extra), cwd, [script, *arguments]))
+            for rank in range(world)
+        ]
+        for process in processes:
+            process.start()
+        deadline = time.monotonic() + 400
+        try:
+            for process in processes:
+                process.join(max(1.0, deadline - time.monotonic()))
+        finally:
+            end(processes)
+        return [Ended(process.exitcode, log(out, rank)) for rank, process in enumerate(processes)]
 
 
-def run_script(world: int, *words: str, extra: dict[str, str] | None = None, cwd: str | None = None) -> list[str]:
+def run_script(
+    world: int, script: str, *arguments: str, extra: dict[str, str] | None = None, cwd: str | None = None
+) -> list[str]:
     """Runs a Python script on each rank to its good end; the log of each."""
-    processes = start_script(world, *words, extra=extra, cwd=cwd)
-    logs = []
-    try:
-        for process in processes:
-            logs.append(process.communicate(timeout=400)[0].decode())
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(log[-3000:] for log in logs)
-    return logs
+    ends = play_script(world, script, *arguments, extra=extra, cwd=cwd)
+    assert [one.status for one in ends] == [0] * world, "\n".join(one.log[-3000:] for one in ends)
+    return [one.log for one in ends]
 
 
 def run(world: int, worker: str, *args: Any) -> list[Any]:
@@ -194,14 +202,32 @@ def folder() -> Path:
     return Path(sys.argv[1])
 
 
-def main(out: str, environ: dict[str, str]) -> None:
-    """Does one rank's works, each with a pipeline of its own in one process group."""
+def _become(out: str, environ: dict[str, str], words: list[str]) -> None:
+    """Makes of a forked process the rank that it stands for: its log, environment, arguments and path of modules."""
     output = os.open(Path(out, f"log.{environ['RANK']}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    os.environ.clear()
     os.environ.update(environ)
-    sys.argv = ["ranks.py", out]
+    sys.argv = words
     sys.path[:0] = environ["PYTHONPATH"].split(os.pathsep)
+
+
+def _play(out: str, environ: dict[str, str], cwd: str | None, words: list[str]) -> None:
+    """Runs a script as the main program."""
+    _become(out, environ, words)
+    if cwd is not None:
+        os.chdir(cwd)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # processes of multiprocessing end without them
+
+
+def main(out: str, environ: dict[str, str]) -> None:
+    """Does one rank's works, each with a pipeline of its own in one process group."""
+    _become(out, environ, ["ranks.py", out])
     import gc
     import importlib
 

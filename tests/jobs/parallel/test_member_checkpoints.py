@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ torch = pytest.importorskip("torch")
 
 import ranks  # noqa: E402
 from member_hosts import Hosts, Place, same, served  # noqa: E402
+
+from support.free_ports import free_ports  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -131,11 +135,19 @@ def test_a_meeting_place_that_stands_still_for_longer_than_a_host_may_only_delay
 
 def test_a_host_whose_meeting_place_is_killed_ends_also_while_another_stands_still_in_the_exchange(tmp_path: Path) -> None:
     with served() as place:
-        scripts = [
-            ranks.start_script(1, "-c", f"import member_workers as m; print(m.host{(str(tmp_path), name, *rest)})")
-            for name, *rest in (("a", place.address, "", 2, 16), ("b", place.address, "stopped", 2, 16))
+        lines = [
+            f"import member_workers as m; print(m.host{(str(tmp_path), name, place.address, how, 2, 16)})"
+            for name, how in (("a", ""), ("b", "stopped"))
         ]
-        (a,), (b,) = scripts
+        a, b = (
+            subprocess.Popen(
+                [sys.executable, "-c", line],
+                env=ranks.environment(0, 1, free_ports()),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for line in lines
+        )
         try:
             assert os.waitid(os.P_PID, b.pid, os.WSTOPPED) is not None
             place.kill()
