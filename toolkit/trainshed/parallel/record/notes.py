@@ -6,6 +6,7 @@ what it calls have at hand, and in the object that the step function is bound to
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 import random
 import sys
@@ -296,7 +297,9 @@ def _put(there: MutableMapping[str, Any], name: str, value: Any) -> None:
 def rolled(value: Any) -> Any:
     """The state of a generator of random numbers; None of anything else."""
     if isinstance(value, torch.Generator):
-        return bytes(value.get_state().tolist())  # a pickled tensor is another text each time
+        with torch._C.DisableTorchFunction():  # no part of a forward that is being recorded
+            state = value.get_state()
+            return ctypes.string_at(state.data_ptr(), state.numel())  # a pickled tensor is another text each time
     if isinstance(value, random.Random):
         return value.getstate()
     numpy: Any = sys.modules.get("numpy")
