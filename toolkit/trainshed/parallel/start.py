@@ -40,13 +40,12 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     """
     if session.grid is not None:
         return session.grid
+    given, where = given_in_environment() if config is None else (config, "init()")
     if os.environ.get(PLAN_ONLY):
         session.planned = settings_from_environment()
         settings = _to_plan(session.planned)
-    elif config is None:
-        settings = settings_from_environment()
     else:
-        settings = config if isinstance(config, PipelineSettings) else read_settings(config, "init()")
+        settings = given if isinstance(given, PipelineSettings) else read_settings(given, where)
     chosen = torch.device(device) if device is not None else own_device()
     if settings.fp8:
         check_float8(chosen)
@@ -57,7 +56,7 @@ def init(config: Mapping[str, Any] | PipelineSettings | None = None, *, device: 
     session.grid = make_grid(settings, joined, chosen)
     # Gloo connects ranks one after the other: one that left now would hang up on those that still connect.
     dist.barrier(joined.control)
-    _say_what_changes_nothing(session.grid, config)
+    _say_what_changes_nothing(session.grid, given)
     return session.grid
 
 
@@ -69,9 +68,8 @@ def _to_plan(planned: PipelineSettings) -> PipelineSettings:
     return PipelineSettings(microbatches=count, fp16=types[0], bf16=types[1], master_weights=types[2])
 
 
-def _say_what_changes_nothing(grid: Grid, config: Mapping[str, Any] | PipelineSettings | None) -> None:
+def _say_what_changes_nothing(grid: Grid, given: Mapping[str, Any] | PipelineSettings) -> None:
     """Names settings of Amazon's library that have no meaning here, and why."""
-    given = given_in_environment()[0] if config is None else config
     idle = without_effect(given) if isinstance(given, Mapping) else ()
     if idle and grid.rank == 0:
         print(f"settings that change nothing: {'; '.join(idle)}", flush=True)
