@@ -29,7 +29,7 @@ def environment(**extra: str) -> dict[str, str]:
     """This process's environment without any job in it, one thread a process, and `extra`."""
     job = ("SM_", "SAGEMAKER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI_", "SLURM_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(job)}
-    return {**inherited, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
+    return {**inherited, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", **extra}
 
 
 @dataclass
