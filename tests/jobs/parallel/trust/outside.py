@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 import trainshed.parallel as pipe
 
 from .table import begin, case, refused, same
-from .training import check, nothing, one_process, sgd, squared
+from .training import check, language, nothing, one_process, sgd, squared
 
 
 def net() -> nn.Module:
@@ -112,7 +112,7 @@ def statistics_of_batch_norms_are_renewed() -> None:
 
 @case(ranks=2)
 def greedy_decoding_without_a_cache() -> None:
-    from .sideways import LAYERS, language, tiny_llama, tokens
+    from .sideways import LAYERS, tiny_llama, tokens
 
     begin(partitions=2, microbatches=2, atomic=LAYERS)
     torch.manual_seed(3)

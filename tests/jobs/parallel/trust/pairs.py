@@ -18,7 +18,7 @@ from trainshed.parallel.engine.tensor.part import Part
 
 from .table import case, refused
 from .tensor import WORDS, Build, begun, goes_on, twenty_steps
-from .training import adam, check, sgd, slow_sgd, squared
+from .training import adam, check, language, sgd, slow_sgd, squared
 
 Between = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -620,13 +620,7 @@ def generated(build: Build) -> None:
     model, update, _ = begun(build, adam, prescaled_batch=True)
     x = torch.randint(1, 53, (2, 6), generator=torch.Generator().manual_seed(5))
 
-    @pipe.step
-    def train(model: Any, x: torch.Tensor) -> torch.Tensor:
-        loss = model(input_ids=x, labels=x).loss
-        model.backward(loss)
-        return loss
-
-    train(model, x)
+    pipe.step(language)(model, x)
     update.step()
     alone = build()
     alone.load_state_dict(model.state_dict())

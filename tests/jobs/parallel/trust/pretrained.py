@@ -18,6 +18,7 @@ from trainshed.parallel.shards import local
 
 from .divided_without_values import ALONE, STAGES, nothing_is_gathered
 from .table import begin, case, same
+from .training import language
 
 WORDS = 331
 
@@ -62,14 +63,7 @@ def trained_alone(module: nn.Module) -> list[float]:
 
 def trained(model: Any) -> list[float]:
     update = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
-
-    @pipe.step
-    def step(model: Any, x: torch.Tensor) -> torch.Tensor:
-        loss = model(input_ids=x, labels=x).loss
-        model.backward(loss)
-        return loss
-
-    losses = []
+    step, losses = pipe.step(language), []
     for number in range(4):
         update.zero_grad()
         losses.append(float(step(model, batch(number)).reduce_mean()))

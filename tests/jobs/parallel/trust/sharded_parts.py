@@ -34,7 +34,7 @@ from .mixtures import Net as Experts
 from .replicas import List, Routed, routed_batches
 from .table import begin, case, refused, same, same_norms
 from .tensor import Gpt, Later, Read, Recomputed, Tied, Twice, Wrapped, begun, rows, twenty_steps, words, wrong_is_found
-from .training import adam, check, sgd, squared
+from .training import adam, check, language, sgd, squared
 
 BOTH: dict[str, Any] = {"tensor_parallel_degree": 2, "sharded_data_parallel_degree": 2}
 ONE_BATCH: dict[str, Any] = {**BOTH, "prescaled_batch": True}
@@ -75,7 +75,7 @@ def share(model: pipe.PipelineModel) -> float:
     return kept / sum(one.numel() * one.element_size() for one in every)
 
 
-def trains(build: Callable[[], nn.Module], batches: Any = rows, **options: Any) -> pipe.PipelineModel:
+def trains(build: Callable[[], nn.Module], batches: Any = rows, **options: Any) -> None:
     """Trains as one process does, and every parameter is a shard; nothing makes pairs."""
     model = check(build, batches, **{**BOTH, **options})
     for one in model.parameters():
@@ -84,31 +84,26 @@ def trains(build: Callable[[], nn.Module], batches: Any = rows, **options: Any) 
         assert one.grad is None or one.grad.placements == one.placements
     assert any(map(model.is_distributed_parameter, model.parameters()))
     assert model.engine.division.in_pairs() == (set(), set())
-    return model
-
-
-def again(build: Callable[[], nn.Module], batches: Any = rows, **options: Any) -> None:
-    trains(build, batches, **options)
     pipe.shutdown()
 
 
 @case(ranks=4)
 def sharded_parts_of_a_few_kinds() -> None:
-    again(Deep, words, step=found_by, optimizer=adam, tolerance=1e-4)
-    again(lambda: Wrapped(Recomputed(False)), **ONE_BATCH)
-    again(Twice)
+    trains(Deep, words, step=found_by, optimizer=adam, tolerance=1e-4)
+    trains(lambda: Wrapped(Recomputed(False)), **ONE_BATCH)
+    trains(Twice)
 
 
 @case(ranks=4, heavy=True)
 def sharded_parts_of_many_kinds() -> None:
     for settings in (BOTH, ONE_BATCH):
-        again(Tied, words, **settings)
-        again(Deep, words, step=found_by, optimizer=adam, tolerance=1e-4, **settings)
-        again(lambda: Wrapped(nn.LayerNorm(6)), optimizer=adam, tolerance=1e-4, verify_steps=1, **settings)
-    again(Tied, words, optimizer=adam, tolerance=1e-4, placement_strategy="spread", verify="changes")
-    again(lambda: nn.Sequential(*[nn.Linear(6, 6) for _ in range(4)]), optimizer=adam, tolerance=1e-4)
+        trains(Tied, words, **settings)
+        trains(Deep, words, step=found_by, optimizer=adam, tolerance=1e-4, **settings)
+        trains(lambda: Wrapped(nn.LayerNorm(6)), optimizer=adam, tolerance=1e-4, verify_steps=1, **settings)
+    trains(Tied, words, optimizer=adam, tolerance=1e-4, placement_strategy="spread", verify="changes")
+    trains(lambda: nn.Sequential(*[nn.Linear(6, 6) for _ in range(4)]), optimizer=adam, tolerance=1e-4)
     for reentrant in (False, True):
-        again(lambda reentrant=reentrant: Wrapped(Recomputed(reentrant)))
+        trains(lambda reentrant=reentrant: Wrapped(Recomputed(reentrant)))
 
 
 @case(ranks=4)
@@ -116,9 +111,9 @@ def sharded_parts_of_weights_that_stay_whole() -> None:
     def weight_norm() -> nn.Module:
         return Wrapped(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)))
 
-    again(weight_norm)
+    trains(weight_norm)
     excluding = lambda: _excluding(Wrapped(nn.Linear(6, 6)))  # noqa: E731
-    again(excluding, atomic=("last",))
+    trains(excluding, atomic=("last",))
     model, _, _ = begun(Read, **BOTH)  # a weight that is read outside of its unit
     pipe.step(squared)(model, *words(0, pipe.rank()))
     assert not any(map(model.is_distributed_parameter, model.parameters()))
@@ -131,15 +126,15 @@ def _excluding(module: Any) -> nn.Module:
 
 @case(ranks=4)
 def sharded_parts_on_routes_of_each_batch() -> None:
-    again(lambda: Routed(5, 5, 5, 5), routed_batches)
-    again(List, routed_batches)
-    again(lambda: Routed(5, 5, 5, 5, 5), routed_batches, optimizer=adam, tolerance=1e-4)
+    trains(lambda: Routed(5, 5, 5, 5), routed_batches)
+    trains(List, routed_batches)
+    trains(lambda: Routed(5, 5, 5, 5, 5), routed_batches, optimizer=adam, tolerance=1e-4)
 
 
 @case(ranks=4)
 def sharded_experts() -> None:
-    again(lambda: Experts(Mixture(), ByHand()), words, step=with_losses, optimizer=adam, tolerance=1e-4)
-    again(lambda: Experts(Mixture(room=3), Mixture()), words, step=with_losses)
+    trains(lambda: Experts(Mixture(), ByHand()), words, step=with_losses, optimizer=adam, tolerance=1e-4)
+    trains(lambda: Experts(Mixture(room=3), Mixture()), words, step=with_losses)
 
 
 @case(ranks=4)
@@ -148,8 +143,8 @@ def sharded_parts_that_thaw_later() -> None:
         module.first.requires_grad_(number > 0)
         module.last.bias.requires_grad_(number != 1)
 
-    again(lambda: Wrapped(nn.Linear(6, 6)), between=thaw)
-    again(lambda: Wrapped(nn.Linear(6, 6)), between=thaw, verify="changes", **ONE_BATCH)
+    trains(lambda: Wrapped(nn.Linear(6, 6)), between=thaw)
+    trains(lambda: Wrapped(nn.Linear(6, 6)), between=thaw, verify="changes", **ONE_BATCH)
 
 
 @case(ranks=4)
@@ -312,14 +307,8 @@ def text_of_other_lengths_from_sharded_parts() -> None:
     from .tensor import _llama
 
     model, update, _ = begun(lambda: _llama(2), adam, **BOTH)
-
-    def loss(model: Any, x: torch.Tensor) -> torch.Tensor:
-        found = model(input_ids=x, labels=x).loss
-        model.backward(found)
-        return found
-
     x = torch.randint(1, 53, (4, 8))
-    pipe.step(loss)(model, x)
+    pipe.step(language)(model, x)
     update.step()
     torch.manual_seed(3)
     alone = _llama(2)
@@ -338,7 +327,7 @@ def text_of_other_lengths_from_sharded_parts() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     model.train()
     update.zero_grad()
-    pipe.step(loss)(model, x)
+    pipe.step(language)(model, x)
     update.step()
     assert share(model) < 0.3
 

@@ -10,7 +10,7 @@ from torch import nn
 import trainshed.parallel as pipe
 
 from .table import begin, case, refused
-from .training import check, squared
+from .training import check, language, squared
 
 
 def rows(number: int, replica: int) -> tuple[torch.Tensor, ...]:
@@ -184,12 +184,6 @@ LAYERS = [f"model.layers.{number}" for number in range(4)]
 def tokens(number: int, replica: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(10 * number + replica)
     return (torch.randint(1, 17, (4, 6), generator=generator),)
-
-
-def language(model: Any, x: torch.Tensor) -> torch.Tensor:
-    loss = model(input_ids=x, labels=x).loss
-    model.backward(loss)
-    return loss
 
 
 def with_hidden_states(model: Any, x: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from trainshed.parallel.engine.tensor.means import Means
 
 from .replicas import List, Routed, routed_batches
 from .table import SECONDS, begin, case, refused, same
-from .training import adam, check, one_process, sgd, slow_sgd, squared
+from .training import adam, check, language, one_process, sgd, slow_sgd, squared
 
 WORDS = 13
 Build = Callable[[], nn.Module]
@@ -548,13 +548,7 @@ def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -
     model, update = pipe.PipelineModel(divided), pipe.PipelineOptimizer(update)
     torch.manual_seed(7 + mine)
 
-    @pipe.step
-    def train(model: Any, x: torch.Tensor) -> torch.Tensor:
-        loss = model(input_ids=x, labels=x).loss
-        model.backward(loss)
-        return loss
-
-    found = []
+    train, found = pipe.step(language), []
     for number in range(20):
         update.zero_grad()
         loss = train(model, batch(number, mine)).reduce_mean()

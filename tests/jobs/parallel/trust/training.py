@@ -22,6 +22,13 @@ def squared(model: Any, *inputs: torch.Tensor) -> torch.Tensor:
     return loss
 
 
+def language(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """The loss of one of transformers' language models, each token told by those before it."""
+    loss: torch.Tensor = model(input_ids=x, labels=x).loss
+    model.backward(loss)
+    return loss
+
+
 class Alone(nn.Module):
     """The same step functions in one process."""
 
