@@ -26,6 +26,7 @@ from trainshed.parallel.plan.of_rank import held_by_ranks, weights_of  # noqa: E
 from trainshed.parallel.plan.plan_file import Plan, load_plan, model_fingerprint  # noqa: E402
 from trainshed.parallel.plan.planner import make_plan, make_plans  # noqa: E402
 from trainshed.parallel.plan.profile import profile  # noqa: E402
+from trainshed.parallel.plan.runtime import seconds_around, seconds_to_update  # noqa: E402
 from trainshed.parallel.plan.simulate import order, step_seconds  # noqa: E402
 from trainshed.parallel.plan.ways import ways_for  # noqa: E402
 from trainshed.parallel.plan.wish import Wish  # noqa: E402
@@ -176,6 +177,23 @@ def test_plans_for_several_numbers_of_ranks_come_from_one_profile() -> None:
     assert chosen(tight, 0).degree == 4
     with pytest.raises(PlanError, match="than 1 MiB on each: 1 stage with 4 replicas, all sharded by 4, would need 4"):
         chosen(choices(ways, plans, weights, limit_mib=1), 1)
+
+
+def test_a_plan_measures_the_code_beside_modules_and_leaves_no_gate_in_them() -> None:
+    asked = subject(blocks(4, 32), torch.randn(8, 32))
+    kept = asked.root[0]._compiled_call_impl
+    values, state = asked.root.state_dict(), torch.get_rng_state()
+    trace = profile(asked, {"0", "1", "2", "3"})
+    assert 0 < seconds_around(asked, trace) < float("inf")
+    assert asked.root[0]._compiled_call_impl is kept and "_compiled_call_impl" not in vars(asked.root[1])
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, asked.root.state_dict()[name]) for name, value in values.items())
+
+
+@pytest.mark.parametrize("states", [0, 1, 2])
+def test_an_optimizers_step_is_measured_for_any_number_of_states(states: int) -> None:
+    update = seconds_to_update(states)
+    assert update.parameter > 0 and update.byte >= 0
 
 
 @pytest.mark.parametrize("name", ["experts", "data_dependent"])

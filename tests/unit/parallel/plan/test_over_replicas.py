@@ -149,6 +149,24 @@ def test_the_optimizers_step_takes_the_time_of_what_it_touches_and_a_crowd_makes
     assert whole.milliseconds - shared.milliseconds == pytest.approx(3 / 4 * adam - broadcast)
 
 
+def test_a_measured_update_goes_by_parameters_and_bytes_of_which_shards_have_a_part() -> None:
+    runtime: Any = Lazy("trainshed.parallel.plan.runtime")
+    one, update = plan(entry(4, 4, 8, 1)), runtime.Update(parameter=1e-3, byte=1e-8)
+    whole = over.replicated(way(1, update=update), one).milliseconds - 100
+    assert whole == pytest.approx(4 * 1 + 4 * MIB * 1e-8 * 1e3)
+    two = [over.stages_sharded(way(stages=2, update=made), plan(entry(4, 4, 8, 1)), 2) for made in (update, None)]
+    assert two[0].milliseconds - two[1].milliseconds == pytest.approx(4 * 1 + 2 * MIB * 1e-8 * 1e3)
+
+
+def test_ranks_that_see_whether_all_do_the_same_wait_for_each_others_messages() -> None:
+    terms = ways.Terms(hosts=links.Hosts(0, between=tables.Link(0.001, 1e12)))
+    found = next(one for one in ways.ways_for(4, wishes.Wish(ranks=4, microbatches=4), terms) if one.replicas == 4)
+    one = plan(entry(0, 0, 0, 1))
+    # Two sums over four ranks are 12 messages; shards sum once more for each microbatch.
+    assert over.replicated(found, one).milliseconds - 100 == pytest.approx(12, rel=1e-3)
+    assert over.all_sharded(found, one, 4, blocks()).milliseconds - 100 == pytest.approx(18, rel=1e-3)
+
+
 def test_stages_that_hold_one_parameter_sum_its_gradient() -> None:
     traffic: Any = Lazy("trainshed.parallel.plan.traffic")
     units = tuple(tables.UnitCost(name, 0, 1.0, 1.0, 0, (name,), sent=sent) for name, sent in (("a", 5.0), ("b", 0.0)))

@@ -29,6 +29,7 @@ from ..plan.open_ways import goes_with, keeps_sharding, open_ways
 from ..plan.plan_file import Plan, load_plan, model_fingerprint
 from ..plan.planner import Foresee, make_plan, make_plans
 from ..plan.profile import SECONDS_PER_BYTE, seconds_to_touch
+from ..plan.runtime import seconds_to_update
 from ..plan.ways import Terms, ways_for
 from ..plan.wish import Wish
 from ..record.subject import Subject
@@ -230,7 +231,8 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
         settings = settings.replace(pipeline_parallel_degree=how.ranks)  # the parts of the model as fine as that asks
     touch = SECONDS_PER_BYTE if how.count else seconds_to_touch(subject.device)
     wish = wish_of(subject.root, settings, pins, microbatches)
-    wish = replace(wish, slower=how.slower, crowd=how.crowd, touch=touch * how.slower)
+    update = seconds_to_update(settings.optimizer_states) if subject.device.type == "cpu" and not how.count else None
+    wish = replace(wish, slower=how.slower, crowd=how.crowd, touch=touch * how.slower, update=update)
     divide = partial(foresee, wanted=planned.wanted, kept=settings.atomic)
     plan = _chosen(subject, wish, how, planned, divide) if how.ranks else make_plan(subject, wish, divide)
     path = os.environ[PLAN_ONLY]

@@ -42,7 +42,7 @@ class Costs:
     values, gradients: parameter -> what of that are these.
     crossing: bytes that cross a cut before each position, index 0 unused.
     no_cut: position -> reason.
-    everywhere: seconds of replicated work, paid by each stage.
+    everywhere: seconds of replicated work, paid by each stage; around: those of the step function's other code.
     """
 
     units: tuple[UnitCost, ...]
@@ -52,6 +52,7 @@ class Costs:
     everywhere: float = 0.0
     values: dict[str, int] = field(default_factory=dict)
     gradients: dict[str, int] = field(default_factory=dict)
+    around: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -126,11 +127,11 @@ class Link:
 def slowed(costs: Costs, factor: float) -> Costs:
     """The same work on a device that takes `factor` times as long."""
     units = [replace(one, forward=one.forward * factor, backward=one.backward * factor) for one in costs.units]
-    return replace(costs, units=tuple(units), everywhere=costs.everywhere * factor)
+    return replace(costs, units=tuple(units), everywhere=costs.everywhere * factor, around=costs.around * factor)
 
 
 def of_rows(costs: Costs, factor: float) -> Costs:
-    """Of a microbatch with `factor` times the rows: all but parameters grows with them, where operations are counted."""
+    """Of a microbatch with `factor` times the rows: all but parameters, and code beside modules, grows with them."""
     units = [
         replace(
             one,

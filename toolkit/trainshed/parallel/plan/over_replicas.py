@@ -33,6 +33,8 @@ _SUMMED = 6
 _SCATTERED = 4
 # For each byte that FSDP2 gathers, and that is gathered of stages, whose parameters are put in order once more.
 _GATHERED, _GATHERED_OF_STAGES = 2, 4
+# Bytes by which ranks see that all do the same.
+_FEW = 48
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,12 @@ class _Rank:
 
     memory: MiB.
     sent: after its last backward, or around the microbatches.
-    touched: MiB that are read or written then, by the optimizer and to put together what is sent.
+    worked: seconds on a core then, by the optimizer and to put together what is sent.
     """
 
     memory: float
     sent: Sent
-    touched: float
+    worked: float
 
 
 def replicated(way: Way, plan: Plan, *, states_shared: bool = False) -> Step:
@@ -72,11 +74,12 @@ def replicated(way: Way, plan: Plan, *, states_shared: bool = False) -> Step:
     for held in held_by_ranks(plan, way):
         sent, copied = _summed(way, held)
         states, update = held.states, _update(way, held)
+        sent += _agreed(way)
         if states_shared:
             sent += way.replica_link.spread(held.values * _MIB, way.replicas, held.number)
             states, update = states / way.replicas, update / way.replicas
         memory = held.values + held.gradients + states + max(held.activations, _buckets(way, held))
-        ranks.append(_Rank(memory, sent, update + copied))
+        ranks.append(_Rank(memory, sent, update + _touched(way, copied)))
     return _step(way, plan, ranks)
 
 
@@ -86,10 +89,10 @@ def stages_sharded(way: Way, plan: Plan, degree: int) -> Step:
     for held in held_by_ranks(plan, way):
         sent = link.gathered(held.values * _MIB, degree) + link.scattered(held.gradients * _MIB, degree)
         sent += link.summed(held.gradients / degree * _MIB, way.replicas // degree)
-        sent += way.group_link.summed(held.wholes / degree * _MIB, way.tensor)
-        touched = held.values * _GATHERED_OF_STAGES + held.gradients * _SCATTERED + _update(way, held) / degree
+        sent += way.group_link.summed(held.wholes / degree * _MIB, way.tensor) + _agreed(way, 3)
+        copied = held.values * _GATHERED_OF_STAGES + held.gradients * _SCATTERED
         memory = held.parameters / degree + held.values + held.gradients + held.activations
-        ranks.append(_Rank(memory, sent, touched))
+        ranks.append(_Rank(memory, sent, _touched(way, copied) + _update(way, held, degree)))
     return _step(way, plan, ranks)
 
 
@@ -117,16 +120,17 @@ def all_sharded(way: Way, plan: Plan, degree: int, weights: Sequence[Weight]) ->
         else:
             whole += value + gradient
     shard = sum(one.shard * one.padded(degree) / degree for one in weights)
-    touched = way.microbatches * (2 * _GATHERED * held.values + _SCATTERED * held.gradients) + _update(way, held) / degree
+    copied = way.microbatches * (2 * _GATHERED * held.values + _SCATTERED * held.gradients)
     memory = shard + min(whole + running, held.values + held.gradients) + held.activations
     every = Sent(way.microbatches * sent.seconds, way.microbatches * sent.bytes)
-    every += way.group_link.summed(held.wholes / degree * _MIB, way.tensor)
-    return _step(way, plan, [_Rank(memory, every, touched)])
+    every += way.group_link.summed(held.wholes / degree * _MIB, way.tensor) + _agreed(way, way.microbatches)
+    worked = _touched(way, copied) + _update(way, held, degree)
+    return _step(way, plan, [_Rank(memory, every, worked)])
 
 
 def _step(way: Way, plan: Plan, ranks: Sequence[_Rank]) -> Step:
     predicted, wish = plan.predicted, way.wish
-    after = max(one.sent.seconds + wish.crowd * wish.touch * one.touched * _MIB for one in ranks) * 1e3
+    after = max(one.sent.seconds + wish.crowd * one.worked for one in ranks) * 1e3
     alone = predicted["step_ms"]
     sent = sum(entry["sent_mib"] for entry in predicted["stages"]) + sum(one.sent.bytes / _MIB for one in ranks)
     return Step(
@@ -155,8 +159,29 @@ def _buckets(way: Way, held: Held) -> float:
     return min(held.gradients, BUCKET_BYTES / _MIB) if one_by_one else held.gradients
 
 
-def _update(way: Way, held: Held) -> float:
-    """MiB that the optimizer reads or writes to step over all that a rank holds, operation by operation: SGD 3 for each of
-    a parameter's, with momentum 8, AdamW and its like 20."""
-    states = way.wish.optimizer_states
-    return (10 * states if states > 1 else 3 + 5 * states) * held.gradients
+def _agreed(way: Way, more: int = 0) -> Sent:
+    """What ranks send to see that all do the same, a few numbers each time. Those of a pipeline and its tensor groups gather
+    once where a step begins; those that hold the same sum before a step, and what has a gradient after it.
+
+    Args:
+        more: sums over all ranks.
+    """
+    link, several, alike = way.group_link, way.stages * way.tensor, way.replicas * way.tensor
+    sums = [alike] * 2 + [way.stages * alike] * more
+    found = sum((link.summed(_FEW, ranks) for ranks in sums), link.gathered(_FEW, several))
+    return Sent(found.seconds)  # the bytes are not worth counting
+
+
+def _touched(way: Way, size: float) -> float:
+    """Seconds on a core to read or write so many MiB."""
+    return way.wish.touch * size * _MIB
+
+
+def _update(way: Way, held: Held, degree: int = 1) -> float:
+    """Seconds on a core of an optimizer's step over a share of all that a rank holds. Where nothing was measured it goes by
+    the bytes that are read or written, operation by operation: SGD 3 for each of a parameter's, with momentum 8, AdamW and
+    its like 20."""
+    states, size = way.wish.optimizer_states, held.gradients / degree
+    if way.wish.update is not None:
+        return way.wish.update.seconds(held.number, size * _MIB)
+    return _touched(way, (10 * states if states > 1 else 3 + 5 * states) * size)

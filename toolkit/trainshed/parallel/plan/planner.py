@@ -19,6 +19,7 @@ from .pieces import Divided, Piece, divided, divided_costs, pieces_of_rows, slow
 from .plan_file import Plan
 from .prediction import describe
 from .profile import SECONDS_PER_BYTE, SECONDS_PER_OPERATION, profile
+from .runtime import seconds_around
 from .wish import Wish
 
 # A stage this much slower than an even share is worth another try with finer units.
@@ -177,7 +178,10 @@ def _measured(
 
 
 def _costs(trace: Trace, subject: Subject, wish: Wish) -> Costs:
-    return slowed(costs_of(trace, subject.root, wish.optimizer_states, wish.shared), wish.slower)
+    costs = costs_of(trace, subject.root, wish.optimizer_states, wish.shared)
+    if subject.device.type == "cpu" and not subject.counts:
+        costs = replace(costs, around=seconds_around(subject, trace))
+    return slowed(costs, wish.slower)
 
 
 def _of_rank(one: _Measured, wish: Wish, pieces: tuple[Piece, ...]) -> tuple[Costs, Divided]:

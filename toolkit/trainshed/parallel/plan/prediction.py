@@ -87,7 +87,7 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
     talk = [wish.link.seconds(size) for size in crossing]
     orders = order(wish.schedule, wish.ranks, wish.virtual, wish.microbatches)
     several = len(ranges) > 1
-    own = OVERHEAD
+    own = OVERHEAD[0] + costs.around, OVERHEAD[1]
     later = [0.0] * len(ranges)
     if wish.schedule in ZERO_BUBBLE:
         # A matrix product takes as long for its weight's gradient as for its input's. Nobody waits for the first stage's.
@@ -96,7 +96,10 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
     now = [b - w + own[1] for b, w in zip(backward, later, strict=True)]
     worked, busy = step_seconds(orders, [f + own[0] for f in forward], now, talk, [w + own[1] for w in later])
     # Ranks that share cores: what one of them works delays the others, however they wait for each other.
-    worked = max(worked, wish.crowd * sum(busy) / len(busy))
+    # Messages are work there, too.
+    if wish.crowd > 1:
+        spoken = sum(2 * wish.microbatches * wish.link.quicker(wish.crowd).seconds(size) for size in crossing)
+        worked = max(worked, wish.crowd * (sum(busy) + spoken) / len(busy))
     read = [{name for unit in costs.units[a:b] for name in unit.parameters} for a, b in ranges]
     summed = summed_by_stages(costs, wish, read)
     seconds = worked + max(one.seconds for one in summed) + (LAST_MESSAGES * wish.link.latency if several else 0.0)

@@ -270,16 +270,17 @@ def _independent(sources: list[Source]) -> list[Source]:
 
 
 def seconds_to_touch(device: torch.device) -> float:
-    """Seconds to read or write a byte in memory, in an operation on tensors that no cache holds."""
-    one, other = (torch.ones(2**23, device=device) for _ in range(2))
+    """Seconds to read or write a byte in memory: of tensors that no cache holds, into memory that is asked for anew."""
+    whole = torch.ones(2**24, device=device)
     times = []
     for _ in range(5):
         started = time.perf_counter()
-        one.add_(other)  # reads both, writes one
+        for part in whole.split(2**18):
+            part.clone()  # reads one, writes one
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - started)
-    return median(times) / (3 * one.numel() * one.element_size())
+    return median(times) / (2 * whole.numel() * whole.element_size())
 
 
 def counted_seconds(operations: int, moved: int) -> float:

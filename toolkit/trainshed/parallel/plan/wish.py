@@ -9,6 +9,7 @@ from trainshed.contract.wire.pipeline import V_SHAPED
 
 from .costs import Link
 from .partition import Request
+from .runtime import Update
 from .simulate import ZERO_BUBBLE, most_kept, order
 from .work import seat_of
 
@@ -29,6 +30,7 @@ class Wish:
     tensor, tensor_link: ranks that divide the modules of a stage, and how they talk.
     slower: how many times longer the devices take than was counted or measured.
     touch: seconds to read or write a byte, for what comes after the last backward; 0 to leave that out.
+    update: of the optimizer's step; None to go by the bytes that it touches.
     sharded: whether what a rank of a tensor group has without stages is sharded over replicas.
     recomputes: whether units may run again in their backward, so that `memory_limit` is compared with what they keep then.
     opens: a container that takes more than this share of the forward is opened, also where there is one stage.
@@ -55,6 +57,7 @@ class Wish:
     rows: float = 1.0
     crowd: float = 1.0
     touch: float = 0.0
+    update: Update | None = None
     recomputes: bool = False
     sharded: bool = False
 
