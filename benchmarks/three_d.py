@@ -1,6 +1,6 @@
 """Eight ranks, one model: what each way to spread it costs in time, memory and bytes, and whether its losses are right.
 
-    python benchmarks/three_d.py [--models gpt2 mixtral] [--ways ...] [--ranks 8] [--steps 6] [--out FILE]
+    python benchmarks/three_d.py [--models gpt2 mixtral] [--ways ...] [--ranks 8] [--steps 6] [--at-once] [--out FILE]
 
 Every way trains the same model on the same batches from the same seed; dropout is off, for ranks of plain torch draw
 other numbers than one process. Compared with set-ups by hand in plain torch (DDP, FSDP2), and DeepSpeed's ZeRO where it
@@ -10,7 +10,9 @@ is installed.
   this machine.
 * memory: the most that one rank has at any time after the first two steps, and in all, with the first step, in which ours
   build and verify the whole model: the kernel's high-water mark of memory of its own (Linux), less what the process had when
-  it had loaded its libraries, before the model was built.
+  it had loaded its libraries, before the model was built. The C library keeps much of what is freed, in pieces below 32 MiB
+  as here; with `--at-once` it gives memory back at once. Steps take longer then: read no times from that.
+* beside: what a rank has between steps, less its tensors (below the table).
 * sent: bytes a rank sends in a step, all ranks' mean: what went over the loopback of a network namespace that has nothing
   else in it (Linux, as root; "-" elsewhere).
 * predicted: by one plan, which knows the time of the model's modules in one process alone, and what ranks find that measure
@@ -26,6 +28,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
+import gc
 import json
 import os
 import shutil
@@ -118,7 +121,10 @@ def rank_process(way: str, model_name: str, steps: int) -> None:
         seconds.append(time.perf_counter() - began)
         sent.append(_loopback() - before)
     later = _most() - first
-    print(json.dumps({"later": later, "most": max(most, later)}), flush=True)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    beside = _memory()["RssAnon"] - first - _tensors()
+    print(json.dumps({"later": later, "most": max(most, later), "beside": beside}), flush=True)
     if int(os.environ["RANK"]) == 0:
         found = {"seconds": seconds[WARM:], "losses": losses, "sent": sent[WARM:], **facts()}
         print(json.dumps(found), flush=True)
@@ -285,6 +291,20 @@ def _memory() -> dict[str, int]:
     return found
 
 
+def _tensors() -> int:
+    """Bytes of all tensors that there are."""
+    import torch
+
+    storages = {}
+    for one in gc.get_objects():
+        if isinstance(one, torch.Tensor) and not one.is_meta:
+            for tensor in (one, one.grad if one.is_leaf else None):
+                own = getattr(tensor, "_local_tensor", tensor)
+                if own is not None:
+                    storages[own.untyped_storage()._cdata] = own.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
 def _most() -> int:
     """The most bytes of its own that this process has had."""
     now = _memory()
@@ -314,7 +334,8 @@ def play(way: str, model_name: str, ranks: int, steps: int) -> dict[str, Any]:
     found = next((line for line in lines if "seconds" in line), None)
     if processes.returncode or found is None:
         return {"failed": next((line for line in reversed(err.splitlines()) if "Error" in line), "failed")[:160]}
-    most = {name: max(line[name] for line in lines if name in line) for name in ("later", "most") if way != MEASURE}
+    named = () if way == MEASURE else ("later", "most", "beside")
+    most = {name: max(line[name] for line in lines if name in line) for name in named}
     return {**found, **most, "isolated": bool(isolated)}
 
 
@@ -383,7 +404,7 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
         f"| one process | {median(alone['seconds']):.3f} | | | | {_mib(alone['later'])} | | | {_mib(alone['most'])} |"
         + " |" * 5,
     ]
-    base = 0.0
+    base, beside = 0.0, []
     for way in ways:
         load = os.getloadavg()[0]
         found = play(way, model_name, ranks, steps)
@@ -391,6 +412,7 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
             lines.append(f"| {way} | {found['failed']} |" + " |" * 12)
         else:
             seconds = median(found["seconds"])
+            beside.append(found["beside"])
             base = base or (seconds if way == "DDP by hand" else 0.0)
             off = max(abs(a - b) / abs(b) for a, b in zip(found["losses"], alone["losses"], strict=True))
             settings = WAYS[way]
@@ -400,13 +422,20 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
             cells = [
                 *(f"{seconds:.3f}", f"{seconds / base:.2f}" if base else ""),
                 *_against(seconds, entry.get("step_ms", 0.0) / 1e3, 3),
-                *(f"{later:.0f}", *_against(later, entry.get("later_mib", 0.0), 0), _mib(found["most"])),
+                *(f"{later:.0f}", *_against(later, _process_mib(entry), 0), _mib(found["most"])),
                 *((f"{sent:.2f}", *_against(sent, entry.get("sent_mib", 0.0), 2)) if found["isolated"] else ("-", "-", "-")),
                 *(f"{off:.0e}", f"{load:.1f}"),
             ]
             lines.append(f"| {way} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
+    if beside:
+        lines += ["", f"Beside tensors the fullest rank of a way has {_mib(min(beside))} to {_mib(max(beside))} MiB."]
     return lines
+
+
+def _process_mib(entry: dict[str, Any]) -> float:
+    """What is predicted of a process after its first step: its tensors, and what it has beside them."""
+    return float(entry.get("later_mib", 0.0) + entry.get("process_mib", 0.0))
 
 
 def _played(way: str, model_name: str, ranks: int, steps: int) -> dict[str, Any]:
@@ -441,8 +470,13 @@ def main() -> int:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument(
+        "--at-once", action="store_true", help="freed memory goes back at once: for memory, and not for times"
+    )
     parser.add_argument("--out", help="the tables as Markdown")
     options = parser.parse_args()
+    if options.at_once:
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**16)  # mallopt(3)
     found = ["\n".join(table(name, options.ranks, options.steps, options.ways)) for name in options.models]
     text = "\n\n".join(found) + "\n"
     print(f"\n{text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,17 @@ def test_settings_that_were_given_come_back_with_those_that_were_chosen() -> Non
     whole = choice.chosen_settings(settings, {"microbatches": 8, "shard_optimizer_state": True})
     assert (whole.pipeline_parallel_degree, whole.microbatches, whole.virtual_stages) == (2, 8, 2)
     assert whole.atomic == ("head",) and whole.degrees == "given" and whole.open == ()
+
+
+def test_what_a_process_has_beside_its_tensors_is_told_of_ranks_on_cpus_alone() -> None:
+    files: Any = Lazy("trainshed.parallel.plan.plan_file")
+    (way,) = (one for one in found() if (one.stages, one.replicas, one.microbatches) == (1, 4, 4))
+    made = files.Plan(model="", pipeline={}, units=(files.PlanUnit("a", 0, 0),))
+    cpus = degrees.Choice(replace(way, wish=replace(way.wish, on_cpus=True)), plan=made)
+    assert cpus.facts()["process_mib"] > 0
+    assert degrees.beside_lines(cpus) == ["a rank's process has 12 MiB beside its tensors"]
+    gpus = degrees.Choice(way, plan=made)
+    assert "process_mib" not in gpus.facts() and degrees.beside_lines(gpus) == []
 
 
 def test_what_is_sharded_goes_with_the_other_settings() -> None:

@@ -62,7 +62,9 @@ def test_what_is_kept_is_shared_out_and_buckets_are_there_when_activations_are_g
     assert over.replicated(way(), plan(entry(40, 40, 80, 70))).memory_mib == 160 + 70
     # A stage's parameters and gradients are whole in a step, beside the parts; of several stages the fullest counts.
     two = plan(entry(40, 40, 80, 50), entry(20, 20, 40, 90))
-    assert over.stages_sharded(way(stages=2), two, 2).memory_mib == 160 / 2 + 80 + 50
+    # Gradients are there once more in the order in which they are sent, and in a copy that gloo sums.
+    assert over.stages_sharded(way(stages=2), two, 2).memory_mib == 160 / 2 + 80 + 2 * 40
+    assert over.stages_sharded(way(stages=2, sums_all=False), two, 2).memory_mib == 160 / 2 + 80 + 50
 
 
 def blocks(*rows: int) -> list[Any]:

@@ -20,7 +20,7 @@ from ..grid import Grid
 from ..plan.calltree import covering_pin
 from ..plan.command import PlanWritten
 from ..plan.costs import Link
-from ..plan.degrees import choice_lines, choices, chosen, chosen_lines, in_words
+from ..plan.degrees import beside_lines, choice_lines, choices, chosen, chosen_lines, in_words
 from ..plan.holders import holder_lines
 from ..plan.how import How, how_asked
 from ..plan.lines import assignment_lines, divided_lines, predicted_lines
@@ -232,7 +232,9 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
     touch = SECONDS_PER_BYTE if how.count else seconds_to_touch(subject.device)
     wish = wish_of(subject.root, settings, pins, microbatches)
     update = seconds_to_update(settings.optimizer_states) if subject.device.type == "cpu" and not how.count else None
-    wish = replace(wish, slower=how.slower, crowd=how.crowd, touch=touch * how.slower, update=update)
+    wish = replace(
+        wish, slower=how.slower, crowd=how.crowd, touch=touch * how.slower, update=update, on_cpus=how.device == "cpu"
+    )
     divide = partial(foresee, wanted=planned.wanted, kept=settings.atomic)
     plan = _chosen(subject, wish, how, planned, divide) if how.ranks else make_plan(subject, wish, divide)
     path = os.environ[PLAN_ONLY]
@@ -264,7 +266,7 @@ def _chosen(subject: Subject, wish: Wish, how: How, planned: Planned, divide: Fo
     print("\n".join(choice_lines(found)), flush=True)
     best = chosen(found, limit)
     lines = chosen_lines(best, found)
-    print("\n".join(lines), flush=True)
+    print("\n".join([*beside_lines(best), *lines]), flush=True)
     assert best.plan is not None
     told = {"step_ms": round(best.step_ms, 3), "memory_mib": round(best.memory_mib, 2)}
     predicted = {

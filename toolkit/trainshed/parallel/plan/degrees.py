@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import PlanError
 from .of_rank import Weight, held_by_ranks
-from .over_replicas import Step, all_sharded, replicated, stages_sharded
+from .over_replicas import PROCESS_MIB, Step, all_sharded, replicated, stages_sharded
 from .plan_file import Plan
 from .ways import Way
 
@@ -75,6 +75,7 @@ class Choice:
             one = self.step
             numbers = {"step_ms": one.milliseconds, "busy_ms": one.busy_ms, "memory_mib": self.memory_mib}
             numbers.update({"later_mib": one.memory_mib, "sent_mib": one.sent_mib})
+            numbers.update({"process_mib": PROCESS_MIB} if self.way.wish.on_cpus else {})
         found = {**self.degrees(), **self.order(), **{name: round(number, 3) for name, number in numbers.items()}}
         return {**found, **({"problem": self.problem} if self.problem else {})}
 
@@ -149,6 +150,11 @@ def choice_lines(found: Sequence[Choice]) -> list[str]:
         note = f"  {one.problem}" if one.problem else ""
         lines.append(f"{way.stages:6d}  {way.tensor:6d}  {way.replicas:8d}  {shared:>9}  {numbers}{note}")
     return lines
+
+
+def beside_lines(best: Choice) -> list[str]:
+    """What a rank has that no way changes; nothing where its memory is a GPU's."""
+    return [f"a rank's process has {PROCESS_MIB:.0f} MiB beside its tensors"] if best.way.wish.on_cpus else []
 
 
 def chosen_lines(best: Choice, found: Sequence[Choice]) -> list[str]:

@@ -33,6 +33,9 @@ _SUMMED = 6
 _SCATTERED = 4
 # For each byte that FSDP2 gathers, and that is gathered of stages, whose parameters are put in order once more.
 _GATHERED, _GATHERED_OF_STAGES = 2, 4
+# What a rank on CPUs has beside its tensors, MiB: code that has run, Python's objects, gloo's buffers and threads. As
+# `benchmarks/three_d.py --at-once` finds it for eight ranks on 2 virtual cores of an AMD EPYC.
+PROCESS_MIB = 12.5
 # Bytes by which ranks see that all do the same.
 _FEW = 48
 
@@ -91,7 +94,9 @@ def stages_sharded(way: Way, plan: Plan, degree: int) -> Step:
         sent += link.summed(held.gradients / degree * _MIB, way.replicas // degree)
         sent += way.group_link.summed(held.wholes / degree * _MIB, way.tensor) + _agreed(way, 3)
         copied = held.values * _GATHERED_OF_STAGES + held.gradients * _SCATTERED
-        memory = held.parameters / degree + held.values + held.gradients + held.activations
+        # Put in the order in which they are sent, gradients are there once more; gloo sums all in a copy of its own.
+        again = held.gradients * (2 if link.sums_all else 1)
+        memory = held.parameters / degree + held.values + held.gradients + max(held.activations, again)
         ranks.append(_Rank(memory, sent, _touched(way, copied) + _update(way, held, degree)))
     return _step(way, plan, ranks)
 

@@ -31,6 +31,7 @@ class Wish:
     slower: how many times longer the devices take than was counted or measured.
     touch: seconds to read or write a byte, for what comes after the last backward; 0 to leave that out.
     update: of the optimizer's step; None to go by the bytes that it touches.
+    on_cpus: whether ranks compute on CPUs, with memory of their host.
     sharded: whether what a rank of a tensor group has without stages is sharded over replicas.
     recomputes: whether units may run again in their backward, so that `memory_limit` is compared with what they keep then.
     opens: a container that takes more than this share of the forward is opened, also where there is one stage.
@@ -58,6 +59,7 @@ class Wish:
     crowd: float = 1.0
     touch: float = 0.0
     update: Update | None = None
+    on_cpus: bool = False
     recomputes: bool = False
     sharded: bool = False
 
