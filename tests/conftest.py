@@ -101,7 +101,8 @@ ONE_WORKER_A_FUNCTION = ("tests/jobs/parallel/trust/test_trust.py",)
 BY_THE_FILE = ("tests/unit/", "tests/jobs/parallel/")
 # What takes longest begins first, so that no worker is left with it at the end.
 FIRST = (
-    *("clients/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/", "jobs/entrypoints/", "jobs/", "faults/"),
+    *("clients/", "jobs/entrypoints/", "jobs/parallel/trust/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/"),
+    *("jobs/", "faults/"),
     *("unit/contract/test_mutated_configs.py", "unit/test_architecture.py", "unit/container/roster/"),
 )
 
