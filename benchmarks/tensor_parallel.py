@@ -1,12 +1,13 @@
 """Trains one GPT in several ways to share it out over ranks: time, memory and bytes of a step, and how the losses differ.
 
     python benchmarks/tensor_parallel.py [--ranks 4] [--width 512] [--layers 6] [--words 2048] [--gated]
-        [--steps 5] [--out FILE]
+        [--tokens 64] [--rows 16] [--whole] [--steps 5] [--out FILE]
 
 All ways train on the same global batches. Each runs in a network namespace of its own, where Linux counts the bytes of the
 loopback device (with `unshare`, as root; "-" where that is not possible). Memory is what the kernel counts as the process's
-own (no files): the largest of the first step, which may hold the whole model, and of the steps after it. The last column
-compares the losses with those of one process.
+own (no files): the largest of the first step, which may hold the whole model, and of the steps after it. What is kept for
+the backward is what autograd saves in the last step, each storage once, parameters left out. The last column compares the
+losses with those of one process.
 
     dp             replicas (DistributedDataParallel's sums, by trainshed.parallel)
     fsdp           `sharded_data_parallel_degree`: FSDP2
@@ -28,12 +29,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 TOOLKIT = Path(__file__).resolve().parents[1] / "toolkit"
-TOKENS, ROWS, HEADS = 64, 16, 8
+HEADS = 8
 WAYS: dict[str, dict[str, Any]] = {
     "alone": {},
     "dp": {},
@@ -77,15 +79,21 @@ def sent() -> int:
     return int(Path("/proc/net/dev").read_text().partition("lo:")[2].split()[0])
 
 
-def rank_process(way: str, width: int, layers: int, words: int, gated: int, steps: int) -> None:
+def rank_process(
+    way: str, width: int, layers: int, words: int, tokens: int, rows: int, gated: int, whole: int, steps: int
+) -> None:
     """One rank; prints what it finds as JSON."""
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
     from torch import nn
+    from torch.distributed.tensor import DTensor
 
     import trainshed.parallel as pipe
+    from trainshed.parallel.engine.tensor import sequences
 
+    if whole:
+        sequences._MORE = float("-inf")  # nothing is cheap enough
     torch.set_num_threads(1)
 
     class Block(nn.Module):
@@ -137,14 +145,31 @@ def rank_process(way: str, width: int, layers: int, words: int, gated: int, step
         model.backward(loss)
         return loss
 
+    saved: dict[int, Any] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    def kept() -> int:
+        parameters = {
+            one.untyped_storage()._cdata
+            for one in (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters())
+        }
+        return sum(one.nbytes() for key, one in saved.items() if key not in parameters)
+
     losses, seconds, peaks, carried = [], [], [], []
     for number in range(steps + 1):
-        x = torch.randint(0, words, (ROWS, TOKENS), generator=torch.Generator().manual_seed(number))
+        x = torch.randint(0, words, (rows, tokens), generator=torch.Generator().manual_seed(number))
         optimizer.zero_grad()
         if world > 1:
             dist.barrier()
         bytes_before, began = sent(), time.perf_counter()
-        loss = step(model, x.chunk(count)[mine]).reduce_mean()
+        counting = (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor) if number == steps else nullcontext()
+        )
+        with counting:
+            loss = step(model, x.chunk(count)[mine]).reduce_mean()
         optimizer.step()
         if world > 1:
             dist.barrier()
@@ -154,20 +179,20 @@ def rank_process(way: str, width: int, layers: int, words: int, gated: int, step
         if world > 1:
             dist.all_reduce(loss)
         losses.append(loss.item() / world)
-    found = {"losses": losses, "seconds": median(seconds[1:]), "sent": median(carried[1:])}
+        sizes = kept()
+        saved.clear()
+    found = {"losses": losses, "seconds": median(seconds[1:]), "sent": median(carried[1:]), "kept": sizes}
     found |= {"first": peaks[0], "after": max(peaks[1:]), "parameters": sum(one.numel() for one in model.parameters())}
     os.write(1, f"\nFOUND {json.dumps(found)}\n".encode())  # at once: all ranks write to one pipe
     pipe.shutdown()
 
 
-def run(
-    way: str, ranks: int, width: int, layers: int, words: int, gated: int, steps: int
-) -> tuple[list[dict[str, Any]], bool]:
+def run(way: str, ranks: int, *sizes: int) -> tuple[list[dict[str, Any]], bool]:
     """What each rank found, and whether bytes were counted."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    me = [sys.executable, __file__, "--rank", way, *map(str, (width, layers, words, gated, steps))]
+    me = [sys.executable, __file__, "--rank", way, *map(str, sizes)]
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={port}"]
     command = [*launcher, *me[1:]]
     environ = {**os.environ, "PYTHONPATH": str(TOOLKIT), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
@@ -190,29 +215,37 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--words", type=int, default=2048, help="of the vocabulary")
+    parser.add_argument("--tokens", type=int, default=64, help="of a row")
+    parser.add_argument("--rows", type=int, default=16, help="of the batch of all ranks")
+    parser.add_argument(
+        "--whole", action="store_true", help="results are whole between pairs, and not in parts along the tokens"
+    )
     parser.add_argument("--gated", action="store_true", help="q, k, v and a gate as Linears of their own, as Llama has them")
     parser.add_argument("--steps", type=int, default=5, help="after the first one")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--out", type=Path, help="Markdown file for the table")
-    parser.add_argument("--rank", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", nargs=9, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.rank:
         rank_process(asked.rank[0], *map(int, asked.rank[1:]))
         return
     rows = [
-        "| way | ranks | step, s | MB sent by all ranks a step | peak of the first step, MiB | after, MiB | losses apart |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| way | ranks | step, s | MB sent by all ranks a step | peak of the first step, MiB | after, MiB "
+        "| kept for the backward, MiB | losses apart |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     expected: list[float] = []
     for way in dict.fromkeys(["alone", *asked.ways]):
         ranks = 1 if way == "alone" else asked.ranks
-        found, counts = run(way, ranks, asked.width, asked.layers, asked.words, int(asked.gated), asked.steps)
+        sizes = asked.width, asked.layers, asked.words, asked.tokens, asked.rows, int(asked.gated), int(asked.whole)
+        found, counts = run(way, ranks, *sizes, asked.steps)
         losses = found[0]["losses"]
         expected = expected or losses
         apart = max(abs(one - other) / other for one, other in zip(losses, expected, strict=True))
         moved = f"{median(one['sent'] for one in found) / 1e6:.1f}" if counts else "-"
-        first, after = (max(one[name] for one in found) / 2**20 for name in ("first", "after"))
-        rows.append(f"| {way} | {ranks} | {found[0]['seconds']:.2f} | {moved} | {first:.0f} | {after:.0f} | {apart:.1e} |")
+        first, after, kept = (max(one[name] for one in found) / 2**20 for name in ("first", "after", "kept"))
+        times = f"{found[0]['seconds']:.2f} | {moved}"
+        rows.append(f"| {way} | {ranks} | {times} | {first:.0f} | {after:.0f} | {kept:.1f} | {apart:.1e} |")
         print(rows[-1] if way != "alone" else "\n".join(rows), flush=True)
     print(f"{found[0]['parameters']:,} parameters")
     if asked.out:

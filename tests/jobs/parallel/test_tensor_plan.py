@@ -136,11 +136,18 @@ def test_a_plan_sees_pairs_as_a_job_does(counts: bool, whole: bool) -> None:
     model = Between(whole=whole)
     subject = Subject(model, lambda x: model(x).square().mean(), lambda handler: None, (torch.randn(4, 8),), counts=counts)
     with ShapesOnly(model.parameters()) if counts else nullcontext():
-        pieces = foresee(subject, (2, 4, 3), lambda module: True, ())
+        foreseen = foresee(subject, (2, 4, 3), lambda module: True, ())
+    pieces = foreseen.pieces
     seen = {one.module: (one.opens, one.closes) for one in pieces}
     every, none = (2, 4, 3), ()
     pairs = {"up": (every, none), "down": (none, every), "out": (none, none)}
     later = {"up": (none, none), "down": (every, none), "out": (none, every)}  # `up` is gathered: another pair is seen then
     assert seen == (later if whole else pairs)
+    along = {one.module: (one.along, one.takes) for one in pieces}
+    # Of 4 rows the last of 3 ranks would have none; what is averaged in the end is whole.
+    given, taken = ((2, 4), none), (none, (2, 4))
+    tokens = {"up": given, "down": taken} if whole else {"down": given, "out": taken}
+    assert along == {**dict.fromkeys(along, (none, none)), **tokens}
+    assert foreseen.kept[4] < foreseen.kept[2] < 1 and foreseen.kept[3] < 1
     assert all(one.calls and not one.reason for one in pieces)
     assert "forward" not in model.up.__dict__

@@ -14,8 +14,9 @@ F = torch.nn.functional
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from trainshed.parallel.engine.tensor import part_losses, part_rules  # noqa: E402
-from trainshed.parallel.engine.tensor.pairs import Seen, choose  # noqa: E402
+from trainshed.parallel.engine.tensor.pairs import Choice, Seen, choose  # noqa: E402
 from trainshed.parallel.engine.tensor.part import Part, Region, Trial  # noqa: E402
+from trainshed.parallel.engine.tensor.sequences import Flow, look_along  # noqa: E402
 from trainshed.parallel.engine.tensor.way import Call  # noqa: E402
 from trainshed.parallel.tree import leaves  # noqa: E402
 
@@ -55,6 +56,12 @@ KEPT: list[tuple[int, Function]] = [
     (2, lambda x: x.repeat_interleave(2, 0)),
     (1, lambda x: F.layer_norm(x, (6,), torch.ones(6), torch.zeros(6))),
     (1, lambda x: F.normalize(x, dim=-1)),
+    (1, lambda x: x[:, slice(-0, None), :] + x[..., 0:5, :]),
+    (1, lambda x: x.to(x.device) + x.to("cpu", torch.float64) + x.to(device="cpu", dtype=torch.float16)),
+    (1, lambda x: F.rms_norm(x, (6,), torch.ones(6))),
+    (1, lambda x: x + torch.arange(5.0)[:, None] * x),
+    (1, lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * torch.ones(6)),
+    (1, lambda x: F.dropout(x + torch.ones(1, 5, 6), 0.5)),
     (0, lambda x: x @ torch.ones(6, 4)),
     (0, lambda x: torch.matmul(torch.ones(4, 5), x)),
     (0, lambda x: F.softmax(x, -1, dtype=torch.float64)),
@@ -85,6 +92,10 @@ WHOLE: list[tuple[int, Function]] = [
     (2, lambda x: x.view(torch.int32)),
     (2, lambda x: torch.add(x, 1, out=torch.empty(2, 5, 6))),
     (1, lambda x: F.scaled_dot_product_attention(x, x, x)),
+    (1, lambda x: F.layer_norm(x, (5, 6))),
+    (1, lambda x: x[:, 0]),
+    (1, lambda x: x[:, 1:]),
+    (1, lambda x: x.flatten(0, 1)),
     (0, lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)),
     (0, lambda x: x.T),
 ]
@@ -255,3 +266,47 @@ def test_what_a_loss_takes_has_to_be_so_on_all_ranks() -> None:
 def test_pairs_are_those_of_all_ranks(seen: list[Seen], opened: set[str], closed: set[str]) -> None:
     found = choose(seen, SIZES)
     assert (set(found.opening), set(found.closing)) == (opened, closed)
+
+
+def flow(*sent: tuple[str, float], **others: Any) -> Flow:
+    """Of modules whose results have 100 bytes, two of which meet."""
+    every = [("a", 0.0), ("ab", 0.0), ("c", 0.0), *sent]
+    sends = [(frozenset(names), size) for names, size in every]
+    return Flow(dict.fromkeys("abc", 100), taken={"q"}, sent=sends, **others)
+
+
+@pytest.mark.parametrize(
+    ("seen", "along"),
+    [
+        ([flow(), flow()], "abc"),
+        ([flow(("b", 100))], "c"),  # what meets goes together
+        ([flow(("b", 100), ("a", -100))], "abc"),
+        ([flow(("c", 100))], "ab"),
+        ([flow(("a", 5), ("b", 7))], "abc"),  # a 64th of what 200 bytes are sent as
+        ([flow(("a", 5), ("b", 8))], "c"),
+        ([flow(("bc", 0), ("c", 100))], ""),
+        ([flow(needed={"a"})], "c"),
+        ([flow(), flow(("c", 100))], "ab"),
+        ([flow(), flow(broken={"a"}, needed={"a", "b", "c"})], ""),
+        (None, ""),
+    ],
+)
+def test_parts_along_tokens_send_no_more(seen: list[Flow] | None, along: str) -> None:
+    pairs = Choice(opening=frozenset("x"), closing=frozenset("y"))
+    found = look_along(pairs, lambda _pairs: seen)
+    assert (found.opening, found.closing, found.along) == (pairs.opening, pairs.closing, frozenset(along))
+    assert found.taking == (frozenset("q") if along else frozenset())
+    assert look_along(Choice(), lambda _pairs: seen) == Choice()
+
+
+def test_results_in_no_pair_that_are_gathered_keep_no_others_whole() -> None:
+    tried: list[set[str]] = []
+
+    def trial(told: tuple[Choice, Any]) -> list[Flow]:
+        tried.append(set(told[1]))
+        if len(tried) == 1:  # a result of a pair met them
+            return [flow(broken={"q"}, needed={"a", "b", "c"})]
+        return [flow()] if "b" in told[1] else [flow(("b", 100), ("c", 100), alone={"b", "c"})]
+
+    assert look_along(Choice(closing=frozenset("y")), trial).along == frozenset("abc")
+    assert tried == [set(), {"q"}, {"q", "b"}]  # what "c" gives meets no others

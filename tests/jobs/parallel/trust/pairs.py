@@ -484,16 +484,22 @@ def optimizers_and_frozen_parameters() -> None:
 # Rules that are wrong are found in the first step.
 
 
-def _planted(name: str, wrong: Any) -> None:
+def _planted(name: str, wrong: Any, between: Between) -> None:
     with patch.object(part, name, wrong):
-        model, _, _ = begun(lambda: Mlp(lambda m, x: x.tanh() * m.scale), sgd)
+        model, _, _ = begun(lambda: Mlp(between), sgd)
         refused(lambda: pipe.step(squared)(model, *rows(0, pipe.rank())), "is not right, no parameter was changed")
     pipe.shutdown()
 
 
 @case(ranks=2)
 def gradients_that_are_not_summed_are_found() -> None:
-    _planted("entering", lambda x, _mesh: x)
+    _planted("summed_later", lambda x, _mesh, _is_later: x, lambda m, x: x.tanh() * m.scale)
+    _planted("entering", lambda x, _mesh: x, lambda m, x: x.tanh() * m.one.exp())
+
+    def own_alone(x: torch.Tensor, mesh: Any, axis: int) -> torch.Tensor:
+        return x.chunk(mesh.size(), axis)[mesh.get_local_rank()]
+
+    _planted("part_of", own_alone, lambda m, x: x.tanh() * m.scale.exp())
 
 
 @case(ranks=2)
@@ -582,6 +588,7 @@ def _models(degree: int, *cases: tuple[Build, bool, set[str], str]) -> None:
         opened, closed = model.engine.division.in_pairs()
         assert {name.rpartition(".")[2] for name in opened | closed} == names, (opened, closed)
         assert not kept or not any(kept in name for name in opened | closed), (opened, closed)
+        assert model.engine.division.along_tokens()
 
 
 _MLP, _ATTENTION = {"gate_proj", "up_proj", "down_proj"}, {"q_proj", "k_proj", "v_proj", "o_proj"}

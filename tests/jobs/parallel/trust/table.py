@@ -28,7 +28,7 @@ TOPICS = {
     "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
     "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
     "larger": (
-        *("without_values", "tensor", "pairs", "vocabulary", "mixtures"),
+        *("without_values", "tensor", "pairs", "sequences", "vocabulary", "mixtures"),
         *("tensor_stages", "stage_experts", "divided_without_values"),
     ),
     "joint": ("context", "context_shards", "whole_in_shards", "sharded_parts", "sharded_part_stages", "pretrained"),

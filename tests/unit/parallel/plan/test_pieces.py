@@ -57,6 +57,23 @@ def test_between_modules_that_make_a_pair_nothing_is_sent() -> None:
     assert pieces.sent(first, up, four, link)[0].bytes == 3 * MB
 
 
+def test_results_in_parts_along_tokens_send_what_sums_send() -> None:
+    link = tables.Link(latency=0.0, bandwidth=1e6)
+    up, down = pieces.PieceCall(0.1, MB, 4 * MB), pieces.PieceCall(0.1, 4 * MB, MB)
+    first, second = piece("up", 8, opens=(2,), takes=(2,)), piece("down", 8, closes=(2,), along=(2,))
+    words, alone = piece("words", 8, sums=True, along=(2,)), piece("alone", 8, along=(2,), takes=(2,))
+    found = pieces.divided([first, second, words, alone], 2, pairs=True, kept=0.75)
+    half = tables.Sent(0.5, MB / 2)
+    assert pieces.sent(first, up, found, link) == (half, half)
+    assert pieces.sent(second, down, found, link) == (half, half)
+    assert pieces.sent(words, pieces.PieceCall(0.0, 0, MB), found, link) == (half, half)
+    three = tables.Sent(0.75, 0.75 * MB)  # it gathers tokens, and exchanges its half of the features for others' tokens
+    assert pieces.sent(alone, pieces.PieceCall(0.1, MB, MB), found, link) == (three, three)
+    costs = tables.Costs((tables.UnitCost("", 0, 1.0, 2.0, 80, (), least=70),), {}, (0, 0), {})
+    (unit,) = pieces.divided_costs(costs, found, link).units
+    assert (unit.saved, unit.least) == (60, 60)
+
+
 def test_sizes_need_not_divide_and_the_rank_with_the_largest_part_counts() -> None:
     found = pieces.divided([piece("a", 5), piece("b", 3), piece("c", 2), piece("d", 9, reason="it is odd")], 4)
     # As torch.chunk cuts: 5 features make parts of 2, 2, 1 and 0.

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..errors import PipelineError
 from ..grid import Grid, TensorGroup
-from ..plan.pieces import Piece
+from ..plan.pieces import Foreseen
 from ..record.subject import Subject
 from ..shards import local, whole
 from .absent import IN_SHARDS, Absent
@@ -53,7 +53,7 @@ class StageParts(Exchange):
         with self.division.watched(None, uses=True):
             yield
 
-    def foresee(self, subject: Subject, paired: Sequence[int]) -> tuple[Piece, ...]:
+    def foresee(self, subject: Subject, paired: Sequence[int]) -> Foreseen:
         """What will be divided, for the plan, as far as one rank can tell.
 
         Args:

@@ -38,6 +38,8 @@ class Piece:
     reason: why it stays whole all the same, or "".
     opens, closes: numbers of ranks among which its result stays in parts, up to another one or to a loss (whose few numbers
         are left out), and among which it takes parts (`tensor/pairs`).
+    along, takes: numbers of ranks among which its result is in parts along the tokens, and among which it takes such parts
+        (`tensor/sequences`).
     """
 
     module: str
@@ -50,6 +52,20 @@ class Piece:
     reason: str = ""
     opens: Collection[int] = ()
     closes: Collection[int] = ()
+    along: Collection[int] = ()
+    takes: Collection[int] = ()
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What tensor groups would divide of a model.
+
+    kept: number of ranks -> what one keeps for the backward, as a part of what one keeps that runs all of it, where results
+        may stay in parts.
+    """
+
+    pieces: tuple[Piece, ...] = ()
+    kept: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,7 @@ class Divided:
     pieces: those that are divided; pairs: whether some of them take others' results in parts.
     share: parameter -> the largest part of it that a rank has, 0 to 1.
     whole: module -> why it stays whole, of those that might be divided.
+    kept: as of `Foreseen`.
     """
 
     ranks: int
@@ -66,6 +83,7 @@ class Divided:
     share: Mapping[str, float] = field(default_factory=dict)
     whole: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
+    kept: float = 1.0
 
     def table(self) -> dict[str, str]:
         """Module -> what a rank has of it, in words, for the plan file."""
@@ -75,20 +93,27 @@ class Divided:
 
 def sent(piece: Piece, call: PieceCall, found: Divided, link: Link) -> tuple[Sent, Sent]:
     """What the ranks of a group exchange for one call, forward and backward."""
-    ranks = found.ranks
+    ranks, given = found.ranks, 0 if call.again else call.given
+    along = found.pairs and ranks in piece.along
+    if along and (piece.sums or ranks in piece.closes):  # a sum in parts, and all of its gradient; it reads parts or words
+        return link.gathered(call.found, ranks), link.gathered(call.found, ranks)
     if found.pairs and ranks in piece.closes:  # each has a term of the result; and of the input's gradient what it had of it
         return link.summed(call.found, ranks), Sent()
-    backward = link.summed(0 if call.again else call.given, ranks)
+    takes = found.pairs and ranks in piece.takes
+    before, backward = (link.gathered(given, ranks),) * 2 if takes else (Sent(), link.summed(given, ranks))
     if found.pairs and ranks in piece.opens:
-        return Sent(), backward
-    return link.summed(call.found, ranks) if piece.sums else link.gathered(call.found, ranks), backward
+        return before, backward
+    if along:  # features for tokens, and back
+        part = link.gathered(call.found / ranks, ranks)
+        return before + part, backward + part
+    return before + (link.summed(call.found, ranks) if piece.sums else link.gathered(call.found, ranks)), backward
 
 
-def divided(pieces: Sequence[Piece], ranks: int, *, pairs: bool = False) -> Divided:
+def divided(pieces: Sequence[Piece], ranks: int, *, pairs: bool = False, kept: float = 1.0) -> Divided:
     """What a tensor group divides: a parameter that several modules share in all of them, along one axis, or in none.
 
     Args:
-        pairs: whether results may stay in parts.
+        pairs: whether results may stay in parts; `kept`: see `Divided`.
     """
     whole = {one.module: one.reason for one in pieces if one.reason}
     for one in pieces:
@@ -100,15 +125,15 @@ def divided(pieces: Sequence[Piece], ranks: int, *, pairs: bool = False) -> Divi
         for one in chosen:
             for name, axis in one.axes.items():
                 axes.setdefault(name, set()).add(axis)
-        kept = {name for one in pieces if one.module in whole for name in one.axes}
-        kept |= {name for name, several in axes.items() if len(several) > 1}
-        apart = [one for one in chosen if kept & one.axes.keys()]
+        undivided = {name for one in pieces if one.module in whole for name in one.axes}
+        undivided |= {name for name, several in axes.items() if len(several) > 1}
+        apart = [one for one in chosen if undivided & one.axes.keys()]
         if not apart:
             break
         whole.update({one.module: "shares a parameter with a module that stays whole" for one in apart})
         chosen = [one for one in chosen if one not in apart]
     share = {name: _most(one.features, ranks) / one.features for one in chosen for name in one.axes}
-    return Divided(ranks, tuple(chosen), share, whole, pairs)
+    return Divided(ranks, tuple(chosen), share, whole, pairs, kept)
 
 
 def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:
@@ -134,7 +159,9 @@ def divided_costs(costs: Costs, found: Divided, link: Link) -> Costs:
         part = min(1.0, saved / unit.forward) if unit.forward else 0.0
         back = back if unit.backward else Sent()
         forward, backward = unit.forward * (1 - part) + talk.seconds, unit.backward * (1 - part) + back.seconds
-        units.append(replace(unit, forward=forward, backward=backward, sent=talk.bytes + back.bytes))
+        kept = round(unit.saved * found.kept)
+        sent_bytes, least = talk.bytes + back.bytes, min(unit.least, kept)
+        units.append(replace(unit, forward=forward, backward=backward, sent=sent_bytes, saved=kept, least=least))
 
     def of_rank(table: Mapping[str, int]) -> dict[str, int]:
         return {name: round(size * found.share.get(name, 1.0)) for name, size in table.items()}

@@ -15,7 +15,7 @@ from ..record.trace import Trace
 from .calltree import Call, CallTree, choose_units
 from .costs import Costs, costs_of, of_rows, recomputed, slowed
 from .partition import partition
-from .pieces import Divided, Piece, divided, divided_costs, pieces_of_rows, slowed_pieces
+from .pieces import Divided, Foreseen, divided, divided_costs, pieces_of_rows, slowed_pieces
 from .plan_file import Plan
 from .prediction import describe
 from .profile import SECONDS_PER_BYTE, SECONDS_PER_OPERATION, profile
@@ -49,7 +49,7 @@ def _counted(slower: float) -> str:
 
 # Tells what a tensor group would divide of a subject's model, and between which modules it would gather nothing, if it has
 # so many ranks.
-Foresee = Callable[[Subject, Sequence[int]], tuple[Piece, ...]]
+Foresee = Callable[[Subject, Sequence[int]], Foreseen]
 
 
 @_young_only()
@@ -81,15 +81,15 @@ def make_plans(subject: Subject, wishes: Sequence[Wish], foresee: Foresee | None
     found: list[Plan | PlanError] = []
     kept: list[_Measured] = []
     with _counting(subject, wishes[0].slower) as notes:
-        closed, pieces = _closed(subject, wishes[0]), _foreseen(subject, wishes, foresee)
+        closed, foreseen = _closed(subject, wishes[0]), _foreseen(subject, wishes, foresee)
         measured: Iterable[_Measured] = _measured(subject, _called(subject), wishes[0], closed, kept)
         for wish in wishes:
             try:
                 if wish.stages == 1:
                     one = kept[0] if kept else next(iter(measured))
-                    found.append(_plan(one, subject, (0,), wish, pieces))
+                    found.append(_plan(one, subject, (0,), wish, foreseen))
                 else:
-                    found.append(_best(measured, subject, wish, pieces))
+                    found.append(_best(measured, subject, wish, foreseen))
             except PlanError as error:
                 found.append(error)
             measured = kept
@@ -129,27 +129,27 @@ def _called(subject: Subject) -> Call:
     return tree
 
 
-def _foreseen(subject: Subject, wishes: Sequence[Wish], foresee: Foresee | None) -> tuple[Piece, ...]:
+def _foreseen(subject: Subject, wishes: Sequence[Wish], foresee: Foresee | None) -> Foreseen:
     if foresee is None or all(wish.tensor == 1 for wish in wishes):
-        return ()
-    paired = sorted({wish.tensor for wish in wishes if wish.pairs})
-    return slowed_pieces(foresee(subject, paired), wishes[0].slower)
+        return Foreseen()
+    found = foresee(subject, sorted({wish.tensor for wish in wishes if wish.pairs}))
+    return replace(found, pieces=slowed_pieces(found.pieces, wishes[0].slower))
 
 
-def _made(subject: Subject, wish: Wish, pieces: tuple[Piece, ...]) -> Plan:
+def _made(subject: Subject, wish: Wish, foreseen: Foreseen) -> Plan:
     tree, closed = _called(subject), _closed(subject, wish)
     if wish.stages == 1:
         trace, closed = _record(subject, tree, wish.opens, closed, {}, set())
         assert trace is not None
-        return _plan(_Measured(trace, _costs(trace, subject, wish), closed), subject, (0,), wish, pieces)
+        return _plan(_Measured(trace, _costs(trace, subject, wish), closed), subject, (0,), wish, foreseen)
     kept: list[_Measured] = []
     try:
-        return _best(_measured(subject, tree, wish, closed, kept), subject, wish, pieces)
+        return _best(_measured(subject, tree, wish, closed, kept), subject, wish, foreseen)
     except TooFewParts as error:
         for virtual in range(wish.virtual - 1, 0, -1) if not wish.pins else ():
             fewer = replace(wish, virtual=virtual, asked=wish.virtual)
             with suppress(PlanError):
-                plan = _best(kept, subject, fewer, pieces)
+                plan = _best(kept, subject, fewer, foreseen)
                 each = f"{virtual} stage{'s' if virtual > 1 else ''} instead of {wish.virtual}"
                 return replace(plan, notes=(f"each rank has {each}: {error.message}", *plan.notes))
         raise
@@ -184,18 +184,19 @@ def _costs(trace: Trace, subject: Subject, wish: Wish) -> Costs:
     return slowed(costs, wish.slower)
 
 
-def _of_rank(one: _Measured, wish: Wish, pieces: tuple[Piece, ...]) -> tuple[Costs, Divided]:
+def _of_rank(one: _Measured, wish: Wish, foreseen: Foreseen) -> tuple[Costs, Divided]:
     """The costs of one of the ranks that divide each stage, and what they divide."""
     costs = of_rows(one.costs, wish.rows) if wish.rows != 1 else one.costs
     if wish.tensor == 1:
         return costs, Divided(1)
-    pieces = pieces_of_rows(pieces, wish.rows) if wish.rows != 1 else pieces
-    found = divided(pieces, wish.tensor, pairs=wish.pairs)
+    pieces = pieces_of_rows(foreseen.pieces, wish.rows) if wish.rows != 1 else foreseen.pieces
+    kept = foreseen.kept.get(wish.tensor, 1.0) if wish.pairs else 1.0
+    found = divided(pieces, wish.tensor, pairs=wish.pairs, kept=kept)
     return divided_costs(costs, found, wish.tensor_link), found
 
 
-def _plan(one: _Measured, subject: Subject, starts: tuple[int, ...], wish: Wish, pieces: tuple[Piece, ...]) -> Plan:
-    costs, found = _of_rank(one, wish, pieces)
+def _plan(one: _Measured, subject: Subject, starts: tuple[int, ...], wish: Wish, foreseen: Foreseen) -> Plan:
+    costs, found = _of_rank(one, wish, foreseen)
     plan = describe(one.trace, subject, costs, starts, wish, one.closed, found)
     if wish.tensor > 1 and wish.stages == 1:  # its first step runs the whole model on every rank
         whole = sum(one.costs.values.values()) + sum(one.costs.gradients.values())
@@ -204,7 +205,7 @@ def _plan(one: _Measured, subject: Subject, starts: tuple[int, ...], wish: Wish,
     return plan
 
 
-def _best(measured: Iterable[_Measured], subject: Subject, wish: Wish, pieces: tuple[Piece, ...] = ()) -> Plan:
+def _best(measured: Iterable[_Measured], subject: Subject, wish: Wish, foreseen: Foreseen) -> Plan:
     """The most even plan, up to the first that is even enough.
 
     Raises:
@@ -214,7 +215,7 @@ def _best(measured: Iterable[_Measured], subject: Subject, wish: Wish, pieces: t
     problem: PlanError | None = None
     for one in measured:
         try:
-            costs, divided_here = _of_rank(one, wish, pieces)
+            costs, divided_here = _of_rank(one, wish, foreseen)
             starts = partition(recomputed(costs) if wish.recomputes else costs, wish.request(one.closed))
         except PlanError as error:
             problem = error

@@ -27,8 +27,9 @@ from ..verify.traces import Traces, no_gradients
 from ..verify.unit_outputs import Watch
 from .division import Division, in_words, tensor_mesh
 from .joint_steps import JointEngine, Step
-from .pairs import Seen, look_for
+from .pairs import Attempt, Pairs, look_for
 from .reference import Reference
+from .sequences import Along, look_along
 
 
 class TensorEngine(JointEngine):
@@ -125,30 +126,30 @@ class TensorEngine(JointEngine):
         return reference if due else None
 
     def _pair(self, step: Step, traces: Traces) -> None:
-        """Finds modules between which nothing has to be gathered: the forwards run a few times more, on each rank alone.
-        Collective."""
+        """Finds modules between which nothing has to be gathered, or tokens alone: the forwards run a few times more, on
+        each rank by itself. Collective."""
         division, grid = self._divided(), self._grid
 
-        def trial(avoided: frozenset[str]) -> list[Seen] | None:
-            mine = self._seen(step, traces, avoided)
+        def trial(attempt: type[Any], told: Any, otherwise: str) -> list[Any] | None:
+            mine = self._seen(step, traces, attempt, told)
             found = objects(UNDIVIDED, mine, range(grid.world), grid.control_group, torch.device("cpu"))
             if failed := next((one for one in found if isinstance(one, str)), ""):
-                self._say(f"tensor parallelism: no modules make pairs, for the forward did not run with parts: {failed}")
+                self._say(f"tensor parallelism: {otherwise}, for the forward did not run with parts: {failed}")
                 return None
             return found
 
-        choice = look_for(trial, division.sizes())
+        choice = look_for(lambda avoided: trial(Pairs, avoided, "no modules make pairs"), division.sizes())
         if choice is not None:
-            division.pair(choice)
+            division.pair(look_along(choice, lambda pairs: trial(Along, pairs, "results of pairs are whole")))
 
-    def _seen(self, step: Step, traces: Traces, avoided: frozenset[str]) -> Seen | str:
+    def _seen(self, step: Step, traces: Traces, attempt: type[Attempt], told: Any) -> Any:
         """What a trial shows; in words why it did not run."""
         now = Traces(self._root, lambda: None, self._grid.device)
         traces.restore()
         try:
-            with self._divided().trying(avoided) as pairs, no_gradients(self._root):
+            with self._divided().trying(attempt, told) as tried, no_gradients(self._root):
                 self._try(step.copied())
-            return pairs.seen
+            return tried.seen
         except Exception as error:
             return f"{type(error).__name__}: {shorten(str(error))}"
         finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,12 +22,17 @@ from ...shards import has_gradient_hook, whole
 from ...tree import map_leaves
 from ..verify.unit_outputs import Watch
 from .alike import look_at
+from .exchanges import exchanged, length_of, scattered, summed
 from .experts import experts_of
-from .kinds import Compute, Entrance, Kind, kind_of, length_of, only
-from .pairs import Choice, Pairs
+from .kinds import Compute, Entrance, Kind, kind_of, only
+from .pairs import Attempt, Choice
 from .part import Part, Region, shown, whole_of
 from .part_parameters import PartParameter, ReplacedParameter
+from .sequences import in_tokens
 from .uses import Uses
+
+Told = TypeVar("Told")
+Tried = TypeVar("Tried", bound=Attempt)
 
 
 class _Forward:
@@ -37,7 +42,7 @@ class _Forward:
         self.division, self.name, self.kind = division, name, kind
         self.native: Compute = kind.module.forward
         self.parts: Compute | None = None
-        self.opens = self.closes = self.joins = False
+        self.opens = self.closes = self.joins = self.along = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = self._run
@@ -68,27 +73,64 @@ class _Forward:
                 hint="decorate the function with @step, or call model(x) itself under torch.no_grad(), on all ranks",
             )
         if self.closes:
-            return self._closed(only(*args, **kwargs))
+            return self._summed(self._taken(only(*args, **kwargs)))
+        given = (*args, *kwargs.values())
+        if self.kind.opening is not None and len(given) == 1 and isinstance(given[0], torch.Tensor):
+            return self._opened(given[0])
         args, kwargs = map_leaves(whole_of, (args, kwargs))
-        given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-        division.inputs.extend((self.name, look_at(one)) for one in given)
-        # In inference mode nobody would see that a part was changed in place.
-        stays = (self.opens or self.joins) and not torch.is_inference_mode_enabled()
-        if not stays or self.kind.opening is None:
-            return self.parts(*args, **kwargs)
-        own = self.kind.opening(self.kind.module, division.entrance(only(*args, **kwargs)))
-        return Part.features(division.region, own, self.kind.features, self.name)
+        read = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+        division.inputs.extend((self.name, look_at(one)) for one in read)
+        return self._summed(*args, **kwargs) if self.along else self.parts(*args, **kwargs)
 
-    def _closed(self, x: torch.Tensor) -> Any:
-        """Of an input in parts, or of this rank's part of one that is whole."""
-        division = self.division
-        if isinstance(x, Part) and x.whole is None and x.axis == x.ndim - 1:
-            own = x.taken()
+    def _opened(self, x: torch.Tensor) -> Any:
+        """Of all features of an input, of which a rank may have some tokens."""
+        division, kind = self.division, self.kind
+        if isinstance(x, Part) and x.whole is None and not x.along_features:
+            entered = division.entrance.collect(x, x.taken(), x.axis)
+            division.inputs.append((self.name, look_at(entered)))
         else:
             x = whole_of(x)
             division.inputs.append((self.name, look_at(x)))
-            own = division.region.cut(division.entrance(x), -1)
-        return self.parts(own) if self.parts is not None else self.native(x)
+            entered = division.entrance(x)
+        if kind.opening is None:
+            raise RuntimeError(f"nobody knows this rank's features of {self.name!r} alone")
+        own = kind.opening(kind.module, entered)
+        if (self.opens or self.joins) and _may_stay():
+            return Part.made_by(self.name, division.region, own, kind.features)
+        if self._divides_tokens(own):
+            size, own = own.shape[-2], exchanged(own, division.mesh, kind.features, -1, -2)
+            return Part.made_by(self.name, division.region, own, size, -2)
+        return kind.complete(own, division.mesh)
+
+    def _taken(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's features of an input, which may be whole."""
+        division = self.division
+        if isinstance(x, Part) and x.whole is None and x.along_features:
+            return x.taken()
+        x = whole_of(x)
+        division.inputs.append((self.name, look_at(x)))
+        return division.region.cut(division.entrance(x), -1)
+
+    def _summed(self, *args: Any, **kwargs: Any) -> Any:
+        """The sum of what the ranks find, or of some tokens of it."""
+        division, kind = self.division, self.kind
+        if kind.term is None:
+            raise RuntimeError(f"{self.name!r} is no sum")
+        term = kind.term(kind.module, division.entrance, only(*args, **kwargs))
+        if not self._divides_tokens(term):
+            return summed(term, division.mesh)
+        own = scattered(term, division.mesh, -2)
+        return Part.made_by(self.name, division.region, own, term.shape[-2], -2)
+
+    def _divides_tokens(self, result: torch.Tensor) -> bool:
+        """Whether a rank goes on with some tokens of the result."""
+        region = self.division.region
+        return self.along and _may_stay() and not region.functions and in_tokens(result, region.ranks)
+
+
+def _may_stay() -> bool:
+    """Whether results may be in parts now: in inference mode nobody would see that one was changed in place."""
+    return not torch.is_inference_mode_enabled()
 
 
 def candidates(
@@ -131,7 +173,7 @@ class Division:
     ) -> None:
         self.root, self.mesh, self.entrance = root, mesh, Entrance(mesh)
         self.region = Region(mesh, lambda: self.running, self._met)
-        self.pairs: Pairs | None = None
+        self.pairs: Attempt | None = None
         self.running = self.is_whole = False
         self.watch: Watch | None = None
         self.uses: Uses | None = None
@@ -155,11 +197,17 @@ class Division:
 
     def begin(self) -> None:
         """Before the microbatches of a step."""
+        self.region.means = frozenset(id(one) for one in self.root.parameters() if not isinstance(one, DTensor))
 
-    def backward(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def backward(self) -> Iterator[None]:
         """A context for the backward of a microbatch, in which forwards that run again have inputs of their own."""
         self.forget()
-        return nullcontext()
+        self.region.in_backward = True
+        try:
+            yield
+        finally:
+            self.region.in_backward = False
 
     def forget(self) -> None:
         """Lets go of the last input."""
@@ -184,18 +232,21 @@ class Division:
                 self._seen = seen
 
     @contextmanager
-    def trying(self, avoided: Container[str]) -> Iterator[Pairs]:
-        """Within this context forwards run that show which modules make pairs, before anything is divided.
+    def trying(
+        self, attempt: Callable[[Region, Mapping[str, Kind], Container[str], Told], Tried], told: Told
+    ) -> Iterator[Tried]:
+        """Within this context forwards run in a trial, before anything is divided.
 
         Args:
-            avoided: modules whose results have to be whole, as another trial has shown.
+            attempt: `Pairs` or `Along`; `told`: its last argument.
         """
         ranks, kinds = self.mesh.size(), {one.name: one.kind for one in self._forwards}
-        kept = [one.name for one in self._forwards if one.kind.closing is not None and self._reason(one, ranks)]
-        self.pairs = Pairs(self.region, kinds, kept, avoided)
+        known = [one for one in self._forwards if one.kind.closing is not None or one.kind.term is not None]
+        tried = attempt(self.region, kinds, [one.name for one in known if self._reason(one, ranks)], told)
+        self.pairs = tried
         try:
-            with self.pairs.watching():
-                yield self.pairs
+            with tried.watching():
+                yield tried
         finally:
             self.pairs = None
 
@@ -207,6 +258,7 @@ class Division:
         """These modules' results stay in parts, and these take them so; before `choose`."""
         for one in self._forwards:
             one.opens, one.joins = one.name in choice.opening, one.name in choice.joint
+            one.along = one.name in choice.along
             if one.name in choice.closing and one.kind.closing is not None:
                 one.kind, one.closes = one.kind.closing, True
 
@@ -223,6 +275,10 @@ class Division:
     def up_to_a_loss(self) -> set[str]:
         """Names of modules whose results stay in parts up to a loss."""
         return {one.name for one in self._chosen if one.joins}
+
+    def along_tokens(self) -> set[str]:
+        """Names of modules whose results are in parts along the tokens."""
+        return {one.name for one in self._chosen if one.along}
 
     def left(self, value: Any) -> Any:
         """What the step function returned, whole. Collective."""
@@ -369,6 +425,8 @@ class Division:
         what += f", {pairs} of them in pairs" if pairs else ""
         joint = len(self.up_to_a_loss())
         what += f", {joint} of them in parts up to the loss" if joint else ""
+        along = len(self.along_tokens())
+        what += f", {along} of them with results in parts along the tokens" if along else ""
         line = f"tensor parallelism: {share:.1f} % of {total} parameters are divided among {self.mesh.size()} ranks ({what})"
         shown = [f"{name!r}: {reason}" for name, reason in list(self.reasons.items())[:4]]
         more = f"; and {len(self.reasons) - 4} more" if len(self.reasons) > 4 else ""

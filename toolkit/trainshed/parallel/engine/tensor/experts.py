@@ -23,7 +23,8 @@ from trainshed.base.errors import shorten
 
 from ...errors import PipelineError
 from ...replay import rng
-from .kinds import Compute, Entrance, Kind, length_of, start_of, summed
+from .exchanges import length_of, start_of, summed
+from .kinds import Compute, Entrance, Kind
 
 # Part of the largest value by which a sum of parts may be off, at least; half of the digits of a type else.
 _OFF = 1e-3

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...plan.pieces import Piece, PieceCall, divided
+from ...plan.pieces import Foreseen, Piece, PieceCall, divided
 from ...plan.profile import PASSES, counted_seconds
 from ...record.subject import Subject
 from ...shards import has_gradient_hook
@@ -20,17 +20,15 @@ from ...tree import map_leaves, tensors
 from .division import candidates
 from .experts import Call, Experts
 from .kinds import Kind
-from .pair_foresight import pairs_among
-from .pairs import Choice, Pairs
+from .pair_foresight import kept_among, pairs_among
+from .pairs import Attempt, Choice
 from .part import whole_of
 from .uses import Uses
 
 _UNLIKE_EXPERTS = "it is not called as experts are"
 
 
-def foresee(
-    subject: Subject, paired: Sequence[int], wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]
-) -> tuple[Piece, ...]:
+def foresee(subject: Subject, paired: Sequence[int], wanted: Callable[[nn.Module], bool], kept: tuple[str, ...]) -> Foreseen:
     """The modules that a tensor group can divide, with what their calls take. The forward runs a few times.
 
     That the parts of experts add up to the whole is left to be tried by the job. So is, where operations are counted, that
@@ -69,14 +67,17 @@ def foresee(
         last.given = None
         for seat in seats:
             del seat.kind.module.forward
-    return tuple(
+    every = tuple(
         replace(
             piece,
-            opens=tuple(ranks for ranks, choice in pairs.items() if piece.module in choice.opening | choice.joint),
-            closes=tuple(ranks for ranks, choice in pairs.items() if piece.module in choice.closing),
+            opens=tuple(ranks for ranks, (choice, _) in pairs.items() if piece.module in choice.opening | choice.joint),
+            closes=tuple(ranks for ranks, (choice, _) in pairs.items() if piece.module in choice.closing),
+            along=tuple(ranks for ranks, (choice, _) in pairs.items() if piece.module in choice.along),
+            takes=tuple(ranks for ranks, (choice, _) in pairs.items() if piece.module in choice.taking),
         )
         for piece in pieces
     )
+    return Foreseen(every, {ranks: share for ranks, (_, share) in pairs.items()})
 
 
 class _Last:
@@ -91,7 +92,7 @@ class _Seat:
     def __init__(self, name: str, kind: Kind, last: _Last) -> None:
         self.name, self.kind, self.native, self.last = name, kind, kind.module.forward, last
         self.uses: Uses | None = None
-        self.pairs: Pairs | None = None
+        self.pairs: Attempt | None = None
         self.counts, self.unlike = False, False
         self.runs: list[list[PieceCall]] = []
 
@@ -143,12 +144,12 @@ def _paired(
     pieces: Sequence[Piece],
     seats: Sequence[_Seat],
     counts: bool,
-) -> Choice:
-    """Which modules would make pairs among so many ranks."""
+) -> tuple[Choice, float]:
+    """Which modules would make pairs among so many ranks, and what part of what is kept for the backward one keeps."""
     kinds = {name: kind for name, kind, reason in found if not reason}
     divided_ones = {one.module for one in divided(pieces, ranks).pieces}
 
-    def run(pairs: Pairs) -> None:
+    def run(pairs: Attempt) -> None:
         for seat in seats:
             seat.pairs = pairs
         try:
@@ -157,7 +158,9 @@ def _paired(
             for seat in seats:
                 seat.pairs = None
 
-    return pairs_among(ranks, kinds, kinds.keys() - divided_ones, run, counts=counts)
+    whole = kinds.keys() - divided_ones
+    choice = pairs_among(ranks, kinds, whole, run, counts=counts)
+    return choice, kept_among(ranks, kinds, whole, run, choice, subject.root)
 
 
 def _piece(name: str, kind: Kind, reason: str, seat: _Seat | None, uses: Uses, names: dict[int, str]) -> Piece:

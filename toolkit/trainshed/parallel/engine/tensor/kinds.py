@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from .exchanges import collected, entering, gathered, start_of, summed
 
 Compute = Callable[..., torch.Tensor]
 
@@ -37,14 +38,19 @@ class Entrance:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The input as it is."""
-        if x.is_inference():
-            return entering(x, self.mesh)
-        seen = x._version, x.requires_grad, torch.is_grad_enabled()
-        if self._entered is not None and self._read() is x and self._seen == seen:
-            return self._entered
-        entered = entering(x, self.mesh)
-        self._read, self._seen, self._entered = weakref.ref(x), seen, entered
-        return entered
+        return entering(x, self.mesh) if x.is_inference() else self._once(x, x, lambda: entering(x, self.mesh))
+
+    def collect(self, x: torch.Tensor, own: torch.Tensor, axis: int) -> torch.Tensor:
+        """All of an input of which this rank has its own places along an axis. Collective."""
+        return self._once(x, own, lambda: collected(own, self.mesh, x.shape[axis], axis))
+
+    def _once(self, x: torch.Tensor, own: torch.Tensor, enter: Callable[[], torch.Tensor]) -> torch.Tensor:
+        seen = own._version, own.requires_grad, torch.is_grad_enabled()
+        if self._entered is None or self._read() is not x or self._seen != seen:
+            self._entered = None  # not both at a time
+            self._entered = enter()
+            self._read, self._seen = weakref.ref(x), seen
+        return self._entered
 
     def forget(self) -> None:
         """Lets go of what was read last."""
@@ -59,6 +65,7 @@ class Kind:
     inputs: of one that can make a pair; 0 of others.
     opening: computes this rank's features alone. None if that is not known.
     closing: how the module is divided to take features in parts. None if that is not known.
+    term: of one whose result is a sum over ranks, computes what this rank adds to it. None of others.
     reads: operations of its own forward that work with a part of a parameter; None for any.
     """
 
@@ -70,12 +77,24 @@ class Kind:
         self.inputs = 0
         self.opening: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
         self.closing: Kind | None = None
+        self.term: Callable[[Any, Any, Any], torch.Tensor] | None = None
         self._compute = compute
+
+    @classmethod
+    def summing(cls, module: nn.Module, features: int, axes: dict[str, int], term: Callable[[Any, Any, Any], Any]) -> Kind:
+        """One whose result is the sum of what all ranks find."""
+        kind = cls(module, features, axes, lambda module, entrance, x: summed(term(module, entrance, x), entrance.mesh))
+        kind.term = term
+        return kind
 
     def computing(self, entrance: Entrance) -> Compute:
         """What stands for the module's forward when its parameters are divided over the entrance's group."""
         module, compute = self.module, self._compute
         return lambda *args, **kwargs: compute(module, entrance, only(*args, **kwargs))
+
+    def complete(self, own: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        """All features, of this rank's. Collective."""
+        return gathered(own, mesh, self.features)
 
     def note(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Sees a call of the module before it is divided."""
@@ -94,13 +113,13 @@ def kind_of(module: nn.Module) -> Kind | None:
         return None  # a forward of its own
     if isinstance(module, nn.Linear) and forward is nn.Linear.forward and own in ({"weight"}, {"weight", "bias"}):
         bias = dict.fromkeys(own - {"weight"}, 0)
-        return _of_pairs(module, (1, 0), bias, (_linear, _linear_part, _linear_sum))
+        return _of_pairs(module, (1, 0), bias, (_linear, _linear_part, _linear_term))
     if isinstance(module, nn.Embedding) and forward is nn.Embedding.forward and own == {"weight"}:
         unusual = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
-        return None if unusual else Kind(module, module.weight.shape[0], {"weight": 0}, _embedding)
+        return None if unusual else Kind.summing(module, module.weight.shape[0], {"weight": 0}, _embedding_term)
     is_gpt = type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
     if is_gpt and own == {"weight", "bias"}:  # GPT-2's Linear, whose weight lies the other way
-        return _of_pairs(module, (0, 1), {"bias": 0}, (_conv1d, _conv1d_part, _conv1d_sum))
+        return _of_pairs(module, (0, 1), {"bias": 0}, (_conv1d, _conv1d_part, _conv1d_term))
     return None
 
 
@@ -109,14 +128,14 @@ def _of_pairs(module: Any, axes: tuple[int, int], bias: dict[str, int], computes
 
     Args:
         axes: of inputs and features.
-        computes: all features; this rank's alone; all of them from this rank's inputs.
+        computes: all features; this rank's alone; what this rank's inputs add to all of them.
     """
     inputs, features = axes
-    whole, part, total = computes
+    whole, part, term = computes
     count = module.weight.shape[features]
     kind = Kind(module, count, {**bias, "weight": features}, whole)
     kind.opening, kind.inputs = part, module.weight.shape[inputs]
-    kind.closing = Kind(module, count, {**bias, "weight": inputs}, total)
+    kind.closing = Kind.summing(module, count, {**bias, "weight": inputs}, term)
     return kind
 
 
@@ -138,11 +157,11 @@ def _linear_part(module: Any, entered: torch.Tensor) -> torch.Tensor:
     return F.linear(entered, module.weight.to_local(), None if module.bias is None else module.bias.to_local())
 
 
-def _linear_sum(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
+def _linear_term(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
     """Args:
     x: this rank's features of the input.
     """
-    return summed(_with_bias(F.linear(x, module.weight.to_local()), module.bias, entrance.mesh), entrance.mesh)
+    return _with_bias(F.linear(x, module.weight.to_local()), module.bias, entrance.mesh)
 
 
 def _conv1d(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
@@ -155,11 +174,11 @@ def _conv1d_part(module: Any, entered: torch.Tensor) -> torch.Tensor:
     return flat.view(*entered.shape[:-1], weight.shape[1])
 
 
-def _conv1d_sum(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
+def _conv1d_term(module: Any, entrance: Entrance, x: torch.Tensor) -> torch.Tensor:
     """Args:
     x: this rank's features of the input.
     """
-    return summed(_with_bias(x @ module.weight.to_local(), module.bias, entrance.mesh), entrance.mesh)
+    return _with_bias(x @ module.weight.to_local(), module.bias, entrance.mesh)
 
 
 def _with_bias(part: torch.Tensor, bias: Any, mesh: DeviceMesh) -> torch.Tensor:
@@ -171,7 +190,7 @@ def _with_bias(part: torch.Tensor, bias: Any, mesh: DeviceMesh) -> torch.Tensor:
     return part + padded.to(part.dtype)  # under autocast the bias stays float32, and the module's result would become that
 
 
-def _embedding(module: Any, entrance: Entrance, words: torch.Tensor) -> torch.Tensor:
+def _embedding_term(module: Any, entrance: Entrance, words: torch.Tensor) -> torch.Tensor:
     weight, mesh = module.weight.to_local(), entrance.mesh
     first = start_of(module.weight.shape[0], mesh.size(), mesh.get_local_rank())
     known = (words >= 0) & (words < module.weight.shape[0])
@@ -181,60 +200,4 @@ def _embedding(module: Any, entrance: Entrance, words: torch.Tensor) -> torch.Te
     if padding is not None and not 0 <= padding < weight.shape[0]:
         padding = None
     found = F.embedding((words - first).masked_fill(elsewhere, 0), weight, padding)
-    found = found.masked_fill(elsewhere[..., None], 0)
-    return summed(found, mesh)
-
-
-def summed(part: torch.Tensor, mesh: DeviceMesh, how: str = "sum") -> torch.Tensor:
-    """The sum of what all ranks have found, or `how` else it is joined, on each of them."""
-    return _Summed.apply(part, mesh, how)
-
-
-def entering(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """The input as it is; each rank finds a part of its gradient, which is summed."""
-    return _Entering.apply(x, mesh)
-
-
-class _Summed(torch.autograd.Function):
-    """The gradient of a sum enters on each rank: DTensor's own would not be summed where that has a gradient again."""
-
-    @staticmethod
-    def forward(ctx: Any, part: torch.Tensor, mesh: DeviceMesh, how: str) -> torch.Tensor:
-        ctx.mesh = mesh
-        found = DTensor.from_local(part, mesh, [Partial(how)], run_check=False).redistribute(placements=[Replicate()])
-        return found.to_local()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        return _Entering.apply(gradient, ctx.mesh), None, None
-
-
-class _Entering(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-        ctx.mesh = mesh
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        return _Summed.apply(gradient, ctx.mesh, "sum"), None
-
-
-def gathered(part: torch.Tensor, mesh: DeviceMesh, size: int, axis: int = -1) -> torch.Tensor:
-    """The parts of all ranks, side by side along an axis where there are `size` places."""
-    axis %= part.ndim
-    shape = torch.Size((*part.shape[:axis], size, *part.shape[axis + 1 :]))
-    stride = torch.empty(shape, device="meta").stride()
-    parts = DTensor.from_local(part.contiguous(), mesh, [Shard(axis)], run_check=False, shape=shape, stride=stride)
-    return parts.redistribute(placements=[Replicate()]).to_local()
-
-
-def length_of(features: int, ranks: int, rank: int) -> int:
-    """How many parts a rank has: as `torch.chunk` cuts, which DTensor does as well."""
-    longest = -(-features // ranks)
-    return max(0, min(longest, features - rank * longest))
-
-
-def start_of(features: int, ranks: int, rank: int) -> int:
-    """The number of a rank's first part."""
-    return min(features, rank * -(-features // ranks))
+    return found.masked_fill(elsewhere[..., None], 0)

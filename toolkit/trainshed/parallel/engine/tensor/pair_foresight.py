@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from .kinds import Kind
-from .pairs import Choice, Pairs, Seen, look_for
+from .pairs import Attempt, Choice, Pairs, look_for
 from .part import Region
+from .sequences import Along, look_along
 
 
 class _Ranks:
@@ -32,37 +35,85 @@ class _Ranks:
 
 
 def pairs_among(
-    ranks: int, kinds: Mapping[str, Kind], kept: Collection[str], run: Callable[[Pairs], None], *, counts: bool
+    ranks: int, kinds: Mapping[str, Kind], kept: Collection[str], run: Callable[[Attempt], None], *, counts: bool
 ) -> Choice:
-    """The pairs that ranks would choose, by what the first and the last of them would see: the others' parts are as long as
-    the first one's, or the last one's, or between them.
+    """The pairs that ranks would choose, and what stays in parts along the tokens, by what the first and the last of them
+    would see: the others' parts are as long as the first one's, or the last one's, or between them.
 
     Args:
         kinds: modules that may be divided, by name.
         kept: of those the names that stay whole.
-        run: runs the model once, each of these modules by `Pairs.call`; an error of it means that there are no pairs, as it
+        run: runs the model once, each of these modules by `Attempt.call`; an error of it means that there are none, as it
             does in a job.
         counts: whether its tensors have no values: then their shapes alone are compared.
     """
     sizes = {name: (kind.inputs, kind.features) for name, kind in kinds.items()}
 
-    def trial(avoided: frozenset[str]) -> list[Seen] | None:
+    def trial(attempt: type[Any], told: Any) -> list[Any] | None:
         meshes: list[Any] = [_Ranks(ranks, number) for number in (0, ranks - 1)]
-        regions = [Region(mesh, lambda: False, _meets) for mesh in meshes]
-        seen = [_seen(Pairs(region, kinds, kept, avoided, counts=counts), run) for region in regions]
-        ran = [one for one in seen if one is not None]
-        return ran if len(ran) == len(seen) else None
+        tried = [attempt(Region(mesh, lambda: False, _meets), kinds, kept, told, counts=counts) for mesh in meshes]
+        return [one.seen for one in tried] if all(_ran(one, run) for one in tried) else None
 
-    return look_for(trial, sizes) or Choice()
+    choice = look_for(lambda avoided: trial(Pairs, avoided), sizes) or Choice()
+    return look_along(choice, lambda pairs: trial(Along, pairs))
 
 
-def _seen(trial: Pairs, run: Callable[[Pairs], None]) -> Seen | None:
+def kept_among(
+    ranks: int,
+    kinds: Mapping[str, Kind],
+    kept: Collection[str],
+    run: Callable[[Attempt], None],
+    choice: Choice,
+    root: nn.Module,
+) -> float:
+    """What a rank keeps for the backward, as a part of what one keeps that runs all of the model; 1 if that is not seen.
+
+    Args:
+        ranks, kinds, kept, run: as for `pairs_among`, which has found this choice.
+        root: whose parameters do not count.
+    """
+    mesh: Any = _Ranks(ranks, 0)
+    attempt = _Kept(Region(mesh, lambda: False, _meets), kinds, kept, choice, root)
+    return attempt.part() if _ran(attempt, run) else 1.0
+
+
+class _Kept(Along):
+    """Counts what is saved for the backward, each storage once: of parts what a rank has of them."""
+
+    def __init__(
+        self, region: Region, kinds: Mapping[str, Kind], kept: Collection[str], choice: Choice, root: nn.Module
+    ) -> None:
+        super().__init__(region, kinds, kept, (choice, ()), counts=True)
+        self._gives = set(choice.along)
+        self._parameters = {one.untyped_storage()._cdata for one in root.parameters()}
+        self._seen: dict[int, tuple[Any, float]] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within this context a forward runs."""
+        with super().watching(), torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor):
+            yield
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage, share = tensor.untyped_storage(), 1.0 if self.region.trial is None else self.region.trial.share
+        if share and storage._cdata not in self._parameters:
+            _, before = self._seen.get(storage._cdata, (storage, 0.0))
+            self._seen[storage._cdata] = storage, max(before, share)
+        return tensor
+
+    def part(self) -> float:
+        """Of what is saved, by a rank."""
+        every = sum(storage.nbytes() for storage, _ in self._seen.values())
+        return sum(storage.nbytes() * share for storage, share in self._seen.values()) / every if every else 1.0
+
+
+def _ran(attempt: Attempt, run: Callable[[Attempt], None]) -> bool:
     try:
-        with trial.watching():
-            run(trial)
+        with attempt.watching():
+            run(attempt)
     except Exception:
-        return None
-    return trial.seen
+        return False
+    return True
 
 
 def _meets(_name: str, _value: torch.Tensor | float) -> None:

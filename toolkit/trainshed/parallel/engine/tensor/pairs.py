@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from .kinds import Kind, length_of
+from .exchanges import length_of
+from .kinds import Kind
 from .part import Part, Region, Trial, whole_of
 
 # Trials in which pairs are looked for, at most: a result that has to be whole may hide pairs behind it.
@@ -39,7 +40,46 @@ class Seen:
     joint: frozenset[str] = frozenset()
 
 
-class Pairs:
+class Attempt:
+    """Forwards in a trial.
+
+    Args:
+        counts: whether the model's tensors have no values.
+
+    seen: what it shows.
+    """
+
+    seen: Any
+
+    def __init__(self, region: Region, *, counts: bool) -> None:
+        self.region, self._counts = region, counts
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within this context forwards run."""
+        trial = self.region.trial = Trial(counts=self._counts)
+        try:
+            with self.region.running():
+                yield
+            gc.collect()
+            for part in list(self.region.alive.values()):
+                trial.spoil(part.sources, "something keeps it")
+                trial.kept |= part.sources
+        finally:
+            self.region.trial = None
+            self.region.alive.clear()
+        self._ended(trial)
+
+    def _ended(self, trial: Trial) -> None:
+        """Notes what the trial shows."""
+        raise NotImplementedError
+
+    def call(self, name: str, kind: Kind, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a module that may be divided: its own result, in parts if that may do."""
+        raise NotImplementedError
+
+
+class Pairs(Attempt):
     """The trial.
 
     Args:
@@ -58,7 +98,8 @@ class Pairs:
         *,
         counts: bool = False,
     ) -> None:
-        self.region, self.seen, self._avoided, self._counts = region, Seen(), avoided, counts
+        super().__init__(region, counts=counts)
+        self.seen, self._avoided = Seen(), avoided
         owners: dict[int, int] = {}
         for kind in kinds.values():
             for parameter in kind.module._parameters.values():
@@ -76,31 +117,19 @@ class Pairs:
         }
         self._plain: set[str] = set()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Within this context forwards run."""
-        trial = self.region.trial = Trial(counts=self._counts)
-        try:
-            with self.region.running():
-                yield
-            gc.collect()
-            for part in list(self.region.alive.values()):
-                trial.spoil(part.sources, "something keeps it")
-        finally:
-            self.region.trial = None
-            self.region.alive.clear()
+    def _ended(self, trial: Trial) -> None:
         self.seen.bad.update(trial.bad)
         self.seen.joint |= trial.joint
         for name in self._plain & set(self.seen.closing):
             self.seen.bad[name] = "is also given whole tensors"
 
     def call(self, name: str, kind: Kind, native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a module that may be divided: its own result, in parts if that may do."""
+        """As said there."""
         given = (*args, *kwargs.values())
         x = given[0] if len(given) == 1 else None
         if name not in self._opens or not isinstance(x, torch.Tensor):
             return native(*map(whole_of, args), **{key: whole_of(one) for key, one in kwargs.items()})
-        if name in self._closes and isinstance(x, Part) and x.whole is None and x.twin is not None and x.axis == x.ndim - 1:
+        if name in self._closes and isinstance(x, Part) and x.whole is None and x.twin is not None and x.along_features:
             self.seen.closing[name] = self.seen.closing.get(name, frozenset()) | x.sources
             return native(x.twin)
         self._plain.add(name)
@@ -108,7 +137,7 @@ class Pairs:
         if name in self._avoided:
             return found
         own = self.region.cut(found.detach(), -1).clone()
-        return Part.features(self.region, own, kind.features, name, found)
+        return Part.made_by(name, self.region, own, kind.features, twin=found)
 
 
 @dataclass(frozen=True)
@@ -120,6 +149,8 @@ class Choice:
     joint: those whose results stay in parts up to a loss.
     whole: those whose results have to be whole.
     hidden: whether one took what has to be whole: another trial may show more.
+    along: those whose results are in parts along the tokens (`sequences`).
+    taking: those that take them so.
     """
 
     opening: frozenset[str] = frozenset()
@@ -127,6 +158,8 @@ class Choice:
     joint: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     hidden: bool = False
+    along: frozenset[str] = frozenset()
+    taking: frozenset[str] = frozenset()
 
 
 def look_for(

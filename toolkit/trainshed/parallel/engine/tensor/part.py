@@ -20,9 +20,10 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...errors import PipelineError
+from ...shards import has_gradient_hook
 from ...tree import leaves, map_leaves
 from ..alarm import waited_in_vain
-from .kinds import entering, gathered, length_of, start_of
+from .exchanges import entering, gathered, length_of, part_of, start_of, summed_later
 from .part_losses import Joint, in_other_words, joint_of
 from .part_rules import CHANGES, FACTS, HELD, REFUSED, changes, name_of, way_of
 from .part_shapes import Shape, Shapes, are_the_same, shapes_of
@@ -40,6 +41,9 @@ class Region:
     trial: notes what happens where nothing is divided yet; None otherwise.
     alive: all of them that something holds.
     shapes: what functions give for whole tensors, by what they are given.
+    means: `id` of parameters of whose gradients the mean over all ranks is taken after the step's backward.
+    in_backward: whether that runs.
+    functions: how many autograd functions of the script's own run now, one in the other. What they give has to be whole.
     """
 
     def __init__(
@@ -50,6 +54,8 @@ class Region:
         self.trial: Trial | None = None
         self.alive: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()
         self.shapes: dict[Any, Shapes | None] = {}
+        self.means: frozenset[int] = frozenset()
+        self.in_backward, self.functions = False, 0
 
     def length(self, size: int) -> int:
         """How many of `size` places this rank has."""
@@ -60,6 +66,19 @@ class Region:
         size = whole.shape[axis]
         return whole.narrow(axis, start_of(size, self.ranks, self.rank), self.length(size))
 
+    def meeting(self, tensor: torch.Tensor, axis: int | None) -> torch.Tensor:
+        """A tensor that is whole where it meets parts, or this rank's places of it along an axis; its gradient is of all
+        ranks."""
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return tensor if axis is None else self.cut(tensor, axis)
+        if id(tensor) in self.means and not has_gradient_hook(tensor):
+            tensor = summed_later(tensor, self.mesh, lambda: self.in_backward)
+        elif axis is None:
+            tensor = entering(tensor, self.mesh)
+        else:
+            return part_of(tensor, self.mesh, axis)
+        return tensor if axis is None else self.cut(tensor, axis)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Within this context functions of autograd of the script's own are given whole tensors: `__torch_function__` does
@@ -67,7 +86,12 @@ class Region:
         before = torch.autograd.Function.__dict__["apply"]
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            return before.__func__(cls, *map(whole_of, args), **kwargs)
+            args = tuple(map(whole_of, args))
+            self.functions += 1
+            try:
+                return before.__func__(cls, *args, **kwargs)
+            finally:
+                self.functions -= 1
 
         torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
         try:
@@ -84,12 +108,30 @@ class Trial:
 
     bad: names of modules whose results were gathered -> by what.
     joint: of those whose results a function took that needs a few numbers of each rank.
+    needed: of those whose results something needs whole that could not gather them later.
+    kept: of those whose results something holds after the forward.
+    sent: bytes that parts cost: the modules that they come from, and how many.
+    share: of what a whole tensor's function keeps now for its backward, what a rank would keep.
     """
 
     def __init__(self, *, counts: bool = False) -> None:
         self.counts = counts
         self.bad: dict[str, str] = {}
         self.joint: set[str] = set()
+        self.needed: set[str] = set()
+        self.kept: set[str] = set()
+        self.sent: list[tuple[frozenset[str], float]] = []
+        self.share = 1.0
+
+    @contextmanager
+    def keeping(self, share: float) -> Iterator[None]:
+        """Within this context a rank would keep this share of what is kept: none of what runs on its parts, which the whole
+        tensors stand for."""
+        self.share = share
+        try:
+            yield
+        finally:
+            self.share = 1.0
 
     def spoil(self, sources: frozenset[str], why: str) -> None:
         """These modules' results are needed whole."""
@@ -137,11 +179,14 @@ class Part(torch.Tensor):
         return made
 
     @classmethod
-    def features(cls, region: Region, own: torch.Tensor, size: int, source: str, twin: torch.Tensor | None = None) -> Part:
-        """Made of this rank's features, of `size` along the last axis, that a module has computed."""
-        sizes = (*own.shape[:-1], size)
+    def made_by(
+        cls, name: str, region: Region, own: torch.Tensor, size: int, axis: int = -1, twin: torch.Tensor | None = None
+    ) -> Part:
+        """Made of this rank's places, of `size` along an axis, that a module has computed."""
+        axis %= own.ndim
+        sizes = (*own.shape[:axis], size, *own.shape[axis + 1 :])
         strides = torch.empty(sizes, device="meta").stride()
-        return cls.of(region, own, own.ndim - 1, (sizes, strides), frozenset({source}), twin)
+        return cls.of(region, own, axis, (sizes, strides), frozenset({name}), twin)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -169,12 +214,18 @@ class Part(torch.Tensor):
     def become_whole(self, why: str) -> torch.Tensor:
         """The whole tensor, which this is from now on. Collective."""
         if self.whole is None:
-            if self.region.trial is not None:
-                self.region.trial.spoil(self.sources, why)
+            if (trial := self.region.trial) is not None:
+                trial.spoil(self.sources, why)
+                trial.sent.append((self.sources, size_of(self)))
             self.whole = self._gathered(why) if self.twin is None else self.twin
             self.alias.wholes.append((self.whole, _version(self.whole)))
             self.own = self.twin = self.whole
         return self.whole
+
+    @property
+    def along_features(self) -> bool:
+        """Whether it is in parts along the last axis."""
+        return self.axis == self.ndim - 1
 
     def taken(self) -> torch.Tensor:
         """This rank's places, for a module that takes them so."""
@@ -210,6 +261,11 @@ class Part(torch.Tensor):
                 hint="read it on all ranks of the tensor group or on none: leave out `if rank() == 0`, or return it from "
                 "the step function; if another rank has ended, the cause is in its log",
             ) from error
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """Bytes of all values of a tensor, also of one in parts."""
+    return tensor.numel() * tensor.element_size()
 
 
 def whole_of(leaf: Any) -> Any:
@@ -279,6 +335,8 @@ def _need_whole(parts: list[Part], name: str) -> None:
     for part in parts:
         if part.twin is None:
             _refuse(part, f"{name}() needs it whole, as it did not in the first step")
+        if (trial := part.region.trial) is not None:
+            trial.needed |= part.sources
         part.become_whole(name)
 
 
@@ -292,7 +350,8 @@ def _jointly(call: Call, joint: Joint) -> tuple[Any, ...]:
             if one is not part:
                 region.met(min(part.sources), one)
         return (joint.computed(part.own, region.mesh),)
-    whole = call.func(*map_leaves(_twin, call.args), **map_leaves(_twin, call.kwargs))
+    with region.trial.keeping(1 / region.ranks):
+        whole = call.func(*map_leaves(_twin, call.args), **map_leaves(_twin, call.kwargs))
     with torch.no_grad():
         found = joint.tried(_twin(part), region.ranks)
     if not are_the_same(found, whole, lambda one: one, values=not region.trial.counts):
@@ -319,9 +378,14 @@ def _in_parts(call: Call, parts: list[Part]) -> tuple[Any, ...]:
             region.met(min(parts[0].sources), leaf)
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        axis = way.cuts.get(id(leaf))
-        if leaf.requires_grad and torch.is_grad_enabled() and region.trial is None:
-            leaf = entering(leaf, region.mesh)
+        axis, trial = way.cuts.get(id(leaf)), region.trial
+        if id(leaf) in way.drawn:
+            return region.cut(leaf, way.cuts[id(leaf)]).clone()
+        if trial is None:
+            return region.meeting(leaf, axis)
+        if leaf.requires_grad and torch.is_grad_enabled() and not isinstance(leaf, torch.nn.Parameter):
+            sources = frozenset[str]().union(*(part.sources for part in parts))
+            trial.sent.append((sources, size_of(leaf) * (2 if axis is None else 1)))
         return leaf if axis is None else region.cut(leaf, axis)
 
     if region.trial is None:
@@ -330,10 +394,12 @@ def _in_parts(call: Call, parts: list[Part]) -> tuple[Any, ...]:
             _refuse(parts[0], f"{name_of(func)}() changes it, of which all ranks have a view whole")
         return (_made(found, None, way, shapes, parts),)
     try:
-        found = way.func(*map_leaves(own, given), **map_leaves(own, way.kwargs))
+        with region.trial.keeping(0):
+            found = way.func(*map_leaves(own, given), **map_leaves(own, way.kwargs))
     except Exception:  # the whole tensor says whether that is the script's own error
         return ()
-    twins = way.func(*map_leaves(_twin, way.args), **map_leaves(_twin, way.kwargs))
+    with region.trial.keeping(1 / region.ranks):
+        twins = way.func(*map_leaves(_twin, way.args), **map_leaves(_twin, way.kwargs))
     if not are_the_same(found, twins, lambda whole: region.cut(whole, way.axis), values=not region.trial.counts):
         for part in parts:
             part.become_whole(name_of(func))

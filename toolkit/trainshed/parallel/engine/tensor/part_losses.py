@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh
 
-from .kinds import length_of, start_of, summed
+from .exchanges import length_of, start_of, summed
 from .way import Call, is_ordinary
 
 

@@ -51,6 +51,20 @@ def _alone(call: Call) -> Way | None:
     return None if first is None else call.along(first[1])
 
 
+def _to(call: Call) -> Way | None:
+    """To another type; to a device where it is already."""
+    first = call.first()
+    if first is None:
+        return None
+    tensor, axis = first
+    kwargs = dict(call.kwargs)
+    where = [one for one in (*call.args[1:], kwargs.pop("device", None)) if isinstance(one, (str, torch.device))]
+    if any(torch.device(one) != tensor.device for one in where):
+        return None
+    others = [one for one in call.args[1:] if not isinstance(one, (str, torch.device))]
+    return Way(torch.Tensor.to, (tensor, *(others or [kwargs.pop("dtype", tensor.dtype)])), kwargs, axis)
+
+
 def _like_type(call: Call) -> Way | None:
     tensor, other = call.args
     axis = call.axis_of(tensor)
@@ -147,7 +161,7 @@ def _dropout(call: Call) -> Way | None:
     with torch.no_grad():
         ones = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).fill_(1)
         mask = F.dropout(ones, rate, True)
-    return Way(times, (tensor, mask), {}, axis, {id(mask): axis})
+    return Way(times, (tensor, mask), {}, axis, {id(mask): axis}, drawn=frozenset({id(mask)}))
 
 
 def _named(names: str, *owners: Any) -> list[Function]:
@@ -233,7 +247,7 @@ _RULES: dict[Any, Rule] = {
     **dict.fromkeys(_named(_ALONE, torch, torch.Tensor), _alone),
     **dict.fromkeys(_named(_ALONE_HERE, torch.Tensor, torch), _alone),
     **dict.fromkeys(_named(_ACTIVATIONS, F, torch), _alone),
-    torch.Tensor.to: _alone,
+    torch.Tensor.to: _to,
     torch.Tensor.type_as: _like_type,
     torch.Tensor.data.__get__: _alone,  # type: ignore[attr-defined]
     **dict.fromkeys(_named("softmax log_softmax cumsum", torch, torch.Tensor, F), _normed),

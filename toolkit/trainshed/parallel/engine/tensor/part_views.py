@@ -147,7 +147,8 @@ def _taken(call: Call) -> Way | None:
             place += 1
             continue
         if source == axis:
-            return call.along(place) if one == _ALL else None
+            size = tensor.shape[axis]
+            return call.along(place) if type(one) is slice and one.indices(size) == (0, size, 1) else None
         source, place = source + 1, place + (type(one) is slice)
     return None
 

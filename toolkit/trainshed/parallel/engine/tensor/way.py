@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...tree import leaves
-from .kinds import length_of
+from .exchanges import length_of
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -66,6 +66,7 @@ class Way:
 
     axis: of its results, along which they are in parts.
     cuts: `id` of an ordinary tensor of which a rank takes its places -> along which axis.
+    drawn: `id` of those that the rule has made, of which nothing else is kept.
     own: the arguments after the first, in numbers of this rank; None if they are those of the whole tensor.
     """
 
@@ -75,6 +76,7 @@ class Way:
     axis: int
     cuts: Mapping[int, int] = field(default_factory=dict)
     own: tuple[Any, ...] | None = None
+    drawn: frozenset[int] = frozenset()
 
 
 Rule = Callable[[Call], Way | None]

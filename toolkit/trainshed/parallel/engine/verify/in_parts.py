@@ -19,7 +19,7 @@ from torch import nn
 from ...shards import local
 from ..absent import AbsentParameter
 from ..holding import Holding
-from ..tensor.kinds import length_of
+from ..tensor.exchanges import length_of
 from .sketch import NOTHING, Sketch, sketch
 
 _END = -1
