@@ -13,6 +13,7 @@ is installed.
   it had loaded its libraries, before the model was built. The C library keeps much of what is freed, in pieces below 32 MiB
   as here; with `--at-once` it gives memory back at once. Steps take longer then: read no times from that.
 * beside: what a rank has between steps, less its tensors (below the table).
+* rank correlation: whether what is predicted to be faster is faster (Spearman's, 1 for the same order; below the table).
 * sent: bytes a rank sends in a step, all ranks' mean: what went over the loopback of a network namespace that has nothing
   else in it (Linux, as root; "-" elsewhere).
 * predicted: by one plan, which knows the time of the model's modules in one process alone, and what ranks find that measure
@@ -123,7 +124,8 @@ def rank_process(way: str, model_name: str, steps: int) -> None:
     later = _most() - first
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    beside = _memory()["RssAnon"] - first - _tensors()
+    with torch._C.DisableTorchFunctionSubclass():  # what stands for another rank's parameter refuses to be looked at
+        beside = _memory()["RssAnon"] - first - _tensors()
     print(json.dumps({"later": later, "most": max(most, later), "beside": beside}), flush=True)
     if int(os.environ["RANK"]) == 0:
         found = {"seconds": seconds[WARM:], "losses": losses, "sent": sent[WARM:], **facts()}
@@ -404,7 +406,7 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
         f"| one process | {median(alone['seconds']):.3f} | | | | {_mib(alone['later'])} | | | {_mib(alone['most'])} |"
         + " |" * 5,
     ]
-    base, beside = 0.0, []
+    base, beside, steps_of = 0.0, [], list[tuple[float, float]]()
     for way in ways:
         load = os.getloadavg()[0]
         found = play(way, model_name, ranks, steps)
@@ -419,6 +421,7 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
             entry = {} if settings is None else entry_of(settings, ROWS, ranks, planned["EP" if way[:2] == "EP" else "TP"])
             sent = median(found["sent"]) / ranks / 2**20
             later = found["later"] / 2**20
+            steps_of += [(seconds, entry["step_ms"])] if entry else []
             cells = [
                 *(f"{seconds:.3f}", f"{seconds / base:.2f}" if base else ""),
                 *_against(seconds, entry.get("step_ms", 0.0) / 1e3, 3),
@@ -429,8 +432,16 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
             lines.append(f"| {way} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     if beside:
-        lines += ["", f"Beside tensors the fullest rank of a way has {_mib(min(beside))} to {_mib(max(beside))} MiB."]
+        lines += ["", f"Rank correlation of steps, measured and predicted: {_rank_correlation(steps_of):.2f}."]
+        lines += [f"Beside tensors the fullest rank of a way has {_mib(min(beside))} to {_mib(max(beside))} MiB."]
     return lines
+
+
+def _rank_correlation(pairs: list[tuple[float, float]]) -> float:
+    """Spearman's, of pairs of different numbers; 1.0 for fewer than two."""
+    places = [{value: place for place, value in enumerate(sorted(column))} for column in zip(*pairs, strict=True)]
+    off = sum((places[0][measured] - places[1][predicted]) ** 2 for measured, predicted in pairs)
+    return 1 - 6 * off / max(1, len(pairs) * (len(pairs) ** 2 - 1))
 
 
 def _process_mib(entry: dict[str, Any]) -> float:

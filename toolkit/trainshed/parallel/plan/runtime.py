@@ -23,7 +23,7 @@ from ..replay.route import Scout
 _PASSES = 3
 # Of a model with more modules than these one pass is enough: it takes long.
 _MANY = 300
-_CACHES = 2**21  # numbers: 8 MiB, more than a core has of its own
+_CACHES = 2**23  # numbers: 32 MiB
 _SMALL, _LARGE = 4, 2**18  # numbers in a parameter
 _PARAMETERS, _LARGE_ONES = 64, 8
 
