@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map
 
 from ...errors import PipelineError
 from ...shards import like, local
@@ -32,6 +33,17 @@ class PartParameter(DTensor):
     without a word."""
 
     __slots__ = ()
+
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):  # views have to be of the same class there
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+            """As later versions of torch do it: computes with plain DTensors."""
+
+            def plain(one: Any) -> Any:
+                return DTensor(one._local_tensor, one._spec, requires_grad=one.requires_grad) if type(one) is cls else one
+
+            return func(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
 
     @property
     def data(self) -> torch.Tensor:
