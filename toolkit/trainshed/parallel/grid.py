@@ -20,8 +20,9 @@ import torch.distributed as dist
 from trainshed.contract.wire.pipeline import PipelineSettings
 from trainshed.machine.gloo_threads import settle
 
-from .errors import PipelineError
+from .errors import NotServed, PipelineError
 from .plan.work import seat_of
+from .torch_version import TORCH
 
 
 @dataclass(frozen=True)
@@ -348,6 +349,12 @@ def make_grid(settings: PipelineSettings, joined: Joined, device: torch.device) 
     timeout = timedelta(seconds=settings.timeout_seconds)
     rank, world = joined.rank, joined.world
     degree = settings.pipeline_parallel_degree
+    if degree > 1 and TORCH < (2, 12):
+        raise NotServed(
+            f"models in stages need torch 2.12 or later, and this is {torch.__version__}",
+            hint="install a newer torch, or leave out stages (partitions, pipeline_parallel_degree): "
+            "sharded_data_parallel_degree, tensor_parallel_degree and context_parallel_degree work without them",
+        )
     named = "context_parallel_degree" if settings.context_parallel_degree > 1 else "tensor_parallel_degree"
     places = layout(world, degree, settings.placement_strategy, getattr(settings, named), named)
     replicas = world // (degree * getattr(settings, named))

@@ -112,5 +112,6 @@ def _empty_closures(trace: TracebackType | None) -> None:
     for frame, _ in traceback.walk_tb(trace):
         for function in gc.get_referents(frame):
             if isinstance(function, FunctionType) and function.__module__.startswith("torch.distributed.pipelining"):
-                for cell in function.__closure__ or ():
-                    cell.cell_contents = None
+                for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+                    if name != "__class__":  # super() in a method: it is there for all calls to come
+                        cell.cell_contents = None

@@ -21,6 +21,7 @@ from ..record.subject import Backward
 from ..replay import dice, rng
 from ..replay.gates import UnitGates, Watcher
 from ..replay.replay import StageForward
+from ..torch_version import TORCH
 from ..tree import map_leaves, with_cloned_tensors
 from .offload import Offload
 from .shape import Boundary, Cut
@@ -313,9 +314,25 @@ class ReplayStage(PipelineStage):
         inputs, outputs = module.examples()
         self.module = module
         self.inseparable: Inseparable | None = None
+        self._wanted = [one.requires_grad for one in inputs]
         self._later: dict[int, Callable[[], None]] = {}
         device = module.frame.device
         super().__init__(module, module.index, stages, device, input_args=inputs, output_args=outputs, group=group)
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Gradients go to the stage before where its outputs have some, zeros where there are none; torch 2.13 does that
+        itself."""
+        if TORCH >= (2, 13) or not self.has_backward or self.is_first:
+            return super().get_bwd_send_ops(bwd_chunk_id)
+        given = [info.buffer for info in self.args_recv_info[bwd_chunk_id]]
+        if self.grad_send_info is None:
+            to = self._create_grad_send_info(self.args_recv_info[0])
+            self.grad_send_info = [stage if wanted else None for stage, wanted in zip(to, self._wanted, strict=True)]
+        self.bwd_cache[bwd_chunk_id] = tuple(
+            None if stage is None or one is None else torch.zeros_like(one) if gradient is None else gradient
+            for gradient, stage, one in zip(self.bwd_cache[bwd_chunk_id], self.grad_send_info, given, strict=True)
+        )
+        return super().get_bwd_send_ops(bwd_chunk_id)
 
     def forward_one_chunk(
         self, fwd_chunk_id: int, args: tuple[Any, ...], _kwargs: Any = None, save_forward_output: bool = False

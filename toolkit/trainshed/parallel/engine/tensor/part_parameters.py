@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from ...errors import PipelineError
 from ...shards import like, local
+from ...torch_version import TORCH
 
 
 class ReplacedParameter(nn.Parameter):
@@ -34,7 +35,7 @@ class PartParameter(DTensor):
 
     __slots__ = ()
 
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):  # views have to be of the same class there
+    if TORCH < (2, 10):  # views have to be of the same class there
 
         @classmethod
         def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
