@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from statistics import median
 
 import torch
@@ -21,8 +23,6 @@ from ..replay.gates import UnitGates
 from ..replay.route import Scout
 
 _PASSES = 3
-# Of a model with more modules than these one pass is enough: it takes long.
-_MANY = 300
 _CACHES = 2**23  # numbers: 32 MiB
 _SMALL, _LARGE = 4, 2**18  # numbers in a parameter
 _PARAMETERS, _LARGE_ONES = 64, 8
@@ -65,7 +65,7 @@ def seconds_around(subject: Subject, trace: Trace) -> float:
     follows it once more before, with a snapshot of what it may change, where values may make it go another way."""
     gates = UnitGates(subject.root)
     names = dict.fromkeys(event.name for event in trace.events if event.is_unit)
-    modules, passes = [gates.part(name, "") for name in names], 1 if len(names) > _MANY else _PASSES
+    modules = [gates.part(name, "") for name in names]
     before = [(module.__dict__, module.__dict__.get("_compiled_call_impl")) for module in modules]
     gates.put(names)
 
@@ -79,13 +79,14 @@ def seconds_around(subject: Subject, trace: Trace) -> float:
             pass
 
     try:
-        with subject.untouched():
-            once = _seconds(follow, passes)
+        # Once is enough: what the step function does besides computing (it logs, it counts) it does each time.
+        with subject.untouched(), redirect_stdout(StringIO()):
+            once = _seconds(follow, 1)
     finally:
         for own, there in before:
             own.pop("_compiled_call_impl", None)
             own.update({} if there is None else {"_compiled_call_impl": there})
-    return 2 * once + _seconds(snapshot, passes) if trace.asks else once
+    return 2 * once + _seconds(snapshot) if trace.asks else once
 
 
 def _seconds(action: Callable[[], object], passes: int = _PASSES) -> float:

@@ -90,7 +90,8 @@ class UnitGates:
 
     def part(self, unit: str, name: str) -> nn.Module:
         """A module inside of a unit; "" is the unit itself."""
-        return self._modules[unit].get_submodule(name)
+        module = self._modules[unit]
+        return module.get_submodule(name) if name else module  # scripted modules have no get_submodule
 
     @contextmanager
     def kept(self, keeper: Gatekeeper) -> Iterator[None]:
