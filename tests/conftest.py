@@ -251,6 +251,15 @@ class JobTree:
         return self.text("output/success")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_groups_for_forked_processes():
+    """What a file leaves of gloo's groups ends here, and not in a data loader's worker of the next file: that waits for the
+    groups' threads, which it has not, for ever."""
+    yield
+    if "torch.distributed" in sys.modules:
+        gc.collect()
+
+
 @pytest.fixture
 def job_tree(tmp_path: Path) -> JobTree:
     """An empty job folder, configured by the test."""

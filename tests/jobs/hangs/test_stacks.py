@@ -179,3 +179,11 @@ def test_a_script_ends_when_gloos_threads_have_put_down_their_work() -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join([STACKS_HOOK, str(ROOT / "tests")])}
     done = subprocess.run([sys.executable, "-c", LATE], env=env, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "put down\n", "")
+
+
+def test_a_process_that_is_asked_while_it_ends_ends_as_it_would() -> None:
+    """Python takes faulthandler apart before it ends, which puts back what the signal did before."""
+    code = f"import faulthandler, os; faulthandler.unregister({SIGNAL}); os.kill(os.getpid(), {SIGNAL}); print('ends')"
+    environment = {"PYTHONPATH": STACKS_HOOK, "PATH": os.defpath}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -108,6 +109,9 @@ def shutdown() -> None:
     if session.grid is not None:
         session.grid.close()
     session.clear()
+    # A process group in a cycle would otherwise end in whatever process is forked next (a data loader's worker), where its
+    # threads are not, and which waits for them for ever.
+    gc.collect()
 
 
 def is_initialized() -> bool:

@@ -17,8 +17,11 @@ NAME = "trainshed-stacks"
 
 
 def _register() -> None:
+    import _signal
     import faulthandler
 
+    # Python puts this back when it is taken apart. By default the signal would end a process that is asked just then.
+    _signal.signal(SIGNAL, _signal.SIG_IGN)
     try:
         fd = os.memfd_create(NAME)  # not inherited by programs that this one starts
     except (AttributeError, OSError):  # Pythons built for old systems lack it
