@@ -157,13 +157,9 @@ class Grid:
         first = self.place.replica if self.settings.tensor_parallel_degree == 1 else self.place.batch
         return first == 0 or self.settings.sharded_data_parallel_degree > 1
 
-    @property
-    def together(self) -> TensorGroup | None:
-        """The ranks that run one batch with this one, outside of its pipeline: a tensor group or a context group."""
-        return self.tensor if self.tensor is not None else self.context
-
     def _together(self) -> list[dist.ProcessGroup]:
-        return [] if self.together is None else [self.together.group, self.together.twin_group]
+        """Groups of the ranks that run one batch with this one, outside of its pipeline."""
+        return [group for one in (self.tensor, self.context) if one is not None for group in (one.group, one.twin_group)]
 
     def close(self) -> None:
         """Leaves the groups that were made for this grid, and the process group if it was made here as well."""

@@ -639,8 +639,9 @@ REFUSED = {
 }
 
 
-def _begun(build: Build, **settings: Any) -> tuple[pipe.PipelineModel, Any]:
-    begin(context_parallel_degree=2, **settings)
+def begun(build: Build, **settings: Any) -> tuple[pipe.PipelineModel, Any]:
+    """A model and its step function; two ranks divide sequences where the settings say nothing else."""
+    begin(**{"context_parallel_degree": 2, **settings})
     torch.manual_seed(3)
     model = pipe.PipelineModel(build())
 
@@ -657,7 +658,7 @@ def _begun(build: Build, **settings: Any) -> tuple[pipe.PipelineModel, Any]:
 def blocks_that_mix_positions_in_another_way_are_refused() -> None:
     for verify in ("first", "off"):
         for kind, why in REFUSED.items():
-            model, train = _begun(lambda kind=kind: Gpt(Block(), kind()), verify=verify)
+            model, train = begun(lambda kind=kind: Gpt(Block(), kind()), verify=verify)
             words = f"'blocks.1' ({kind.__name__}) cannot be divided along the sequence: "
             try:
                 refused(
@@ -674,13 +675,13 @@ def blocks_that_mix_positions_in_another_way_are_refused() -> None:
 
 @case(ranks=2)
 def attention_that_torch_does_not_compute_is_refused() -> None:
-    _, train = _begun(lambda: Gpt(Forgetful(), Forgetful()))
+    _, train = begun(lambda: Gpt(Forgetful(), Forgetful()))
     refused(lambda: train(pipe.session.session.model, **numbers(0, 0)), "'blocks.0' (Forgetful)", "dropout within attention")
     pipe.shutdown()
-    model, train = _begun(lambda: gpt2(attn_implementation="eager"))
+    model, train = begun(lambda: gpt2(attn_implementation="eager"))
     refused(lambda: train(model, **numbers(0, 0)), "divides nothing: 'transformer.h.0' calls no attention of torch", "sdpa")
     pipe.shutdown()
-    model, train = _begun(lambda: Often().requires_grad_(True).blocks[0])
+    model, train = begun(lambda: Often().requires_grad_(True).blocks[0])
     refused(
         lambda: pipe.step(_summed)(model, torch.randn(2, 8, 12)), "divides nothing: 'mlp.", "calls no attention of torch"
     )
@@ -694,16 +695,16 @@ def _summed(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 @case(ranks=2)
 def blocks_that_are_compiled_are_refused() -> None:
-    model, train = _begun(lambda: Gpt(Block(), torch.compile(Block(), backend="eager")))
+    model, train = begun(lambda: Gpt(Block(), torch.compile(Block(), backend="eager")))
     refused(lambda: train(model, **numbers(0, 0)), "'blocks.1' is compiled")
 
 
 @case(ranks=2)
 def another_batch_on_each_rank_is_refused() -> None:
-    model, train = _begun(Gpt)
+    model, train = begun(Gpt)
     refused(lambda: train(model, **numbers(0, pipe.rank())), "was given another batch", "dp_rank() of dp_size()")
     pipe.shutdown()
-    model, _ = _begun(Gpt, verify="off")
+    model, _ = begun(Gpt, verify="off")
     given = numbers(0, pipe.rank())
 
     @pipe.step
@@ -724,7 +725,7 @@ class Later(Block):
 
 @case(ranks=2)
 def blocks_that_do_something_else_later_are_refused() -> None:
-    model, train = _begun(lambda: Gpt(Later(), Later()))
+    model, train = begun(lambda: Gpt(Later(), Later()))
     train(model, **numbers(0, 0, 10))
     train(model, **numbers(0, 0, 14))
     refused(lambda: train(model, **numbers(0, 0, 40)), "'blocks.0' (Later) cannot be divided")
@@ -734,7 +735,7 @@ def blocks_that_do_something_else_later_are_refused() -> None:
 
 
 def _found(change: Any, *words: str, **settings: Any) -> None:
-    model, train = _begun(Gpt, **settings)
+    model, train = begun(Gpt, **settings)
     with change:
         refused(lambda: train(model, **numbers(0, 0)), *words)
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -3,6 +3,7 @@ has its shards alone, and what is wrong is found or refused."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,6 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine.block_shards import BlockShards
 from trainshed.parallel.engine.context import crossing
 from trainshed.parallel.engine.tensor.means import Means
 from trainshed.parallel.shards import local
@@ -27,6 +27,7 @@ from .context import (
     Fails,
     Gpt,
     Often,
+    begun,
     curve,
     divided,
     gpt2,
@@ -36,6 +37,7 @@ from .context import (
     with_padding,
 )
 from .table import begin, case, refused, same
+from .whole_in_shards import too_large_gradients
 
 
 def sharded(build: Build, batches: Any = numbers, shards: int = 2, **settings: Any) -> pipe.PipelineModel:
@@ -142,18 +144,7 @@ def a_checkpoint_of_shards_goes_on_with_other_degrees() -> None:
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=0)
 
 
-def _begun(build: Build, **settings: Any) -> tuple[pipe.PipelineModel, Any]:
-    begin(**{"context_parallel_degree": 2, "sharded_data_parallel_degree": 2, **settings})
-    torch.manual_seed(3)
-    model = pipe.PipelineModel(build())
-
-    @pipe.step
-    def train(model: Any, **given: torch.Tensor) -> torch.Tensor:
-        loss = model(**given).loss
-        model.backward(loss)
-        return loss
-
-    return model, train
+_begun = partial(begun, sharded_data_parallel_degree=2)
 
 
 @case(ranks=2)
@@ -210,17 +201,6 @@ def another_route_on_another_group_is_refused() -> None:
 
 @case(ranks=2)
 def wrong_means_of_shards_are_found() -> None:
-    native = BlockShards._filling
-
-    def more(shards: BlockShards, group: Any, own: Any) -> Any:
-        def post_backward(*unused: Any) -> None:
-            for one in group.fsdp_params:
-                if getattr(one, "_unsharded_param", None) is not None and one.unsharded_param.grad is not None:
-                    one.unsharded_param.grad.mul_(1.001)
-            own(*unused)
-
-        return native(shards, group, post_backward)
-
     def lost(one: Means) -> None:
         for parameter in one._trained:
             parameter.grad = None if parameter.grad is None else parameter.grad * 1.001
@@ -231,7 +211,7 @@ def wrong_means_of_shards_are_found() -> None:
         return slices.of(gradient, axis, one.rank), None, None, None
 
     for change in (
-        patch.object(BlockShards, "_filling", more),
+        too_large_gradients(),
         patch.object(Means, "finish", lost),
         patch.object(crossing._Join, "backward", staticmethod(once)),
     ):

@@ -4,6 +4,7 @@ undivided model, which leaves no trace, and what is wrong is found in it."""
 from __future__ import annotations
 
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from typing import Any
 from unittest.mock import patch
@@ -17,8 +18,8 @@ from trainshed.parallel.engine.block_shards import BlockShards
 from trainshed.parallel.engine.tensor.part_shards import PartShards
 from trainshed.parallel.shards import local
 
-from .context import Around, Block, Chosen, Fails, Gpt, Often, gpt2, numbers, trains
-from .table import begin, case, refused, same
+from .context import Around, Block, Chosen, Fails, Gpt, Often, begun, gpt2, numbers, trains
+from .table import case, refused, same
 
 SHARDED: dict[str, Any] = {"sharded_data_parallel_degree": 2}
 
@@ -67,18 +68,7 @@ def each_rank_generates_from_shards_as_long_as_it_likes() -> None:
         torch.testing.assert_close(model(x[:, :5]).logits, alone(x[:, :5]).logits)
 
 
-def _begun(build: Any, **settings: Any) -> tuple[pipe.PipelineModel, Any]:
-    begin(**{**SHARDED, **settings})
-    torch.manual_seed(3)
-    model = pipe.PipelineModel(build())
-
-    @pipe.step
-    def train(model: Any, **given: torch.Tensor) -> torch.Tensor:
-        loss = model(**given).loss
-        model.backward(loss)
-        return loss
-
-    return model, train
+_begun = partial(begun, context_parallel_degree=1, **SHARDED)
 
 
 @case(ranks=2)
@@ -108,9 +98,9 @@ def what_sharded_models_do_not_serve() -> None:
 # Defects that are planted.
 
 
-@case(ranks=2)
-def wrong_shards_and_sums_are_found() -> None:
-    filling, made, used = BlockShards._filling, PartShards.__init__, BlockShards.used
+def too_large_gradients() -> Any:
+    """A patch: gradients are a thousandth larger before they are summed."""
+    filling = BlockShards._filling
 
     def more(shards: BlockShards, group: Any, own: Any) -> Any:
         def post_backward(*unused: Any) -> None:
@@ -121,6 +111,13 @@ def wrong_shards_and_sums_are_found() -> None:
 
         return filling(shards, group, post_backward)
 
+    return patch.object(BlockShards, "_filling", more)
+
+
+@case(ranks=2)
+def wrong_shards_and_sums_are_found() -> None:
+    made, used = PartShards.__init__, BlockShards.used
+
     def moved(shards: PartShards, root: nn.Module, *args: Any) -> None:
         made(shards, root, *args)
         with torch.no_grad():
@@ -130,7 +127,7 @@ def wrong_shards_and_sums_are_found() -> None:
         return [one and number > 3 for number, one in enumerate(used(shards, parameters))]
 
     for change, words in (
-        (patch.object(BlockShards, "_filling", more), "the gradient of '"),
+        (too_large_gradients(), "the gradient of '"),
         (patch.object(PartShards, "__init__", moved), "parameter 'blocks.1.out.weight'"),
         (patch.object(BlockShards, "used", lost), "the gradient of '"),
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -24,6 +23,7 @@ from .holding import Holding
 from .meeting import UNDIVIDED, objects
 from .placement import broadcast_state
 from .shard_mesh import ShardMesh
+from .stand_in import StandIn, is_compiled
 from .suitable import check_values
 from .tensor.joint_steps import JointEngine, Step
 from .tensor.part_shards import PartShards
@@ -158,9 +158,13 @@ class Whole:
     @contextmanager
     def watched(self, watch: Watch | None) -> Iterator[None]:
         """A context in which `watch` looks at the blocks."""
-        names = first_names(self._root)
-        looked_at = (blocks(self._root, set(names.values())) or list(self._root.children())) if watch is not None else []
-        forwards = [_Forward(names[id(one)], one, watch) for one in looked_at if watch is not None and not _compiled(one)]
+        forwards = []
+        if watch is not None:
+            names = first_names(self._root)
+            looked_at = blocks(self._root, set(names.values())) or list(self._root.children())
+            forwards = [_Watched(names[id(one)], one, watch) for one in looked_at if not is_compiled(one)]
+        for one in forwards:
+            one.install()
         try:
             yield
         finally:
@@ -182,27 +186,12 @@ class Whole:
         """After a microbatch."""
 
 
-class _Forward:
-    """What stands for the forward of a block that is looked at."""
+class _Watched(StandIn):
+    """The forward of a block that is looked at."""
 
     def __init__(self, name: str, module: nn.Module, watch: Watch) -> None:
-        self._name, self._module, self._watch = name, module, watch
-        self._native, self._before = module.forward, module.__dict__.get("forward")
-        module.__dict__["forward"] = self
-
-    def remove(self) -> None:
-        del self._module.__dict__["forward"]
-        if self._before is not None:
-            self._module.__dict__["forward"] = self._before
+        super().__init__(name, module)
+        self._watch = watch
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._watch.around(self._name, self._native)(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
-        """A copy of the module, made within a step, runs its own forward."""
-        copied: Callable[..., Any] = copy.deepcopy(self._native, memo)
-        return copied
-
-
-def _compiled(module: nn.Module) -> bool:
-    return module._compiled_call_impl is not None or hasattr(module, "_orig_mod")
+        return self._watch.around(self.name, self.native)(*args, **kwargs)

@@ -7,7 +7,6 @@ it is divided (`proof`).
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,6 +19,7 @@ from ...errors import NotServed, PipelineError
 from ...record.naming import first_names
 from ...tree import leaves, map_leaves
 from ..meeting import FINDINGS, objects
+from ..stand_in import StandIn, is_compiled
 from ..tensor.alike import apart, look_at, refuse_apart
 from ..verify.unit_outputs import Watch
 from .crossing import Crossing, cut, join, shared
@@ -28,48 +28,30 @@ from .proof import Proof
 from .rules import Rule, candidates, is_hidden, signature
 from .slices import Slices
 
-Run = Callable[..., Any]
 _HINT = (
     "only attention by torch's scaled_dot_product_attention may mix positions (attn_implementation='sdpa' in transformers); "
     "pipe.set_context_parallelism(block, False) before the first step leaves a block whole on every rank"
 )
 
 
-class _Forward:
+class _Forward(StandIn):
     """What stands for the forward of a module that may be a block.
 
     rules: by signature of a call, how it is divided; or in words why it stays whole.
     """
 
     def __init__(self, region: Region, name: str, module: nn.Module, named: bool) -> None:
-        self.region, self.name, self.module, self.named = region, name, module, named
+        super().__init__(name, module)
+        self.region, self.named = region, named
         self.kind = type(module).__name__  # of the script's: torch's FSDP makes other classes
-        self.native: Run = module.forward
         self.rules: dict[Any, Rule | str] = {}
-        self._before: Run | None = None
-        self.compiled = module._compiled_call_impl is not None or hasattr(module, "_orig_mod")
-
-    def install(self) -> None:
-        """The module is called through the region."""
-        self.native, self._before = self.module.forward, self.module.__dict__.get("forward")
-        self.module.__dict__["forward"] = self
-
-    def remove(self) -> None:
-        """It is called as it was."""
-        del self.module.__dict__["forward"]
-        if self._before is not None:
-            self.module.__dict__["forward"] = self._before
+        self.compiled = is_compiled(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         run = self._run
         if self.region.watch is not None:
             run = self.region.watch.around(self.name, run)
         return run(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Run:
-        """A copy of the module, made within a step, runs its own forward."""
-        copied: Run = copy.deepcopy(self.native, memo)
-        return copied
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         region = self.region
