@@ -15,6 +15,8 @@ from .errors import PipelineError
 
 # How the names of the axes of meshes begin that are tensor groups.
 TENSOR = "tensor "
+# How much larger than a parameter all of its shards may be.
+_PADDED = 1.25
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -39,6 +41,19 @@ def tensor_axis(tensor: torch.Tensor) -> int | None:
             if name.startswith(TENSOR) and isinstance(placement, Shard):
                 return placement.dim
     return None
+
+
+def shard_axis(sizes: Sequence[int], degree: int, divided: int | None = None) -> int:
+    """Along which axis FSDP2 shards a parameter. The first one, unless that pads it by more than a quarter, as it has few
+    places (experts, mostly); then the first other one that `degree` divides: torch cuts no other one unevenly.
+
+    Args:
+        divided: the axis along which ranks of a tensor group have parts, of other sizes perhaps.
+    """
+    if not sizes or degree * -(-sizes[0] // degree) <= _PADDED * sizes[0]:
+        return 0
+    others = [axis for axis, size in enumerate(sizes) if axis not in (0, divided) and size and size % degree == 0]
+    return others[0] if others else 0
 
 
 def refuse_hook(name: str, parameter: torch.Tensor, hint: str) -> None:

@@ -29,7 +29,7 @@ from trainshed.parallel.engine.tensor.part_shards import PartShards
 from trainshed.parallel.shards import local
 
 from .failures import Fragile
-from .mixtures import ByHand, Mixture, with_losses
+from .mixtures import ByHand, Mixture, Packed, with_losses
 from .mixtures import Net as Experts
 from .replicas import List, Routed, routed_batches
 from .table import begin, case, refused, same, same_norms
@@ -79,7 +79,7 @@ def trains(build: Callable[[], nn.Module], batches: Any = rows, **options: Any) 
     """Trains as one process does, and every parameter is a shard; nothing makes pairs."""
     model = check(build, batches, **{**BOTH, **options})
     for one in model.parameters():
-        assert isinstance(one, DTensor) and one.placements[-1].is_shard(0), (one.placements, one.shape)
+        assert isinstance(one, DTensor) and one.placements[-1].is_shard(), (one.placements, one.shape)
         assert model.is_distributed_parameter(one) == (get_distribution_axis(one) is not None)
         assert one.grad is None or one.grad.placements == one.placements
     assert any(map(model.is_distributed_parameter, model.parameters()))
@@ -145,6 +145,44 @@ def sharded_parts_that_thaw_later() -> None:
 
     trains(lambda: Wrapped(nn.Linear(6, 6)), between=thaw)
     trains(lambda: Wrapped(nn.Linear(6, 6)), between=thaw, verify="changes", **ONE_BATCH)
+
+
+class Few(Packed):
+    """So few experts that not every rank would have one."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.num_experts = count
+        self.up, self.down = nn.Parameter(torch.randn(count, 8, 6) / 3), nn.Parameter(torch.randn(count, 6, 8) / 3)
+
+
+@case(ranks=4)
+def few_experts_are_sharded_along_another_axis() -> None:
+    for count, settings, axes in ((3, {"sharded_data_parallel_degree": 4}, (1, 2)), (2, BOTH, (1, 1))):
+
+        def build(count: int = count) -> nn.Module:
+            return Experts(Mixture(partial(Few, count), only=count))
+
+        model = check(build, words, step=with_losses, optimizer=adam, tolerance=1e-4, verify_steps=1, **settings)
+        middle = model.module.middle.experts
+        for one, axis in zip((middle.up, middle.down), axes, strict=True):
+            assert one.placements[-1].is_shard(axis), (one.placements, one.shape)
+            assert local(one.detach()).numel() * 4 == one.numel()
+        pipe.shutdown()
+
+
+@case(ranks=4)
+def a_checkpoint_of_few_experts_goes_on_with_other_degrees() -> None:
+    """All ranks are given one batch, so all ways train alike."""
+    path = str(ranks.folder() / "few-experts" / "checkpoint")
+
+    def build() -> nn.Module:
+        return Experts(Mixture(partial(Few, 2), only=2))
+
+    expected = list(_steps(path + "-replicas", 0, 8, {}, build))
+    ways: list[dict[str, Any]] = [{"sharded_data_parallel_degree": 4}, ONE_BATCH, {"sharded_data_parallel_degree": 2}, BOTH]
+    found = [loss for at, settings in enumerate(ways) for loss in _steps(path, 2 * at, 2, settings, build)]
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=0)
 
 
 @case(ranks=4)
@@ -251,9 +289,15 @@ def states_of_sharded_parts_go_through_dictionaries() -> None:
     same(steps(2, 3), expected, 1e-5)
 
 
-def _steps(path: str, at: int, number: int, settings: dict[str, Any]) -> Iterator[float]:
+def deep() -> nn.Module:
+    return nn.Sequential(Deep(False), Loss())
+
+
+def _steps(
+    path: str, at: int, number: int, settings: dict[str, Any], build: Callable[[], nn.Module] = deep
+) -> Iterator[float]:
     slow = partial(torch.optim.AdamW, lr=1e-3)
-    model, update, _ = begun(lambda: nn.Sequential(Deep(False), Loss()), slow, **{"tensor_parallel_degree": 1, **settings})
+    model, update, _ = begun(build, slow, **{"tensor_parallel_degree": 1, **settings})
     if at:
         assert pipe.load_checkpoint(path, model, update) == at
     for step in range(at, at + number):

@@ -14,6 +14,7 @@ of_rank: Any = Lazy("trainshed.parallel.plan.of_rank")
 over: Any = Lazy("trainshed.parallel.plan.over_replicas")
 ways: Any = Lazy("trainshed.parallel.plan.ways")
 wishes: Any = Lazy("trainshed.parallel.plan.wish")
+shards: Any = Lazy("trainshed.parallel.shards")
 files: Any = Lazy("trainshed.parallel.plan.plan_file")
 links: Any = Lazy("trainshed.parallel.plan.host_links")
 
@@ -69,12 +70,12 @@ def test_what_is_kept_is_shared_out_and_buckets_are_there_when_activations_are_g
 
 def blocks(*rows: int) -> list[Any]:
     """A block for each, of 1 MiB of parameters."""
-    return [of_rank.Weight(f"layers.{number}", one, 1.0, 1.0, 2.0) for number, one in enumerate(rows)]
+    return [of_rank.Weight(f"layers.{number}", (one,), 1.0, 1.0, 2.0) for number, one in enumerate(rows)]
 
 
 def test_blocks_are_gathered_twice_and_what_is_outside_of_them_once() -> None:
     one = plan(entry(5, 5, 10, 3))
-    weights = [*blocks(8, 8, 8, 8), of_rank.Weight("", 8, 1.0, 1.0, 2.0)]
+    weights = [*blocks(8, 8, 8, 8), of_rank.Weight("", (8,), 1.0, 1.0, 2.0)]
     quarter = over.all_sharded(way(sums_all=False), one, 4, weights)
     assert quarter.sent_mib == pytest.approx(3 / 4 * (4 * 3 + 2))
     assert over.all_sharded(way(), one, 4, weights).sent_mib == pytest.approx(3 / 4 * (4 * 4 + 3))
@@ -100,12 +101,20 @@ def test_shards_are_all_as_long_as_the_longest() -> None:
     assert over.all_sharded(way(), one, 4, weights).memory_mib == pytest.approx(16 / 2 + 3)
 
 
+def test_few_experts_are_sharded_along_another_axis_which_pads_nothing() -> None:
+    experts = of_rank.Weight("layers.0", (2, 5, 8), 1.0, 1.0, 2.0)
+    assert experts.padded(4) == 1 and experts.padded(3) == 1.5  # 3 divides no axis
+    # Shards of the first axis are a quarter longer than the parameter at most.
+    assert [shards.shard_axis((rows, 8), 4) for rows in (1, 3, 4, 13, 15)] == [1, 1, 0, 0, 0]
+    assert shards.shard_axis((), 4) == shards.shard_axis((3, 0), 4) == shards.shard_axis((3, 8), 4, divided=1) == 0
+
+
 def test_weights_are_read_of_a_model_by_block() -> None:
     model = torch.nn.ModuleDict({"words": torch.nn.Embedding(4, 2), "layers": torch.nn.ModuleList([torch.nn.Linear(2, 6)])})
     model["words"].weight.requires_grad_(False)
     words, weight, bias = of_rank.weights_of(model, 2)
     assert (words.block, weight.block, bias.block) == ("", "layers.0", "layers.0")
-    assert (words.rows, weight.rows, bias.rows) == (4, 6, 6)
+    assert (words.sizes, weight.sizes, bias.sizes) == ((4, 2), (6, 2), (6,))
     assert (words.value * MIB, words.gradient, words.states) == (32, 0, 0)
     assert (weight.value * MIB, weight.gradient * MIB, weight.states * MIB) == (48, 48, 96)
 
@@ -119,7 +128,7 @@ def test_float32_values_of_parameters_in_half_precision_are_their_shards() -> No
     # 2 bytes of the value, 4 of the gradient, 4 of the float32 value and 8 of AdamW's states.
     assert (weight.value * MIB, weight.gradient * MIB, weight.states * MIB) == (32, 64, 192)
     assert weight.shard * MIB == 16 * 16
-    assert of_rank.Weight("", 4, 1.0, 0.0, 0.0).shard == 1.0  # frozen
+    assert of_rank.Weight("", (4,), 1.0, 0.0, 0.0).shard == 1.0  # frozen
 
 
 def test_bytes_are_those_of_the_sums_and_of_what_a_pipeline_sends_the_mean_of_its_ranks() -> None:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
 from ..errors import PipelineError
@@ -28,7 +28,7 @@ from ..grid import Grid
 from ..plan.calltree import CallTree
 from ..record.naming import first_names
 from ..record.subject import Backward, Subject
-from ..shards import refuse_hook
+from ..shards import refuse_hook, shard_axis, tensor_axis
 from ..tree import map_leaves, tensors
 from .batch import Microbatch
 from .checking import same_everywhere
@@ -64,7 +64,7 @@ class BlockShards:
                 )
         units = [*blocks(root, ran), root]
         for unit in units:
-            fully_shard(unit, mesh=mesh, mp_policy=kinds)
+            fully_shard(unit, mesh=mesh, mp_policy=kinds, shard_placement_fn=partial(_cut, mesh.size(-1)))
         self._states = [unit._get_fsdp_state() for unit in units]  # type: ignore[operator]
         self._units = units
         self._groups = [
@@ -140,9 +140,10 @@ class BlockShards:
         homes = {name: known[id(parameter)] for name, parameter in self._root.named_parameters() if id(parameter) in known}
         for name, value in values:
             one, old = homes[name], homes[name].sharded_param
-            mesh, rows = old.device_mesh, -(-len(value) // old.device_mesh.size(-1))
-            part = value[rows * mesh.get_local_rank(mesh.ndim - 1) :][:rows].clone()
-            del value
+            mesh, axis = old.device_mesh, old.placements[-1].dim
+            parts = value.tensor_split(_starts(value.shape[axis], mesh.size(-1)), axis)
+            part = parts[mesh.get_local_rank(mesh.ndim - 1)].clone(memory_format=torch.contiguous_format)
+            del value, parts
             with torch.no_grad():
                 shard = DTensor.from_local(part, mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride())
             one._setattr_on_modules(nn.Parameter(shard, requires_grad=old.requires_grad))
@@ -185,6 +186,19 @@ class BlockShards:
             native(*unused)
 
         return post_backward
+
+
+def _cut(degree: int, parameter: nn.Parameter) -> Shard:
+    """The same for all ranks of a tensor group, whose parts may differ in length."""
+    sizes, axis = list(parameter.shape), tensor_axis(parameter)
+    if axis is not None:
+        sizes[axis] = -(-sizes[axis] // parameter.device_mesh.size())  # type: ignore[attr-defined]
+    return Shard(shard_axis(sizes, degree, divided=axis))
+
+
+def _starts(size: int, degree: int) -> list[int]:
+    """Where the parts of all ranks but the first begin: as `torch.chunk` cuts."""
+    return [min(size, rank * -(-size // degree)) for rank in range(1, degree)]
 
 
 def refuse_hooks(root: nn.Module) -> None:

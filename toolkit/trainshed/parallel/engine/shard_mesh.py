@@ -17,7 +17,7 @@ from ..shards import TENSOR, tensor_axis
 class ShardMesh:
     """A mesh whose axes are copies of shards (if there are any), the ranks of a tensor group (if there is one), and shards.
 
-    A parameter is cut for the tensor group first, and what a rank has of it then along the first dimension.
+    A parameter is cut for the tensor group first, and what a rank has of it then along one dimension, mostly the first.
 
     Raises:
         PipelineError: the degree does not divide the number of ranks that hold the same.
@@ -49,16 +49,17 @@ class ShardMesh:
         part = grid.parts_group if grid.parts_group is not None else grid.alike_group
         return self._meshed(grid.copies_group, part, last="shard" if grid.tensor is None else "tensor")
 
-    def dtensor(self, part: torch.Tensor, like: torch.Tensor) -> DTensor:
+    def dtensor(self, part: torch.Tensor, like: torch.Tensor, axis: int = 0) -> DTensor:
         """What this rank has of a parameter.
 
         Args:
             like: the parameter, whole or divided among the ranks of the tensor group; or one of `dtensor`.
+            axis: along which shards are cut.
         """
-        placements: list[Placement] = [Shard(0) if like.dim() else Replicate()]
+        placements: list[Placement] = [Shard(axis) if like.dim() else Replicate()]
         if self._grid.tensor is not None:
-            axis = tensor_axis(like)
-            placements.insert(0, Replicate() if axis is None else Shard(axis))
+            divided = tensor_axis(like)
+            placements.insert(0, Replicate() if divided is None else Shard(divided))
         if self.copies > 1:
             placements.insert(0, Replicate())
         stride = torch.empty(like.shape, device="meta").stride()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from ..shards import shard_axis
 from .costs import beside
 from .plan_file import Plan
 from .ways import Way
@@ -66,12 +67,12 @@ class Weight:
     """One parameter as FSDP2 shards it.
 
     block: the entry of the outermost list of modules that it belongs to, which is gathered as one; "" for none.
-    rows: places along its first axis, which are shared out.
+    sizes: of its axes, along one of which it is shared out.
     value, gradient, states: MiB.
     """
 
     block: str
-    rows: int
+    sizes: tuple[int, ...]
     value: float
     gradient: float
     states: float
@@ -84,7 +85,8 @@ class Weight:
 
     def padded(self, degree: int) -> float:
         """How many times as much all shards are as the parameter: all of them are as long as the longest."""
-        return degree * -(-self.rows // degree) / self.rows if self.rows else 1.0
+        size = self.sizes[shard_axis(self.sizes, degree)] if self.sizes else 0
+        return degree * -(-size // degree) / size if size else 1.0
 
 
 def weights_of(root: nn.Module, optimizer_states: int) -> list[Weight]:
@@ -96,9 +98,8 @@ def weights_of(root: nn.Module, optimizer_states: int) -> list[Weight]:
     found = []
     for name, parameter in root.named_parameters():
         elements, (gradient, states) = parameter.numel() / _MIB, beside(parameter, optimizer_states)
-        rows = parameter.shape[0] if parameter.dim() else 0
-        value = elements * parameter.element_size()
-        found.append(Weight(_block(name), rows, value, elements * gradient, elements * states))
+        value, sizes = elements * parameter.element_size(), tuple(parameter.shape)
+        found.append(Weight(_block(name), sizes, value, elements * gradient, elements * states))
     return found
 
 

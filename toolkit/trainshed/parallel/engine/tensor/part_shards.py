@@ -1,6 +1,6 @@
 """Parameters of a model without stages whose ranks run batches together, sharded over the ranks that have the same of it.
 
-torch's FSDP2 shards what a rank has of each parameter along its first dimension, after a tensor group has divided modules
+torch's FSDP2 shards what a rank has of each parameter along one dimension, after a tensor group has divided modules
 if there is one. torch would write that as one axis that is cut in strides, of sizes that divide. Here the axis of the tensor
 group comes first, so parameters are plain nested chunks, of any sizes, and all lie on one mesh: also those that the tensor
 group has whole.
@@ -89,7 +89,7 @@ def _lay(one: Any, where: ShardMesh, attributes: dict[tuple[int, str], dict[str,
     """
     old, home = one.sharded_param, one._module_info
     with torch.no_grad():
-        new: Any = nn.Parameter(where.dtensor(old.to_local(), old), requires_grad=old.requires_grad)
+        new: Any = nn.Parameter(where.dtensor(old.to_local(), old, one.fsdp_placement.dim), requires_grad=old.requires_grad)
     new.__class__ = PartParameter
     new.__dict__.update(attributes[id(home.module), home.param_name])
     one.sharded_param, one._sharding_spec = new, new._spec
