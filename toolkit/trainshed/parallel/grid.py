@@ -3,7 +3,8 @@
 A rank has a place in its pipeline (P), in the tensor group that divides the modules of its stages (T), and among the
 replicas (D). `cluster` is DPT: the ranks of one tensor group have neighbouring numbers (they talk most), then those of one
 pipeline. `spread` is TPD: the ranks that hold the same have neighbouring numbers. Amazon's permutations of the letters are
-read the same way: the rightmost letter changes fastest.
+read the same way: the rightmost letter changes fastest. A context group, which divides sequences, has the place of a tensor
+group; where there are both, it is made of one rank of each of several tensor groups, which stand side by side.
 """
 
 from __future__ import annotations
@@ -32,38 +33,40 @@ class Coordinates:
     pipeline: in its pipeline.
     replica: the number of its pipeline; those of one tensor group have one each.
     tensor: in its tensor group.
-    batch: the number of its tensor group among those that hold the same stages: ranks with one number have the same batch.
+    batch: the number of its tensor group, or of all groups that run one batch, among those that hold the same stages: ranks
+        with one number have the same batch.
+    context: in its context group.
     """
 
     pipeline: int
     replica: int
     tensor: int = 0
     batch: int = 0
+    context: int = 0
 
 
-def layout(
-    world: int, degree: int, placement: str, tensor: int = 1, named: str = "tensor_parallel_degree"
-) -> list[Coordinates]:
+def layout(world: int, degree: int, placement: str, tensor: int = 1, context: int = 1) -> list[Coordinates]:
     """Coordinates of each rank.
 
     Args:
         degree: ranks of a pipeline.
-        tensor: ranks of a tensor group, or of a context group, which has its place.
-        named: the setting that says how many.
+        tensor: ranks of a tensor group.
+        context: ranks of a context group.
 
     Raises:
         PipelineError: the degrees do not divide the world, or the placement is unknown.
     """
     if world % degree:
         raise PipelineError(f"{world} ranks cannot be split into pipelines of {degree}")
-    if world % (degree * tensor):
+    joint = tensor * context
+    if world % (degree * joint):
         what = f"{world} ranks" if degree == 1 else f"{world} ranks in pipelines of {degree}"
-        raise PipelineError(f"{named} = {tensor} does not divide {what}")
+        raise PipelineError(f"{_said(tensor, context, ' times ')} does not divide {what}")
     names = {"cluster": "DPT", "spread": "TPD"}
     letters = names.get(placement.lower(), placement.upper())
     if sorted(letters) != ["D", "P", "T"]:
         raise PipelineError(f"placement_strategy = {placement!r}: not cluster, spread or a permutation of D, P and T")
-    sizes = {"D": world // (degree * tensor), "P": degree, "T": tensor}
+    sizes = {"D": world // (degree * joint), "P": degree, "T": joint}
     found = []
     for rank in range(world):
         number, place = rank, {}
@@ -71,8 +74,15 @@ def layout(
             number, place[letter] = divmod(number, sizes[letter])
         outer, inner = [letter for letter in letters if letter != "P"]
         replica = place[outer] * sizes[inner] + place[inner]
-        found.append(Coordinates(place["P"], replica, place["T"], place["D"]))
+        found.append(Coordinates(place["P"], replica, place["T"] % tensor, place["D"], place["T"] // tensor))
     return found
+
+
+def _said(tensor: int, context: int, between: str) -> str:
+    """Degrees of groups, as settings."""
+    degrees = {"tensor_parallel_degree": tensor, "context_parallel_degree": context}
+    given = {name: degree for name, degree in degrees.items() if degree > 1} or {"tensor_parallel_degree": tensor}
+    return between.join(f"{name} = {degree}" for name, degree in given.items())
 
 
 @dataclass(frozen=True)
@@ -80,10 +90,10 @@ class TensorGroup:
     """Ranks that run one batch together, and those at the same place in other groups.
 
     The ranks of a tensor group divide parameters among them, and twins have the same parts; those of a context group divide
-    sequences.
+    sequences, and twins have the same places of them.
 
     ranks, twins: global ranks, in order.
-    kind: "tensor" or "context".
+    kind: "tensor", "context", or for both together "tensor x context".
     """
 
     ranks: list[int]
@@ -112,6 +122,8 @@ class Grid:
         parallelism.
     context: the ranks that divide sequences with this one; they hold the same, as replicas do. None without context
         parallelism.
+    joint: the ranks that run batches together without stages: of the tensor group, of the context group, or of both; its
+        twins are those at this rank's place in other replicas.
     parts_group, copies_group: see `divide_replicas`.
     company_ranks: global ranks that run one batch together, in one group: those of the pipeline, and with tensor groups
         within stages (`run_groups_as_stages`: within one stage) those of all their pipelines.
@@ -135,6 +147,7 @@ class Grid:
     left: bool = False
     tensor: TensorGroup | None = None
     context: TensorGroup | None = None
+    joint: TensorGroup | None = None
     parts_group: dist.ProcessGroup | None = None
     copies_group: dist.ProcessGroup | None = None
     _everyone: list[dist.ProcessGroup] = field(default_factory=list)
@@ -154,12 +167,14 @@ class Grid:
     @property
     def writes(self) -> bool:
         """Whether this rank writes what it holds, alone or together with others: of replicas the first one does."""
-        first = self.place.replica if self.settings.tensor_parallel_degree == 1 else self.place.batch
+        place = self.place
+        first = place.replica if self.settings.tensor_parallel_degree == 1 else place.batch + place.context
         return first == 0 or self.settings.sharded_data_parallel_degree > 1
 
     def _together(self) -> list[dist.ProcessGroup]:
         """Groups of the ranks that run one batch with this one, outside of its pipeline."""
-        return [group for one in (self.tensor, self.context) if one is not None for group in (one.group, one.twin_group)]
+        found = [one for one in (self.tensor, self.context, self.joint) if one is not None]
+        return [group for one in found for group in (one.group, one.twin_group)]
 
     def close(self) -> None:
         """Leaves the groups that were made for this grid, and the process group if it was made here as well."""
@@ -178,7 +193,7 @@ class Grid:
         self.parts_group = self.copies_group = None
         self._everyone.clear()
         self._subgroups.clear()
-        self.tensor = self.context = None
+        self.tensor = self.context = self.joint = None
         self.left = True
         for group in made:
             dist.destroy_process_group(group)
@@ -351,13 +366,12 @@ def make_grid(settings: PipelineSettings, joined: Joined, device: torch.device) 
             hint="install a newer torch, or leave out stages (partitions, pipeline_parallel_degree): "
             "sharded_data_parallel_degree, tensor_parallel_degree and context_parallel_degree work without them",
         )
-    named = "context_parallel_degree" if settings.context_parallel_degree > 1 else "tensor_parallel_degree"
-    places = layout(world, degree, settings.placement_strategy, getattr(settings, named), named)
-    replicas = world // (degree * getattr(settings, named))
+    divided = settings.tensor_parallel_degree, settings.context_parallel_degree
+    places = layout(world, degree, settings.placement_strategy, *divided)
+    replicas = world // (degree * divided[0] * divided[1])
     if replicas > 1 and not settings.ddp:
         raise PipelineError(
-            f"{world} ranks, partitions = {degree} and {named} = {getattr(settings, named)} make "
-            f"{replicas} replicas, but ddp is off",
+            f"{world} ranks, partitions = {degree} and {_said(*divided, ' and ')} make {replicas} replicas, but ddp is off",
             hint="set ddp",
         )
     groups: dict[str, dist.ProcessGroup] = {}
@@ -373,11 +387,13 @@ def make_grid(settings: PipelineSettings, joined: Joined, device: torch.device) 
             group = dist.new_group(inside, timeout=timeout)
             if rank in inside:
                 groups[kind], members[kind] = group, inside
-    tensor = context = None
+    tensor = context = joint = None
+    if settings.tensor_parallel_degree > 1:
+        tensor = joint = _make_group(places, rank, timeout, "tensor", ("batch", "context"), ("tensor",))
     if settings.context_parallel_degree > 1:
-        context = _make_tensor_group(places, rank, timeout, "context")
-    elif settings.tensor_parallel_degree > 1:
-        tensor = _make_tensor_group(places, rank, timeout, "tensor")
+        context = joint = _make_group(places, rank, timeout, "context", ("batch", "tensor"), ("context",))
+    if tensor is not None and context is not None:
+        joint = _make_group(places, rank, timeout, "tensor x context", ("batch",), ("tensor", "context"))
     company = members["pipeline"], groups["pipeline"]
     if tensor is not None and degree > 1:
         company = _own_of(alike(places, "batch"), rank, timeout)
@@ -399,12 +415,18 @@ def make_grid(settings: PipelineSettings, joined: Joined, device: torch.device) 
         owns_process_group=joined.owns,
         tensor=tensor,
         context=context,
+        joint=joint,
     )
 
 
-def _make_tensor_group(places: Sequence[Coordinates], rank: int, timeout: timedelta, kind: str) -> TensorGroup:
-    group = _own_of(alike(places, "pipeline", "batch"), rank, timeout)
-    return TensorGroup(*group, *_own_of(alike(places, "pipeline", "tensor"), rank, timeout), kind)
+def _make_group(
+    places: Sequence[Coordinates], rank: int, timeout: timedelta, kind: str, inside: Sequence[str], across: Sequence[str]
+) -> TensorGroup:
+    """Args:
+    inside, across: what ranks of a group, and twins, have in common.
+    """
+    group = _own_of(alike(places, "pipeline", *inside), rank, timeout)
+    return TensorGroup(*group, *_own_of(alike(places, "pipeline", *across), rank, timeout), kind)
 
 
 def _own_of(groups: Sequence[list[int]], rank: int, timeout: timedelta) -> tuple[list[int], dist.ProcessGroup]:

@@ -43,7 +43,7 @@ def pp_size() -> int:
 
 def dp_rank() -> int:
     """Number of this replica, from 0: what to split data by. Each rank of a tensor group counts, for it has data of its own
-    unless `prescaled_batch` is set; a context group is one replica."""
+    unless `prescaled_batch` is set (then split by `rdp_rank`); a context group is one replica."""
     here = grid()
     return here.place.replica if here.context is None else here.context.twins.index(here.rank)
 
@@ -67,15 +67,16 @@ def tp_size() -> int:
 
 
 def rdp_rank() -> int:
-    """Number of this tensor group among the replicas, from 0: what to split data by with `prescaled_batch`."""
+    """Number of this tensor group among the replicas, from 0: what to split data by with `prescaled_batch`. Tensor groups
+    that divide sequences among them are one replica."""
     here = grid()
-    return here.tensor.twins.index(here.rank) if here.tensor is not None else dp_rank()
+    return here.joint.twins.index(here.rank) if here.joint is not None else dp_rank()
 
 
 def rdp_size() -> int:
     """Number of tensor groups; without tensor parallelism that of replicas."""
     here = grid()
-    return len(here.tensor.twins) if here.tensor is not None else dp_size()
+    return len(here.joint.twins) if here.joint is not None else dp_size()
 
 
 def tp_group() -> dist.ProcessGroup:
@@ -91,9 +92,9 @@ def tp_group() -> dist.ProcessGroup:
 
 
 def rdp_group() -> dist.ProcessGroup:
-    """Process group of the ranks that hold the same parts of parameters."""
+    """Process group of the ranks that hold the same parts of parameters, and with context groups compute the same places."""
     here = grid()
-    return here.tensor.twin_group if here.tensor is not None else dp_group()
+    return here.joint.twin_group if here.joint is not None else dp_group()
 
 
 def pp_group() -> dist.ProcessGroup:
@@ -103,7 +104,7 @@ def pp_group() -> dist.ProcessGroup:
 
 def dp_group() -> dist.ProcessGroup:
     """Process group of the replicas: ranks that hold the same stages; with context groups, those at this rank's place in
-    the others."""
+    the others, of all tensor groups."""
     here = grid()
     return here.replica_group if here.context is None else here.context.twin_group
 

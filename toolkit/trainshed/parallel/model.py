@@ -16,6 +16,7 @@ from trainshed.checkpoint.weights import SHARD_BYTES
 from .clip import install
 from .delayed.tape import Addresses
 from .engine.context.context_steps import ContextEngine
+from .engine.context.parted_steps import PartedContextEngine
 from .engine.holding import Holding
 from .engine.offload import say_of_states
 from .engine.planning import Planned
@@ -107,57 +108,37 @@ class PipelineModel(nn.Module):
                     hint="the ranks of a tensor group then have one batch: split data by rdp_rank() of rdp_size()",
                 )
             grid().run_groups_as_stages()
-        if settings.context_parallel_degree > 1:
-            self.engine = ContextEngine(
-                self.holding,
-                self._attach,
-                on_parts=_hand_to_optimizer,
-                loss_scale=_loss_scale,
-                marks=session.context_marks.says,
-                average=average_grads_across_microbatches,
-                buffers=broadcast_buffers,
-                bucket_bytes=bucket_cap_mb * 2**20,
-            )
+        common: dict[str, Any] = {
+            "loss_scale": _loss_scale,
+            "average": average_grads_across_microbatches,
+            "buffers": broadcast_buffers,
+            "bucket_bytes": bucket_cap_mb * 2**20,
+        }
+        joint = {**common, "on_parts": _hand_to_optimizer}
+        wanted, marks = session.tensor_marks.wants, session.context_marks.says
+        if settings.context_parallel_degree > 1 and settings.tensor_parallel_degree > 1:
+            self.engine = PartedContextEngine(self.holding, self._attach, wanted=wanted, marks=marks, **joint)
+        elif settings.context_parallel_degree > 1:
+            self.engine = ContextEngine(self.holding, self._attach, marks=marks, **joint)
         elif settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and not one_stage:
-            self.engine = TensorEngine(
-                self.holding,
-                self._attach,
-                loss_scale=_loss_scale,
-                on_parts=_hand_to_optimizer,
-                wanted=session.tensor_marks.wants,
-                average=average_grads_across_microbatches,
-                buffers=broadcast_buffers,
-                bucket_bytes=bucket_cap_mb * 2**20,
-            )
+            self.engine = TensorEngine(self.holding, self._attach, wanted=wanted, **joint)
         elif settings.sharded_data_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and grid().tensor is None:
-            self.engine = ShardedEngine(
-                self.holding,
-                self._attach,
-                loss_scale=_loss_scale,
-                on_parts=_hand_to_optimizer,
-                average=average_grads_across_microbatches,
-                buffers=broadcast_buffers,
-                bucket_bytes=bucket_cap_mb * 2**20,
-                tape=session.tape,
-            )
+            self.engine = ShardedEngine(self.holding, self._attach, tape=session.tape, **joint)
         else:
             if settings.sharded_data_parallel_degree > 1:
                 self.holding.shards = StageShards(module, grid(), _hand_to_optimizer)
             if settings.tensor_parallel_degree > 1:
-                self.holding.parts = StageParts(module, grid(), _hand_to_optimizer, session.tensor_marks.wants)
+                self.holding.parts = StageParts(module, grid(), _hand_to_optimizer, wanted)
             self.engine = Engine(
                 self.holding,
                 self._attach,
                 between=_between_steps,
-                loss_scale=_loss_scale,
                 planned=_planned(),
                 pins=self._pins,
-                average=average_grads_across_microbatches,
                 overlap=overlapping_allreduce,
-                buffers=broadcast_buffers,
-                bucket_bytes=bucket_cap_mb * 2**20,
                 states=_state_bytes,
                 tape=session.tape,
+                **common,
             )
         self._read_pins()
         hook = module.register_forward_pre_hook(_within_steps)
@@ -181,7 +162,8 @@ class PipelineModel(nn.Module):
             return self.module(*args, **kwargs)
         session.in_step = True
         try:
-            return self.engine.run(_forward, [((self.module, *args), kwargs)]).results[0]
+            with self.engine.between_steps() if isinstance(self.engine, JointEngine) else nullcontext():
+                return self.engine.run(_forward, [((self.module, *args), kwargs)]).results[0]
         finally:
             session.in_step = False
 
@@ -234,7 +216,7 @@ class PipelineModel(nn.Module):
         session.in_step = True
         try:
             if isinstance(self.engine, TensorEngine) and self.partitioned:
-                with self.engine.gathered():
+                with self.engine.gathered(), self.engine.between_steps():
                     return self.engine.run(_generate, [((self.module, *args), kwargs)]).results[0]
             if isinstance(self.engine, JointEngine):
                 with self.engine.gathered():

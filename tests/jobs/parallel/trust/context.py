@@ -107,7 +107,7 @@ def trains(
 ) -> pipe.PipelineModel:
     """Losses, norms of gradients and parameters are those of one process, each batch with its replica's random numbers."""
     begin(context_parallel_degree=degree, microbatches=parts, **settings)
-    count, mine = pipe.dp_size(), pipe.dp_rank()
+    count, mine = pipe.rdp_size(), pipe.rdp_rank()
 
     def made() -> tuple[nn.Module, Any]:
         torch.manual_seed(3)
@@ -502,8 +502,7 @@ def places_in_groups() -> None:
     assert (pipe.cp_rank(), pipe.dp_rank()) == (rank // 2, rank % 2)
     pipe.shutdown()
     refused(lambda: begin(context_parallel_degree=3), "context_parallel_degree = 3 does not divide 4 ranks")
-    for name in ("partitions", "tensor_parallel_degree"):
-        refused(lambda name=name: begin(context_parallel_degree=2, **{name: 2}), "context_parallel_degree together with")
+    refused(lambda: begin(context_parallel_degree=2, partitions=2), "context_parallel_degree together with pipeline_")
     refused(lambda: begin(context_parallel_degree=2, ddp=False), "make 2 replicas, but ddp is off")
     smp.init({"partitions": 1, "context_parallel_degree": 2, "timeout_seconds": SECONDS})
     assert (smp.dp_rank(), smp.dp_size(), smp.get_dp_group()) == (rank // 2, 2, [rank % 2, rank % 2 + 2])

@@ -31,7 +31,15 @@ TOPICS = {
         *("without_values", "tensor", "pairs", "sequences", "vocabulary", "mixtures"),
         *("tensor_stages", "stage_experts", "divided_without_values"),
     ),
-    "joint": ("context", "context_shards", "whole_in_shards", "sharded_parts", "sharded_part_stages", "pretrained"),
+    "joint": (
+        "context",
+        "context_shards",
+        "context_parts",
+        "whole_in_shards",
+        "sharded_parts",
+        "sharded_part_stages",
+        "pretrained",
+    ),
 }
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.
 _PLANNED_IN_FULL = frozenset({"surroundings", "noted", "callables", "kept", "remembered"})

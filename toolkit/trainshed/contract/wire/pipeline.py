@@ -79,8 +79,8 @@ class PipelineSettings(Record):
     shard_optimizer_state: each replica keeps its share of the optimizer's state (ZeRO-1).
     tensor_parallel_degree: ranks that the model, or each of its stages, divides the parameters of modules among.
     context_parallel_degree: ranks that the sequences of one batch are divided among, inside of a model's blocks.
-    prescaled_batch: whether the ranks of such a group are given the same batch, as they must be with stages; else each has
-        its own.
+    prescaled_batch: whether the ranks of a tensor group are given the same batch, as they must be with stages and with
+        context groups; else each has its own.
     sharded_data_parallel_degree: replicas that parameters, gradients and optimizer state are sharded over: FSDP2 without
         stages, with stages by each stage's own ranks; replicated where there are more (HSDP).
     sdp_gradient_clipping: the norm that gradients of sharded parameters are clipped to in `PipelineOptimizer.step`; 0 for
@@ -308,6 +308,7 @@ def _check(settings: PipelineSettings, where: str) -> None:
             ("pipeline_parallel_degree", settings.pipeline_parallel_degree > 1),
             ("delayed_parameter_initialization", settings.delayed_parameter_initialization),
             ("sharded_data_parallel_degree and master_weights", settings.has_sharded_halves),
+            ("context_parallel_degree", settings.context_parallel_degree > 1),
         ):
             if given and not prescaled:
                 raise NotServed(
@@ -320,12 +321,12 @@ def _check(settings: PipelineSettings, where: str) -> None:
                 f"{where}: degrees = 'auto' together with context_parallel_degree is not supported",
                 hint="give the degrees, or leave context_parallel_degree out",
             )
-        for name in ("pipeline_parallel_degree", "tensor_parallel_degree"):
-            if getattr(settings, name) > 1:
-                raise NotServed(
-                    f"{where}: context_parallel_degree together with {name} is not supported",
-                    hint="use one of the two; the other ranks are replicas",
-                )
+        if settings.pipeline_parallel_degree > 1:
+            raise NotServed(
+                f"{where}: context_parallel_degree together with pipeline_parallel_degree is not supported",
+                hint="use one of the two, with tensor_parallel_degree or sharded_data_parallel_degree; the other ranks are "
+                "replicas",
+            )
         if settings.has_sharded_halves:
             raise NotServed(
                 f"{where}: context_parallel_degree together with sharded_data_parallel_degree and master_weights is not "

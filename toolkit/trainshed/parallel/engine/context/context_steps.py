@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import PipelineError
 from ...grid import TensorGroup
 from ...record.subject import Backward
 from ..holding import Holding
@@ -77,26 +76,8 @@ class ContextEngine(JointEngine):
             yield
 
     def _after(self, step: Step) -> None:
-        """Of a training step.
-
-        Raises:
-            PipelineError: no block was divided, though a sequence was long enough.
-        """
-        region = self._blocks()
-        if not step.trains:
-            return
-        if region.divided():
-            self._say(region.line())
-        elif reason := region.reasons():
-            raise PipelineError(
-                f"context_parallel_degree = {region.crossing.ranks} divides nothing: {reason}",
-                hint="attention has to be that of torch (attn_implementation='sdpa' in transformers); or name the blocks: "
-                "pipe.set_context_parallelism(block, True)",
-            )
-        else:
-            self._say(
-                f"sequences are too short to be divided: each rank needs 2 positions, and there are {self._grid.world}"
-            )
+        if step.trains:
+            self._say(self._blocks().told())
 
     def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
         if not self._is_due(mode):

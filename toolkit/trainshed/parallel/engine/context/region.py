@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -66,6 +66,7 @@ class Region:
     Args:
         marks: tells of a module whether the script names it a block (True), excludes it (False), or says nothing (None).
         kept: names of modules that stay whole with all that is in them.
+        whole: within this context a block has whole parameters; for trying it.
 
     running: whether all ranks of the group run the same now.
     is_whole: whether the undivided model runs.
@@ -76,9 +77,14 @@ class Region:
     """
 
     def __init__(
-        self, root: nn.Module, crossing: Crossing, marks: Callable[[nn.Module], bool | None], kept: tuple[str, ...]
+        self,
+        root: nn.Module,
+        crossing: Crossing,
+        marks: Callable[[nn.Module], bool | None],
+        kept: tuple[str, ...],
+        whole: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.crossing = crossing
+        self.crossing, self._made_whole = crossing, whole
         self.running = self.is_whole = self.inside = self.short = self._doubtful = False
         self.watch: Watch | None = None
         self.inputs: list[tuple[str, torch.Tensor]] = []
@@ -101,6 +107,17 @@ class Region:
         finally:
             for one in self._forwards:
                 one.remove()
+
+    @contextmanager
+    def put_aside(self) -> Iterator[None]:
+        """Within this context, inside of the other, forwards of modules may be exchanged."""
+        for one in self._forwards:
+            one.remove()
+        try:
+            yield
+        finally:
+            for one in self._forwards:
+                one.install()
 
     @contextmanager
     def watched(self, watch: Watch | None) -> Iterator[None]:
@@ -144,15 +161,27 @@ class Region:
         """Name of a block -> how it was divided."""
         return {one.name: rule for one in self._forwards for rule in one.rules.values() if isinstance(rule, Rule)}
 
-    def line(self) -> str:
-        """What is divided, in words."""
-        found = self.divided()
+    def told(self) -> str:
+        """What is divided, in words; after a training step.
+
+        Raises:
+            PipelineError: no block was divided, though a sequence was long enough.
+        """
+        found, ranks = self.divided(), self.crossing.ranks
+        if not found:
+            if reason := self.reasons():
+                raise PipelineError(
+                    f"context_parallel_degree = {ranks} divides nothing: {reason}",
+                    hint="attention has to be that of torch (attn_implementation='sdpa' in transformers); or name the "
+                    "blocks: pipe.set_context_parallelism(block, True)",
+                )
+            return f"sequences are too short to be divided: each rank needs 2 positions, and there are {ranks}"
         kinds: dict[str, int] = {}
         for one in self._forwards:
             if one.name in found:
                 kinds[one.kind] = kinds.get(one.kind, 0) + 1
         what = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-        return f"context parallelism: {what}: sequences are divided among {self.crossing.ranks} ranks inside of them"
+        return f"context parallelism: {what}: sequences are divided among {ranks} ranks inside of them"
 
     def reasons(self) -> str:
         """Why nothing was divided, in words."""
@@ -211,27 +240,38 @@ class Region:
         self._compare(block, given)
         self.inside = True  # what is in it is no block of its own
         try:
-            proof = Proof(block.module, block.native, (args, kwargs), self.crossing)
-            result = next((one for one in proof.whole.results if isinstance(one, torch.Tensor)), None)
-            if not block.named and (result is None or result.shape != state.shape):
-                return "returns no hidden state of the same shape"
-            if not block.named and not proof.whole.lengths:
-                return "calls no attention of torch (scaled_dot_product_attention)"
-            reasons = []
-            for way in ways:
-                rule, why = proof.of_parts(way)
-                if rule is not None:
-                    if not block.named and not any(rule.sites):
-                        continue  # cut along another axis than that of attention
-                    first.append(rule)
-                    return rule
-                reasons.append(why)
+            with self._made_whole(block.module):
+                found, reasons = self._proven(block, args, kwargs, state, ways)
         except NotServed as error:
             raise NotServed(f"{block.name!r} ({block.kind}): {error.message}", hint=error.hint) from error
         finally:
             self.inside = False
+        if found is not None:
+            if isinstance(found, Rule):
+                first.append(found)
+            return found
         why = next((one for one in reasons if one), "another rank cannot run its part")
         raise PipelineError(f"{block.name!r} ({block.kind}) cannot be divided along the sequence: {why}", hint=_HINT)
+
+    def _proven(
+        self, block: _Forward, args: tuple[Any, ...], kwargs: dict[str, Any], state: torch.Tensor, ways: list[Rule]
+    ) -> tuple[Rule | str | None, list[str]]:
+        """The first way that is right, or in words why the call stays whole; else why each of them is wrong."""
+        proof = Proof(block.module, block.native, (args, kwargs), self.crossing)
+        result = next((one for one in proof.whole.results if isinstance(one, torch.Tensor)), None)
+        if not block.named and (result is None or result.shape != state.shape):
+            return "returns no hidden state of the same shape", []
+        if not block.named and not proof.whole.lengths:
+            return "calls no attention of torch (scaled_dot_product_attention)", []
+        reasons = []
+        for way in ways:
+            rule, why = proof.of_parts(way)
+            if rule is not None:
+                if not block.named and not any(rule.sites):
+                    continue  # cut along another axis than that of attention
+                return rule, []
+            reasons.append(why)
+        return None, reasons
 
     def _compare(self, block: _Forward, given: list[Any]) -> None:
         """All ranks call a block with the same. Collective.

@@ -26,7 +26,7 @@ from ..suitable import check_values
 from ..verify.traces import Traces, no_gradients
 from ..verify.unit_outputs import Watch
 from .division import Division, in_words, tensor_mesh
-from .joint_steps import JointEngine, Step
+from .joint_steps import JointEngine, Parted, Step
 from .pairs import Attempt, Pairs, look_for
 from .reference import Reference
 from .sequences import Along, look_along
@@ -58,7 +58,7 @@ class TensorEngine(JointEngine):
         explained = super()._explained(error)
         return in_words(error) or explained
 
-    def _begun(self) -> tuple[Division, TensorGroup]:
+    def _begun(self) -> tuple[Parted, TensorGroup]:
         group = self._grid.tensor
         if group is None:
             raise RuntimeError("there is no tensor group")
@@ -99,7 +99,7 @@ class TensorEngine(JointEngine):
 
     def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
         """As said there; in the first step an undivided model runs in any case."""
-        division, first = self._divided(), not self.holding.partitioned
+        first = not self.holding.partitioned
         due = self._is_due(mode)
         if not (due or first):
             return None
@@ -108,8 +108,7 @@ class TensorEngine(JointEngine):
         def run(watch: Watch) -> list[Any]:
             nonlocal seen
             uses, seen = seen, False
-            with division.watched(watch, uses=uses):
-                return self._turns(division, step.copied(), watch, 0)[0]
+            return self._run_whole(step.copied(), watch, uses=uses)
 
         traces = Traces(self._root, step.function, self._grid.device)
         reference = Reference(self._root, self._grid, group, traces, self._undivided, run, training=True)
@@ -124,6 +123,16 @@ class TensorEngine(JointEngine):
         if first and self._where is None:  # torch shards blocks by what they give, and knows no tensor in parts
             self._pair(step, traces)
         return reference if due else None
+
+    def _run_whole(self, step: Step, watch: Watch, *, uses: bool) -> list[Any]:
+        """What the step function returns for each microbatch, of the undivided model.
+
+        Args:
+            uses: see `Division.watched`.
+        """
+        division = self._divided()
+        with division.watched(watch, uses=uses):
+            return self._turns(division, step, watch, 0)[0]
 
     def _pair(self, step: Step, traces: Traces) -> None:
         """Finds modules between which nothing has to be gathered, or tokens alone: the forwards run a few times more, on

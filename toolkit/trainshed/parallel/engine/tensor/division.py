@@ -392,9 +392,13 @@ class Division:
         return new
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Within this context each rank has all parameters whole, and the modules run as they were written. Collective."""
-        parts = {id(one): one for one in self.root.parameters() if isinstance(one, DTensor)}
+    def whole(self, module: nn.Module | None = None) -> Iterator[None]:
+        """Within this context each rank has all parameters whole, and the modules run as they were written. Collective.
+
+        Args:
+            module: whose parameters alone are made whole, for a time in which nothing else runs.
+        """
+        parts = {id(one): one for one in (module or self.root).parameters() if isinstance(one, DTensor)}
         made = {
             key: stays_half(nn.Parameter(whole(part.detach()), requires_grad=part.requires_grad), part)
             for key, part in parts.items()

@@ -191,6 +191,10 @@ class JointEngine:
                 )
         return self._alarm.explain(error, or_else)
 
+    def between_steps(self) -> AbstractContextManager[None]:
+        """A context for calls outside of steps."""
+        return nullcontext()
+
     def _at_work(self) -> PartShards | None:
         """The shards, where modules are gathered when they run."""
         return self._shards if self._shards is not None and not self._shards.is_off else None
@@ -250,7 +254,7 @@ class JointEngine:
         if reference is not None:
             watch = Watch()
             sketches = {name: sketch(whole(p.detach())) for name, p in self._root.named_parameters()}
-        means = Means(self._grid, group, self.holding.parameters, self._bucket_bytes, self._shards)
+        means = Means(self._grid, self.holding.parameters, self._bucket_bytes, self._shards)
         try:
             with parted.watched(watch):
                 results, after = self._turns(parted, step, watch, mine)
@@ -319,9 +323,12 @@ class JointEngine:
             PipelineError: their modules had other inputs, or they found other losses: something that they read is not the
                 same.
         """
-        losses = [math.nan if one is None else float(one) for one in step.losses]
-        found = objects(FINDINGS, (parted.inputs, losses), group.ranks, group.group, self._grid.device)
-        if what := apart(group.ranks, [inputs for inputs, _ in found], [own for _, own in found], group.kind):
+        self._compare_in(group, parted.inputs, [math.nan if one is None else float(one) for one in step.losses])
+
+    def _compare_in(self, group: TensorGroup, inputs: list[tuple[str, torch.Tensor]], losses: list[float]) -> None:
+        """As `_compare_ranks`. Collective over the group."""
+        found = objects(FINDINGS, (inputs, losses), group.ranks, group.group, self._grid.device)
+        if what := apart(group.ranks, [given for given, _ in found], [own for _, own in found], group.kind):
             for parameter in self._root.parameters():
                 parameter.grad = None
             refuse_apart(what, group.kind)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...grid import Grid, TensorGroup
+from ...grid import Grid
 from ...halves import gradient_type, no_gradient
 from ...shards import local, tensor_axis
 from .part_shards import PartShards
@@ -22,7 +22,6 @@ class Means:
     """Gradients of one step.
 
     Args:
-        group: the ranks that run one batch.
         bucket_bytes: bytes of gradients that are summed at once.
         shards: of the parameters, which have the means of replicas after the backward.
     """
@@ -30,12 +29,11 @@ class Means:
     def __init__(
         self,
         grid: Grid,
-        group: TensorGroup,
         parameters: Mapping[str, nn.Parameter],
         bucket_bytes: int,
         shards: PartShards | None,
     ) -> None:
-        self._grid, self._group, self._bytes, self._shards = grid, group, bucket_bytes, shards
+        self._grid, self._bytes, self._shards = grid, bucket_bytes, shards
         self._trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
         self._before = [parameter.grad for parameter in self._trained]
         for parameter in self._trained:
@@ -43,13 +41,16 @@ class Means:
 
     def finish(self) -> None:
         """After the backward: all means taken, gradients of earlier steps added. Collective."""
-        group = self._group
+        tensor = self._grid.tensor
         parts = [p for p in self._trained if tensor_axis(p) is not None]
         wholes = [p for p in self._trained if tensor_axis(p) is None]
-        everyone = (self._grid.replica_group, len(self._grid.replica_ranks))
-        ways = [(wholes, *everyone), (parts, group.twin_group, len(group.twins))]
-        if self._shards is not None:
-            ways = [] if self._grid.tensor is None else [(wholes, group.group, len(group.ranks))]
+        ways = []
+        if self._shards is None:
+            ways.append((wholes, self._grid.replica_group, len(self._grid.replica_ranks)))
+            if tensor is not None:
+                ways.append((parts, tensor.twin_group, len(tensor.twins)))
+        elif tensor is not None:  # shards have the means of those that hold the same
+            ways.append((wholes, tensor.group, len(tensor.ranks)))
         somewhere = self._used_somewhere()
         for parameters, members, count in ways:
             reached = [p for p in parameters if somewhere[id(p)]]

@@ -23,6 +23,8 @@ from ..meeting import STEP, SUPPLY, objects
 _ONE_BATCH = {
     "tensor": "with prescaled_batch = true split data by rdp_rank() of rdp_size(); or set it to false",
     "context": "all ranks of a context group are given the same batch: split data by dp_rank() of dp_size()",
+    "tensor x context": "all ranks of a tensor group and of its context groups are given the same batch: split data by "
+    "rdp_rank() of rdp_size()",
 }
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 

@@ -44,7 +44,7 @@ def members(group: CommGroup) -> list[int]:
         if group in (CommGroup.MP_GROUP, CommGroup.TP_GROUP):
             return list(place.tensor.ranks)
         if group is CommGroup.RDP_GROUP:
-            return list(place.tensor.twins)
+            return list((place.joint or place.tensor).twins)
     if place.context is not None and group in (CommGroup.DP_GROUP, CommGroup.RDP_GROUP):
         return list(place.context.twins)
     if group in (CommGroup.MP_GROUP, CommGroup.PP_GROUP):
@@ -69,7 +69,7 @@ def process_group(group: CommGroup) -> dist.ProcessGroup:
         if group in (CommGroup.MP_GROUP, CommGroup.TP_GROUP):
             return place.tensor.group
         if group is CommGroup.RDP_GROUP:
-            return place.tensor.twin_group
+            return (place.joint or place.tensor).twin_group
     if place.context is not None and group in (CommGroup.DP_GROUP, CommGroup.RDP_GROUP):
         return place.context.twin_group
     if group in (CommGroup.MP_GROUP, CommGroup.PP_GROUP):
