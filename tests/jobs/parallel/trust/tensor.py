@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import ranks
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -310,6 +311,32 @@ def modules_that_the_script_excludes_or_names() -> None:
     trains(excluding, {"first", "last"})
     trains(naming, {"middle.0"})
     trains(lambda: Wrapped(nn.Linear(6, 6)), {"first", "last"}, atomic=("middle",))
+
+
+@case(ranks=2)
+def a_rank_of_a_tensor_group_that_fails_is_heard_at_once() -> None:
+    begin(tensor_parallel_degree=2, prescaled_batch=True)
+    model = pipe.PipelineModel(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), OnOne(), nn.Linear(4, 4)))
+    run = pipe.step(squared)
+    run(model, torch.ones(8, 4))
+    model.module[2].fails = pipe.rank() == 1
+    try:
+        run(model, torch.ones(8, 4))
+        raise AssertionError("the step did not fail")
+    except (ValueError, pipe.PipelineError) as error:
+        assert "the disk is full" in str(error), error
+        assert "imed out" not in str(getattr(error, "details", "")), error
+    path = ranks.folder() / "tensor-failed"
+    pipe.save_checkpoint(path, model)  # what was trained can still be saved
+
+
+class OnOne(nn.Module):
+    fails = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fails:
+            raise ValueError("the disk is full")
+        return x
 
 
 @case(ranks=2)
@@ -692,8 +719,6 @@ def _curve(path: str, degree: int, first: int, last: int, build: Build) -> Itera
 
 def goes_on(build: Build, *degrees: int) -> None:
     """Trains two steps with each degree, which goes on from the checkpoint of the one before."""
-    import ranks
-
     path = str(ranks.folder() / build.__name__ / f"{dist.get_world_size()} ranks")
     expected = list(_curve(path + "-whole", 1, 0, 2 * len(degrees), build))
     found = [loss for at, degree in enumerate(degrees) for loss in _curve(path, degree, 2 * at, 2 * at + 2, build)]

@@ -25,7 +25,7 @@ from ..placement import broadcast_state
 from ..suitable import check_values
 from ..verify.traces import Traces, no_gradients
 from ..verify.unit_outputs import Watch
-from .division import Division, in_words, tensor_mesh
+from .division import Division, in_words, let_go, tensor_mesh
 from .joint_steps import JointEngine, Parted, Step
 from .pairs import Attempt, Pairs, look_for
 from .reference import Reference
@@ -56,6 +56,8 @@ class TensorEngine(JointEngine):
 
     def _explained(self, error: Exception) -> Exception:
         explained = super()._explained(error)
+        if self.division is not None:
+            let_go(self.division.mesh)
         return in_words(error) or explained
 
     def _begun(self) -> tuple[Parted, TensorGroup]:

@@ -453,5 +453,12 @@ def tensor_mesh(group: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
     return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"tensor {group.group_name}",))
 
 
+def let_go(mesh: DeviceMesh) -> None:
+    """After a step that failed: torch keeps the groups of a mesh beside their names, and so the connections that others wait
+    at."""
+    for one in (mesh, getattr(mesh, "_root_mesh", None)):
+        getattr(one, "_pg_registry", {}).clear()
+
+
 def _module(root: nn.Module, name: str) -> nn.Module:
     return root.get_submodule(name) if name else root
