@@ -6,6 +6,7 @@ Models that are built without values run as one stage: four ranks are enough for
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -21,12 +22,16 @@ from trainshed.parallel.engine.tensor import kinds
 from trainshed.parallel.shards import local
 
 from .divided_without_values import Chosen, Mixed
+from .sequences import Deep
+from .sequences import words as tokens
+from .sharded_pairs import flat
 from .sharded_stages import Odd, chain, rows
 from .sharded_stages import words as numbers_of_words
 from .table import begin, case, refused, same, same_norms
 from .tensor import Gpt, Tied, words
 from .tensor_stages import TWO_BY_TWO, twenty_steps_of_stages
-from .training import adam, check, squared
+from .training import adam, check, slow_sgd, squared
+from .vocabulary import cross, of
 from .without_values import Net, build, train, trained
 
 BOTH: dict[str, Any] = {
@@ -190,6 +195,9 @@ def three_dimensions() -> None:
     pipe.shutdown()
     copies = {"partitions": 1, "tensor_parallel_degree": 2, "sharded_data_parallel_degree": 2}  # of each shard two
     check(Tied, words, optimizer=adam, tolerance=1e-4, **copies)
+    pipe.shutdown()
+    model = check(partial(flat, Deep), tokens, step=of(cross), optimizer=slow_sgd, **copies)
+    assert model.engine.division.in_pairs()[0] and model.engine.division.along_tokens()
     pipe.shutdown()
     path = str(ranks.folder() / "sharded-part-stages" / "gpt")
     twenty_steps_of_stages(Gpt, path, sharded_data_parallel_degree=2)

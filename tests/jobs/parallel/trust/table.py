@@ -29,16 +29,11 @@ TOPICS = {
     "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
     "larger": (
         *("without_values", "tensor", "pairs", "sequences", "vocabulary", "mixtures"),
-        *("tensor_stages", "stage_experts", "divided_without_values"),
+        *("tensor_stages", "stage_pairs", "stage_experts", "divided_without_values"),
     ),
     "joint": (
-        "context",
-        "context_shards",
-        "context_parts",
-        "whole_in_shards",
-        "sharded_parts",
-        "sharded_part_stages",
-        "pretrained",
+        *("context", "context_shards", "context_parts", "whole_in_shards", "sharded_parts", "sharded_pairs"),
+        *("sharded_part_stages", "pretrained"),
     ),
 }
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.

@@ -238,7 +238,7 @@ def twenty_steps_of_stages(build: Callable[[], nn.Module], path: str, **more: An
             own.step()
         pipe.save_checkpoint(path, model, own, last)
         assert list(model.state_dict()) == list(module.state_dict())
-        assert len(own.state_dict()["state"]) == len(list(module.parameters()))
+        assert len(own.state_dict()["state"]) == len(update.state_dict()["state"])
         return model
 
     model = goes_on(7, **TWO_BY_TWO, **more)

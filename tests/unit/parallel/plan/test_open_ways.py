@@ -27,10 +27,7 @@ def found(ranks: int = 4, rows: int = 16, **given: Any) -> list[Any]:
 
 def test_all_that_is_open_is_looked_at_once() -> None:
     every = found()
-    keys = [
-        (one.stages, one.tensor, one.replicas, one.microbatches, one.stages > 1 and one.wish.schedule, one.wish.sharded)
-        for one in every
-    ]
+    keys = [(one.stages, one.tensor, one.replicas, one.microbatches, one.stages > 1 and one.wish.schedule) for one in every]
     assert len(keys) == len(set(keys))
     assert {key[:3] for key in keys} == {(4, 1, 1), (2, 1, 2), (2, 2, 1), (1, 1, 4), (1, 2, 2), (1, 4, 1)}
     assert {key[4] for key in keys} == {False, "1f1b", "interleaved1f1b", "interleavedzerobubble", "zbvzerobubble"}

@@ -32,12 +32,9 @@ def test_all_factors_of_the_ranks_are_looked_at_each_once_and_most_stages_come_f
     assert list(of(1)) == [(1, 1, 1)]
 
 
-def test_tensor_groups_without_stages_are_planned_once_more_for_shards_whose_results_are_whole() -> None:
-    every = ways.ways_for(8, wishes.Wish(ranks=8, microbatches=8), ways.Terms(hosts=links.Hosts(ranks=2)))
-    twice = [one for one in every if one.wish.sharded]
-    assert [(one.stages, one.tensor, one.replicas) for one in twice] == [(1, 2, 4)]  # others span hosts, or have no replicas
-    pairs = [one.wish.pairs for one in every if (one.stages, one.tensor) == (1, 2)]
-    assert pairs == [True, False]
+def test_results_are_thought_to_stay_in_parts_in_tensor_groups_without_stages() -> None:
+    found = of(8)
+    assert [way for way, one in found.items() if one.wish.pairs] == [(1, 2, 4), (1, 4, 2), (1, 8, 1)]
 
 
 def test_settings_are_those_that_init_takes_and_microbatches_are_shared_out() -> None:

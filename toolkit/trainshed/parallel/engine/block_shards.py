@@ -170,7 +170,25 @@ class BlockShards:
                 hooks[key] = native
 
     def _seen(self, state: Any, _module: nn.Module, _args: Any, output: Any) -> Any:
-        return None if self.is_off else _seen_by(state, output)
+        """Before torch looks for the tensors in a unit's output whose gradients begin its backward.
+
+        It overlooks those in objects that its trees do not know, and those that are views if they are changed in place.
+        """
+        if self.is_off or not torch.is_grad_enabled() or state._training_state.name == "PRE_BACKWARD":
+            return None
+        if any(_is_view(self._held(one)) for one in tensors(output, objects=True)):
+            output = map_leaves(self._alone, output, objects=True)
+        known = {id(leaf) for leaf in tree_leaves(output)}
+        state._register_pre_backward_hook([one for one in tensors(output, objects=True) if id(one) not in known])
+        return output
+
+    def _held(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What takes part in autograd of a tensor in a unit's output."""
+        return tensor
+
+    def _alone(self, leaf: Any) -> Any:
+        """A tensor of its own in the place of a view."""
+        return leaf.clone() if isinstance(leaf, torch.Tensor) and _is_view(leaf) else leaf
 
     def _filling(self, group: Any, native: Callable[..., None]) -> Callable[..., None]:
         """Fills the gradients that this rank has not computed."""
@@ -215,22 +233,8 @@ def _nothing(*_args: Any) -> None:
     """Stands for a hook."""
 
 
-def _seen_by(state: Any, output: Any) -> Any:
-    """Before torch looks for the tensors in a unit's output whose gradients begin its backward.
-
-    It overlooks those in objects that its trees do not know, and those that are views if they are changed in place.
-    """
-    if not torch.is_grad_enabled() or state._training_state.name == "PRE_BACKWARD":
-        return None
-    if any(one.requires_grad and one._is_view() for one in tensors(output, objects=True)):
-        output = map_leaves(_alone, output, objects=True)
-    known = {id(leaf) for leaf in tree_leaves(output)}
-    state._register_pre_backward_hook([one for one in tensors(output, objects=True) if id(one) not in known])
-    return output
-
-
-def _alone(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf._is_view() else leaf
+def _is_view(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and tensor._is_view()
 
 
 def run_by_all(

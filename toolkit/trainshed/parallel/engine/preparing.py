@@ -77,6 +77,7 @@ class Preparation:
         self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
         self.frame.offload = offload_for(holding.root, holding.grid)
         self.frame.parts = holding.parts
+        self.frame.gates.left = holding.parts.left if holding.parts is not None else None
         self._recomputation = Recomputation(holding, states) if holding.grid.settings.recomputes else None
         self.plan: Plan | None = None
         self.sync: GradientSync | None = None
@@ -191,7 +192,7 @@ class Preparation:
         for position, unit in enumerate(trace.calls):
             self._homes.setdefault(unit, shape.stage_at(position))
         if first:
-            self._settle(shape, self.plan)
+            self._settle(subject, shape, self.plan)
         else:
             self._extend(shape)
         self._check_local(shape)
@@ -215,7 +216,7 @@ class Preparation:
             foresee = parts.foresee if parts is not None else None
             self.plan = agree_on_plan(subject, grid, self._pins, microbatches, self.plan, foresee, busy=not waiting)
 
-    def _settle(self, shape: Cut, plan: Plan) -> None:
+    def _settle(self, subject: Subject, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""
         grid, root = self._grid, self._root
         placement = from_leader(grid.rank, grid.control_group, lambda: place(root, shape, grid.seat))
@@ -230,7 +231,7 @@ class Preparation:
         parts, shards = self.holding.parts, self.holding.shards
         if parts is not None:
             with self._absent.as_zeros():
-                line = parts.choose(self._unit_names)
+                line = parts.choose(self._unit_names, None if self._waiting.names else subject)
             if grid.rank == 0:
                 print(line, flush=True)
         if grid.settings.verifies and not self._waiting.names:

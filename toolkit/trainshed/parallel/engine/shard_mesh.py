@@ -14,6 +14,13 @@ from ..grid import Grid
 from ..shards import TENSOR, tensor_axis
 
 
+def let_go(mesh: DeviceMesh) -> None:
+    """After a step that failed: torch keeps the groups of a mesh beside their names, and so the connections that others wait
+    at."""
+    for one in (mesh, getattr(mesh, "_root_mesh", None)):
+        getattr(one, "_pg_registry", {}).clear()
+
+
 class ShardMesh:
     """A mesh whose axes are copies of shards (if there are any), the ranks of a tensor group (if there is one), and shards.
 
@@ -48,6 +55,11 @@ class ShardMesh:
         grid = self._grid
         part = grid.parts_group if grid.parts_group is not None else grid.alike_group
         return self._meshed(grid.copies_group, part, last="shard" if grid.tensor is None else "tensor")
+
+    def let_go(self) -> None:
+        """After a step that failed: no connection is kept here."""
+        for mesh in (self.mesh, self._of_steps):
+            let_go(mesh)
 
     def dtensor(self, part: torch.Tensor, like: torch.Tensor, axis: int = 0) -> DTensor:
         """What this rank has of a parameter.

@@ -6,23 +6,30 @@ with whole parameters, as is the undivided model that verifies a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
+
+from trainshed.base.errors import shorten
 
 from ..errors import PipelineError
 from ..grid import Grid, TensorGroup
 from ..plan.pieces import Foreseen
 from ..record.subject import Subject
 from ..shards import local, whole
+from ..tree import exchange, tensors
 from .absent import IN_SHARDS, Absent
 from .exchange import Exchange, Exchanged, Hand
 from .meeting import FINDINGS, STEP, numbers, objects
 from .tensor.alike import apart, refuse_apart
 from .tensor.division import Division, tensor_mesh
-from .tensor.foresight import foresee
+from .tensor.foresight import foresee, run_forward
+from .tensor.pairs import Pairs, Seen, look_for
+from .tensor.part import Part, whole_of
 from .verify.sketch import Sketch, sketch
 
 
@@ -61,11 +68,13 @@ class StageParts(Exchange):
         """
         return foresee(subject, paired, self._wanted, self._grid.settings.atomic)
 
-    def choose(self, units: Container[str]) -> str:
+    def choose(self, units: Collection[str], subject: Subject | None) -> str:
         """Decides what will be divided, while all parameters are there. Collective.
 
         Args:
             units: of the plan; what lies around them is recorded operation by operation, and stays whole.
+            subject: the forward, which runs a few times more to find modules between which nothing has to be gathered;
+                None where parameters have no values.
 
         Returns:
             What is divided, in words.
@@ -82,6 +91,7 @@ class StageParts(Exchange):
             found = objects(STEP, mine, range(grid.world), grid.control_group, cpu)
             return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
 
+        failed = self._pair(subject, units, opened) if subject is not None else ""
         self._axes = division.choose(together)
         found = objects(STEP, self._axes, range(grid.world), grid.control_group, cpu)
         for rank, other in enumerate(found):
@@ -91,7 +101,46 @@ class StageParts(Exchange):
                     f"rank {rank} would divide other parameters than rank 0, as {names[0]!r}",
                     hint="build the same model on all ranks, with the same set_tensor_parallelism()",
                 )
-        return division.line()
+        return f"{failed}{division.line()}"
+
+    def _pair(self, subject: Subject, units: Collection[str], opened: Container[str]) -> str:
+        """Finds modules between which nothing has to be gathered; says why none were found where the forward did not run.
+        Results of units are whole: they are sent to other stages. Collective."""
+        division, grid, failed = self._divided(), self._grid, ""
+
+        def trial(avoided: frozenset[str]) -> list[Seen] | None:
+            nonlocal failed
+            mine = self._seen_of(subject, units, opened, avoided)
+            found = objects(STEP, mine, range(grid.world), grid.control_group, torch.device("cpu"))
+            failed = next((one for one in found if isinstance(one, str)), "")
+            return None if failed else found
+
+        choice = look_for(trial, division.sizes())
+        if choice is not None:
+            division.pair(choice)
+        said = "tensor parallelism: no modules make pairs, for the forward did not run with parts: "
+        return f"{said}{failed}\n" if failed else ""
+
+    def _seen_of(
+        self, subject: Subject, units: Collection[str], opened: Container[str], avoided: frozenset[str]
+    ) -> Seen | str:
+        """What a trial shows; in words why it did not run."""
+        modules = dict(self._root.named_modules())
+        hooks = [modules[name].register_forward_hook(partial(_leaving, self)) for name in units if name in modules]
+        try:
+            with self._divided().trying(Pairs, avoided, opened) as tried:
+                run_forward(subject)
+            return tried.seen
+        except Exception as error:
+            return f"{type(error).__name__}: {shorten(str(error))}"
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def left(self, value: Any) -> Any:
+        """What a unit gives, whole. Collective over the tensor group where some of it is in parts."""
+        parted = any(isinstance(one, Part) for one in tensors(value, objects=True))
+        return exchange(whole_of, value) if parted else value
 
     def axis_of(self, name: str) -> int | None:
         """Along which axis a parameter is divided, on whichever rank it is; None if it is whole."""
@@ -171,7 +220,8 @@ class StageParts(Exchange):
         division.inputs.clear()
         division.running = True
         try:
-            yield
+            with division.installed():
+                yield
         finally:
             division.running = False
             division.entrance.forget()
@@ -227,6 +277,10 @@ class StageParts(Exchange):
         if self._grid.tensor is None:
             raise RuntimeError("there is no tensor group")
         return self._grid.tensor
+
+
+def _leaving(parts: StageParts, _module: nn.Module, _args: Any, output: Any) -> Any:
+    return parts.left(output)
 
 
 def _is_within(name: str, units: Container[str]) -> bool:

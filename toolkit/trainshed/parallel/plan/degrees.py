@@ -101,21 +101,19 @@ def choices(
         else:
             found.extend(_within(one, limit_mib) for one in _over_replicas(way, plan, weights))
             continue
-        if not way.wish.sharded:  # that of the same way without shards, which has been said
-            found.append(Choice(way, problem=problem))
+        found.append(Choice(way, problem=problem))
     return found
 
 
 def _over_replicas(way: Way, plan: Plan, weights: Sequence[Weight]) -> Iterator[Choice]:
     """What can be done with the replicas of a way."""
-    if not way.wish.sharded:
-        yield Choice(way, plan=plan, step=replicated(way, plan))
-        if way.replicas > 1 and any(one.states for one in held_by_ranks(plan, way)):
-            yield Choice(way, True, plan=plan, step=replicated(way, plan, states_shared=True))
+    yield Choice(way, plan=plan, step=replicated(way, plan))
+    if way.replicas > 1 and any(one.states for one in held_by_ranks(plan, way)):
+        yield Choice(way, True, plan=plan, step=replicated(way, plan, states_shared=True))
     for degree in (one for one in range(2, way.replicas + 1) if way.replicas % one == 0):
         if way.stages > 1:
             yield Choice(way, degree=degree, plan=plan, step=stages_sharded(way, plan, degree))
-        elif way.tensor == 1 or way.wish.sharded:
+        else:
             yield Choice(way, degree=degree, plan=plan, step=all_sharded(way, plan, degree, weights))
 
 

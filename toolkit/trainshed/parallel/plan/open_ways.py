@@ -50,7 +50,7 @@ def open_ways(ranks: int, wish: Wish, terms: Terms, settings: PipelineSettings) 
                     way = replace(way, wish=replace(way.wish, schedule=orders[0][0]))
                 rows = wish.microbatches / (way.microbatches * way.replicas)
                 order = way.stages > 1 and (schedule, virtual)
-                key = way.stages, way.tensor, way.microbatches, way.wish.sharded, order
+                key = way.stages, way.tensor, way.microbatches, order
                 found.setdefault(key, replace(way, wish=replace(way.wish, rows=rows)))
     return sorted(found.values(), key=lambda way: -way.stages)
 

@@ -65,16 +65,12 @@ class Terms:
 
 
 def ways_for(ranks: int, wish: Wish, terms: Terms | None = None) -> list[Way]:
-    """All ways, most stages first; `wish.microbatches` are those of all replicas together. Tensor groups without stages come
-    twice, for shards of what their ranks have ask for another plan."""
+    """All ways, most stages first; `wish.microbatches` are those of all replicas together."""
     terms = terms or Terms()
     found = []
     for stages in _divisors(ranks):
         for tensor in reversed(_divisors(ranks // stages)):
-            way = _way(ranks, stages, tensor, wish, terms)
-            found.append(way)
-            if stages == 1 and tensor > 1 and way.replicas > 1 and not way.problem:  # its results are not left in parts
-                found.append(replace(way, wish=replace(way.wish, sharded=True)))
+            found.append(_way(ranks, stages, tensor, wish, terms))
     return found
 
 

@@ -32,7 +32,6 @@ class Wish:
     touch: seconds to read or write a byte, for what comes after the last backward; 0 to leave that out.
     update: of the optimizer's step; None to go by the bytes that it touches.
     on_cpus: whether ranks compute on CPUs, with memory of their host.
-    sharded: whether what a rank of a tensor group has without stages is sharded over replicas.
     recomputes: whether units may run again in their backward, so that `memory_limit` is compared with what they keep then.
     opens: a container that takes more than this share of the forward is opened, also where there is one stage.
     rows: how many times the rows of the microbatch that was measured one of this way has.
@@ -61,7 +60,6 @@ class Wish:
     update: Update | None = None
     on_cpus: bool = False
     recomputes: bool = False
-    sharded: bool = False
 
     @property
     def stages(self) -> int:
@@ -70,9 +68,8 @@ class Wish:
 
     @property
     def pairs(self) -> bool:
-        """Whether results of divided modules may stay in parts: not in stages, and not where torch shards blocks, which
-        knows no tensor in parts."""
-        return self.tensor > 1 and self.stages == 1 and not self.sharded
+        """Whether results of divided modules are thought to stay in parts: in stages few do, inside of units."""
+        return self.tensor > 1 and self.stages == 1
 
     def seat(self, stage: int) -> int:
         """The rank that has a stage."""

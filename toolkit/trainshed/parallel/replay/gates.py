@@ -48,6 +48,7 @@ class UnitGates:
     again: units that run again in their backward instead of keeping what it needs.
     keeper: handles the calls of units; None lets all calls pass.
     watch: looks at those that run, in a step that is verified.
+    left: makes of what a unit gives what may leave it; None where that is all.
     root: the user's model.
     sideways: places where units leave values.
     """
@@ -56,6 +57,7 @@ class UnitGates:
         self.keeper: Gatekeeper | None = None
         self.watch: Watcher | None = None
         self.again: frozenset[str] = frozenset()
+        self.left: Callable[[Any], Any] | None = None
         self.root = root
         self.see()
 
@@ -111,6 +113,8 @@ class _Gate:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         native = self.compiled or self.module._call_impl
+        if self.gates.left is not None:
+            native = partial(_leaving, native, self.gates.left)
         if self.name in self.gates.again and torch.is_grad_enabled():
             native = partial(checkpoint, native, use_reentrant=False)
         if self.gates.watch is not None:
@@ -119,3 +123,7 @@ class _Gate:
         if keeper is None:
             return native(*args, **kwargs)
         return keeper.unit_call(self.name, native, args, kwargs)
+
+
+def _leaving(native: Callable[..., Any], left: Callable[[Any], Any], *args: Any, **kwargs: Any) -> Any:
+    return left(native(*args, **kwargs))

@@ -22,12 +22,14 @@ from ..holding import Holding
 from ..losses import Losses, called
 from ..meeting import UNDIVIDED, objects
 from ..placement import broadcast_state
+from ..shard_mesh import ShardMesh, let_go
 from ..suitable import check_values
 from ..verify.traces import Traces, no_gradients
 from ..verify.unit_outputs import Watch
-from .division import Division, in_words, let_go, tensor_mesh
+from .division import Division, in_words, tensor_mesh
 from .joint_steps import JointEngine, Parted, Step
 from .pairs import Attempt, Pairs, look_for
+from .part_shards import PartShards
 from .reference import Reference
 from .sequences import Along, look_along
 
@@ -78,6 +80,11 @@ class TensorEngine(JointEngine):
         division.divide(self._reasons)
         self._say(division.line())
 
+    def _shard(self, where: ShardMesh, ran: set[str]) -> PartShards:
+        shards = super()._shard(where, ran)
+        self._divided().region.gathers = shards.gathers
+        return shards
+
     @contextmanager
     def _undivided(self) -> Iterator[None]:
         """Within this context the model is whole. Collective over the tensor group, or over all ranks that have shards."""
@@ -122,7 +129,7 @@ class TensorEngine(JointEngine):
                 ) from reference.failure
             self._say(f"this step is not verified: {reason}")
             return None
-        if first and self._where is None:  # torch shards blocks by what they give, and knows no tensor in parts
+        if first:
             self._pair(step, traces)
         return reference if due else None
 

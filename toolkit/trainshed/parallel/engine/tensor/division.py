@@ -233,16 +233,22 @@ class Division:
 
     @contextmanager
     def trying(
-        self, attempt: Callable[[Region, Mapping[str, Kind], Container[str], Told], Tried], told: Told
+        self,
+        attempt: Callable[[Region, Mapping[str, Kind], Container[str], Told], Tried],
+        told: Told,
+        kept: Container[str] = (),
     ) -> Iterator[Tried]:
         """Within this context forwards run in a trial, before anything is divided.
 
         Args:
             attempt: `Pairs` or `Along`; `told`: its last argument.
+            kept: names of modules that stay whole for other reasons than are known here.
         """
         ranks, kinds = self.mesh.size(), {one.name: one.kind for one in self._forwards}
         known = [one for one in self._forwards if one.kind.closing is not None or one.kind.term is not None]
-        tried = attempt(self.region, kinds, [one.name for one in known if self._reason(one, ranks)], told)
+        tried = attempt(
+            self.region, kinds, [one.name for one in known if one.name in kept or self._reason(one, ranks)], told
+        )
         self.pairs = tried
         try:
             with tried.watching():
@@ -451,13 +457,6 @@ def tensor_mesh(group: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
     """The ranks of a tensor group, as DTensor wants them."""
     # A name of its own: torch keeps what it found for an equal mesh, whose group may be gone.
     return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"tensor {group.group_name}",))
-
-
-def let_go(mesh: DeviceMesh) -> None:
-    """After a step that failed: torch keeps the groups of a mesh beside their names, and so the connections that others wait
-    at."""
-    for one in (mesh, getattr(mesh, "_root_mesh", None)):
-        getattr(one, "_pg_registry", {}).clear()
 
 
 def _module(root: nn.Module, name: str) -> nn.Module:

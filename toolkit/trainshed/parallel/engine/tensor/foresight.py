@@ -53,14 +53,14 @@ def foresee(subject: Subject, paired: Sequence[int], wanted: Callable[[nn.Module
             seat.kind.module.forward = seat  # type: ignore[method-assign]
             seat.uses = uses
         with uses:
-            _run(subject)
+            run_forward(subject)
         for seat in seats:
             seat.uses, seat.counts = None, counts
         for _ in range(1 if counts else PASSES):
             last.given = None
             for seat in seats:
                 seat.runs.append([])
-            _run(subject)
+            run_forward(subject)
         pieces = [_piece(name, kind, reason, by_kind.get(id(kind)), uses, names) for name, kind, reason in found]
         pairs = {ranks: _paired(subject, ranks, found, pieces, seats, counts) for ranks in paired}
     finally:
@@ -131,7 +131,8 @@ class _Nowhere:
         """No backward runs."""
 
 
-def _run(subject: Subject) -> None:
+def run_forward(subject: Subject) -> None:
+    """Runs it once, without a backward."""
     with subject.untouched(), subject.attached(_Nowhere()):
         args, kwargs = subject.inputs()
         map_leaves(whole_of, subject.function(*args, **kwargs))
@@ -153,7 +154,7 @@ def _paired(
         for seat in seats:
             seat.pairs = pairs
         try:
-            _run(subject)
+            run_forward(subject)
         finally:
             for seat in seats:
                 seat.pairs = None

@@ -179,6 +179,8 @@ class JointEngine:
     def _explained(self, error: Exception) -> Exception:
         """The error, or a better one; nothing is kept of the shards' connections."""
         shards, or_else = self._shards, ""
+        if self._where is not None:
+            self._where.let_go()
         if shards is not None:
             or_else = "the ranks ran different blocks, and with sharded_data_parallel_degree all run the same ones"
             or_else += f" (here {shards.last!r} was the last to begin)" if shards.last else ""

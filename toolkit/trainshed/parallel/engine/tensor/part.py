@@ -41,7 +41,8 @@ class Region:
     trial: notes what happens where nothing is divided yet; None otherwise.
     alive: all of them that something holds.
     shapes: what functions give for whole tensors, by what they are given.
-    means: `id` of parameters of whose gradients the mean over all ranks is taken after the step's backward.
+    means: `id` of parameters of whose gradients the mean over all ranks is taken after the step's backward; `gathers` tells
+        of others that stand for one.
     in_backward: whether that runs.
     functions: how many autograd functions of the script's own run now, one in the other. What they give has to be whole.
     """
@@ -55,6 +56,7 @@ class Region:
         self.alive: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()
         self.shapes: dict[Any, Shapes | None] = {}
         self.means: frozenset[int] = frozenset()
+        self.gathers: Callable[[torch.Tensor], bool] = lambda _: False
         self.in_backward, self.functions = False, 0
 
     def length(self, size: int) -> int:
@@ -71,7 +73,7 @@ class Region:
         ranks."""
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return tensor if axis is None else self.cut(tensor, axis)
-        if id(tensor) in self.means and not has_gradient_hook(tensor):
+        if (id(tensor) in self.means or self.gathers(tensor)) and not has_gradient_hook(tensor):
             tensor = summed_later(tensor, self.mesh, lambda: self.in_backward)
         elif axis is None:
             tensor = entering(tensor, self.mesh)

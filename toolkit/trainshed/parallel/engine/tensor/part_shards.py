@@ -4,12 +4,16 @@ torch's FSDP2 shards what a rank has of each parameter along one dimension, afte
 if there is one. torch would write that as one axis that is cut in strides, of sizes that divide. Here the axis of the tensor
 group comes first, so parameters are plain nested chunks, of any sizes, and all lie on one mesh: also those that the tensor
 group has whole.
+
+Tensors in parts (`part`) go from block to block. They take no part in autograd themselves, so torch, whose hooks on what
+comes into a block and leaves it begin and end the block's backward, is given what they hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +23,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ...grid import Grid
 from ...shards import tensor_axis
+from ...tree import leaves, map_leaves, tensors
 from ..block_shards import BlockShards
 from ..shard_mesh import ShardMesh
+from .part import Alias, Part
 from .part_parameters import PartParameter, ReplacedParameter
 
 
@@ -41,7 +47,12 @@ class PartShards(BlockShards):
             if parameter is not None
         }
         self._where = where
+        self._gathered: set[int] = set()
         super().__init__(root, grid, where.for_blocks, kinds, ran)
+        for state in self._states:
+            state._register_pre_backward_hook = partial(self._leaving, state._register_pre_backward_hook)
+        for group in self._groups:
+            group._register_post_backward_hook = partial(_coming, group._register_post_backward_hook)
         for one in self.each:
             _lay(one, where, attributes)
         for old in before:
@@ -69,6 +80,28 @@ class PartShards(BlockShards):
                 for module, name, parameter in places:
                     module._parameters[name] = parameter
 
+    def gathers(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is what a block's modules read in the place of a parameter that the tensor group has whole."""
+        if type(tensor) is not nn.Parameter:
+            return False
+        if id(tensor) not in self._gathered:  # made when its block runs first, and kept
+            self._gathered = {id(getattr(one, "_unsharded_param", None)) for one in self.each}
+        return id(tensor) in self._gathered
+
+    def _leaving(self, native: Callable[[Any], Any], output: Any) -> Any:
+        """In the place of torch's, of what a unit gives."""
+        native([self._held(one) for one in tensors(output)])
+        return output
+
+    def _held(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _held(tensor)
+
+    def _alone(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Part) or leaf.whole is not None:
+            return super()._alone(_held(leaf))
+        own = super()._alone(leaf.own)
+        return leaf if own is leaf.own else _with(leaf, own)
+
     def _part(self, shard: Any) -> nn.Parameter:
         with torch.no_grad():
             part = shard.detach().redistribute(placements=[*shard.placements[:-1], Replicate()]).to_local()
@@ -79,6 +112,49 @@ class PartShards(BlockShards):
                     part, mesh, [Shard(axis)], run_check=False, shape=shard.shape, stride=shard.stride()
                 )
         return nn.Parameter(part, requires_grad=shard.requires_grad)
+
+
+def _coming(native: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+    """In the place of torch's, of what a unit is given: it gives tensors in the place of those that need gradients."""
+    every = [*args, *kwargs.values()]
+    mine = [any(isinstance(leaf, Part) for leaf in leaves(one)) for one in every]
+    if not torch.is_grad_enabled() or not any(mine):
+        found: tuple[tuple[Any, ...], Any] = native(args, kwargs)
+        return found
+    given = [map_leaves(_held, one) if parted else one for one, parted in zip(every, mine, strict=True)]
+    args, kwargs = native(tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True)))
+    entered = [
+        _back(before, one) if parted else one
+        for before, one, parted in zip(every, [*args, *kwargs.values()], mine, strict=True)
+    ]
+    return tuple(entered[: len(args)]), dict(zip(kwargs, entered[len(args) :], strict=True))
+
+
+def _back(before: Any, value: Any) -> Any:
+    """The parts of a value in which torch was given what they hold."""
+    old = iter(leaves(before))
+
+    def back(leaf: Any) -> Any:
+        part = next(old)
+        if not isinstance(part, Part) or part.whole is not None:
+            return leaf
+        return part if leaf is part.own else _with(part, leaf, part.alias)
+
+    return map_leaves(back, value)
+
+
+def _held(leaf: Any) -> Any:
+    if not isinstance(leaf, Part):
+        return leaf
+    return leaf.own if leaf.whole is None else leaf.whole
+
+
+def _with(part: Part, own: torch.Tensor, alias: Alias | None = None) -> Part:
+    """The same tensor with other memory for this rank's places, or a view of the same."""
+    made = Part.of(part.region, own, part.axis, (tuple(part.shape), part.stride()), part.sources, part.twin)
+    if alias is not None:
+        made.alias = alias
+    return made
 
 
 def _lay(one: Any, where: ShardMesh, attributes: dict[tuple[int, str], dict[str, Any]]) -> None:
