@@ -303,6 +303,7 @@ def blocks_that_run_again() -> None:
 
     options: Any = {"between": drawn, "parts": 1, "prescaled_batch": True}
     trains(partial(Again, rate=0.3), **options)
+    trains(Again, prescaled_batch=True)  # what runs again ends where nothing more is needed, which is elsewhere in parts
     with at_any_price():
         trains(Reentrant, "places table")
 

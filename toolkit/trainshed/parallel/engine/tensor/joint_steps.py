@@ -298,6 +298,8 @@ class JointEngine:
                     results.append(parted.left(called(step.function, microbatch, losses, self._attach)))
                     if shards := self._at_work():
                         shards.compare(losses.any)
+                    if watch is not None:
+                        watch.backward(len(results) - 1)
                     scale = step.scale / (len(turn.microbatches) if step.average else 1)
                     with parted.backward():
                         step.losses.append(_backward(losses, scale * part if step.average else scale))

@@ -127,7 +127,7 @@ class Reference:
 
     def _outcome(self, watch: Watch, results: Sequence[Any], parameters: dict[str, Any]) -> Outcome:
         trained = {name: p for name, p in self._root.named_parameters() if p.requires_grad}
-        found = Outcome(outputs=watch.seen, results=[results_of(one) for one in results], parameters=parameters)
+        found = Outcome(watch.seen, frozenset(watch.again), [results_of(one) for one in results], parameters=parameters)
         found.buffers = {name: sketch(buffer) for name, buffer in self._root.named_buffers()}
         if self._training:
             hooked = {name for name, p in trained.items() if p._post_accumulate_grad_hooks}  # type: ignore[attr-defined]

@@ -131,6 +131,8 @@ def differences(found: Sequence[Findings], order: Order, again: Again | None = N
                 if name in references[replica].parameters:
                     compare(PARAMETER, order.uses.get(name, 0), name, one, have, _named("parameters", name), [replica])
         for (microbatch, unit, call), sketches in one.outcome.outputs.items():
+            if (microbatch, unit, call) in one.outcome.again.difference(references[one.replica].outputs):
+                continue
             for number, have in enumerate(sketches):
                 # A microbatch may happen to have no tie; those beside it have.
                 every = [_output((other, unit, call), number) for other in range(len(one.outcome.results))]

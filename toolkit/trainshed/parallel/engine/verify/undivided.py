@@ -26,7 +26,7 @@ from .values import Values
 class Outcome:
     """What a step has computed.
 
-    outputs: of the calls of units.
+    outputs: of the calls of units; again: which of them may have run in one model alone (`Watch.again`).
     results: tensors and numbers that the step function returned, by microbatch.
     gradients: of parameters that have one.
     buffers: after the step.
@@ -35,6 +35,7 @@ class Outcome:
     """
 
     outputs: dict[Call, list[Sketch]] = field(default_factory=dict)
+    again: frozenset[Call] = frozenset()
     results: list[list[Sketch]] = field(default_factory=list)
     gradients: dict[str, Sketch] = field(default_factory=dict)
     buffers: dict[str, Sketch] = field(default_factory=dict)

@@ -31,12 +31,15 @@ class Watch:
         contributions: is told which microbatch's backward runs.
 
     seen: each call of a unit that has run -> the tensors that it returned; in the order of the calls.
+    again: of these, those within a backward, which activation checkpoints make. They end as soon as they have made what the
+        backward needs.
     """
 
     def __init__(
         self, noise: float = 0.0, seed: int = 0, *, only: int | None = None, contributions: Contributions | None = None
     ) -> None:
         self.seen: dict[Call, list[Sketch]] = {}
+        self.again: set[Call] = set()
         self._noise = noise
         self._seed = seed
         self._only = only
@@ -44,15 +47,16 @@ class Watch:
         self._generator: torch.Generator | None = None
         self._microbatch = 0
         self._calls: Counter[str] = Counter()
-        self._inside = False
+        self._inside = self._in_backward = False
 
     def begin(self, microbatch: int) -> None:
         """Before the forward of a microbatch; a stage sees all calls in it, also those that it leaves to others."""
-        self._microbatch = microbatch
+        self._microbatch, self._in_backward = microbatch, False
         self._calls.clear()
 
     def backward(self, microbatch: int) -> None:
         """Before the backward of a microbatch, or a part of it."""
+        self._in_backward = True
         if self._contributions is not None:
             self._contributions.microbatch = microbatch
 
@@ -71,6 +75,8 @@ class Watch:
             return native
         call = (self._microbatch, name, self._calls[name])
         self._calls[name] += 1
+        if self._in_backward:
+            self.again.add(call)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             self._inside = True

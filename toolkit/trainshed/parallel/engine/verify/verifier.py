@@ -302,6 +302,7 @@ class Check:
             words += f", part {grid.place.tensor}"
         outcome = Outcome(
             outputs=watch.seen if isinstance(watch, Watch) else {},
+            again=frozenset(watch.again if isinstance(watch, Watch) else ()),
             results=[results_of(one) if self._only in (None, number) else [] for number, one in enumerate(results)],
             buffers={n: sketch(b) for n, b in self._root.named_buffers() if homes.get(n) == here and not b.is_meta},
             parameters=self._parameters,
