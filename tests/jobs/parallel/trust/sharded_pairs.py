@@ -150,7 +150,7 @@ class Passing(nn.Module):
         return x + (self.blocks[1](None, more=found) if self.named else self.blocks[1](found))
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def parts_that_blocks_pass_on_in_all_forms() -> None:
     for form in ("plain", "view", "pair", "named", "data", "object"):
         for named in (False, True):
@@ -192,6 +192,10 @@ def parts_that_are_gathered_around_blocks() -> None:
 @case(ranks=4)
 def tokens_in_parts_between_blocks() -> None:
     deep(verify_steps=1)
+
+
+@case(ranks=4, heavy=True)
+def tokens_in_parts_between_blocks_of_many_kinds() -> None:
     deep(**ONE_BATCH)
     deep(partial(Deep, post=True, norm=nn.RMSNorm))
     deep(placement_strategy="spread")
@@ -201,7 +205,7 @@ def tokens_in_parts_between_blocks() -> None:
         deep(lambda: Deep(lambda _m, h: h + h.mean(1, keepdim=True)))
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def weights_of_norms_in_blocks_are_summed_with_the_means() -> None:
     model, _, _ = begun(partial(flat, Deep), **BOTH)
     train = pipe.step(of(cross))
@@ -234,7 +238,7 @@ def weights_of_norms_in_blocks_are_summed_with_the_means() -> None:
     deep(Shared)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def blocks_in_parts_that_run_again() -> None:
     class Again(Deep):
         reentrant = False
@@ -299,7 +303,7 @@ def heads_in_parts_of_sharded_models() -> None:
     pipe.shutdown()
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def halves_of_sharded_pairs() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         deep(tolerance=3e-2)
