@@ -414,10 +414,10 @@ def table(model_name: str, ranks: int, steps: int, ways: list[str]) -> list[str]
             lines.append(f"| {way} | {found['failed']} |" + " |" * 12)
         else:
             seconds = median(found["seconds"])
-            beside.append(found["beside"])
             base = base or (seconds if way == "DDP by hand" else 0.0)
             off = max(abs(a - b) / abs(b) for a, b in zip(found["losses"], alone["losses"], strict=True))
             settings = WAYS[way]
+            beside += [found["beside"]] if settings is not None else []
             entry = {} if settings is None else entry_of(settings, ROWS, ranks, planned["EP" if way[:2] == "EP" else "TP"])
             sent = median(found["sent"]) / ranks / 2**20
             later = found["later"] / 2**20
