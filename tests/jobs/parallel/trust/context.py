@@ -454,6 +454,7 @@ def a_cache_that_a_model_makes_stays_empty() -> None:
 
 
 def curve(path: str, degree: int, first: int, last: int, **settings: Any) -> Iterator[float]:
+    """Losses of all ranks' one batch, clipped, from a checkpoint and to one."""
     begin(context_parallel_degree=degree, **settings)
     torch.manual_seed(3)
     model = pipe.PipelineModel(Gpt(Block(drop=0.0), Block(drop=0.0)))
@@ -471,6 +472,7 @@ def curve(path: str, degree: int, first: int, last: int, **settings: Any) -> Ite
     for number in range(first, last):
         update.zero_grad()
         yield float(train(model, **numbers(number, 0)).reduce_mean())
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         update.step()
     pipe.save_checkpoint(path, model, update, {"step": last})
     pipe.shutdown()

@@ -287,20 +287,24 @@ def tensors_that_have_to_be_whole() -> None:
             trains(lambda between=between: Deep(between), "")
 
 
+class Again(Deep):
+    """Its blocks run again in the backward."""
+
+    reentrant = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.table(x) + self.places(torch.arange(x.shape[1]))
+        for block in self.blocks:
+            h = checkpoint(block, h, use_reentrant=self.reentrant)
+        return self.head(self.norm(h))
+
+
+class Reentrant(Again):
+    reentrant = True
+
+
 @case(ranks=2)
 def blocks_that_run_again() -> None:
-    class Again(Deep):
-        reentrant = False
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            h = self.table(x) + self.places(torch.arange(x.shape[1]))
-            for block in self.blocks:
-                h = checkpoint(block, h, use_reentrant=self.reentrant)
-            return self.head(self.norm(h))
-
-    class Reentrant(Again):
-        reentrant = True
-
     options: Any = {"between": drawn, "parts": 1, "prescaled_batch": True}
     trains(partial(Again, rate=0.3), **options)
     trains(Again, prescaled_batch=True)  # what runs again ends where nothing more is needed, which is elsewhere in parts

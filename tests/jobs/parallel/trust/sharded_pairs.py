@@ -23,7 +23,7 @@ from trainshed.parallel.engine.tensor import division, exchanges, kinds, part, p
 from .pairs import _MODELS, Heads, Mlp, rows
 from .pairs import _gpt2 as gpt2
 from .pairs import _llama as llama
-from .sequences import Block, Deep, Norm, at_any_price
+from .sequences import Again, Block, Deep, Norm, Reentrant, at_any_price
 from .sequences import words as tokens
 from .sharded_parts import BOTH, ONE_BATCH, share
 from .table import case, refused
@@ -240,18 +240,6 @@ def weights_of_norms_in_blocks_are_summed_with_the_means() -> None:
 
 @case(ranks=4, heavy=True)
 def blocks_in_parts_that_run_again() -> None:
-    class Again(Deep):
-        reentrant = False
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            h = self.table(x) + self.places(torch.arange(x.shape[1]))
-            for block in self.blocks:
-                h = checkpoint(block, h, use_reentrant=self.reentrant)
-            return self.head(self.norm(h))
-
-    class Reentrant(Again):
-        reentrant = True
-
     deep(partial(Again, post=True), **ONE_BATCH)
     with at_any_price():
         deep(Reentrant, "places table")

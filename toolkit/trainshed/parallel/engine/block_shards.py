@@ -33,6 +33,7 @@ from ..tree import map_leaves, tensors
 from .batch import Microbatch
 from .checking import same_everywhere
 from .losses import Losses
+from .tensor.exchanges import length_of, start_of
 
 
 class BlockShards:
@@ -141,9 +142,9 @@ class BlockShards:
         for name, value in values:
             one, old = homes[name], homes[name].sharded_param
             mesh, axis = old.device_mesh, old.placements[-1].dim
-            parts = value.tensor_split(_starts(value.shape[axis], mesh.size(-1)), axis)
-            part = parts[mesh.get_local_rank(mesh.ndim - 1)].clone(memory_format=torch.contiguous_format)
-            del value, parts
+            place = value.shape[axis], mesh.size(-1), mesh.get_local_rank(mesh.ndim - 1)
+            part = value.narrow(axis, start_of(*place), length_of(*place)).clone(memory_format=torch.contiguous_format)
+            del value
             with torch.no_grad():
                 shard = DTensor.from_local(part, mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride())
             one._setattr_on_modules(nn.Parameter(shard, requires_grad=old.requires_grad))
@@ -210,13 +211,8 @@ def _cut(degree: int, parameter: nn.Parameter) -> Shard:
     """The same for all ranks of a tensor group, whose parts may differ in length."""
     sizes, axis = list(parameter.shape), tensor_axis(parameter)
     if axis is not None:
-        sizes[axis] = -(-sizes[axis] // parameter.device_mesh.size())  # type: ignore[attr-defined]
+        sizes[axis] = length_of(sizes[axis], parameter.device_mesh.size(), 0)  # type: ignore[attr-defined]
     return Shard(shard_axis(sizes, degree, divided=axis))
-
-
-def _starts(size: int, degree: int) -> list[int]:
-    """Where the parts of all ranks but the first begin: as `torch.chunk` cuts."""
-    return [min(size, rank * -(-size // degree)) for rank in range(1, degree)]
 
 
 def refuse_hooks(root: nn.Module) -> None:

@@ -25,8 +25,8 @@ from .crossing import Crossing
 from .region import Region
 
 
-class ContextEngine(JointEngine):
-    """Takes the place of `steps.Engine`.
+class BlockEngine(JointEngine):
+    """Steps of a model whose blocks divide sequences.
 
     Args:
         holding, attach, common: see `JointEngine`.
@@ -47,6 +47,24 @@ class ContextEngine(JointEngine):
         self.region: Region | None = None
         self._marks = marks
 
+    def _blocks(self) -> Region:
+        if self.region is None:
+            raise RuntimeError("no step has begun")
+        return self.region
+
+    def _explained(self, error: Exception) -> Exception:
+        if self.region is not None:
+            self.region.crossing.let_go()
+        return super()._explained(error)
+
+    def _after(self, step: Step) -> None:
+        if step.trains:
+            self._say(self._blocks().told())
+
+
+class ContextEngine(BlockEngine):
+    """Takes the place of `steps.Engine`."""
+
     def _begun(self) -> tuple[Region, TensorGroup]:
         group = self._grid.context
         if group is None:
@@ -59,25 +77,11 @@ class ContextEngine(JointEngine):
             self.region = Region(self._root, crossing, self._marks, self._grid.settings.atomic)
         return self.region, group
 
-    def _blocks(self) -> Region:
-        if self.region is None:
-            raise RuntimeError("no step has begun")
-        return self.region
-
-    def _explained(self, error: Exception) -> Exception:
-        if self.region is not None:
-            self.region.crossing.let_go()
-        return super()._explained(error)
-
     @contextmanager
     def _undivided(self) -> Iterator[None]:
         """Within this context the model is whole. Collective over all ranks where it is sharded."""
         with self.gathered(), self._blocks().undivided():
             yield
-
-    def _after(self, step: Step) -> None:
-        if step.trains:
-            self._say(self._blocks().told())
 
     def _reference(self, step: Step, mode: str, group: TensorGroup) -> Reference | None:
         if not self._is_due(mode):

@@ -9,20 +9,17 @@ group lends for that moment, so that a block which fails on one rank is waited f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from torch import nn
-
 from ...grid import TensorGroup
-from ...record.subject import Backward
-from ..holding import Holding
 from ..tensor.divided_steps import TensorEngine
 from ..tensor.division import Division
 from ..tensor.joint_steps import Parted, Step
 from ..verify.traces import Traces
 from ..verify.unit_outputs import Watch
+from .context_steps import BlockEngine
 from .crossing import Crossing
 from .region import Region
 
@@ -85,27 +82,8 @@ class _Both:
         self.region.forget()
 
 
-class PartedContextEngine(TensorEngine):
-    """Takes the place of `steps.Engine`.
-
-    Args:
-        holding, attach, common: see `TensorEngine`.
-        marks: see `ContextEngine`.
-
-    region: the model's blocks, from the first step on.
-    """
-
-    def __init__(
-        self,
-        holding: Holding,
-        attach: Callable[[Backward | None], None],
-        *,
-        marks: Callable[[nn.Module], bool | None],
-        **common: Any,
-    ) -> None:
-        super().__init__(holding, attach, **common)
-        self.region: Region | None = None
-        self._marks = marks
+class PartedContextEngine(BlockEngine, TensorEngine):
+    """Takes the place of `steps.Engine`. Its arguments are those of both."""
 
     def _begun(self) -> tuple[Parted, TensorGroup]:
         super()._begun()
@@ -117,19 +95,9 @@ class PartedContextEngine(TensorEngine):
             self.region = Region(self._root, crossing, self._marks, grid.settings.atomic, division.whole)
         return _Both(division, self.region), grid.joint
 
-    def _blocks(self) -> Region:
-        if self.region is None:
-            raise RuntimeError("no step has begun")
-        return self.region
-
     def between_steps(self) -> AbstractContextManager[None]:
         """A context for calls outside of steps, in which blocks run whole."""
         return nullcontext() if self.region is None else self.region.undivided()
-
-    def _explained(self, error: Exception) -> Exception:
-        if self.region is not None:
-            self.region.crossing.let_go()
-        return super()._explained(error)
 
     @contextmanager
     def _undivided(self) -> Iterator[None]:
@@ -148,10 +116,6 @@ class PartedContextEngine(TensorEngine):
     def _divide(self) -> None:
         with self._blocks().put_aside():
             super()._divide()
-
-    def _after(self, step: Step) -> None:
-        if step.trains:
-            self._say(self._blocks().told())
 
     def _compare_ranks(self, parted: Parted, group: TensorGroup, step: Step) -> None:
         super()._compare_ranks(parted, group, step)
