@@ -145,6 +145,7 @@ def layers_are_left_out_by_numbers_of_python() -> None:
     refused(lambda: pipe.step(squared)(model, torch.ones(4, 4)), "decides by a tensor's values", "Python's `random`")
     pipe.shutdown()
     begin(partitions=2, microbatches=2, verify="changes")
+    random.seed(0)  # else the first step may leave out all of them, and there are too few parts for a plan
     model = pipe.PipelineModel(DropsByPython())
     step = pipe.step(squared)
     losses = {float(step(model, alone(0, 0)[0]).reduce_mean()) for _ in range(6)}
