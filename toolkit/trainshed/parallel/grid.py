@@ -125,8 +125,8 @@ class Grid:
     joint: the ranks that run batches together without stages: of the tensor group, of the context group, or of both; its
         twins are those at this rank's place in other replicas.
     parts_group, copies_group: see `divide_replicas`.
-    company_ranks: global ranks that run one batch together, in one group: those of the pipeline, and with tensor groups
-        within stages (`run_groups_as_stages`: within one stage) those of all their pipelines.
+    company_ranks: global ranks that run one batch together, in one group: those of the pipeline, and with tensor or
+        context groups within stages (`run_groups_as_stages`: within one stage) those of all their pipelines.
     """
 
     rank: int
@@ -241,6 +241,14 @@ class Grid:
         """The ranks of a tensor group run their batches together, as with several stages, also where there is one."""
         if self.tensor is not None:
             self.company_ranks, self.company_group = self.tensor.ranks, self.tensor.group
+
+    @property
+    def batches(self) -> tuple[list[int], dist.ProcessGroup]:
+        """Global ranks of stages that hold the same as this one's and are given other batches, this rank among them, and
+        their group."""
+        if self.joint is None:
+            return self.replica_ranks, self.replica_group
+        return self.joint.twins, self.joint.twin_group
 
     @property
     def alike_ranks(self) -> list[int]:
@@ -395,7 +403,7 @@ def make_grid(settings: PipelineSettings, joined: Joined, device: torch.device) 
     if tensor is not None and context is not None:
         joint = _make_group(places, rank, timeout, "tensor x context", ("batch",), ("tensor", "context"))
     company = members["pipeline"], groups["pipeline"]
-    if tensor is not None and degree > 1:
+    if joint is not None and degree > 1:
         company = _own_of(alike(places, "batch"), rank, timeout)
     return Grid(
         rank=rank,

@@ -17,6 +17,7 @@ from .clip import install
 from .delayed.tape import Addresses
 from .engine.context.context_steps import ContextEngine
 from .engine.context.parted_steps import PartedContextEngine
+from .engine.context.stage_blocks import StageBlocks
 from .engine.holding import Holding
 from .engine.offload import say_of_states
 from .engine.planning import Planned
@@ -96,8 +97,12 @@ class PipelineModel(nn.Module):
                 hint="use torch.autograd.graph.save_on_cpu in the model, or activation checkpoints",
             )
         self.engine: Engine | ShardedEngine | TensorEngine | ContextEngine
-        if settings.context_parallel_degree > 1 and session.tape is not None:
-            raise NotServed("delayed_initialization() does not serve context parallelism", hint="build the model without it")
+        stages = settings.pipeline_parallel_degree > 1
+        if settings.context_parallel_degree > 1 and session.tape is not None and not stages:
+            raise NotServed(
+                "delayed_initialization() together with context_parallel_degree needs stages",
+                hint="build the model without it, or set pipeline_parallel_degree",
+            )
         # Without values there is no whole model to divide: it then runs as one stage, which makes its parts one by one. And
         # stages alone keep masters of parts that are sharded.
         one_stage = settings.pipeline_parallel_degree == 1 and (session.tape is not None or settings.has_sharded_halves)
@@ -116,9 +121,9 @@ class PipelineModel(nn.Module):
         }
         joint = {**common, "on_parts": _hand_to_optimizer}
         wanted, marks = session.tensor_marks.wants, session.context_marks.says
-        if settings.context_parallel_degree > 1 and settings.tensor_parallel_degree > 1:
+        if settings.context_parallel_degree > 1 and settings.tensor_parallel_degree > 1 and not stages:
             self.engine = PartedContextEngine(self.holding, self._attach, wanted=wanted, marks=marks, **joint)
-        elif settings.context_parallel_degree > 1:
+        elif settings.context_parallel_degree > 1 and not stages:
             self.engine = ContextEngine(self.holding, self._attach, marks=marks, **joint)
         elif settings.tensor_parallel_degree > 1 and settings.pipeline_parallel_degree == 1 and not one_stage:
             self.engine = TensorEngine(self.holding, self._attach, wanted=wanted, **joint)
@@ -129,6 +134,9 @@ class PipelineModel(nn.Module):
                 self.holding.shards = StageShards(module, grid(), _hand_to_optimizer)
             if settings.tensor_parallel_degree > 1:
                 self.holding.parts = StageParts(module, grid(), _hand_to_optimizer, wanted)
+            if settings.context_parallel_degree > 1:
+                lent = self.holding.parts.lent if self.holding.parts is not None else nullcontext
+                self.holding.blocks = StageBlocks(module, grid(), marks, lent)
             self.engine = Engine(
                 self.holding,
                 self._attach,
@@ -393,7 +401,7 @@ def _between_steps() -> Iterator[None]:
 def _planned() -> Planned | None:
     if session.planned is None:
         return None
-    return Planned(session.planned, session.tensor_marks.wants)
+    return Planned(session.planned, session.tensor_marks.wants, session.context_marks.says)
 
 
 def _put_first(module: nn.Module, hook: RemovableHandle) -> None:

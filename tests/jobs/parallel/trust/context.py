@@ -504,7 +504,7 @@ def places_in_groups() -> None:
     assert (pipe.cp_rank(), pipe.dp_rank()) == (rank // 2, rank % 2)
     pipe.shutdown()
     refused(lambda: begin(context_parallel_degree=3), "context_parallel_degree = 3 does not divide 4 ranks")
-    refused(lambda: begin(context_parallel_degree=2, partitions=2), "context_parallel_degree together with pipeline_")
+    refused(lambda: begin(context_parallel_degree=4, partitions=2), "does not divide 4 ranks in pipelines of 2")
     refused(lambda: begin(context_parallel_degree=2, ddp=False), "make 2 replicas, but ddp is off")
     smp.init({"partitions": 1, "context_parallel_degree": 2, "timeout_seconds": SECONDS})
     assert (smp.dp_rank(), smp.dp_size(), smp.get_dp_group()) == (rank // 2, 2, [rank % 2, rank % 2 + 2])

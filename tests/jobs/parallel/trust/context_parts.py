@@ -156,8 +156,8 @@ def places_in_both_groups() -> None:
         lambda: begin(context_parallel_degree=4, **BOTH),
         "tensor_parallel_degree = 2 times context_parallel_degree = 4 does not divide 4 ranks",
     )
-    refused(lambda: begin(partitions=2, context_parallel_degree=2, **BOTH), "together with pipeline_parallel_degree")
-    refused(lambda: begin(bf16=True, master_weights=True, context_parallel_degree=2, **SHARDS), "master_weights is not")
+    refused(lambda: begin(partitions=2, context_parallel_degree=2, **BOTH), "does not divide 4 ranks in pipelines of 2")
+    refused(lambda: begin(bf16=True, master_weights=True, context_parallel_degree=2, **SHARDS), "needs stages")
     smp.init({"partitions": 1, "context_parallel_degree": 2, **BOTH, "timeout_seconds": SECONDS})
     assert (smp.rdp_rank(), smp.rdp_size(), smp.get_rdp_group()) == (0, 1, [rank])
     assert smp.get_tp_group() == [rank // 2 * 2, rank // 2 * 2 + 1]

@@ -86,3 +86,9 @@ def test_heavy_cases_on_two_ranks(name: str) -> None:
 @pytest.mark.parametrize("name", table.names(4, heavy=True))
 def test_heavy_cases_on_four_ranks(name: str) -> None:
     assert not _problems(name, 4, heavy=True)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", table.names(8, heavy=True))
+def test_heavy_cases_on_eight_ranks(name: str) -> None:
+    assert not _problems(name, 8, heavy=True)

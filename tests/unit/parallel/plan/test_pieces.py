@@ -105,3 +105,18 @@ def test_each_call_of_a_unit_has_its_own_calls_of_the_pieces_inside() -> None:
     found = pieces.divided([piece("a.in", 2, calls=calls), other], 2)
     one, two = pieces.divided_costs(costs, found, tables.Link()).units
     assert one.forward == pytest.approx(0.9) and two.forward == pytest.approx(0.6)
+
+
+def test_a_rank_that_has_a_part_of_the_sequence_computes_and_keeps_its_part_of_blocks_alone() -> None:
+    block = tables.UnitCost("block", 0, 1.0, 2.0, 9 * MB, ("block.weight",), least=MB)
+    head = tables.UnitCost("head", 0, 0.5, 0.5, 4 * MB, ("head.weight",), least=MB)
+    frozen = tables.UnitCost("other", 0, 1.0, 0.0, 0, ())
+    costs = tables.Costs((block, head, frozen), {}, (0, 0, 0, 0), {})
+    link = tables.Link(latency=0.0, bandwidth=1e6)
+    found = tables.of_sequences(costs, ("block", "other"), 2, link)
+    assert found.units[0].forward == pytest.approx(0.5 + 1.5)  # keys, values and the result: half of 3 MB
+    assert found.units[0].backward == pytest.approx(1.0 + 2.0)  # sums gradients of keys and values: 2 MB
+    assert found.units[0].saved == 5 * MB, "what it is given stays whole"
+    assert found.units[0].sent == pytest.approx(3.5 * MB)
+    assert found.units[1] == head
+    assert found.units[2].backward == 0.0

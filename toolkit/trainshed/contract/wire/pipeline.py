@@ -321,23 +321,16 @@ def _check(settings: PipelineSettings, where: str) -> None:
                 f"{where}: degrees = 'auto' together with context_parallel_degree is not supported",
                 hint="give the degrees, or leave context_parallel_degree out",
             )
-        if settings.pipeline_parallel_degree > 1:
-            raise NotServed(
-                f"{where}: context_parallel_degree together with pipeline_parallel_degree is not supported",
-                hint="use one of the two, with tensor_parallel_degree or sharded_data_parallel_degree; the other ranks are "
-                "replicas",
-            )
-        if settings.has_sharded_halves:
-            raise NotServed(
-                f"{where}: context_parallel_degree together with sharded_data_parallel_degree and master_weights is not "
-                "supported",
-                hint="leave master_weights out, and compute in half precision by torch.autocast",
-            )
-        for name in ("delayed_parameter_initialization", "offload_activations"):
-            if getattr(settings, name):
+        alone = settings.pipeline_parallel_degree == 1
+        for others, given in (
+            ("sharded_data_parallel_degree and master_weights", settings.has_sharded_halves),
+            ("delayed_parameter_initialization", settings.delayed_parameter_initialization),
+            ("offload_activations", settings.offload_activations),
+        ):
+            if given and alone:
                 raise NotServed(
-                    f"{where}: context_parallel_degree together with {name} is not supported",
-                    hint="leave one of the two out",
+                    f"{where}: context_parallel_degree together with {others} needs stages",
+                    hint="set pipeline_parallel_degree to 2 or more, or leave one of them out",
                 )
 
 

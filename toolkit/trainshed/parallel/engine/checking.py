@@ -29,7 +29,7 @@ _ONE_DATA = (
 
 
 _ONE_BATCH = (
-    "all ranks of the stages of one tensor group need the same data and model: split data by rdp_rank() of rdp_size(); "
+    "all ranks of the stages of one {kind} group need the same data and model: split data by {by}; "
     "stages other than the first may give empty tensors instead"
 )
 
@@ -117,10 +117,18 @@ def meet(grid: Grid, call: str, mode: str = "", batch: int = 0, seed: int = 0, e
         if other[1] != first[1] and other[3] <= first[3]:
             raise PipelineError(
                 f"rank {rank} was given another batch than rank {ranks[0]} {of_the_same(grid, rank)}",
-                hint=_ONE_DATA if grid.tensor is None else _ONE_BATCH,
+                hint=_hint(grid),
             )
     agreed = all(other[4] == first[4] for other in others)
     return Met(int(first[2]), int(first[4]) if agreed else -1, any(other[1] != first[1] for other in others))
+
+
+def _hint(grid: Grid) -> str:
+    """What to do where ranks that run one batch were given several."""
+    if grid.joint is None:
+        return _ONE_DATA
+    by = "dp_rank() of dp_size()" if grid.tensor is None else "rdp_rank() of rdp_size()"
+    return _ONE_BATCH.format(kind=grid.joint.kind, by=by)
 
 
 def of_the_same(grid: Grid, rank: int) -> str:
@@ -156,8 +164,8 @@ def agree_with_replicas(grid: Grid, mine: bytes, what: str, wish: bool = False) 
 
 
 def same_batch(grid: Grid, microbatches: list[Microbatch]) -> bool:
-    """Whether all replicas were given the same. Collective over the replicas."""
-    return replicas_agree(STEP, digest(microbatches), False, grid.replica_group, grid.device)[0]
+    """Whether all ranks that have other batches were given the same. Collective over them."""
+    return replicas_agree(STEP, digest(microbatches), False, grid.batches[1], grid.device)[0]
 
 
 def same_everywhere(grid: Grid, mine: bytes, what: str, group: dist.ProcessGroup | None = None) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..grid import Grid
 from ..shards import whole
+from .context.stage_blocks import StageBlocks
 from .exchange import Exchange
 from .placement import Placement
 from .stage_parts import StageParts
@@ -32,6 +33,7 @@ class Holding:
     waiting: parameters that get their values then.
     shards: where parameters of stages are sharded.
     parts: where their modules are divided.
+    blocks: where sequences are, inside of their blocks.
     exact: name -> the float32 value that was loaded into a parameter in half precision, until an optimizer takes it.
     """
 
@@ -46,6 +48,7 @@ class Holding:
         self.waiting: Waiting | None = None
         self.shards: StageShards | None = None
         self.parts: StageParts | None = None
+        self.blocks: StageBlocks | None = None
         self.exact: dict[str, torch.Tensor] = {}
         self._actions: list[Callable[[], None]] = []
 

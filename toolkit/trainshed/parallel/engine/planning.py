@@ -33,6 +33,7 @@ from ..plan.runtime import seconds_to_update
 from ..plan.ways import Terms, ways_for
 from ..plan.wish import Wish
 from ..record.subject import Subject
+from .context.looking import blocks_in
 from .link import measure_link
 from .tensor.experts import experts_of
 from .tensor.foresight import foresee
@@ -44,10 +45,26 @@ class Planned:
 
     settings: that the plan is for.
     wanted: tells whether the script wants a module divided among the ranks of a tensor group.
+    marks: tells whether the script says that a module is a block whose sequences are divided, or is none.
     """
 
     settings: PipelineSettings
     wanted: Callable[[nn.Module], bool]
+    marks: Callable[[nn.Module], bool | None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the script asks of a plan.
+
+    pins: module -> stage.
+    microbatches: of a step.
+    sequences: names of blocks inside of which ranks divide sequences: they are not opened.
+    """
+
+    pins: Mapping[str, int]
+    microbatches: int
+    sequences: tuple[str, ...] = ()
 
 
 # One stage whose modules may run again in their backward: with the whole model as one of them, nothing would be saved.
@@ -59,8 +76,7 @@ _OPENS = 1 / 32
 def agree_on_plan(
     subject: Subject,
     grid: Grid,
-    pins: dict[str, int],
-    microbatches: int,
+    asked: Asked,
     given: Plan | None,
     foresee: Foresee | None,
     *,
@@ -69,7 +85,6 @@ def agree_on_plan(
     """The plan for a job: the given one, the one in its file, or a new one; rank 0 prints it. Collective.
 
     Args:
-        pins: module -> stage, as the script asked.
         given: global rank 0's counts.
         foresee: what a tensor group would divide.
         busy: whether the ranks may have room for the gradients of the whole model, which they compute meanwhile.
@@ -77,14 +92,12 @@ def agree_on_plan(
     Raises:
         PlanError: on all ranks, if global rank 0 finds that no plan can be read or made.
     """
-    settings = grid.settings
+    settings, pins = grid.settings, asked.pins
     plan = from_leader(grid.rank, grid.control_group, lambda: _fitting(given, pins) or read(subject.root, settings, pins))
     if plan is None:
         link = measure_link(grid)
         meanwhile = partial(keep_busy, subject, grid) if busy else lambda: None
-        plan = from_leader(
-            grid.rank, grid.control_group, lambda: make(subject, grid, pins, microbatches, link, foresee), meanwhile
-        )
+        plan = from_leader(grid.rank, grid.control_group, lambda: make(subject, grid, asked, link, foresee), meanwhile)
     if grid.rank == 0:
         for line in assignment_lines(plan):
             print(line, flush=True)
@@ -114,9 +127,7 @@ def from_leader(
     return payload[0]
 
 
-def wish_of(
-    root: nn.Module, settings: PipelineSettings, pins: dict[str, int], microbatches: int, link: Link | None = None
-) -> Wish:
+def wish_of(root: nn.Module, settings: PipelineSettings, asked: Asked, link: Link | None = None) -> Wish:
     """What the settings ask of a plan. Experts are not opened where they are to be divided."""
     experts = [name for name, module in root.named_modules() if experts_of(module)]
     divides = settings.tensor_parallel_degree > 1 or how_asked().ranks > 0
@@ -125,17 +136,19 @@ def wish_of(
         ranks=settings.pipeline_parallel_degree,
         virtual=settings.virtual_stages,
         schedule=settings.schedule,
-        microbatches=microbatches,
+        microbatches=asked.microbatches,
         memory_weight=settings.weight,
         memory_limit=settings.memory_limit * 2**20 or None,
         optimizer_states=settings.optimizer_states,
-        pins=pins,
+        pins=asked.pins,
         atomic=(*settings.atomic, *kept),
         link=link or Link(),
         opens=_OPENS if settings.tensor_parallel_degree > 1 else _RECOMPUTES if settings.recomputes else 1.0,
         recomputes=settings.recomputes,
         tensor=settings.tensor_parallel_degree,
         tensor_link=link or Link(),
+        context=settings.context_parallel_degree,
+        sequences=asked.sequences,
     )
 
 
@@ -175,7 +188,7 @@ def read(root: nn.Module, settings: PipelineSettings, pins: Mapping[str, int]) -
     return plan
 
 
-def make(subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, link: Link, foresee: Foresee | None) -> Plan:
+def make(subject: Subject, grid: Grid, asked: Asked, link: Link, foresee: Foresee | None) -> Plan:
     """A new plan, which is written to `partition_file` if the job names one.
 
     Raises:
@@ -184,7 +197,7 @@ def make(subject: Subject, grid: Grid, pins: dict[str, int], microbatches: int, 
     settings = grid.settings
     degrees = degrees_of(grid)
     shared = degrees["replicas"] if settings.shard_optimizer_state else degrees["sharded"]
-    wish = replace(wish_of(subject.root, settings, pins, microbatches, link), shared=shared)
+    wish = replace(wish_of(subject.root, settings, asked, link), shared=shared)
     plan = replace(make_plan(subject, wish, foresee), degrees=degrees)
     if settings.partition_file:
         plan.save(settings.partition_file)
@@ -213,7 +226,10 @@ def degrees_of(grid: Grid) -> dict[str, Any]:
     """Who holds what, for the plan file."""
     settings = grid.settings
     stages, tensor = settings.pipeline_parallel_degree, settings.tensor_parallel_degree
-    degrees = {"stages": stages, "tensor": tensor, "replicas": grid.world // (stages * tensor)}
+    context = settings.context_parallel_degree
+    degrees = {"stages": stages, "tensor": tensor, "replicas": grid.world // (stages * tensor * context)}
+    if context > 1:
+        degrees["context"] = context
     sharded = {"sharded": settings.sharded_data_parallel_degree, "shard_optimizer_state": settings.shard_optimizer_state}
     return {**degrees, **sharded}
 
@@ -230,7 +246,8 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
     if settings.degrees == "auto":
         settings = settings.replace(pipeline_parallel_degree=how.ranks)  # the parts of the model as fine as that asks
     touch = SECONDS_PER_BYTE if how.count else seconds_to_touch(subject.device)
-    wish = wish_of(subject.root, settings, pins, microbatches)
+    sequences = blocks_in(subject, planned.marks) if settings.context_parallel_degree > 1 else ()
+    wish = wish_of(subject.root, settings, Asked(pins, microbatches, sequences))
     update = seconds_to_update(settings.optimizer_states) if subject.device.type == "cpu" and not how.count else None
     wish = replace(
         wish, slower=how.slower, crowd=how.crowd, touch=touch * how.slower, update=update, on_cpus=how.device == "cpu"
@@ -253,6 +270,11 @@ def _chosen(subject: Subject, wish: Wish, how: How, planned: Planned, divide: Fo
         PlanError: none is possible.
     """
     settings = planned.settings
+    if settings.context_parallel_degree > 1:
+        raise PlanError(
+            "--ranks chooses no degrees beside context_parallel_degree",
+            hint="give --stages with it, and --tensor if need be",
+        )
     limit = how.limit_mib or settings.memory_limit
     auto = settings.degrees == "auto"
     given = {name: value for name, value in settings.given().items() if name not in (*CHOSEN, "degrees")}

@@ -27,7 +27,7 @@ from .holding import Holding
 from .meeting import RECORD
 from .offload import offload_for
 from .placement import broadcast_state, extend, place, renamed
-from .planning import Planned, agree_on_plan, from_leader, write_only
+from .planning import Asked, Planned, agree_on_plan, from_leader, write_only
 from .prepared import Prepared
 from .recompute import Recomputation
 from .schedule import Loop, Schedule, TorchSchedule
@@ -76,7 +76,7 @@ class Preparation:
         self.holding = holding
         self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
         self.frame.offload = offload_for(holding.root, holding.grid)
-        self.frame.parts = holding.parts
+        self.frame.parts, self.frame.blocks = holding.parts, holding.blocks
         self.frame.gates.left = holding.parts.left if holding.parts is not None else None
         self._recomputation = Recomputation(holding, states) if holding.grid.settings.recomputes else None
         self.plan: Plan | None = None
@@ -214,7 +214,12 @@ class Preparation:
         with self._absent.as_zeros():
             parts = self.holding.parts
             foresee = parts.foresee if parts is not None else None
-            self.plan = agree_on_plan(subject, grid, self._pins, microbatches, self.plan, foresee, busy=not waiting)
+            blocks = self.holding.blocks
+            sequences = blocks.find(subject) if blocks is not None else ()
+            asked = Asked(self._pins, microbatches, sequences)
+            self.plan = agree_on_plan(subject, grid, asked, self.plan, foresee, busy=not waiting)
+            if blocks is not None:
+                blocks.settle(self.plan.unit_names)
 
     def _settle(self, subject: Subject, shape: Cut, plan: Plan) -> None:
         """Gives up the parameters of other ranks: from here on this rank has its own stages only."""

@@ -22,7 +22,7 @@ from ..record.trace import Event, Trace
 from ..shards import local
 from .holding import Holding
 from .meeting import RECORD, objects
-from .planning import wish_of
+from .planning import Asked, wish_of
 from .shape import Cut
 
 _MIB = 2**20
@@ -264,5 +264,5 @@ def in_flight(root: nn.Module, grid: Grid, stages: int, microbatches: int) -> tu
     """Microbatches whose activations each stage keeps at once."""
     if stages == 1:
         return (1,)
-    wish = wish_of(root, grid.settings, {}, microbatches)
+    wish = wish_of(root, grid.settings, Asked({}, microbatches))
     return replace(wish, virtual=stages // wish.ranks).in_flight()

@@ -134,8 +134,8 @@ class Loop:
             self._module.take(number)
             loss = self._module()
             if self._training and number not in self._module.skipped:
-                self._module.turns_back(number)
-                loss.backward()
+                with self._module.turning_back(number):
+                    loss.backward()
 
     def inseparable(self) -> dict[int, Inseparable]:
         """Nothing is split here."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,11 @@ from ..record.held import OfStages, Place
 from ..record.notes import Notes
 from ..record.subject import Backward
 from ..replay import dice, rng
-from ..replay.gates import UnitGates, Watcher
+from ..replay.gates import Gatekeeper, UnitGates, Watcher
 from ..replay.replay import StageForward
 from ..torch_version import TORCH
 from ..tree import map_leaves, with_cloned_tensors
+from .context.stage_blocks import StageBlocks
 from .offload import Offload
 from .shape import Boundary, Cut
 from .stage_parts import StageParts
@@ -73,6 +74,7 @@ class Frame:
     held: tensors in attributes that each stage has its own of, in a step.
     offload: keeps what forwards save for their backward, where it is not to stay on the device.
     parts: where the modules of stages are divided.
+    blocks: where their sequences are.
     """
 
     gates: UnitGates
@@ -88,6 +90,7 @@ class Frame:
     held: OfStages | None = None
     offload: Offload | None = None
     parts: StageParts | None = None
+    blocks: StageBlocks | None = None
 
     def begin(self, function: notes.Function, counters: frozenset[notes.Key], kept: frozenset[Place]) -> None:
         """Before a step."""
@@ -213,6 +216,8 @@ class StageModule(nn.Module):
         self.frame.attach(forward)
         self.frame.gates.watched(step.watch, self.microbatch)
         self.frame.gates.again = self.again
+        if self.frame.blocks is not None:
+            self.frame.blocks.turn(self.index, self.microbatch)
         try:
             with self.frame.offload.away() if self.frame.offload is not None else nullcontext():
                 result = forward.run(step.function, args, kwargs)
@@ -277,11 +282,18 @@ class StageModule(nn.Module):
         step.losses.append(loss.detach())
         return loss
 
-    def turns_back(self, microbatch: int) -> None:
-        """Before the backward of a microbatch, or a part of it."""
-        step = self.frame.step
+    @contextmanager
+    def turning_back(self, microbatch: int, keeper: Gatekeeper | None = None) -> Iterator[None]:
+        """A context for the backward of a microbatch, or a part of it.
+
+        Args:
+            keeper: handles the calls of units that run again; None lets them pass.
+        """
+        step, blocks = self.frame.step, self.frame.blocks
         if step is not None and step.watch is not None:
             step.watch.backward(microbatch)
+        with self.frame.gates.kept(keeper), nullcontext() if blocks is None else blocks.backward(self.index, microbatch):
+            yield
 
     def examples(self) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """Inputs and outputs without values, for torch's schedules."""
@@ -377,7 +389,6 @@ class ReplayStage(PipelineStage):
         step = self.module.frame.step
         if step is None or not self.has_backward:
             return
-        self.module.turns_back(bwd_chunk_id)
         started = time.perf_counter()
         if not self.is_last and not any(tensor.requires_grad for tensor in self.fwd_cache[bwd_chunk_id][0]):
             _, inputs = self.fwd_cache.pop(bwd_chunk_id)  # nothing here is trained
@@ -388,7 +399,7 @@ class ReplayStage(PipelineStage):
             self.bwd_cache[bwd_chunk_id] = tuple(torch.zeros_like(t) if t.requires_grad else None for t in inputs)
             return
         try:
-            with self.module.frame.gates.kept(self):
+            with self.module.turning_back(bwd_chunk_id, self):
                 if full_backward or not self._backward_inputs(bwd_chunk_id, loss):
                     super().backward_one_chunk(bwd_chunk_id, loss=loss, last_backward=last_backward)
         except Exception as error:
@@ -438,10 +449,9 @@ class ReplayStage(PipelineStage):
         step, later = self.module.frame.step, self._later.pop(bwd_chunk_id, None)
         if step is None or later is None:
             return
-        self.module.turns_back(bwd_chunk_id)
         started = time.perf_counter()
         try:
-            with self.module.frame.gates.kept(self):
+            with self.module.turning_back(bwd_chunk_id, self):
                 later()
         except Exception as error:
             step.failure = step.failure or _root(error)

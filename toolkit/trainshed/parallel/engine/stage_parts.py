@@ -7,7 +7,7 @@ with whole parameters, as is the undivided model that verifies a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -91,7 +91,9 @@ class StageParts(Exchange):
             found = objects(STEP, mine, range(grid.world), grid.control_group, cpu)
             return {name: reason for reasons in reversed(found) for name, reason in reasons.items()}
 
-        failed = self._pair(subject, units, opened) if subject is not None else ""
+        # Blocks whose sequences are divided exchange whole tensors.
+        pairs = subject is not None and grid.context is None
+        failed = self._pair(subject, units, opened) if pairs and subject is not None else ""
         self._axes = division.choose(together)
         found = objects(STEP, self._axes, range(grid.world), grid.control_group, cpu)
         for rank, other in enumerate(found):
@@ -167,6 +169,10 @@ class StageParts(Exchange):
                     stride = old.stride()
                     self._known[name] = Exchanged(old, division.part_of(old, self._axes[name]), type(old), stride)
                     self._empty(old)
+
+    def lent(self, module: nn.Module) -> AbstractContextManager[None]:
+        """A context in which one module has whole parameters, and nothing else runs. Collective over the tensor group."""
+        return self._divided().whole(module)
 
     def settled(self) -> None:
         """The first parameters are cut: their modules run with parts."""
@@ -250,9 +256,9 @@ class StageParts(Exchange):
         mine = ([name for name, _ in inputs], torch.stack([look for _, look in inputs]).cpu() if inputs else None, losses)
         given = objects(FINDINGS, mine, everyone, grid.company_group, grid.device)
         found = dict(zip(everyone, given, strict=True))
-        groups: dict[int, list[int]] = {}
-        for rank in everyone:
-            groups.setdefault(grid.places[rank].pipeline, []).append(rank)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for rank in everyone:  # within blocks ranks of a context group have other places of the sequence
+            groups.setdefault((grid.places[rank].pipeline, grid.places[rank].context), []).append(rank)
         for ranks in groups.values():
             looks = [list(zip(found[rank][0], found[rank][1], strict=True)) if found[rank][0] else [] for rank in ranks]
             if what := apart(ranks, looks, [found[rank][2] for rank in ranks]):

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from ..replay.gates import compiled_call
+
 Run = Callable[..., Any]
 
 
@@ -44,4 +46,4 @@ class StandIn:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether torch.compile was given the module."""
-    return module._compiled_call_impl is not None or hasattr(module, "_orig_mod")
+    return compiled_call(module) is not None or hasattr(module, "_orig_mod")

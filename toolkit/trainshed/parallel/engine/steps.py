@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -24,7 +24,6 @@ from .placement import broadcast_buffers
 from .planning import Planned
 from .preparing import Preparation, Prepared
 from .stage import Step
-from .stage_parts import StageParts
 from .supply import empties, supply
 from .tensor.division import in_words
 from .verify.verifier import Verifier
@@ -84,6 +83,7 @@ class Engine:
         self._holding = holding
         self._root = holding.root
         self._between = between
+        self._said = {""}
         self._apart: set[tuple[Callable[..., Any], str]] = set()
         self._loss_scale = loss_scale
         self._average = average
@@ -195,6 +195,8 @@ class Engine:
         mixed = in_words(error) if self._holding.parts is not None else None
         explained = mixed or self._alarm.explain(error)
         self._preparation.forget()
+        if self._holding.blocks is not None:
+            self._holding.blocks.let_go()
         if mixed is not None:  # this rank's own error, in other words: the others are told
             mixed.__cause__ = error
         self._alarm.ring(explained, mixed or error)
@@ -253,11 +255,11 @@ class Engine:
 
     def _look_at_replicas(self, microbatches: list[Microbatch]) -> None:
         """Says so once where all replicas are given the same from the first step on. Collective over the replicas."""
-        if self.steps >= _LOOKED_AT or self._same_batches < self.steps:
+        replicas = len(self._grid.batches[0])
+        if replicas == 1 or self.steps >= _LOOKED_AT or self._same_batches < self.steps:
             return
         self._same_batches += same_batch(self._grid, microbatches)
         if self._same_batches == _LOOKED_AT and self._grid.rank == 0:
-            replicas = len(self._grid.replica_ranks)
             print(
                 f"warning: all {replicas} replicas were given the same batches in the first {_LOOKED_AT} steps, and all "
                 "compute the same: share the data out by dp_rank() of dp_size(), for example with DistributedSampler(data, "
@@ -271,15 +273,18 @@ class Engine:
         Args:
             after: the state that random generators get; None leaves them as they are.
         """
-        frame, sync, parts = self._preparation.frame, self._preparation.sync, self._holding.parts
+        frame, sync = self._preparation.frame, self._preparation.sync
+        parts, blocks = self._holding.parts, self._holding.blocks
         frame.step = step
         if prepared.training and sync is not None:
             sync.begin(prepared.expected(step.ways))
         try:
-            with parts.running() if parts is not None else nullcontext():
+            with ExitStack() as together:
+                for one in (parts, blocks):
+                    if one is not None:
+                        together.enter_context(one.running())
                 prepared.schedule.run()
-            if parts is not None:
-                self._compare_ranks(parts, step)
+            self._compare_ranks(step)
         except Exception as error:
             if step.failure is None or step.failure is error:
                 raise
@@ -293,12 +298,20 @@ class Engine:
             if sync is not None:
                 sync.abandon()
 
-    def _compare_ranks(self, parts: StageParts, step: Step) -> None:
+    def _compare_ranks(self, step: Step) -> None:
+        """Ranks that divide modules or sequences have run the same."""
+        parts, blocks = self._holding.parts, self._holding.blocks
+        losses = [float(loss) for loss in step.losses] if parts is not None or blocks is not None else []
         try:
-            parts.compare([float(loss) for loss in step.losses])
+            if parts is not None:
+                parts.compare(losses)
+            line = blocks.compare(losses) if blocks is not None else ""
         except PipelineError:
             self._holding.forget_gradients()
             raise
+        if line not in self._said and self._grid.rank == 0 and step.training:
+            print(line, flush=True)
+            self._said.add(line)
 
     def _draw_states(self, prepared: Prepared, step: Step) -> torch.Tensor | None:
         """Gives the step its random states: one number from the generator decides them, for any number of stages.
@@ -309,8 +322,9 @@ class Engine:
         if not prepared.random:
             return None
         seed = int(torch.randint(0, 2**62, (1,)))
-        if self._holding.parts is not None:
-            seed = self._holding.parts.agreed_seed(seed)
+        for one in (self._holding.parts, self._holding.blocks):
+            if one is not None:
+                seed = one.agreed_seed(seed)
         device = self._grid.device
         step.states = [rng.state_of_seed(seed + number, device) for number in range(len(step.microbatches))]
         return rng.get_state(device)

@@ -20,7 +20,7 @@ class UnitCost:
     call: 0 for the unit's first call, 1 for its second ...
     parameters: names of the parameters that it reads.
     least: of `saved`, what is kept where the unit runs again in its backward.
-    sent: bytes that a rank of a tensor group sends to the others, forward and backward.
+    sent: bytes that a rank of a tensor or context group sends to the others, forward and backward.
     """
 
     unit: str
@@ -145,6 +145,29 @@ def of_rows(costs: Costs, factor: float) -> Costs:
     ]
     crossing = tuple(round(size * factor) for size in costs.crossing)
     return replace(costs, units=tuple(units), crossing=crossing, everywhere=costs.everywhere * factor)
+
+
+def of_sequences(costs: Costs, blocks: tuple[str, ...], ranks: int, link: Link) -> Costs:
+    """Of a rank that has a part of the sequence inside of blocks. It gathers keys, values and the result in the forward, and
+    in the backward sums the gradients of keys and values: each is thought to be as large as what the block is given.
+
+    Args:
+        blocks: names of the units.
+        ranks: that divide a sequence.
+    """
+    units = []
+    for one in costs.units:
+        if one.unit in blocks:
+            there, back = link.gathered(3 * one.least, ranks), link.scattered(2 * one.least, ranks)
+            one = replace(
+                one,
+                forward=one.forward / ranks + there.seconds,
+                backward=one.backward / ranks + (back.seconds if one.backward else 0.0),
+                saved=one.least + (one.saved - one.least) // ranks,
+                sent=one.sent + there.bytes + (back.bytes if one.backward else 0.0),
+            )
+        units.append(one)
+    return replace(costs, units=tuple(units))
 
 
 def costs_of(trace: Trace, root: nn.Module, optimizer_states: int, shared: int = 1) -> Costs:

@@ -11,26 +11,28 @@ _SHOWN = 16
 
 
 def holder_lines(plan: Plan, ranks_per_host: int = 0, placement: str = "cluster") -> list[str]:
-    """A line a rank: its stages, its part of what a tensor group divides, its replica. Empty for one rank.
+    """A line a rank: its stages, its part of what tensor and context groups divide, its replica. Empty for one rank.
 
     Args:
         ranks_per_host: 0 where nobody has told.
     """
     degrees = plan.degrees
-    stages, tensor, replicas = (degrees.get(name, 1) for name in ("stages", "tensor", "replicas"))
-    world = stages * tensor * replicas
+    stages, tensor, context, replicas = (degrees.get(name, 1) for name in ("stages", "tensor", "context", "replicas"))
+    world = stages * tensor * context * replicas
     if world == 1:
         return []
     host = "host  " if ranks_per_host else ""
-    lines = [f"rank  {host}stages  tensor part  replica  MiB"]
+    sequence = "sequence part  " if context > 1 else ""
+    lines = [f"rank  {host}stages  tensor part  {sequence}replica  MiB"]
     schedule = plan.pipeline.get("schedule", "1f1b")
-    for rank, place in enumerate(layout(world, stages, placement, tensor)[:_SHOWN]):
+    for rank, place in enumerate(layout(world, stages, placement, tensor, context)[:_SHOWN]):
         own = [e for e in plan.predicted["stages"] if seat_of(e["stage"], stages, schedule) == place.pipeline]
         names = ",".join(str(entry["stage"]) for entry in own)
         part = f"{place.tensor + 1} of {tensor}" if tensor > 1 else "-"
         mib = sum(entry["memory_mib"] for entry in own)
         where = f"{rank // ranks_per_host:4d}  " if ranks_per_host else ""
-        lines.append(f"{rank:4d}  {where}{names:>6}  {part:>11}  {place.batch:7d}  {mib:.0f}")
+        of_sequence = f"{f'{place.context + 1} of {context}':>13}  " if context > 1 else ""
+        lines.append(f"{rank:4d}  {where}{names:>6}  {part:>11}  {of_sequence}{place.batch:7d}  {mib:.0f}")
     if world > _SHOWN:
         lines.append(f"and so on, to rank {world - 1}")
     return [*lines, *_sharded(plan)]

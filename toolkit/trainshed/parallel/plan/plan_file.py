@@ -10,8 +10,8 @@ overrides    module -> stage, as the script or the job asked
 boundaries   what is sent from each stage to the next, bytes for one microbatch
 shared       parameters used by several stages: their gradients are summed
 predicted    milliseconds of a step and of each stage; the bubble; memory of each stage
-degrees      stages, tensor (ranks that divide each stage), replicas, sharded (replicas that parameters are sharded over),
-             shard_optimizer_state: who holds what
+degrees      stages, tensor (ranks that divide each stage), context (ranks that divide sequences), replicas, sharded
+             (replicas that parameters are sharded over), shard_optimizer_state: who holds what
 divided      module -> what a rank of a tensor group has of it, or why it stays whole
 considered   where degrees were chosen: all ways with their milliseconds and MiB, and why not
 settings     where degrees were chosen: those of a job that uses its ranks so, as `pipe.init` takes them

@@ -13,11 +13,11 @@ from ..record.naming import first_name
 from ..record.subject import Subject
 from ..record.trace import Trace
 from .calltree import Call, CallTree, choose_units
-from .costs import Costs, costs_of, of_rows, recomputed, slowed
+from .costs import Costs, costs_of, of_rows, of_sequences, recomputed, slowed
 from .partition import partition
 from .pieces import Divided, Foreseen, divided, divided_costs, pieces_of_rows, slowed_pieces
 from .plan_file import Plan
-from .prediction import describe
+from .prediction import ASKED_FOR, OF_SEQUENCES, describe
 from .profile import SECONDS_PER_BYTE, SECONDS_PER_OPERATION, profile
 from .runtime import seconds_around
 from .wish import Wish
@@ -112,7 +112,8 @@ def _counting(subject: Subject, slower: float) -> Iterator[list[str]]:
 
 
 def _closed(subject: Subject, wish: Wish) -> dict[str, str]:
-    return {first_name(subject.root, name): "asked for" for name in wish.atomic}
+    asked = {first_name(subject.root, name): ASKED_FOR for name in wish.atomic}
+    return {**dict.fromkeys(wish.sequences, OF_SEQUENCES), **asked}
 
 
 def _called(subject: Subject) -> Call:
@@ -187,6 +188,8 @@ def _costs(trace: Trace, subject: Subject, wish: Wish) -> Costs:
 def _of_rank(one: _Measured, wish: Wish, foreseen: Foreseen) -> tuple[Costs, Divided]:
     """The costs of one of the ranks that divide each stage, and what they divide."""
     costs = of_rows(one.costs, wish.rows) if wish.rows != 1 else one.costs
+    if wish.context > 1:
+        costs = of_sequences(costs, wish.sequences, wish.context, wish.link)
     if wish.tensor == 1:
         return costs, Divided(1)
     pieces = pieces_of_rows(foreseen.pieces, wish.rows) if wish.rows != 1 else foreseen.pieces

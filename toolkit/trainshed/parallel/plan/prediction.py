@@ -12,6 +12,9 @@ from .traffic import bytes_sent, crossings, summed_by_stages
 from .wish import Wish
 
 MIB = 2**20
+# Why modules are not opened, where the job has said so itself.
+ASKED_FOR, OF_SEQUENCES = "asked for", "its sequences are divided"
+SAID = (ASKED_FOR, OF_SEQUENCES)
 
 
 def describe(
@@ -72,7 +75,11 @@ def describe(
         shared=shared,
         predicted=predicted,
         notes=tuple(_notes(costs, predicted, wish, closed)),
-        degrees={"stages": wish.ranks, "tensor": wish.tensor},
+        degrees={
+            "stages": wish.ranks,
+            "tensor": wish.tensor,
+            **({"context": wish.context} if wish.context > 1 else {}),
+        },
         divided=parts.table(),
     )
 
@@ -136,7 +143,7 @@ def predict(costs: Costs, starts: tuple[int, ...], wish: Wish, parts: Divided) -
 
 
 def _notes(costs: Costs, predicted: dict[str, object], wish: Wish, closed: dict[str, str]) -> list[str]:
-    notes = [f"{name} is kept whole: {reason}" for name, reason in sorted(closed.items()) if reason != "asked for"]
+    notes = [f"{name} is kept whole: {reason}" for name, reason in sorted(closed.items()) if reason not in SAID]
     even = costs.seconds / wish.stages
     for unit in costs.units:
         seconds = unit.forward + unit.backward

@@ -28,6 +28,7 @@ class Wish:
     atomic: modules that shall not be opened.
     link: between stages.
     tensor, tensor_link: ranks that divide the modules of a stage, and how they talk.
+    context: ranks that divide sequences inside of the blocks `sequences`; they talk as stages do.
     slower: how many times longer the devices take than was counted or measured.
     touch: seconds to read or write a byte, for what comes after the last backward; 0 to leave that out.
     update: of the optimizer's step; None to go by the bytes that it touches.
@@ -60,6 +61,8 @@ class Wish:
     update: Update | None = None
     on_cpus: bool = False
     recomputes: bool = False
+    context: int = 1
+    sequences: tuple[str, ...] = ()
 
     @property
     def stages(self) -> int:

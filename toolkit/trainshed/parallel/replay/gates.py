@@ -70,9 +70,7 @@ class UnitGates:
         """Puts gates into these modules; again after a module has been compiled."""
         for name in units:
             module = self._modules[name]
-            there = module.__dict__.get("_compiled_call_impl")
-            compiled = there.compiled if isinstance(there, _Gate) else there
-            module.__dict__["_compiled_call_impl"] = _Gate(self, name, module, compiled)
+            module.__dict__["_compiled_call_impl"] = _Gate(self, name, module, compiled_call(module))
 
     def buffers(self, names: Iterable[str]) -> list[tuple[dict[str, Any], str]]:
         """Where these buffers are: what holds them, and under which key."""
@@ -96,8 +94,8 @@ class UnitGates:
         return module.get_submodule(name) if name else module  # scripted modules have no get_submodule
 
     @contextmanager
-    def kept(self, keeper: Gatekeeper) -> Iterator[None]:
-        """Within this context `keeper` handles the calls of units."""
+    def kept(self, keeper: Gatekeeper | None) -> Iterator[None]:
+        """Within this context `keeper` handles the calls of units; None lets them pass."""
         before, self.keeper = self.keeper, keeper
         try:
             yield
@@ -123,6 +121,12 @@ class _Gate:
         if keeper is None:
             return native(*args, **kwargs)
         return keeper.unit_call(self.name, native, args, kwargs)
+
+
+def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
+    """What torch.compile has made of a module's call, also behind a gate; None where it was not compiled."""
+    there: Any = module.__dict__.get("_compiled_call_impl")
+    return there.compiled if isinstance(there, _Gate) else there
 
 
 def _leaving(native: Callable[..., Any], left: Callable[[Any], Any], *args: Any, **kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ from ..tensor.reference import Reference
 from ..verify.traces import Traces
 from ..verify.unit_outputs import Watch
 from .crossing import Crossing
-from .region import Region
+from .region import Region, candidates_in
 
 
 class BlockEngine(JointEngine):
@@ -74,7 +74,7 @@ class ContextEngine(BlockEngine):
             self._root.to(self._grid.device)
             broadcast_state(self._root, self._grid)
             crossing = Crossing(group, self._grid.rank, self._grid.device)
-            self.region = Region(self._root, crossing, self._marks, self._grid.settings.atomic)
+            self.region = Region(candidates_in(self._root, self._marks, self._grid.settings.atomic), crossing)
         return self.region, group
 
     @contextmanager

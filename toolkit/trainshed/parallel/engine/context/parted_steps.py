@@ -21,7 +21,7 @@ from ..verify.traces import Traces
 from ..verify.unit_outputs import Watch
 from .context_steps import BlockEngine
 from .crossing import Crossing
-from .region import Region
+from .region import Region, candidates_in
 
 
 class _Both:
@@ -92,7 +92,8 @@ class PartedContextEngine(BlockEngine, TensorEngine):
             raise RuntimeError("there is no context group")
         if self.region is None:
             crossing = Crossing(grid.context, grid.rank, grid.device)
-            self.region = Region(self._root, crossing, self._marks, grid.settings.atomic, division.whole)
+            blocks = candidates_in(self._root, self._marks, grid.settings.atomic)
+            self.region = Region(blocks, crossing, division.whole)
         return _Both(division, self.region), grid.joint
 
     def between_steps(self) -> AbstractContextManager[None]:

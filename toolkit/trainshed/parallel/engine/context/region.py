@@ -8,8 +8,10 @@ it is divided (`proof`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,6 +35,33 @@ _HINT = (
     "pipe.set_context_parallelism(block, False) before the first step leaves a block whole on every rank"
 )
 
+# What to do where nothing is divided.
+NOTHING = (
+    "attention has to be that of torch (attn_implementation='sdpa' in transformers); or name the blocks: "
+    "pipe.set_context_parallelism(block, True)"
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What may be a block. named: whether the script says that it is one."""
+
+    name: str
+    module: nn.Module
+    named: bool
+
+
+@dataclass
+class Turn:
+    """What is of one microbatch.
+
+    layouts: length of this rank's part of a sequence -> the sequence, and its axis.
+    doubtful: whether keys of another sequence were as many as this rank's part.
+    """
+
+    layouts: dict[int, tuple[Slices, int]] = field(default_factory=dict)
+    doubtful: bool = False
+
 
 class _Forward(StandIn):
     """What stands for the forward of a module that may be a block.
@@ -40,9 +69,10 @@ class _Forward(StandIn):
     rules: by signature of a call, how it is divided; or in words why it stays whole.
     """
 
-    def __init__(self, region: Region, name: str, module: nn.Module, named: bool) -> None:
-        super().__init__(name, module)
-        self.region, self.named = region, named
+    def __init__(self, region: Region, block: Candidate) -> None:
+        super().__init__(block.name, block.module)
+        module = block.module
+        self.region, self.named = region, block.named
         self.kind = type(module).__name__  # of the script's: torch's FSDP makes other classes
         self.rules: dict[Any, Rule | str] = {}
         self.compiled = is_compiled(module)
@@ -64,9 +94,8 @@ class Region:
     """The blocks of one model.
 
     Args:
-        marks: tells of a module whether the script names it a block (True), excludes it (False), or says nothing (None).
-        kept: names of modules that stay whole with all that is in them.
-        whole: within this context a block has whole parameters; for trying it.
+        blocks: what may be a block.
+        whole: within this context a block has whole parameters, and nobody hears of their gradients; for trying it.
 
     running: whether all ranks of the group run the same now.
     is_whole: whether the undivided model runs.
@@ -78,24 +107,18 @@ class Region:
 
     def __init__(
         self,
-        root: nn.Module,
+        blocks: Iterable[Candidate],
         crossing: Crossing,
-        marks: Callable[[nn.Module], bool | None],
-        kept: tuple[str, ...],
         whole: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.crossing, self._made_whole = crossing, whole
-        self.running = self.is_whole = self.inside = self.short = self._doubtful = False
+        self.running = self.is_whole = self.inside = self.short = False
         self.watch: Watch | None = None
         self.inputs: list[tuple[str, torch.Tensor]] = []
-        self._layouts: dict[int, tuple[Slices, int]] = {}
+        self._turn = Turn()
         self._first: dict[type, list[Rule]] = {}
         self._last: tuple[Any, int, torch.Tensor, Slices, int] | None = None
-        self._forwards = [
-            _Forward(self, name, module, named)
-            for name, module, named in _blocks(root, marks)
-            if not any(name == one or name.startswith(f"{one}.") for one in kept)
-        ]
+        self._forwards = [_Forward(self, one) for one in blocks]
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -143,15 +166,19 @@ class Region:
 
     def forget(self) -> None:
         """After a microbatch: what is of it alone."""
-        self._layouts.clear()
-        self._last, self._doubtful = None, False
+        self.take(Turn())
+
+    def take(self, turn: Turn) -> None:
+        """Before a microbatch runs, or goes on; what blocks have given to others is forgotten."""
+        self._turn, self._last = turn, None
 
     def backward(self) -> Any:
         """A context for the backward of a microbatch: what runs in it is a part of a block that activation checkpoints
         run again."""
-        if not self._layouts:
+        turn = self._turn
+        if not turn.layouts:
             return nullcontext()
-        return Inside(self.crossing, self._layouts, doubtful=self._doubtful).recomputing()
+        return Inside(self.crossing, turn.layouts, doubtful=turn.doubtful).recomputing()
 
     def left(self, value: Any) -> Any:
         """What the step function returned: whole in any case."""
@@ -167,21 +194,12 @@ class Region:
         Raises:
             PipelineError: no block was divided, though a sequence was long enough.
         """
-        found, ranks = self.divided(), self.crossing.ranks
-        if not found:
-            if reason := self.reasons():
-                raise PipelineError(
-                    f"context_parallel_degree = {ranks} divides nothing: {reason}",
-                    hint="attention has to be that of torch (attn_implementation='sdpa' in transformers); or name the "
-                    "blocks: pipe.set_context_parallelism(block, True)",
-                )
-            return f"sequences are too short to be divided: each rank needs 2 positions, and there are {ranks}"
-        kinds: dict[str, int] = {}
-        for one in self._forwards:
-            if one.name in found:
-                kinds[one.kind] = kinds.get(one.kind, 0) + 1
-        what = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-        return f"context parallelism: {what}: sequences are divided among {ranks} ranks inside of them"
+        return in_words(self.kinds(), self.reasons(), self.crossing.ranks)
+
+    def kinds(self) -> dict[str, str]:
+        """Name of a block that was divided -> its class."""
+        found = self.divided()
+        return {one.name: one.kind for one in self._forwards if one.name in found}
 
     def reasons(self) -> str:
         """Why nothing was divided, in words."""
@@ -288,7 +306,7 @@ class Region:
     def _in_parts(self, block: _Forward, args: tuple[Any, ...], kwargs: dict[str, Any], rule: Rule, slices: Slices) -> Any:
         crossing = self.crossing
         mine = slices.size(crossing.rank)
-        if self._layouts.setdefault(mine, (slices, rule.axis)) != (slices, rule.axis):
+        if self._turn.layouts.setdefault(mine, (slices, rule.axis)) != (slices, rule.axis):
             raise PipelineError(
                 f"{block.name!r} is given a sequence of {slices.length} along axis {rule.axis}, and other blocks are given "
                 "others of about that length in the same step",
@@ -319,7 +337,7 @@ class Region:
             ) from error
         finally:
             self.inside = False
-        self._doubtful = self._doubtful or inside.had_doubt
+        self._turn.doubtful = self._turn.doubtful or inside.had_doubt
         joins = iter(rule.joins)
         return map_leaves(lambda leaf: self._left(leaf, next(joins), slices), result)
 
@@ -341,6 +359,25 @@ class Region:
         return whole
 
 
+def in_words(divided: Mapping[str, str], reasons: str, ranks: int) -> str:
+    """What context groups divide.
+
+    Args:
+        divided: name of a block -> its class.
+        reasons: why nothing is divided; empty where sequences were too short.
+        ranks: of a group.
+
+    Raises:
+        PipelineError: no block was divided, though a sequence was long enough.
+    """
+    if not divided and reasons:
+        raise PipelineError(f"context_parallel_degree = {ranks} divides nothing: {reasons}", hint=NOTHING)
+    if not divided:
+        return f"sequences are too short to be divided: each rank needs 2 positions, and there are {ranks}"
+    what = ", ".join(f"{number} {kind}" for kind, number in Counter(divided.values()).items())
+    return f"context parallelism: {what}: sequences are divided among {ranks} ranks inside of them"
+
+
 def _without_cache(leaf: Any) -> Any:
     """A cache that is empty stays so: parts of keys are of no use to anybody.
 
@@ -358,14 +395,19 @@ def _without_cache(leaf: Any) -> Any:
     return None
 
 
-def _blocks(root: nn.Module, marks: Callable[[nn.Module], bool | None]) -> list[tuple[str, nn.Module, bool]]:
-    """Name and module of what may be a block, and whether the script names it; only those if it names some."""
-    found: dict[int, tuple[str, nn.Module, bool]] = {}
+def candidates_in(root: nn.Module, marks: Callable[[nn.Module], bool | None], kept: tuple[str, ...] = ()) -> list[Candidate]:
+    """What may be a block: entries of lists of modules; only those that the script names if it names some.
+
+    Args:
+        marks: tells of a module whether the script names it a block (True), excludes it (False), or says nothing (None).
+        kept: names of modules that stay whole with all that is in them.
+    """
+    found: dict[int, Candidate] = {}
     names = first_names(root)
     named = [module for module in root.modules() if marks(module)]
     for module in root.modules():
         entries = list(module) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
         for entry in named or entries:
             if marks(entry) is not False:
-                found[id(entry)] = (names[id(entry)], entry, bool(named))
-    return list(found.values())
+                found[id(entry)] = Candidate(names[id(entry)], entry, bool(named))
+    return [one for one in found.values() if not any(one.name == each or one.name.startswith(f"{each}.") for each in kept)]

@@ -33,6 +33,8 @@ class Findings:
     reference: what the undivided model computes; on the first rank of each pipeline.
     only: the microbatch that the undivided model computes; None for all of them.
     of_one, of_all: where it is one, what that microbatch has added to gradients here, and what all have.
+    beside: replicas that divide the sequences of one batch with this one, itself among them: a gradient is the mean of what
+        arrives at them. Empty where there are none.
     """
 
     rank: int
@@ -44,6 +46,7 @@ class Findings:
     only: int | None = None
     of_one: dict[str, Sketch] = field(default_factory=dict)
     of_all: dict[str, Sketch] = field(default_factory=dict)
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,9 @@ def differences(found: Sequence[Findings], order: Order, again: Again | None = N
             if one.only is None:
                 compare(GRADIENT, at, name, one, have, pick, sorted(references))
                 continue
-            part = total(other.of_one[name] for other in found if other.replica == one.replica and name in other.of_one)
+            beside = one.beside or (one.replica,)
+            part = total(other.of_one[name] for other in found if other.replica in beside and name in other.of_one)
+            part = part.times(1 / len(beside))
             compare(GRADIENT, at, name, one, part, pick, own, one.only)
             wrong += _sums(at, name, one, have, found)
     return sorted(wrong, key=lambda one: (one.place, one.finding.rank))

@@ -232,11 +232,11 @@ class Check:
             with self._holding.whole():
                 whole = Whole(self._root, fetch_parameters(self._holding) if values is None else values)
                 return self._run(whole, noise, seed) if self._leads else None
-        if parts is None:
-            with self._holding.whole():
-                return self._run_in_parts(noise, seed)
-        with parts.emptied():  # no rank has its stages whole
+        # Where modules are divided no rank has its stages whole.
+        with self._holding.whole() if parts is None else parts.emptied():
             mine = self._run_in_parts(noise, seed)
+        if self._grid.joint is None:
+            return mine
         found = in_company(self._grid, UNDIVIDED, mine)[0]
         return found if self._leads else None
 
@@ -317,7 +317,16 @@ class Check:
             *(self._grid.rank, self._grid.place.replica, words, outcome, self._before, self._reference, self._only),
             of_one=arrived.of_one if arrived is not None else {},
             of_all=arrived.of_all if arrived is not None else {},
+            beside=self._beside(),
         )
+
+    def _beside(self) -> tuple[int, ...]:
+        """Replicas that divide the sequences of a batch with this one; none without context groups."""
+        grid = self._grid
+        if grid.context is None:
+            return ()
+        company = [grid.places[rank] for rank in grid.company_ranks]
+        return tuple(sorted({place.replica for place in company if place.tensor == grid.place.tensor}))
 
     def _held(self) -> dict[str, torch.Tensor]:
         """Parameters of this rank whose gradients can be compared: hooks that wait for gradients may change them."""
