@@ -91,7 +91,7 @@ class PipelineModel(nn.Module):
         divided = [
             name for name in ("tensor_parallel_degree", "sharded_data_parallel_degree") if getattr(settings, name) > 1
         ]
-        if settings.offload_activations and divided and settings.pipeline_parallel_degree == 1:
+        if settings.offload_activations != "off" and divided and settings.pipeline_parallel_degree == 1:
             raise NotServed(
                 f"offload_activations together with {divided[0]} needs stages",
                 hint="use torch.autograd.graph.save_on_cpu in the model, or activation checkpoints",

@@ -53,7 +53,7 @@ class Counting(Offload):
     went = came = 0
 
     def __init__(self, root: nn.Module, grid: Any) -> None:
-        super().__init__(root, grid.device, smallest=1)
+        super().__init__(root, grid.device, smallest=1, everything=grid.settings.offload_activations == "all")
 
     def _put(self, tensor: torch.Tensor) -> Any:
         kept = super()._put(tensor)

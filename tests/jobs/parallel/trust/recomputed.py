@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainshed.parallel as pipe
-from trainshed.parallel.engine import preparing
+from trainshed.parallel.engine import preparing, recompute
 from trainshed.parallel.replay import gates
 
 from .in_half import BF16, Job
@@ -289,6 +289,40 @@ def engines_that_do_not_know_it_refuse_it() -> None:
         settings = {name: 2, "activation_checkpointing": "auto"}
         refused(lambda settings=settings: begin(**settings), name, "activation_checkpointing", "needs stages")
     refused(lambda: begin(activation_checkpointing="some"), "activation_checkpointing = 'some'", "off, auto, all")
+
+
+class Listed(Counting):
+    """Tells which units went, and copies at once."""
+
+    units: set[nn.Module]
+
+    def __init__(self, root: nn.Module, grid: Any) -> None:
+        super().__init__(root, grid)
+        Listed.units = set()
+
+    def rate(self) -> float:
+        return 1e12
+
+    def run(self, native: Any, *args: Any, **kwargs: Any) -> Any:
+        Listed.units.add(native.__self__)
+        return super().run(native, *args, **kwargs)
+
+
+@case(ranks=2)
+def as_few_modules_as_memory_asks_for_keep_theirs_on_the_cpu() -> None:
+    settings: dict[str, Any] = {"partitions": 2, "pipeline": "simple"}
+    expected, *_ = trained(**settings)
+    for more, room, some in (({}, 5, True), ({}, 100, False), ({"activation_checkpointing": "auto"}, 5, True)):
+        Counting.went = Counting.came = 0
+        has = patch.object(recompute.Recomputation, "_room", lambda *_args, room=room, **_kwargs: room * 2.0**20)
+        with patch.object(preparing, "offload_for", Listed), has:
+            found, again, said = trained(**settings, offload_activations="auto", **more)
+        same(found, expected, 0.0)
+        went = len(Listed.units)
+        assert not again, "copies take no time here"
+        assert (0 < went < 3) == some and (Counting.went > 0) == some == (Counting.came > 0), (went, Counting.went)
+        what = "activation checkpointing: " if more else "activations on the CPU: "
+        assert pipe.rank() or (what in said and ("keep what they need on the CPU (" in said) == some), said
 
 
 @case(ranks=4, heavy=True)

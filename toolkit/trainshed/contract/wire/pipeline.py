@@ -38,7 +38,7 @@ CHOSEN = (
     *("pipeline_parallel_degree", "tensor_parallel_degree", "sharded_data_parallel_degree", "shard_optimizer_state"),
     *("microbatches", "pipeline", "virtual_stages"),
 )
-CHECKPOINTING = ("off", "auto", "all")
+CHECKPOINTING = OFFLOADING = ("off", "auto", "all")
 _SEVERAL_STAGES = ("interleaved1f1b", "interleavedzerobubble")
 # Two stages on each rank, on the way there and on the way back: the first rank has the first and the last one.
 V_SHAPED = ("zbvzerobubble", "dualpipev")
@@ -87,7 +87,8 @@ class PipelineSettings(Record):
         none. Amazon's library has 1.0 where it is not given, and so has `smp.DistributedOptimizer`.
     activation_checkpointing: which modules of a stage run again in their backward instead of keeping what it needs: "auto"
         (as few as the rank's memory, or `memory_limit`, asks for), "all" or "off": none but what the script checkpoints.
-    offload_activations: whether what a stage's operations save for their backward is kept in the CPU's memory; on GPUs.
+    offload_activations: what a stage's operations save for their backward is kept in the CPU's memory; on GPUs. "all" (or
+        true), or "auto": that of as few modules as memory asks for. "off" (or false) by default.
     offload_optimizer_state: whether optimizers keep their states in the CPU's memory and step there; on GPUs.
     delayed_parameter_initialization: whether Amazon's `model_creation` builds models whose parameters get their values in
         the first step, each on its own rank; `delayed_initialization()` does so without it.
@@ -121,7 +122,7 @@ class PipelineSettings(Record):
     sharded_data_parallel_degree: int = 1
     sdp_gradient_clipping: float | None = None
     activation_checkpointing: str = "off"
-    offload_activations: bool = False
+    offload_activations: str = "off"
     offload_optimizer_state: bool = False
     delayed_parameter_initialization: bool = False
     tensor_parallel_degree: int = 1
@@ -157,6 +158,11 @@ class PipelineSettings(Record):
         return self.activation_checkpointing != "off"
 
     @property
+    def fits_activations(self) -> bool:
+        """Whether some modules may keep less on the device than others, by what room there is."""
+        return self.recomputes or self.offload_activations == "auto"
+
+    @property
     def verifies(self) -> bool:
         """Whether there are steps that are verified."""
         return self.verify != "off" or self.verify_steps > 0
@@ -189,6 +195,7 @@ _WITHOUT_EFFECT = {
 }
 # Names of Amazon's library for settings.
 _ALSO = {"partitions": "pipeline_parallel_degree", "sm_activation_offloading": "offload_activations"}
+_SWITCHES = {"true": "all", "1": "all", "false": "off", "0": "off"}
 _KINDS: dict[str, type] = {
     **{"memory_weight": float, "sdp_gradient_clipping": float},
     **{"default_partition": int, "atomic": tuple},
@@ -234,6 +241,8 @@ def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:
 def _convert(name: str, value: Any, where: str) -> Any:
     default = getattr(PipelineSettings, name)
     kind: Any = _KINDS.get(name, type(default))
+    if name == "offload_activations" and str(value).lower() in _SWITCHES:  # as Amazon's library knows it
+        return _SWITCHES[str(value).lower()]
     try:
         if kind is bool:
             if isinstance(value, str):
@@ -270,6 +279,8 @@ def _check(settings: PipelineSettings, where: str) -> None:
         raise wrong("verify", f"not one of {', '.join(VERIFY)}")
     if settings.activation_checkpointing not in CHECKPOINTING:
         raise wrong("activation_checkpointing", f"not one of {', '.join(CHECKPOINTING)}")
+    if settings.offload_activations not in OFFLOADING:
+        raise wrong("offload_activations", f"not one of {', '.join(OFFLOADING)}, true or false")
     if settings.verify_steps < 0:
         raise wrong("verify_steps", "must be 0 or more")
     if not 0 <= settings.weight <= 1:
@@ -325,7 +336,7 @@ def _check(settings: PipelineSettings, where: str) -> None:
         for others, given in (
             ("sharded_data_parallel_degree and master_weights", settings.has_sharded_halves),
             ("delayed_parameter_initialization", settings.delayed_parameter_initialization),
-            ("offload_activations", settings.offload_activations),
+            ("offload_activations", settings.offload_activations != "off"),
         ):
             if given and alone:
                 raise NotServed(

@@ -67,8 +67,8 @@ class Asked:
     sequences: tuple[str, ...] = ()
 
 
-# One stage whose modules may run again in their backward: with the whole model as one of them, nothing would be saved.
-_RECOMPUTES = 1 / 4
+# One stage some of whose modules may keep less for their backward: with the whole model as one of them, all would.
+_FITS = 1 / 4
 # One stage whose modules are divided is verified unit by unit, for which one rank has a unit's parameters whole.
 _OPENS = 1 / 32
 
@@ -143,13 +143,17 @@ def wish_of(root: nn.Module, settings: PipelineSettings, asked: Asked, link: Lin
         pins=asked.pins,
         atomic=(*settings.atomic, *kept),
         link=link or Link(),
-        opens=_OPENS if settings.tensor_parallel_degree > 1 else _RECOMPUTES if settings.recomputes else 1.0,
-        recomputes=settings.recomputes,
+        opens=_OPENS if settings.tensor_parallel_degree > 1 else _FITS if settings.fits_activations else 1.0,
+        recomputes=settings.recomputes or (settings.offload_activations == "auto" and _on_gpu(root)),
         tensor=settings.tensor_parallel_degree,
         tensor_link=link or Link(),
         context=settings.context_parallel_degree,
         sequences=asked.sequences,
     )
+
+
+def _on_gpu(root: nn.Module) -> bool:
+    return any(parameter.device.type == "cuda" for parameter in root.parameters())
 
 
 def _fitting(plan: Plan | None, pins: Mapping[str, int]) -> Plan | None:
@@ -252,6 +256,8 @@ def write_only(subject: Subject, planned: Planned, pins: dict[str, int], microba
     wish = replace(
         wish, slower=how.slower, crowd=how.crowd, touch=touch * how.slower, update=update, on_cpus=how.device == "cpu"
     )
+    if settings.offload_activations == "auto" and how.device == "cuda":
+        wish = replace(wish, recomputes=True)
     divide = partial(foresee, wanted=planned.wanted, kept=settings.atomic)
     plan = _chosen(subject, wish, how, planned, divide) if how.ranks else make_plan(subject, wish, divide)
     path = os.environ[PLAN_ONLY]

@@ -29,7 +29,7 @@ from .offload import offload_for
 from .placement import broadcast_state, extend, place, renamed
 from .planning import Asked, Planned, agree_on_plan, from_leader, write_only
 from .prepared import Prepared
-from .recompute import Recomputation
+from .recompute import ALL_KEPT, Recomputation
 from .schedule import Loop, Schedule, TorchSchedule
 from .shape import Cut, Way, cut
 from .stage import Frame, StageModule
@@ -75,10 +75,12 @@ class Preparation:
     ) -> None:
         self.holding = holding
         self.frame = Frame(UnitGates(holding.root), attach, holding.grid.device, holding.root)
-        self.frame.offload = offload_for(holding.root, holding.grid)
+        offload = self.frame.offload = offload_for(holding.root, holding.grid)
+        self.frame.gates.moved = offload.run if offload is not None else None
         self.frame.parts, self.frame.blocks = holding.parts, holding.blocks
         self.frame.gates.left = holding.parts.left if holding.parts is not None else None
-        self._recomputation = Recomputation(holding, states) if holding.grid.settings.recomputes else None
+        chooses = holding.grid.settings.recomputes or (offload is not None and not offload.everything)
+        self._recomputation = Recomputation(holding, states, offload) if chooses else None
         self.plan: Plan | None = None
         self.sync: GradientSync | None = None
         self.whole: dict[str, torch.Tensor] | None = None
@@ -331,11 +333,10 @@ class Preparation:
         training = cuts[0].trace.has_backward
         mine = [stage for stage in range(stages) if self._grid.seat(stage) == self._grid.place.pipeline]
         self.frame.stages = len(mine)
-        again = frozenset[str]()
+        fit = ALL_KEPT
         if training and self._recomputation is not None and self.plan is not None:
-            on_host = self.frame.offload is not None
-            again = self._recomputation.choose(self.plan, cuts, microbatches, on_host=on_host)
-        modules = [StageModule(cuts, stage, self.frame, again) for stage in mine]
+            fit = self._recomputation.choose(self.plan, cuts, microbatches)
+        modules = [StageModule(cuts, stage, self.frame, fit) for stage in mine]
         units = {cut.trace.calls[p] for cut in cuts for stage in mine for p in range(*cut.range_of(stage))}
         self.frame.local_units = frozenset(units | self.frame.local_units)
         self.frame.gates.put(cuts[0].trace.units)

@@ -1,14 +1,16 @@
-"""Chooses which units of a stage run again in their backward instead of keeping what it needs (activation checkpoints).
+"""Chooses which units of a stage run again in their backward instead of keeping what it needs (activation checkpoints), and
+which keep it in the CPU's memory.
 
 The plan knows of each unit how long its forward takes, what it keeps for its backward, and what is left of that if it runs
 again: its inputs. A rank has room for what is free beside gradients and optimizer states that are still to come. Of all
-sets of units that make the rest fit, the one that takes the least time is chosen.
+ways to make the rest fit, the one that takes the least time is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -22,12 +24,25 @@ from ..record.trace import Event, Trace
 from ..shards import local
 from .holding import Holding
 from .meeting import RECORD, objects
+from .offload import Offload
 from .planning import Asked, wish_of
 from .shape import Cut
 
 _MIB = 2**20
 # What is to be freed is divided into so many parts; a set may free up to one part for each unit more than it must.
 _PARTS = 1000
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Units that keep less on the device than their backward needs: those that run again, and those that keep it on the
+    CPU."""
+
+    again: frozenset[str] = frozenset()
+    away: frozenset[str] = frozenset()
+
+
+ALL_KEPT = Fit()
 
 
 class Unit(NamedTuple):
@@ -37,10 +52,40 @@ class Unit(NamedTuple):
     freed: of these, bytes that it does not keep if it runs again.
     once: of these, for one microbatch: they are there while it runs again.
     seconds: of a forward.
+    single: bytes that it keeps for one microbatch.
     """
 
     name: str
     saved: float
+    freed: float
+    once: float
+    seconds: float
+    single: float
+
+
+class Host(NamedTuple):
+    """The CPU's memory, where units may keep what they save.
+
+    rate: bytes a second that go there, or come back.
+    room: bytes that there are.
+    smallest: bytes of a tensor from which on it goes.
+    """
+
+    rate: float
+    room: float
+    smallest: float
+
+
+class Way(NamedTuple):
+    """How a unit keeps less: by running `again`, or on the CPU.
+
+    freed: bytes, of all microbatches in flight.
+    once: bytes that are there again while the backward of one of them needs them.
+    seconds: that it takes longer.
+    """
+
+    unit: str
+    again: bool
     freed: float
     once: float
     seconds: float
@@ -50,15 +95,15 @@ class Unit(NamedTuple):
 class Choice:
     """What one rank does.
 
-    names: units that run again.
+    fit: units that keep less.
     of: how many there are.
-    without: bytes that would be kept if none ran again.
-    needed: bytes that are kept, and those of the unit that runs again.
+    without: bytes that would be kept if none did.
+    needed: bytes that are kept, and those of the unit that runs again or comes back.
     room: bytes that there are.
     slower: by what part the forwards and backwards take longer.
     """
 
-    names: frozenset[str]
+    fit: Fit
     of: int
     without: float
     needed: float
@@ -67,14 +112,18 @@ class Choice:
 
     def line(self) -> str:
         """In words."""
+        again, away = self.fit.again, self.fit.away
         keeps = f"{_mib(self.without)} of {_mib(self.room)} MiB"
-        if not self.names:
-            return f"none of {self.of} modules run again (activations take {keeps})"
         short = "" if self.needed <= self.room else ", which is still too much"
-        return (
-            f"{len(self.names)} of {self.of} modules run again (activations would take {keeps}, and take "
-            f"{_mib(self.needed)}{short}; {self.slower:.0%} more time): {_named(self.names)}"
-        )
+        amounts = f"(activations would take {keeps}, and take {_mib(self.needed)}{short}; {self.slower:.0%} more time)"
+        if not again and not away:
+            return f"none of {self.of} modules keep less (activations take {keeps}{short})"
+        parts = [f"{len(again)} of {self.of} modules run again {amounts}: {_named(again)}"] if again else []
+        if away:
+            told = "" if again else f" {amounts}"
+            number = f"{len(away)}" if again else f"{len(away)} of {self.of} modules"
+            parts.append(f"{number} keep what they need on the CPU{told}: {_named(away)}")
+        return ", ".join(parts)
 
 
 def _mib(size: float) -> str:
@@ -86,53 +135,98 @@ def _named(names: Iterable[str]) -> str:
     return f"{first} ... {more[-1]}" if len(more) > 1 else ", ".join([first, *more])
 
 
-def chosen(units: Sequence[Unit], may: frozenset[str], room: float, seconds: float, *, everything: bool) -> Choice:
-    """The units of one rank that run again.
+def chosen(
+    units: Sequence[Unit],
+    may: frozenset[str],
+    room: float,
+    seconds: float,
+    *,
+    everything: bool,
+    host: Host | None = None,
+) -> Choice:
+    """The units of one rank that keep less.
 
     Args:
-        may: those that can.
+        may: those that can run again.
         room: bytes for activations.
         seconds: a forward and a backward of all units.
         everything: whether all run again that can, whatever the room.
+        host: where units may keep what they save; None if they may not.
     """
-    able = [unit for unit in units if unit.name in may and unit.freed > 0]
     without = sum(unit.saved for unit in units)
-    names = frozenset[str]()
-    if everything:
-        names = frozenset(unit.name for unit in able)
-    elif without > room and able:
-        names = cheapest(able, without + max(unit.once for unit in able) - room)
-    needed = without - sum(unit.freed for unit in able if unit.name in names)
-    needed += max((unit.once for unit in able if unit.name in names), default=0.0)
-    slower = sum(unit.seconds for unit in able if unit.name in names) / seconds if seconds else 0.0
-    return Choice(names, len(units), without, needed, room, slower)
+    taken = [_again(unit) for unit in units if everything and unit.name in may and unit.freed > 0]
+    sure = {way.unit for way in taken}
+    barred: set[str] = set()  # the CPU has no room for these
+    while True:
+        ways = [
+            _ways(unit, again=unit.name in may, host=host if unit.name not in barred else None)
+            for unit in units
+            if unit.name not in sure
+        ]
+        ways = [one for one in ways if one]
+        more = []
+        kept = without - sum(way.freed for way in taken)
+        if kept + max((way.once for way in taken), default=0.0) > room and ways:
+            more = cheapest(ways, kept + max(way.once for way in (*taken, *chain(*ways))) - room)
+        away = [way for way in more if not way.again]
+        if host is None or sum(way.freed for way in away) <= host.room:
+            break
+        barred.add(max(away, key=lambda way: way.freed).unit)
+    every = [*taken, *more]
+    needed = without - sum(way.freed for way in every) + max((way.once for way in every), default=0.0)
+    slower = sum(way.seconds for way in every) / seconds if seconds else 0.0
+    fit = Fit(frozenset(way.unit for way in every if way.again), frozenset(way.unit for way in away))
+    return Choice(fit, len(units), without, needed, room, slower)
 
 
-def cheapest(units: Sequence[Unit], needed: float) -> frozenset[str]:
-    """Of the sets that free as many bytes, the one that takes the least time; all of them where that is not enough."""
-    if sum(unit.freed for unit in units) <= needed:
-        return frozenset(unit.name for unit in units)
+def _again(unit: Unit) -> Way:
+    return Way(unit.name, True, unit.freed, unit.once, unit.seconds)
+
+
+def _ways(unit: Unit, *, again: bool, host: Host | None) -> list[Way]:
+    """In which ways a unit may keep less."""
+    found = [_again(unit)] if again and unit.freed > 0 else []
+    if host is not None and unit.single >= host.smallest:
+        # It goes beside the computation, and the backward waits until it is there again.
+        copy = unit.single / host.rate
+        found.append(Way(unit.name, False, unit.saved, unit.single, copy + max(0.0, copy - unit.seconds)))
+    return found
+
+
+def cheapest(ways: Sequence[Sequence[Way]], needed: float) -> list[Way]:
+    """Of the choices that free as many bytes, at most one way for each unit, the one that takes the least time; where
+    nothing is enough, what frees most.
+
+    Args:
+        ways: of each unit.
+    """
+    most = [max(each, key=lambda way: way.freed) for each in ways]
+    if sum(way.freed for way in most) <= needed:
+        return most
     part = needed / _PARTS
-    # Least seconds with which so many parts are freed, by units so far; and whether the last one of them is in the set.
+    # Least seconds with which so many parts are freed, by units so far; and the way of the last one of them, if it has one.
     least = [0.0] + [float("inf")] * _PARTS
-    taken: list[list[bool]] = []
-    for unit in units:
-        frees = min(_PARTS, int(unit.freed / part))
-        now, took = list(least), [False] * (_PARTS + 1)
-        for parts in range(1, _PARTS + 1) if frees else ():
-            with_it = least[max(0, parts - frees)] + unit.seconds
-            if with_it < now[parts]:
-                now[parts], took[parts] = with_it, True
+    taken: list[list[Way | None]] = []
+    for each in ways:
+        now = list(least)
+        took: list[Way | None] = [None] * (_PARTS + 1)
+        for way in each:
+            frees = min(_PARTS, int(way.freed / part))
+            for parts in range(1, _PARTS + 1) if frees else ():
+                with_it = least[max(0, parts - frees)] + way.seconds
+                if with_it < now[parts]:
+                    now[parts], took[parts] = with_it, way
         taken.append(took)
         least = now
     if least[_PARTS] == float("inf"):  # what was rounded down would have been enough
-        return frozenset(unit.name for unit in units)
-    names, parts = set(), _PARTS
-    for unit, took in zip(reversed(units), reversed(taken), strict=True):
-        if took[parts]:
-            names.add(unit.name)
-            parts = max(0, parts - min(_PARTS, int(unit.freed / part)))
-    return frozenset(names)
+        return most
+    found, parts = [], _PARTS
+    for of_unit in reversed(taken):
+        last = of_unit[parts]
+        if last is not None:
+            found.append(last)
+            parts = max(0, parts - min(_PARTS, int(last.freed / part)))
+    return found
 
 
 def able(root: nn.Module, traces: Sequence[Trace]) -> frozenset[str]:
@@ -178,13 +272,14 @@ def units_of(plan: Plan, stages: Mapping[int, int], factor: float) -> tuple[list
             continue
         flight = stages[one.stage]
         once = max(0.0, one.saved_mib - one.least_mib) * _MIB * factor if one.least_mib >= 0 else 0.0
-        before = found.get(one.unit, Unit(one.unit, 0.0, 0.0, 0.0, 0.0))
+        before = found.get(one.unit, Unit(one.unit, 0.0, 0.0, 0.0, 0.0, 0.0))
         found[one.unit] = Unit(
             one.unit,
             before.saved + flight * one.saved_mib * _MIB * factor,
             before.freed + flight * once,
             max(before.once, once),
             before.seconds + one.forward_ms / 1e3,
+            max(before.single, one.saved_mib * _MIB * factor),
         )
         seconds += (one.forward_ms + one.backward_ms) / 1e3
     return list(found.values()), seconds
@@ -195,19 +290,19 @@ class Recomputation:
 
     Args:
         states: tells how many bytes the optimizer keeps already.
+        offload: moves what units save to the CPU; None where that would change nothing.
     """
 
-    def __init__(self, holding: Holding, states: Callable[[], int]) -> None:
-        self._holding, self._states = holding, states
+    def __init__(self, holding: Holding, states: Callable[[], int], offload: Offload | None) -> None:
+        self._holding, self._states, self._offload = holding, states, offload
         self._first = 0
         self._said = ""
 
-    def choose(self, plan: Plan, cuts: Sequence[Cut], microbatches: int, *, on_host: bool) -> frozenset[str]:
-        """Units of this rank that run again in the backward of a step. Collective over the ranks that run its batch.
+    def choose(self, plan: Plan, cuts: Sequence[Cut], microbatches: int) -> Fit:
+        """Units of this rank that keep less in a step. Collective over the ranks that run its batch.
 
         Args:
             cuts: the ways of its microbatches.
-            on_host: whether activations are kept in the CPU's memory.
         """
         grid, root = self._holding.grid, self._holding.root
         settings = grid.settings
@@ -216,21 +311,32 @@ class Recomputation:
         values = max(sum(value.meta.bytes for value in cut.trace.values.values()) for cut in cuts)
         self._first = self._first or values
         mine = sum(grid.seat(stage) == grid.place.pipeline for stage in range(stages))
-        room = self._room(mine, on_host=on_host)
-        found = objects(RECORD, (grid.place.pipeline, room), grid.company_ranks, grid.company_group, grid.device)
-        may = able(root, [cut.trace for cut in cuts])
+        offload = self._offload
+        room = self._room(mine, on_host=offload is not None and offload.everything)
+        host = self._host() if offload is not None and not offload.everything else None
+        found = objects(RECORD, (grid.place.pipeline, room, host), grid.company_ranks, grid.company_group, grid.device)
+        may = able(root, [cut.trace for cut in cuts]) if settings.recomputes else frozenset()
         choices = {}
-        for place in sorted({place for place, _ in found}):
+        for place in sorted({place for place, *_ in found}):
             of_rank = {stage: flight[stage] for stage in range(stages) if grid.seat(stage) == place}
             units, seconds = units_of(plan, of_rank, values / (self._first or 1))
-            least = min(room for other, room in found if other == place)
+            least = min(room for other, room, _ in found if other == place)
             everything = settings.activation_checkpointing == "all"
-            choices[place] = chosen(units, may, least, seconds, everything=everything)
+            hosts = [one for other, _, one in found if other == place and one is not None]
+            slowest = Host(*map(min, zip(*hosts, strict=True))) if hosts else None
+            choices[place] = chosen(units, may, least, seconds, everything=everything, host=slowest)
         line = "; ".join(f"pipeline rank {place}: {choice.line()}" for place, choice in choices.items())
         if grid.rank == 0 and line != self._said:
-            print(f"activation checkpointing: {line}", flush=True)
+            what = "activation checkpointing" if settings.recomputes else "activations on the CPU"
+            print(f"{what}: {line}", flush=True)
         self._said = line
-        return choices[grid.place.pipeline].names
+        return choices[grid.place.pipeline].fit
+
+    def _host(self) -> Host | None:
+        if self._offload is None:
+            return None
+        free = free_bytes(torch.device("cpu")) / self._holding.grid.local_world / SPARE
+        return Host(self._offload.rate(), free, self._offload.smallest)
 
     def _room(self, stages: int, *, on_host: bool) -> float:
         """Bytes that this rank has for activations.

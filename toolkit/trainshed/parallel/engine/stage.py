@@ -25,6 +25,7 @@ from ..torch_version import TORCH
 from ..tree import map_leaves, with_cloned_tensors
 from .context.stage_blocks import StageBlocks
 from .offload import Offload
+from .recompute import ALL_KEPT, Fit
 from .shape import Boundary, Cut
 from .stage_parts import StageParts
 from .zero_bubble import Inseparable, SplitBackward
@@ -140,14 +141,14 @@ class StageModule(nn.Module):
 
     Args:
         cuts: the ways that microbatches go.
-        again: units that run again in their backward.
+        fit: what units keep for their backward.
 
     skipped: microbatches of this step that the step function has left out of the backward.
     """
 
-    def __init__(self, cuts: list[Cut], index: int, frame: Frame, again: frozenset[str] = frozenset()) -> None:
+    def __init__(self, cuts: list[Cut], index: int, frame: Frame, fit: Fit = ALL_KEPT) -> None:
         super().__init__()
-        self.cuts, self.index, self.frame, self.again = cuts, index, frame, again
+        self.cuts, self.index, self.frame, self.fit = cuts, index, frame, fit
         self.is_last = index == len(cuts[0].starts) - 1
         self.before = Boundary(cuts, index - 1) if index else None
         self.after = Boundary(cuts, index) if not self.is_last else None
@@ -215,7 +216,7 @@ class StageModule(nn.Module):
             forward.rolled.update(zip(self.before.rolls[way], map(dice.decode, received[-1]), strict=False))
         self.frame.attach(forward)
         self.frame.gates.watched(step.watch, self.microbatch)
-        self.frame.gates.again = self.again
+        self.frame.gates.again, self.frame.gates.away = self.fit.again, self.fit.away
         if self.frame.blocks is not None:
             self.frame.blocks.turn(self.index, self.microbatch)
         try:
@@ -224,7 +225,7 @@ class StageModule(nn.Module):
         finally:
             self.frame.attach(None)
             self.frame.gates.watch = None
-            self.frame.gates.again = frozenset()
+            self.frame.gates.again = self.frame.gates.away = frozenset()
             self.frame.turned(self.index, self.counters)
         if not self.is_last:
             return self._outgoing(forward, step, way)

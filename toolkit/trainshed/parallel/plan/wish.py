@@ -33,7 +33,8 @@ class Wish:
     touch: seconds to read or write a byte, for what comes after the last backward; 0 to leave that out.
     update: of the optimizer's step; None to go by the bytes that it touches.
     on_cpus: whether ranks compute on CPUs, with memory of their host.
-    recomputes: whether units may run again in their backward, so that `memory_limit` is compared with what they keep then.
+    recomputes: whether units may run again in their backward, or keep what it needs on the CPU, so that `memory_limit` is
+        compared with what they keep on the device then.
     opens: a container that takes more than this share of the forward is opened, also where there is one stage.
     rows: how many times the rows of the microbatch that was measured one of this way has.
     crowd: how many times longer work takes where all ranks of a host work than where one does: they share its cores.

@@ -46,6 +46,7 @@ class UnitGates:
     """The gates of one model.
 
     again: units that run again in their backward instead of keeping what it needs.
+    away: units whose operations keep elsewhere what their backward needs, as `moved` sees to.
     keeper: handles the calls of units; None lets all calls pass.
     watch: looks at those that run, in a step that is verified.
     left: makes of what a unit gives what may leave it; None where that is all.
@@ -57,6 +58,8 @@ class UnitGates:
         self.keeper: Gatekeeper | None = None
         self.watch: Watcher | None = None
         self.again: frozenset[str] = frozenset()
+        self.away: frozenset[str] = frozenset()
+        self.moved: Callable[..., Any] | None = None
         self.left: Callable[[Any], Any] | None = None
         self.root = root
         self.see()
@@ -115,6 +118,8 @@ class _Gate:
             native = partial(_leaving, native, self.gates.left)
         if self.name in self.gates.again and torch.is_grad_enabled():
             native = partial(checkpoint, native, use_reentrant=False)
+        elif self.gates.moved is not None and self.name in self.gates.away and torch.is_grad_enabled():
+            native = partial(self.gates.moved, native)
         if self.gates.watch is not None:
             native = self.gates.watch.around(self.name, native)
         keeper = self.gates.keeper
