@@ -24,8 +24,8 @@ from ..shards import local, whole
 from ..tree import exchange, tensors
 from .absent import IN_SHARDS, Absent
 from .exchange import Exchange, Exchanged, Hand
-from .meeting import FINDINGS, STEP, numbers, objects
-from .tensor.alike import apart, refuse_apart
+from .meeting import STEP, objects
+from .tensor.alike import agreed_seed, compare_in_company
 from .tensor.division import Division, tensor_mesh
 from .tensor.foresight import foresee, run_forward
 from .tensor.pairs import Pairs, Seen, look_for
@@ -238,8 +238,7 @@ class StageParts(Exchange):
 
     def agreed_seed(self, seed: int) -> int:
         """That of the group's first rank, from which all draw their random numbers. Collective over the group."""
-        group = self._tensor()
-        return numbers(STEP, [seed], group.ranks, group.group, self._grid.device)[0][0]
+        return agreed_seed(self._tensor(), seed, self._grid.device)
 
     def compare(self, losses: list[float]) -> None:
         """After the forwards and backwards of a step: ranks of one group have had the same. Collective over all that run the
@@ -251,18 +250,10 @@ class StageParts(Exchange):
         Raises:
             PipelineError: on all of them, if something that the step function reads is not the same.
         """
-        grid, inputs = self._grid, self._divided().inputs
-        everyone = grid.company_ranks
-        mine = ([name for name, _ in inputs], torch.stack([look for _, look in inputs]).cpu() if inputs else None, losses)
-        given = objects(FINDINGS, mine, everyone, grid.company_group, grid.device)
-        found = dict(zip(everyone, given, strict=True))
-        groups: dict[tuple[int, int], list[int]] = {}
-        for rank in everyone:  # within blocks ranks of a context group have other places of the sequence
-            groups.setdefault((grid.places[rank].pipeline, grid.places[rank].context), []).append(rank)
-        for ranks in groups.values():
-            looks = [list(zip(found[rank][0], found[rank][1], strict=True)) if found[rank][0] else [] for rank in ranks]
-            if what := apart(ranks, looks, [found[rank][2] for rank in ranks]):
-                refuse_apart(what)
+        # Within blocks ranks of a context group have other places of the sequence.
+        compare_in_company(
+            self._grid, "tensor", lambda place: (place.pipeline, place.context), self._divided().inputs, losses
+        )
 
     def _gather(self) -> None:
         with torch.no_grad(), torch.inference_mode(False):

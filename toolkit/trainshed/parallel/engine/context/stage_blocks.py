@@ -7,7 +7,7 @@ a block is tried when its stage runs it for the first time, by its context group
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -17,8 +17,8 @@ from torch import nn
 from ...errors import PipelineError, PlanError
 from ...grid import Grid, TensorGroup
 from ...record.subject import Subject
-from ..meeting import FINDINGS, STEP, numbers, objects
-from ..tensor.alike import apart, refuse_apart
+from ..meeting import STEP, objects
+from ..tensor.alike import agreed_seed, compare_in_company
 from .crossing import Crossing
 from .looking import blocks_in
 from .region import NOTHING, Region, Turn, candidates_in, in_words
@@ -116,8 +116,7 @@ class StageBlocks:
 
     def agreed_seed(self, seed: int) -> int:
         """That of the group's first rank, from which all draw their random numbers. Collective over the group."""
-        group = self._group()
-        return numbers(STEP, [seed], group.ranks, group.group, self._grid.device)[0][0]
+        return agreed_seed(self._group(), seed, self._grid.device)
 
     def compare(self, losses: list[float]) -> str:
         """After the forwards and backwards of a step: ranks of one group have had the same. Collective over all that run the
@@ -133,17 +132,11 @@ class StageBlocks:
             PipelineError: on all of them, if something that the step function reads is not the same, or nothing is divided
                 though sequences are long enough.
         """
-        grid, region = self._grid, self._blocks()
-        everyone, inputs = grid.company_ranks, region.inputs
-        looks = torch.stack([look for _, look in inputs]).cpu() if inputs else ()
-        mine = [name for name, _ in inputs], looks, losses, region.kinds(), region.reasons()
-        found = dict(zip(everyone, objects(FINDINGS, mine, everyone, grid.company_group, grid.device), strict=True))
-        for ranks in _groups(grid, everyone):
-            given = [list(zip(found[rank][0], found[rank][1], strict=True)) for rank in ranks]
-            if what := apart(ranks, given, [found[rank][2] for rank in ranks], "context"):
-                refuse_apart(what, "context")
-        divided = {name: kind for *_, kinds, _ in found.values() for name, kind in kinds.items()}
-        reasons = [reason for *_, reason in found.values()]
+        region = self._blocks()
+        told = region.kinds(), region.reasons()
+        found = compare_in_company(self._grid, "context", lambda place: place.pipeline, region.inputs, losses, told)
+        divided = {name: kind for kinds, _ in found for name, kind in kinds.items()}
+        reasons = [reason for _, reason in found]
         return in_words(divided, reasons[0] if all(reasons) else "", len(self._group().ranks))
 
     def let_go(self) -> None:
@@ -160,14 +153,6 @@ class StageBlocks:
         if self._grid.context is None:
             raise RuntimeError("there is no context group")
         return self._grid.context
-
-
-def _groups(grid: Grid, ranks: Sequence[int]) -> list[list[int]]:
-    """The context groups among ranks that run one batch."""
-    found: dict[int, list[int]] = {}
-    for rank in ranks:
-        found.setdefault(grid.places[rank].pipeline, []).append(rank)
-    return list(found.values())
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NoReturn
 
 import torch
 
 from ...errors import PipelineError
+from ...grid import Coordinates, Grid, TensorGroup
+from ..meeting import FINDINGS, STEP, numbers, objects
 
 # Values of an input that ranks compare, about.
 _LOOKED_AT = 1024
@@ -61,3 +63,45 @@ def look_at(tensor: torch.Tensor) -> torch.Tensor:
     some = flat[:: max(1, flat.numel() // _LOOKED_AT)].to(torch.float32)
     weights = torch.arange(1, some.numel() + 1, device=some.device).sin()
     return torch.stack([weights @ some, some.abs().sum()])
+
+
+def agreed_seed(group: TensorGroup, seed: int, device: torch.device) -> int:
+    """That of the group's first rank, from which all draw their random numbers. Collective over the group."""
+    return numbers(STEP, [seed], group.ranks, group.group, device)[0][0]
+
+
+def compare_in_company(
+    grid: Grid,
+    kind: str,
+    group_of: Callable[[Coordinates], Hashable],
+    inputs: Sequence[tuple[str, torch.Tensor]],
+    losses: list[float],
+    more: Any = None,
+) -> list[Any]:
+    """After the forwards and backwards of stages: ranks of one group have had the same. Collective over all that run the
+    batch.
+
+    Args:
+        kind: of the groups, "tensor" or "context".
+        group_of: what ranks of one group have in common.
+        inputs, losses: of this rank; see `apart`.
+        more: what else a rank has to tell.
+
+    Returns:
+        `more` of each rank.
+
+    Raises:
+        PipelineError: on all of them, if something that the step function reads is not the same.
+    """
+    everyone = grid.company_ranks
+    looks = torch.stack([look for _, look in inputs]).cpu() if inputs else ()
+    mine = [name for name, _ in inputs], looks, losses, more
+    found = dict(zip(everyone, objects(FINDINGS, mine, everyone, grid.company_group, grid.device), strict=True))
+    groups: dict[Hashable, list[int]] = {}
+    for rank in everyone:
+        groups.setdefault(group_of(grid.places[rank]), []).append(rank)
+    for ranks in groups.values():
+        given = [list(zip(found[rank][0], found[rank][1], strict=True)) for rank in ranks]
+        if what := apart(ranks, given, [found[rank][2] for rank in ranks], kind):
+            refuse_apart(what, kind)
+    return [told for *_, told in found.values()]
