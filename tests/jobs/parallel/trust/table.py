@@ -31,7 +31,8 @@ TOPICS = {
         *("without_values", "tensor", "pairs", "sequences", "vocabulary", "mixtures"),
         *("tensor_stages", "stage_pairs", "stage_experts", "divided_without_values"),
     ),
-    "joint": ("context", "context_shards", "context_parts", "context_stages", "whole_in_shards", "pretrained"),
+    "joint": ("context", "context_shards", "context_parts", "whole_in_shards", "pretrained"),
+    "sequences": ("context_stages",),
     "sharded": ("sharded_parts", "sharded_pairs", "sharded_part_stages"),
 }
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.

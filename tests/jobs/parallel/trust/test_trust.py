@@ -71,6 +71,11 @@ def test_joint_ways_on_four_ranks(name: str) -> None:
     assert not _problems(name, 4, "joint")
 
 
+@pytest.mark.parametrize("name", table.names(4, "sequences"))
+def test_divided_sequences_of_stages_on_four_ranks(name: str) -> None:
+    assert not _problems(name, 4, "sequences")
+
+
 @pytest.mark.parametrize("name", table.names(4, "sharded"))
 def test_sharded_parts_on_four_ranks(name: str) -> None:
     assert not _problems(name, 4, "sharded")
