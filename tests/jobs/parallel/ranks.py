@@ -24,7 +24,8 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from glob import glob
+from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,8 @@ def shared(world: int, works: list[Work], seconds: float = 400) -> list[list[Any
     """Does all works in one start of ranks; after one that fails, the others in a new start.
 
     Args:
-        seconds: for each work.
+        seconds: ranks of which none prints anything for so long are killed. A limit for the whole start would say how fast
+            the machine is.
 
     Returns:
         For each work the results of all ranks, in order.
@@ -166,7 +168,7 @@ def shared(world: int, works: list[Work], seconds: float = 400) -> list[list[Any
     found: list[list[Any] | Failed] = []
     while left := works[len(found) :]:
         with tempfile.TemporaryDirectory() as out:
-            failed = _do(world, left, out, seconds * len(left))
+            failed = _do(world, left, out, seconds)
             for number in range(len(left)):
                 paths = [Path(out, f"{number}.{rank}") for rank in range(world)]
                 if not all(path.exists() for path in paths):
@@ -183,14 +185,17 @@ def shared(world: int, works: list[Work], seconds: float = 400) -> list[list[Any
 def _do(world: int, works: list[Work], out: str, seconds: float) -> str:
     """Runs the ranks to their end; what those said that failed."""
     processes = start(world, *works, out=out)
-    deadline = time.monotonic() + seconds
+    printed, deadline = 0, time.monotonic() + seconds
     try:
-        for process in processes:
-            process.join(max(1.0, deadline - time.monotonic()))
-            if process.exitcode is None:
-                assert process.pid is not None
-                os.kill(process.pid, signal.SIGABRT)  # faulthandler then shows where it waits
-                process.join()
+        while left := [process for process in processes if process.exitcode is None]:
+            connection.wait([process.sentinel for process in left], timeout=1.0)
+            if (now := sum(os.path.getsize(path) for path in glob(f"{out}/log.*"))) > printed:
+                printed, deadline = now, time.monotonic() + seconds
+            elif time.monotonic() > deadline:
+                for process in left:
+                    assert process.pid is not None
+                    os.kill(process.pid, signal.SIGABRT)  # faulthandler then shows where it waits
+                    process.join()
     finally:
         end(processes)
     ended = [(rank, process.exitcode) for rank, process in enumerate(processes)]

@@ -22,7 +22,7 @@ from trainshed.compat.smdistributed.modelparallel import torch as smp
 from trainshed.parallel.engine.context import crossing, inside
 from trainshed.parallel.engine.context.slices import Slices
 
-from .table import SECONDS, begin, case, refused, same
+from .table import SECONDS, begin, case, long_case, refused, same
 
 WORDS = 53
 Build = Callable[[], nn.Module]
@@ -177,17 +177,17 @@ def _bert() -> nn.Module:
     return BertForMaskedLM(BertConfig(vocab_size=WORDS, num_hidden_layers=2, attention_probs_dropout_prob=0.0, **sizes))
 
 
-@case(ranks=2)
-def models_of_transformers() -> None:
+@long_case(ranks=2)
+def models_of_transformers(steps: int) -> None:
     for build, batches in ((gpt2, numbers), (llama, numbers), (llama, with_padding), (_bert, with_padding)):
-        model = trains(build, batches, steps=20)
+        model = trains(build, batches, steps=steps)
         assert len(divided(model)) == 2, divided(model)
         pipe.shutdown()
 
 
-@case(ranks=2)
-def a_model_by_hand() -> None:
-    assert divided(trains(Gpt, steps=20, parts=2)) == {"blocks.0", "blocks.1"}
+@long_case(ranks=2)
+def a_model_by_hand(steps: int) -> None:
+    assert divided(trains(Gpt, steps=steps, parts=2)) == {"blocks.0", "blocks.1"}
 
 
 @case(ranks=4)

@@ -42,7 +42,7 @@ from .context import (
     with_padding,
 )
 from .mixtures import COUNT, Packed
-from .table import SECONDS, begin, case, refused, same
+from .table import SECONDS, begin, case, long_case, refused, same
 
 BOTH: dict[str, Any] = {"tensor_parallel_degree": 2, "prescaled_batch": True}
 SHARDS: dict[str, Any] = {**BOTH, "sharded_data_parallel_degree": 2}
@@ -64,17 +64,17 @@ def trained(build: Build, batches: Any = numbers, **settings: Any) -> None:
     pipe.shutdown()
 
 
-@case(ranks=4)
-def models_that_are_divided_twice() -> None:
-    trained(Gpt, steps=20, parts=2)
-    trained(gpt2, steps=20)
-    trained(llama, with_padding, steps=20)
+@long_case(ranks=4)
+def models_that_are_divided_twice(steps: int) -> None:
+    trained(Gpt, steps=steps, parts=2)
+    trained(gpt2, steps=steps)
+    trained(llama, with_padding, steps=steps)
 
 
-@case(ranks=4)
-def models_that_are_divided_twice_and_sharded() -> None:
-    trained(Gpt, steps=20, parts=2, **SHARDS)
-    trained(llama, with_padding, steps=20, **SHARDS)
+@long_case(ranks=4)
+def models_that_are_divided_twice_and_sharded(steps: int) -> None:
+    trained(Gpt, steps=steps, parts=2, **SHARDS)
+    trained(llama, with_padding, steps=steps, **SHARDS)
     trained(gpt2, verify="off", **SHARDS)
     trained(lambda: Around(False), verify_steps=1, **SHARDS)
 

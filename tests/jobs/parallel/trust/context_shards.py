@@ -36,7 +36,7 @@ from .context import (
     trains,
     with_padding,
 )
-from .table import begin, case, refused, same
+from .table import begin, case, long_case, refused, same
 from .whole_in_shards import too_large_gradients
 
 
@@ -55,11 +55,11 @@ def again(build: Build, batches: Any = numbers, **settings: Any) -> None:
     pipe.shutdown()
 
 
-@case(ranks=2)
-def sharded_models_with_divided_sequences() -> None:
-    assert divided(sharded(Gpt, steps=20, parts=2)) == {"blocks.0", "blocks.1"}
+@long_case(ranks=2)
+def sharded_models_with_divided_sequences(steps: int) -> None:
+    assert divided(sharded(Gpt, steps=steps, parts=2)) == {"blocks.0", "blocks.1"}
     pipe.shutdown()
-    again(llama, with_padding, steps=20)
+    again(llama, with_padding, steps=steps)
     again(lambda: Around(False), verify_steps=1)
     again(lambda: Gpt(Block(), Block(), Block()), verify="off")
 

@@ -40,7 +40,7 @@ from .context import (
     with_padding,
 )
 from .in_parts import short_of_memory
-from .table import begin, case, refused, same
+from .table import begin, case, long_case, refused, same
 
 STAGES: dict[str, Any] = {"partitions": 2, "context_parallel_degree": 2, "microbatches": 2}
 CPU = torch.device("cpu")
@@ -123,16 +123,15 @@ def four() -> nn.Module:
     return Gpt(*[Block() for _ in range(4)])
 
 
-@case(ranks=4)
-def models_in_stages_with_divided_sequences() -> None:
-    again(Gpt, steps=20)
-    again(llama, with_padding)
+@long_case(ranks=4)
+def models_in_stages_with_divided_sequences(steps: int) -> None:
+    again(Gpt, steps=steps)
+    again(llama, with_padding, steps=steps)
 
 
 @case(ranks=4, heavy=True)
 def models_of_transformers_in_stages_with_divided_sequences() -> None:
     again(gpt2, steps=20)
-    again(llama, with_padding, steps=20)
 
 
 SCHEDULES: tuple[dict[str, Any], ...] = (

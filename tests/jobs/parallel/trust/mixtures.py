@@ -17,8 +17,8 @@ import trainshed.parallel as pipe
 from trainshed.parallel.engine.tensor import experts
 from trainshed.parallel.engine.tensor.experts import Experts
 
-from .table import case, refused
-from .tensor import WORDS, begun, goes_on, trains, twenty_steps, words
+from .table import case, long_case, refused
+from .tensor import WORDS, begun, goes_on, trains, with_dropout, words
 from .training import adam, squared
 
 COUNT = 5
@@ -265,16 +265,16 @@ class Written(Net):
         return SimpleNamespace(loss=loss + sum(one.loss for one in (self.middle, *self.more)))
 
 
-@case(ranks=2)
-def mixtures_of_transformers() -> None:
+@long_case(ranks=2)
+def mixtures_of_transformers(steps: int) -> None:
     for build in (_mixtral, _qwen):
-        twenty_steps(build, 0.95)
-    twenty_steps(Written, 0.95, prescaled_batch=True)
+        with_dropout(build, 0.95, steps=steps)
+    with_dropout(Written, 0.95, steps=steps, prescaled_batch=True)
 
 
 @case(ranks=4, heavy=True)
 def mixtures_among_four_ranks() -> None:
-    twenty_steps(_mixtral, 0.95, degree=4)
+    with_dropout(_mixtral, 0.95, degree=4)
     trains(lambda: Net(Mixture()), {"table", "head"}, words, degree=4)  # 5 and 6 make no 4 parts
 
 

@@ -17,7 +17,7 @@ from trainshed.parallel.engine.tensor import kinds, part, part_rules
 from trainshed.parallel.engine.tensor.part import Part
 
 from .table import case, refused
-from .tensor import WORDS, Build, begun, goes_on, twenty_steps
+from .tensor import WORDS, Build, begun, goes_on, with_dropout
 from .training import adam, check, language, sgd, slow_sgd, squared
 
 Between = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -584,7 +584,7 @@ def _models(degree: int, *cases: tuple[Build, bool, set[str], str]) -> None:
     cases: the model, whether all ranks have one batch, last names of modules in pairs, and what is in no name of theirs.
     """
     for build, prescaled, names, kept in cases:
-        model = twenty_steps(build, 0.9, degree, prescaled_batch=prescaled)
+        model = with_dropout(build, 0.9, degree, prescaled_batch=prescaled)
         opened, closed = model.engine.division.in_pairs()
         assert {name.rpartition(".")[2] for name in opened | closed} == names, (opened, closed)
         assert not kept or not any(kept in name for name in opened | closed), (opened, closed)

@@ -26,8 +26,8 @@ from .pairs import _llama as llama
 from .sequences import Again, Block, Deep, Norm, Reentrant, at_any_price
 from .sequences import words as tokens
 from .sharded_parts import BOTH, ONE_BATCH, share
-from .table import case, refused
-from .tensor import Build, Tied, begun, twenty_steps, words
+from .table import case, long_case, refused
+from .tensor import Build, Tied, begun, with_dropout, words
 from .training import adam, check, language, sgd, slow_sgd, squared
 from .vocabulary import Language, cross, of
 
@@ -393,17 +393,17 @@ class Gpt(nn.Module):
         return SimpleNamespace(loss=F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), logits=logits)
 
 
-@case(ranks=4)
-def sharded_gpts_in_pairs_with_dropout() -> None:
+@long_case(ranks=4)
+def sharded_gpts_in_pairs_with_dropout(steps: int) -> None:
     for settings in ({}, {"prescaled_batch": True}):
-        model = twenty_steps(partial(flat, Gpt), 0.8, sharded_data_parallel_degree=2, **settings)
+        model = with_dropout(partial(flat, Gpt), 0.8, steps=steps, sharded_data_parallel_degree=2, **settings)
         found = model.engine.division
         assert len(found.in_pairs()[0]) == 6 and found.up_to_a_loss() == {"head"} and len(found.along_tokens()) == 8
 
 
-def _models(*cases: tuple[Build, bool, set[str], str]) -> None:
+def _models(*cases: tuple[Build, bool, set[str], str], steps: int = 20) -> None:
     for build, prescaled, names, _ in cases:
-        model = twenty_steps(build, 0.9, prescaled_batch=prescaled, sharded_data_parallel_degree=2)
+        model = with_dropout(build, 0.9, steps=steps, prescaled_batch=prescaled, sharded_data_parallel_degree=2)
         opened, closed = model.engine.division.in_pairs()
         assert {name.rpartition(".")[2] for name in opened | closed} == names, (opened, closed)
         assert model.engine.division.along_tokens()
@@ -411,7 +411,7 @@ def _models(*cases: tuple[Build, bool, set[str], str]) -> None:
 
 @case(ranks=4)
 def a_sharded_llama_in_pairs_with_dropout() -> None:
-    _models(_MODELS[0])
+    _models(_MODELS[0], steps=4)
 
 
 @case(ranks=4, heavy=True)

@@ -29,7 +29,7 @@ from .sharded_stages import Odd, chain, rows
 from .sharded_stages import words as numbers_of_words
 from .table import begin, case, refused, same, same_norms
 from .tensor import Gpt, Tied, words
-from .tensor_stages import TWO_BY_TWO, twenty_steps_of_stages
+from .tensor_stages import TWO_BY_TWO, stages_with_dropout
 from .training import adam, check, slow_sgd, squared
 from .vocabulary import cross, of
 from .without_values import Net, build, train, trained
@@ -200,4 +200,4 @@ def three_dimensions() -> None:
     assert model.engine.division.in_pairs()[0] and model.engine.division.along_tokens()
     pipe.shutdown()
     path = str(ranks.folder() / "sharded-part-stages" / "gpt")
-    twenty_steps_of_stages(Gpt, path, sharded_data_parallel_degree=2)
+    stages_with_dropout(Gpt, path, sharded_data_parallel_degree=2)

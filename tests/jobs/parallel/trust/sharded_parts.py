@@ -32,8 +32,8 @@ from .failures import Fragile
 from .mixtures import ByHand, Mixture, Packed, with_losses
 from .mixtures import Net as Experts
 from .replicas import List, Routed, routed_batches
-from .table import begin, case, refused, same, same_norms
-from .tensor import Gpt, Later, Read, Recomputed, Tied, Twice, Wrapped, begun, rows, twenty_steps, words, wrong_is_found
+from .table import begin, case, long_case, refused, same, same_norms
+from .tensor import Gpt, Later, Read, Recomputed, Tied, Twice, Wrapped, begun, rows, with_dropout, words, wrong_is_found
 from .training import adam, check, language, sgd, squared
 
 BOTH: dict[str, Any] = {"tensor_parallel_degree": 2, "sharded_data_parallel_degree": 2}
@@ -203,14 +203,14 @@ def a_rank_holds_its_share_alone() -> None:
     assert all(one.shape == p.shape for p, entry in update.state.items() for one in entry.values() if one.dim())
 
 
-@case(ranks=4)
-def sharded_gpts_with_dropout() -> None:
-    twenty_steps(Gpt, 0.95, sharded_data_parallel_degree=2)
+@long_case(ranks=4)
+def sharded_gpts_with_dropout(steps: int) -> None:
+    with_dropout(Gpt, 0.95, steps=steps, sharded_data_parallel_degree=2)
 
 
 @case(ranks=4, heavy=True)
 def sharded_gpts_with_dropout_on_one_batch() -> None:
-    twenty_steps(Gpt, 0.95, sharded_data_parallel_degree=2, prescaled_batch=True)
+    with_dropout(Gpt, 0.95, sharded_data_parallel_degree=2, prescaled_batch=True)
 
 
 @case(ranks=4)

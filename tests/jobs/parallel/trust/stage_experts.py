@@ -18,9 +18,9 @@ import trainshed.parallel as pipe
 from trainshed.parallel.engine.tensor import experts
 
 from .mixtures import Counting, Mixture, Net, Packed, Written, _mixtral, _qwen
-from .table import case
+from .table import case, long_case
 from .tensor import words
-from .tensor_stages import _found, trains, twenty_steps_of_stages
+from .tensor_stages import _found, stages_with_dropout, trains
 from .training import adam, check
 
 CUT = {"middle": 0, "more.0": 1}
@@ -130,15 +130,15 @@ def experts_of_a_stage_that_need_all_of_them_stay_whole() -> None:
     assert "more.0.experts': its forward changes 'load'" in said.getvalue() or torch.distributed.get_rank()
 
 
-@case(ranks=4)
-def a_mixture_of_stages_goes_on_with_other_degrees() -> None:
-    twenty_steps_of_stages(_mixtral, str(ranks.folder() / "stage-experts" / "mixtral"))
+@long_case(ranks=4)
+def a_mixture_of_stages_goes_on_with_other_degrees(steps: int) -> None:
+    stages_with_dropout(_mixtral, str(ranks.folder() / "stage-experts" / f"mixtral-{steps}"), steps)
 
 
 @case(ranks=4, heavy=True)
 def other_mixtures_of_stages_go_on_with_other_degrees() -> None:
     for build in (Written, _qwen):
-        twenty_steps_of_stages(build, str(ranks.folder() / "stage-experts" / build.__name__))
+        stages_with_dropout(build, str(ranks.folder() / "stage-experts" / build.__name__))
         pipe.shutdown()
 
 

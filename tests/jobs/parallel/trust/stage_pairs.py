@@ -22,9 +22,9 @@ from trainshed.parallel.engine.tensor import kinds, part
 from trainshed.parallel.plan import planner
 
 from .pairs import Heads, Mlp, rows
-from .table import case, refused
+from .table import case, long_case, refused
 from .tensor import Build, begun
-from .tensor_stages import TWO_BY_TWO, twenty_steps_of_stages
+from .tensor_stages import TWO_BY_TWO, stages_with_dropout
 from .training import adam, check, sgd, slow_sgd, squared
 
 BLOCKS = tuple(f"blocks.{number}" for number in range(4))
@@ -208,10 +208,10 @@ class Language(nn.Module):
         return SimpleNamespace(loss=F.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), labels[:, 1:5].flatten()))
 
 
-@case(ranks=4)
-def pairs_in_stages_with_dropout_go_on_with_other_degrees() -> None:
+@long_case(ranks=4)
+def pairs_in_stages_with_dropout_go_on_with_other_degrees(steps: int) -> None:
     with units("table", "places", "drop", *BLOCKS, "head"):
-        twenty_steps_of_stages(Language, str(ranks.folder() / "stage-pairs" / "gpt"))
+        stages_with_dropout(Language, str(ranks.folder() / "stage-pairs" / f"gpt-{steps}"), steps)
 
 
 # Defects that are planted one at a time: each is found before the first optimizer step.

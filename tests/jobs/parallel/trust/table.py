@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,6 +52,18 @@ def case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[], None]], C
 
     def put(function: Callable[[], None]) -> Callable[[], None]:
         _CASES[f"{function.__module__.rpartition('.')[2]}:{function.__name__}"] = (ranks, heavy, function)
+        return function
+
+    return put
+
+
+def long_case(ranks: int) -> Callable[[Callable[[int], None]], Callable[[int], None]]:
+    """Puts a function of a number of steps into the table twice: with a few, and heavy with the twenty that are promised."""
+
+    def put(function: Callable[[int], None]) -> Callable[[int], None]:
+        name = f"{function.__module__.rpartition('.')[2]}:{function.__name__}"
+        _CASES[name] = (ranks, False, partial(function, 4))
+        _CASES[f"{name}_for_twenty_steps"] = (ranks, True, partial(function, 20))
         return function
 
     return put

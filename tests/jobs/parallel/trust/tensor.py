@@ -28,7 +28,7 @@ from trainshed.parallel.engine.tensor.division import Division
 from trainshed.parallel.engine.tensor.means import Means
 
 from .replicas import List, Routed, routed_batches
-from .table import SECONDS, begin, case, refused, same
+from .table import SECONDS, begin, case, long_case, refused, same
 from .training import adam, check, language, one_process, sgd, slow_sgd, squared
 
 WORDS = 13
@@ -538,7 +538,7 @@ def _bert() -> nn.Module:
     return BertForMaskedLM(BertConfig(vocab_size=53, num_hidden_layers=1, **sizes))
 
 
-def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -> pipe.PipelineModel:
+def with_dropout(build: Build, share: float, degree: int = 2, steps: int = 20, **settings: Any) -> pipe.PipelineModel:
     """With dropout and clipping, each batch drawing from the generator of its replica.
 
     Args:
@@ -559,7 +559,7 @@ def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -
     module, update = made(build)
     generators = [torch.Generator().manual_seed(7 + replica).get_state() for replica in range(count)]
     expected = []
-    for number in range(20):
+    for number in range(steps):
         update.zero_grad()
         losses = []
         for replica in range(count):
@@ -576,7 +576,7 @@ def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -
     torch.manual_seed(7 + mine)
 
     train, found = pipe.step(language), []
-    for number in range(20):
+    for number in range(steps):
         update.zero_grad()
         loss = train(model, batch(number, mine)).reduce_mean()
         found.append([float(loss), float(nn.utils.clip_grad_norm_(model.parameters(), 0.5))])
@@ -590,17 +590,17 @@ def twenty_steps(build: Build, share: float, degree: int = 2, **settings: Any) -
     return model
 
 
-@case(ranks=2)
-def models_with_dropout() -> None:
-    twenty_steps(Gpt, 0.95, prescaled_batch=True)
+@long_case(ranks=2)
+def models_with_dropout(steps: int) -> None:
+    with_dropout(Gpt, 0.95, steps=steps, prescaled_batch=True)
     for build in (_llama, _bert):
-        twenty_steps(build, 0.9)
+        with_dropout(build, 0.9, steps=steps)
 
 
-@case(ranks=4)
-def replicas_of_models_with_dropout() -> None:
-    twenty_steps(Gpt, 0.95, prescaled_batch=True)
-    twenty_steps(Gpt, 0.95)
+@long_case(ranks=4)
+def replicas_of_models_with_dropout(steps: int) -> None:
+    with_dropout(Gpt, 0.95, steps=steps, prescaled_batch=True)
+    with_dropout(Gpt, 0.95, steps=steps)
 
 
 @case(ranks=2)

@@ -23,7 +23,7 @@ from trainshed.parallel.replay import rng
 from .replicas import Reader, Routed, lengths, routed_batches, unfreeze
 from .sharded_stages import Odd, chain, rows
 from .sharded_stages import words as numbers_of_words
-from .table import begin, case, refused, same, same_norms
+from .table import begin, case, long_case, refused, same, same_norms
 from .tensor import Gpt, Later, Read, Recomputed, Tied, Wrapped, _hooked, _llama, words
 from .tensor import rows as six
 from .training import adam, check, language, squared
@@ -189,7 +189,7 @@ def a_weight_of_a_divided_stage_that_is_read_later() -> None:
         refused(lambda: model(*six(0, 0)), "is read outside of its own module")
 
 
-def twenty_steps_of_stages(build: Callable[[], nn.Module], path: str, **more: Any) -> None:
+def stages_with_dropout(build: Callable[[], nn.Module], path: str, steps: int = 20, **more: Any) -> None:
     """With dropout and clipping, through checkpoints that other degrees go on from.
 
     Args:
@@ -207,7 +207,7 @@ def twenty_steps_of_stages(build: Callable[[], nn.Module], path: str, **more: An
     module, update = made()
     torch.manual_seed(7)
     cpu, expected = torch.device("cpu"), []
-    for number in range(20):
+    for number in range(steps):
         update.zero_grad()
         seed, losses = int(torch.randint(0, 2**62, (1,))), []
         kept = torch.get_rng_state()
@@ -241,26 +241,26 @@ def twenty_steps_of_stages(build: Callable[[], nn.Module], path: str, **more: An
         assert len(own.state_dict()["state"]) == len(update.state_dict()["state"])
         return model
 
-    model = goes_on(7, **TWO_BY_TWO, **more)
+    model = goes_on(steps // 3, **TWO_BY_TWO, **more)
     parts = sum(one.numel() for one in model.local_parameters() if model.is_distributed_parameter(one))
     assert parts > 0.9 * sum(one.numel() for one in model.local_parameters())
     pipe.shutdown()
-    goes_on(12, partitions=4)
+    goes_on(2 * steps // 3, partitions=4)
     pipe.shutdown()
-    saved = goes_on(20, placement_strategy="spread", **TWO_BY_TWO, **more).state_dict()
+    saved = goes_on(steps, placement_strategy="spread", **TWO_BY_TWO, **more).state_dict()
     pipe.shutdown()
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-6, atol=0)
     begin(partitions=1, tensor_parallel_degree=4)
     model = pipe.PipelineModel(made()[0])
-    assert pipe.load_checkpoint(path, model) == 20
+    assert pipe.load_checkpoint(path, model) == steps
     model.eval()
     train(model, batch(0))
     same(model.state_dict(), saved, 0.0)
 
 
-@case(ranks=4)
-def a_divided_gpt_with_dropout_goes_on_with_other_degrees() -> None:
-    twenty_steps_of_stages(Gpt, str(ranks.folder() / "tensor-stages" / "gpt"))
+@long_case(ranks=4)
+def a_divided_gpt_with_dropout_goes_on_with_other_degrees(steps: int) -> None:
+    stages_with_dropout(Gpt, str(ranks.folder() / "tensor-stages" / f"gpt-{steps}"), steps)
 
 
 def _gpt2() -> nn.Module:
@@ -274,7 +274,7 @@ def gpt2_and_llama() -> None:
     dist.init_process_group("gloo")
     for build in (_gpt2, partial(_llama, layers=2)):
         pipe.shutdown()
-        twenty_steps_of_stages(build, str(ranks.folder() / "tensor-stages" / type(build()).__name__))
+        stages_with_dropout(build, str(ranks.folder() / "tensor-stages" / type(build()).__name__))
 
 
 def three_dimensions() -> None:

@@ -21,9 +21,7 @@ SMALL = ("training", "models", "defects")
 
 @functools.lru_cache
 def _found(world: int, *parts: str, heavy: bool = False) -> Any:
-    names = tuple(table.names(world, *parts, heavy=heavy))
-    # One work runs all cases of its parts: a limit that grows with them.
-    return ranks.shared(world, [("trust.table:run", (world, names))], seconds=400 + 10 * len(names))[0]
+    return ranks.shared(world, [("trust.table:run", (world, tuple(table.names(world, *parts, heavy=heavy))))])[0]
 
 
 def _problems(name: str, world: int, *parts: str, heavy: bool = False) -> str:

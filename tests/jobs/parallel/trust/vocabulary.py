@@ -17,7 +17,7 @@ from trainshed.parallel.engine.tensor import kinds, part, part_losses
 
 from .pairs import _bert, _gpt2, _llama, _t5, generated
 from .table import case, refused
-from .tensor import WORDS, Build, Tied, begun, goes_on, twenty_steps, words
+from .tensor import WORDS, Build, Tied, begun, goes_on, with_dropout, words
 from .training import adam, check, sgd, slow_sgd
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -364,7 +364,7 @@ _HEADS: tuple[tuple[Build, bool, str], ...] = (
 
 def _models(degree: int, *cases: tuple[Build, bool, str]) -> None:
     for build, prescaled, name in cases:
-        model = twenty_steps(build, 0.9, degree, prescaled_batch=prescaled)
+        model = with_dropout(build, 0.9, degree, prescaled_batch=prescaled)
         assert model.engine.division.up_to_a_loss() == {name}, model.engine.division.up_to_a_loss()
 
 

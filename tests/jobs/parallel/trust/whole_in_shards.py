@@ -19,7 +19,7 @@ from trainshed.parallel.engine.tensor.part_shards import PartShards
 from trainshed.parallel.shards import local
 
 from .context import Around, Block, Chosen, Fails, Gpt, Often, begun, gpt2, numbers, trains
-from .table import case, refused, same
+from .table import case, long_case, refused, same
 
 SHARDED: dict[str, Any] = {"sharded_data_parallel_degree": 2}
 
@@ -30,9 +30,9 @@ def again(build: Any, **settings: Any) -> None:
     pipe.shutdown()
 
 
-@case(ranks=2)
-def sharded_models_that_are_verified() -> None:
-    again(Gpt, steps=20, parts=2)
+@long_case(ranks=2)
+def sharded_models_that_are_verified(steps: int) -> None:
+    again(Gpt, steps=steps, parts=2)
     again(gpt2, verify_steps=1, parts=2)
     again(lambda: Around(False), verify="changes")
     again(lambda: Around(True), verify_steps=2, steps=4)
