@@ -102,6 +102,7 @@ class Tuner:
         self.best = 0
         self.front: set[str] = set()
         self.room = Room(folder.path)
+        self.starved: set[int] = set()  # trials that ran while the disk was full
         self.stop_signal = 0
         self.hurried = False
         self.exhausted = False
@@ -235,6 +236,8 @@ class Tuner:
 
     def advance(self, over: Over | None) -> None:
         """Notes which trials have ended, and which are to be stopped."""
+        if not self.folder.has_room():
+            self.starved.update(trial.number for trial in self.active)
         for number, (task, after) in list(self.tasks.items()):
             if task.done():
                 del self.tasks[number]
@@ -318,15 +321,17 @@ class Tuner:
     def note_end(self, trial: Trial, standing: Standing) -> None:
         """A run is over: its objective counts."""
         found = ended(trial, standing.run, *self.curves.values(trial.number, self.tuning.objectives))
-        if found.state == FAILED:
-            self.folder.require_room()
+        if found.state == FAILED and (trial.number in self.starved or not self.folder.has_room()):
+            raise self.folder.full()  # though runners that have ended since may have given some of it back
         self.note(found)
 
     def pause_if_full(self) -> None:
         """Where the disk is full, all that runs is tried again later, unless it succeeds nevertheless."""
         try:
-            self.folder.require_room()
+            full = any(trial.number in self.starved for trial in self.active) or not self.folder.has_room()
         except TrainshedError:
+            full = True
+        if full:
             self.room.free()  # kept for this
             for trial in self.active:
                 self.keep(replace(trial, paused=True))

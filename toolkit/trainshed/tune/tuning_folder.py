@@ -166,14 +166,22 @@ class TuningFolder:
             found.append(trial)
         return found
 
-    def require_room(self) -> None:
-        """Raises TrainshedError where the disk is full: what a trial says then is not the trial's fault."""
+    def has_room(self) -> bool:
+        """Whether the disk is not full. Raises TrainshedError."""
         try:
             found = os.statvfs(self.path)
         except OSError as error:
             raise unusable(error, self.path) from error
-        if found.f_bavail * found.f_frsize < LEAST_ROOM:
-            raise unusable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path), self.path)
+        return found.f_bavail * found.f_frsize >= LEAST_ROOM
+
+    def require_room(self) -> None:
+        """Raises TrainshedError where the disk is full: what a trial says then is not the trial's fault."""
+        if not self.has_room():
+            raise self.full()
+
+    def full(self) -> TrainshedError:
+        """That the disk is full, in words."""
+        return unusable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path), self.path)
 
     def link(self, name: str, target: str) -> None:
         """Makes a link in the folder lead somewhere else, at once. Raises TrainshedError."""
