@@ -440,9 +440,13 @@ def _planted(module: Any, name: str, wrong: Any) -> None:
 @case(ranks=4)
 def wrong_sums_of_sharded_pairs_are_found() -> None:
     _planted(part, "summed_later", lambda parameter, _mesh, _is_later: parameter)
+    back = part_shards._with
+    _planted(part_shards, "_with", lambda one, own, alias=None: back(one, own.detach(), alias))
+
+
+@case(ranks=4, heavy=True)
+def other_wrong_sums_of_sharded_pairs_are_found() -> None:
     _planted(exchanges, "_sum_in_parts", lambda term, mesh, axis: exchanges.part_of(term * mesh.size(), mesh, axis))
     _planted(division, "scattered", lambda term, mesh, axis: exchanges.part_of(term, mesh, axis))
     wide = kinds._with_bias
     _planted(kinds, "_with_bias", lambda found, bias, mesh: wide(wide(found, bias, mesh), bias, mesh))
-    back = part_shards._with
-    _planted(part_shards, "_with", lambda one, own, alias=None: back(one, own.detach(), alias))

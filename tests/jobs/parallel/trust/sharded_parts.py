@@ -312,7 +312,7 @@ class Loss(nn.Module):
         return x.found
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)  # as of sharded pairs
 def a_checkpoint_of_sharded_parts_goes_on_with_other_degrees() -> None:
     """All ranks are given one batch, so all ways train alike."""
     path = str(ranks.folder() / "sharded-parts" / "checkpoint")
@@ -345,7 +345,7 @@ def overflows_of_one_rank_skip_the_step_of_sharded_parts() -> None:
     same(model.state_dict(), before, 0.0)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def text_of_other_lengths_from_sharded_parts() -> None:
     from .tensor import _llama
 

@@ -17,6 +17,9 @@ import torch
 import torch.distributed as dist
 from quick import planned_quickly
 from torch import nn
+from torch.distributed.tensor import _redistribute
+from torch.distributed.tensor._collective_utils import MeshTopoInfo
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 import trainshed.parallel as pipe
 
@@ -108,12 +111,21 @@ def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
         _wait(store, f"{name}/ended", ranks)
         pipe.shutdown()
         dist.destroy_process_group()
+        _forget_meshes()
     # Rank 0 has the store, and goes last.
     if rank:
         store.set(f"left/{rank}", "")
     for other in range(1, ranks if rank == 0 else 0):
         store.wait([f"left/{other}"])
     return found
+
+
+def _forget_meshes() -> None:
+    """Lets go of process groups that torch's caches about DTensors hold: each has a thread that wakes 100 times a second."""
+    _clear_sharding_prop_cache()
+    _redistribute.clear_redistribute_planner_cache()
+    for cached in (_redistribute._gen_transform_infos, MeshTopoInfo.build_from_mesh):
+        cached.cache_clear()
 
 
 def _planning(name: str) -> AbstractContextManager[None]:
