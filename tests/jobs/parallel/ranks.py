@@ -34,6 +34,8 @@ from unittest.mock import patch
 from support.paths import ROOT, TOOLKIT
 
 HERE = Path(__file__).parent
+# Seconds without a word of any rank until a start is killed. A limit for the whole start would say how fast the machine is.
+SILENT = 400
 
 
 def environment(rank: int, world: int, port: int, extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -155,12 +157,8 @@ def result(found: list[Any] | Failed) -> list[Any]:
     return found
 
 
-def shared(world: int, works: list[Work], seconds: float = 400) -> list[list[Any] | Failed]:
+def shared(world: int, works: list[Work]) -> list[list[Any] | Failed]:
     """Does all works in one start of ranks; after one that fails, the others in a new start.
-
-    Args:
-        seconds: ranks of which none prints anything for so long are killed. A limit for the whole start would say how fast
-            the machine is.
 
     Returns:
         For each work the results of all ranks, in order.
@@ -168,7 +166,7 @@ def shared(world: int, works: list[Work], seconds: float = 400) -> list[list[Any
     found: list[list[Any] | Failed] = []
     while left := works[len(found) :]:
         with tempfile.TemporaryDirectory() as out:
-            failed = _do(world, left, out, seconds)
+            failed = _do(world, left, out)
             for number in range(len(left)):
                 paths = [Path(out, f"{number}.{rank}") for rank in range(world)]
                 if not all(path.exists() for path in paths):
@@ -182,15 +180,15 @@ def shared(world: int, works: list[Work], seconds: float = 400) -> list[list[Any
     return found
 
 
-def _do(world: int, works: list[Work], out: str, seconds: float) -> str:
+def _do(world: int, works: list[Work], out: str) -> str:
     """Runs the ranks to their end; what those said that failed."""
     processes = start(world, *works, out=out)
-    printed, deadline = 0, time.monotonic() + seconds
+    printed, deadline = 0, time.monotonic() + SILENT
     try:
         while left := [process for process in processes if process.exitcode is None]:
             connection.wait([process.sentinel for process in left], timeout=1.0)
             if (now := sum(os.path.getsize(path) for path in glob(f"{out}/log.*"))) > printed:
-                printed, deadline = now, time.monotonic() + seconds
+                printed, deadline = now, time.monotonic() + SILENT
             elif time.monotonic() > deadline:
                 for process in left:
                     assert process.pid is not None
