@@ -150,7 +150,8 @@ class Passing(nn.Module):
 
 
 @case(ranks=4, heavy=True)
-def widths_of_sharded_pairs() -> None:
+def more_pairs_in_one_block() -> None:
+    trains(lambda: Mlp(lambda m, x: F.relu(x, inplace=True) * m.scale.view(1, 1, -1) + m.one), "up", "down")
     for width in (3, 31):
         trains(lambda width=width: Mlp(lambda m, x: x.tanh() * m.scale, width), "up", "down")
 
@@ -336,7 +337,7 @@ def _curve(path: str, at: int, number: int, settings: dict[str, Any]) -> Iterato
 def a_checkpoint_of_sharded_pairs_goes_on_with_other_degrees() -> None:
     """All ranks are given one batch, so all ways train alike."""
     path = str(ranks.folder() / "sharded-pairs" / "checkpoint")
-    expected = list(_curve(path + "-replicas", 0, 6, {}))
+    expected = list(_curve(path + "-replicas", 0, 7, {}))
     ways: list[dict[str, Any]] = [
         ONE_BATCH,
         {"tensor_parallel_degree": 4},
@@ -345,7 +346,7 @@ def a_checkpoint_of_sharded_pairs_goes_on_with_other_degrees() -> None:
         BOTH,
         {"sharded_data_parallel_degree": 4},
     ]
-    found = [loss for at, settings in enumerate(ways) for loss in _curve(path, at, 1, settings)]
+    found = [loss for at, settings in enumerate([*ways, ways[0]]) for loss in _curve(path, at, 1, settings)]
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=0)
 
 

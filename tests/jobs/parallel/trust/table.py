@@ -54,7 +54,7 @@ def case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[], None]], C
     """
 
     def put(function: Callable[[], None]) -> Callable[[], None]:
-        _CASES[f"{function.__module__.rpartition('.')[2]}:{function.__name__}"] = (ranks, heavy, function)
+        _CASES[_name(function)] = (ranks, heavy, function)
         return function
 
     return put
@@ -64,12 +64,15 @@ def long_case(ranks: int) -> Callable[[Callable[[int], None]], Callable[[int], N
     """Puts a function of a number of steps into the table twice: with a few, and heavy with the twenty that are promised."""
 
     def put(function: Callable[[int], None]) -> Callable[[int], None]:
-        name = f"{function.__module__.rpartition('.')[2]}:{function.__name__}"
-        _CASES[name] = (ranks, False, partial(function, 4))
-        _CASES[f"{name}_for_twenty_steps"] = (ranks, True, partial(function, 20))
+        _CASES[_name(function)] = (ranks, False, partial(function, 4))
+        _CASES[f"{_name(function)}_for_twenty_steps"] = (ranks, True, partial(function, 20))
         return function
 
     return put
+
+
+def _name(function: Callable[..., None]) -> str:
+    return f"{function.__module__.rpartition('.')[2]}:{function.__name__}"
 
 
 def names(ranks: int, *parts: str, heavy: bool = False) -> list[str]:
