@@ -78,18 +78,38 @@ def test_a_container_there(lab: Lab, image: str) -> None:
     assert lab.left == [] and containers(image) == ""
 
 
+def waiting(lab: Lab, file: str, name: str) -> subprocess.Popen[str]:
+    """A run that has begun to wait for its stop."""
+    process = lab.start("run", file, "--on", "ssh", "--env", "WAITS=1", "--name", name)
+    deadline = time.monotonic() + 240
+    while not any("data:" in log.read_text() for log in lab.folder.glob(f"runs/{name}-*/logs/algo-1.log")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    text = process.communicate(timeout=240)[0]
+    assert process.returncode == 130 and "stopped in time" in text, text
+
+
 def test_its_exit_status_and_a_stop(lab: Lab, image: str) -> None:
     file = job(lab, image, environment={"CODE": "7"})
     done = lab.trainshed("run", file, "--on", "ssh")
     assert done.returncode == 7, done.stdout + done.stderr
-    process = lab.start("run", file, "--on", "ssh", "--env", "WAITS=1", "--name", "waits")
-    deadline = time.monotonic() + 240
-    while not any("data:" in log.read_text() for log in lab.folder.glob("runs/waits-*/logs/algo-1.log")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    text = process.communicate(timeout=240)[0]
-    assert process.returncode == 130 and "stopped in time" in text, text
+    stop(waiting(lab, file, "waits"))
+    assert lab.left == [] and containers(image) == ""
+
+
+def test_a_run_that_ends_leaves_the_others_of_its_machine_alone(lab: Lab, image: str) -> None:
+    """Every container has the folder /opt/ml: what is left of a run is not known by that."""
+    file = job(lab, image)
+    process = waiting(lab, file, "waits")
+    done = lab.trainshed("run", file, "--on", "ssh", "--name", "short")
+    assert done.returncode == 0, done.stdout + done.stderr
+    stop(process)
     assert lab.left == [] and containers(image) == ""
 
 

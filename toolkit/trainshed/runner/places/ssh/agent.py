@@ -265,7 +265,7 @@ def keep(host: str, order: dict[str, Any], done: int) -> None:
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )  # fmt: skip
-        known = {"keeper": identity(os.getpid()), "train": identity(process.pid), "mark": order["mark"],
+        known = {"keeper": identity(os.getpid()), "train": identity(process.pid), "marks": order["marks"],
                  "remove": order.get("remove") or []}  # fmt: skip
         write(host + "/keeper.json", known)
         os.close(done)
@@ -356,7 +356,7 @@ def end_left(known: dict[str, Any]) -> None:
     """Kills the run's processes of this machine that have left its process tree, until none is left."""
     if known["remove"]:
         subprocess.run(known["remove"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    mark = known["mark"].encode()  # a variable of this very host, which all processes below `train` inherit
+    marks = {mark.encode() for mark in known["marks"]}  # variables that together are this host's: `train` hands them on
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         found = False
@@ -365,7 +365,7 @@ def end_left(known: dict[str, Any]) -> None:
                 continue
             try:
                 with open(f"/proc/{name}/environ", "rb") as file:
-                    if mark not in file.read().split(b"\0"):
+                    if not marks.issubset(file.read().split(b"\0")):
                         continue
                 os.kill(int(name), signal.SIGKILL)
                 found = True

@@ -247,7 +247,8 @@ class Machines:
             environment = {**self._own(run, number, first, meeting, token), **run.job.environment, **self.secrets}
             return {
                 **self._command(run, number, machine, toolkit, environment),
-                "mark": f"SAGEMAKER_BASE_DIR={self._base(run, host, machine)}",
+                # The folder alone is /opt/ml in every container of the machine, other people's too.
+                "marks": [f"{RUN_ID}={run.id}", f"SAGEMAKER_BASE_DIR={self._base(run, host, machine)}"],
             }
 
         orders = at_once(lay_out, range(len(by_number)))
