@@ -79,7 +79,7 @@ def models_that_are_divided_twice_and_sharded(steps: int) -> None:
     trained(lambda: Around(False), verify_steps=1, **SHARDS)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def other_ways_to_train_them() -> None:
     def changing(step: int, replica: int) -> dict[str, torch.Tensor]:
         return numbers(step, replica, (3, 13, 5, 30)[step])
@@ -166,7 +166,7 @@ def places_in_both_groups() -> None:
 _begun = partial(begun, **BOTH)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def models_that_are_divided_twice_between_steps() -> None:
     for settings in ({}, {"sharded_data_parallel_degree": 2}):
         model = again(gpt2, **settings)

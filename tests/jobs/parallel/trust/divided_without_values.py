@@ -133,7 +133,7 @@ class Mixed(nn.Module):
         return self.head(hidden + self.experts(hidden, chosen, weights)).view(*x.shape, -1)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def experts_of_stages_without_values() -> None:
     _experts_without_values(STAGES)
 

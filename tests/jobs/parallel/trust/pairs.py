@@ -141,7 +141,7 @@ def random_numbers_between() -> None:
     )
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def functions_of_all_features() -> None:
     whole(lambda m, x: F.layer_norm(x, (12,), m.scale))
     whole(lambda _m, x: x.softmax(-1))
@@ -181,7 +181,7 @@ def code_that_looks_at_values() -> None:
     whole(lambda _m, x: torch.autograd.grad((x**2).sum(), x, create_graph=True)[0] if x.requires_grad else 2 * x)
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def changes_in_place_through_views() -> None:
     def part_of_it(_m: Any, x: torch.Tensor) -> torch.Tensor:
         x = x * 1
@@ -210,7 +210,7 @@ def changes_in_place_through_views() -> None:
     pair(a_row)
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def what_leaves_sideways() -> None:
     class Keeps(Mlp):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -382,7 +382,7 @@ def heads_of_attention() -> None:
         trains(lambda how=how: Heads(4, 1, how), "q" if how == "torch" else "", "out" if how == "torch" else "", **options)
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def several_of_a_kind() -> None:
     class Gated(Mlp):
         def __init__(self) -> None:
@@ -416,7 +416,7 @@ def several_of_a_kind() -> None:
     trains(Shared, "", "")
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def forwards_between_that_run_again() -> None:
     for reentrant in (False, True):
         trains(

@@ -135,7 +135,7 @@ def sequences_of_any_length() -> None:
     trains(Long, "", partial(words, length=1), step=step)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def sequences_among_four() -> None:
     def uneven(number: int, replica: int) -> tuple[torch.Tensor, ...]:
         return words(number, replica, (7, 5, 4, 13)[number])  # of 5 tokens the last rank would have none

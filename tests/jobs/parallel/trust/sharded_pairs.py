@@ -82,7 +82,7 @@ def pairs_in_one_block() -> None:
     trains(lambda: Heads(3, how="torch"), "", "", **options)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def pairs_across_blocks() -> None:
     """Every entry of a Sequential is gathered by itself."""
     trains(lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(5))), "0 2", "1 3")
@@ -304,7 +304,7 @@ def halves_of_sharded_pairs() -> None:
     deep(lambda: Deep().double(), tolerance=1e-9)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def optimizers_of_sharded_pairs() -> None:
     build = partial(Mlp, lambda m, x: F.gelu(x) * m.scale, 13)
     for options in ({"foreach": True}, {"fused": True}):
@@ -333,7 +333,7 @@ def _curve(path: str, at: int, number: int, settings: dict[str, Any]) -> Iterato
     pipe.shutdown()
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def a_checkpoint_of_sharded_pairs_goes_on_with_other_degrees() -> None:
     """All ranks are given one batch, so all ways train alike."""
     path = str(ranks.folder() / "sharded-pairs" / "checkpoint")

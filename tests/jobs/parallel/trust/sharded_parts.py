@@ -123,7 +123,7 @@ def _excluding(module: Any) -> nn.Module:
     return module
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def sharded_parts_on_routes_of_each_batch() -> None:
     trains(lambda: Routed(5, 5, 5, 5), routed_batches)
     trains(List, routed_batches)
@@ -170,7 +170,7 @@ def few_experts_are_sharded_along_another_axis() -> None:
         pipe.shutdown()
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def a_checkpoint_of_few_experts_goes_on_with_other_degrees() -> None:
     """All ranks are given one batch, so all ways train alike."""
     path = str(ranks.folder() / "few-experts" / "checkpoint")
@@ -247,7 +247,7 @@ def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {**found, "head.weight": found["table.weight"]}
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def states_of_sharded_parts_go_through_dictionaries() -> None:
     model, update, _ = begun(Deep, adam, **BOTH)
     train = pipe.step(found_by)

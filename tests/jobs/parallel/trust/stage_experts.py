@@ -71,7 +71,7 @@ def experts_of_stages_of_many_kinds() -> None:
         divided(lambda way=way: _two(again=way))
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def experts_of_stages_under_each_schedule() -> None:
     for pipeline, stages in (("simple", 1), ("interleavedzerobubble", 1), ("zbvzerobubble", 2)):
         trains(_two, words, pipeline=pipeline, virtual_stages=stages, optimizer=adam, tolerance=1e-4)

@@ -77,7 +77,7 @@ def pairs_in_units_of_stages() -> None:
     trains(partial(Blocks, lambda m, x: x.tanh() * m.one + m.scale, 7), optimizer=slow_sgd)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def pairs_in_stages_under_each_schedule() -> None:
     for pipeline, stages in (("simple", 1), ("interleaved1f1b", 2), ("interleavedzerobubble", 2), ("zbvzerobubble", 2)):
         trains(optimizer=slow_sgd, pipeline=pipeline, virtual_stages=stages)
@@ -133,7 +133,7 @@ class Passing(nn.Module):
         return self.second(x) * inner.mean()
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def results_in_parts_that_leave_a_unit_are_whole() -> None:
     for form in ("pair", "named", "data", "object"):
         trains(partial(Passing, form), "first.more second.up", "first.last second.down", ("first", "second"))
@@ -148,7 +148,7 @@ class Turning(Blocks):
         super().__init__(lambda _m, x: x * x.softmax(-1) + x.max() if Turning.later else x.tanh())
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def ways_of_later_steps_in_units() -> None:
     def later(number: int, _module: Any) -> None:
         Turning.later = number > 0
@@ -157,7 +157,7 @@ def ways_of_later_steps_in_units() -> None:
         trains(Turning, between=later, optimizer=slow_sgd, verify_steps=verified)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def units_in_pairs_that_run_again() -> None:
     trains(activation_checkpointing="all")
 
