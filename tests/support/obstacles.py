@@ -29,6 +29,17 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+def fill(path: Path) -> None:
+    """Writes a file until the disk is full."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                continue
+
+
 @contextmanager
 def read_only_disk(folder: Path) -> Iterator[Path]:
     """A file system at `folder` that nobody may write to; skips where nothing can be mounted."""

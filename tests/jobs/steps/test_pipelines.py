@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+from support.obstacles import fill, small_disk
 from support.runner_project import wait_until
 
 from .conftest import CHAIN, Pipelines
@@ -210,3 +212,20 @@ def test_a_run_whose_inputs_have_changed_is_stopped_and_another_one_made_whateve
     assert pipelines.states()["one"] == "Completed"
     written = [path.read_text(errors="replace") for path in pipelines.folder().glob("*.*") if path.is_file()]
     assert "hunter2" not in done.output + "".join(written)
+
+
+def test_a_step_that_a_full_disk_has_failed_goes_on_with_the_next_command(pipelines: Pipelines, tmp_path: Path) -> None:
+    file, out = pipelines.file(), "--output"
+    with small_disk(tmp_path / "disk", 24) as disk:
+        (pipelines.notes / "hold-train").touch()
+        command = pipelines.project.start("steps", "run", file, out, str(disk / "chain"), **pipelines.environment)
+        wait_until(lambda: pipelines.noted("started") == ["prepare", "train"], "the second step")
+        fill(disk / "ballast")
+        (pipelines.notes / "hold-train").unlink()
+        _, stderr = command.communicate()
+        assert command.returncode == 1 and "No space left" in stderr and "nothing is lost" in stderr, stderr
+
+        (disk / "ballast").unlink()
+        done = pipelines("steps", "run", file, out, str(disk / "chain"))
+        assert done.status == 0 and "failed" not in done.stderr, done.output
+        assert pipelines.noted("ended") == ["prepare", "train", "evaluate"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.obstacles import small_disk
+from support.obstacles import fill, small_disk
 from support.runner_project import wait_until
 from support.runner_scripts import DEAF
 
@@ -25,17 +25,6 @@ objective: minimize loss
 strategy: grid
 max_parallel_jobs: 2
 """
-
-
-def fill(path: Path) -> None:
-    """Writes a file until the disk is full."""
-    with open(path, "wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while file.write(bytes(size)):
-                    pass
-            except OSError:
-                continue
 
 
 def best(tunes: Tunes) -> str:

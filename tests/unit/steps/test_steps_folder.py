@@ -62,7 +62,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         made = StepsFolder(str(disk / "p"))
         made.claim()
         with pytest.raises(TrainshedError, match="No space left") as caught:
-            made.require_room()
+            made.shortage().refuse()
         made.release()
     assert "nothing is lost" in caught.value.hint
 

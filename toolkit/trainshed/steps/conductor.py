@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
+from trainshed.base.disk_reserve import Room
 from trainshed.base.errors import EXIT_SIGNAL_BASE, EXIT_SUCCESS, EXIT_USER, JobError, TrainshedError
 from trainshed.base.locks import is_held
 from trainshed.base.units import duration
@@ -70,6 +71,8 @@ class Conductor:
         self.tasks: dict[str, tuple[Future[object], Callable[[object], None]]] = {}
         self.values = Values(pipeline, folder, self.states)
         self.codes = Codes(folder, pipeline.path, environ, say)
+        self.room = Room(folder.path)
+        self.shortage = folder.shortage()
         self.stop_signal = 0
         self.hurried = False
 
@@ -79,6 +82,7 @@ class Conductor:
         pool = ThreadPoolExecutor(4 + 2 * self.pipeline.max_parallel, thread_name_prefix="step")
         try:
             while True:
+                self.shortage.look(self.running())
                 self.collect()
                 for step in self.pipeline.steps:
                     if step.name not in self.over and step.name not in self.tasks:
@@ -87,14 +91,33 @@ class Conductor:
                     break
                 self.wait(signals)
             return self.finish()
+        except TrainshedError:
+            self.pause_if_full()
+            raise
         finally:
             pool.shutdown(wait=True)
+            self.room.free()
             signals.close()
+
+    def running(self) -> list[str]:
+        """The steps with runs that are not over."""
+        return [name for name in self.jobs if name not in self.over]
+
+    def pause_if_full(self) -> None:
+        """Where the disk is full, what runs goes on with the next command, unless it succeeds nevertheless."""
+        try:
+            full = self.shortage.has_met(self.running())
+        except TrainshedError:
+            full = True
+        if full:
+            self.room.free()  # kept for this
+            for name in self.running():
+                self.keep(replace(self.states[name], paused=True))
 
     def nothing_left(self) -> bool:
         """Whether there is nothing more to wait for."""
         if self.stop_signal:
-            return not any(self.lives(name) for name in self.jobs if name not in self.over)
+            return not any(self.lives(name) for name in self.running())
         return len(self.over) == len(self.pipeline.steps)
 
     def look(self, name: str) -> Standing:
@@ -125,7 +148,7 @@ class Conductor:
             try:
                 then(future.result())
             except (TrainshedError, JobError) as error:
-                self.folder.require_room()
+                self.shortage.refuse(name)
                 self.end(name, FAILED, said_of(error))
 
     # --- one step -----------------------------------------------------------------------------------------------------
@@ -153,7 +176,7 @@ class Conductor:
             self.judge(step)
         elif step.kind == REGISTER:
             self.register(step, pool)
-        elif len([name for name in self.jobs if name not in self.over]) + self.preparing() < self.pipeline.max_parallel:
+        elif len(self.running()) + self.preparing() < self.pipeline.max_parallel:
             self.task(
                 pool,
                 step,
@@ -218,7 +241,7 @@ class Conductor:
         """Starts a run of a step."""
         if self.stop_signal:
             return
-        self.folder.require_room()
+        self.shortage.refuse()
         before = self.states.get(step.name)
         number = before.number + 1 if before else 1
         while os.path.lexists(self.folder.run(step.name, number)):
@@ -250,10 +273,10 @@ class Conductor:
                 hurried = self.hurried
                 self.task(pool, step, lambda: self.halt(name, kill=hurried), lambda _: None)
             return
-        if run.ended and not standing.lost and not (state.paused and run.said[0] == STOPPED):
+        if run.ended and not standing.lost and (run.said[0] == COMPLETED or not state.paused):
             told, reason = outcome(run)
             if told == FAILED:
-                self.folder.require_room()
+                self.shortage.refuse(name)
             self.end(name, told, reason)
         elif self.stop_signal:
             return
@@ -284,9 +307,9 @@ class Conductor:
                 self.task(pool, step, lambda: self.halt(name, kill=hurried), lambda _: None)
             return
         found = tuning_step.outcome(path)
-        if found is not None and not (state.paused and found[0] == STOPPED):
+        if found is not None and (found[0] == COMPLETED or not state.paused):
             if found[0] == FAILED:
-                self.folder.require_room()
+                self.shortage.refuse(name)
             self.end(name, *found)
         elif self.stop_signal:
             return

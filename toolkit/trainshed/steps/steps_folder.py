@@ -13,7 +13,6 @@ pipelines/digits/
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -23,11 +22,11 @@ from typing import Any
 from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean
 from trainshed.base.files import read_object, write_atomic
 from trainshed.base.locks import hold, is_held
+from trainshed.base.shortage import Shortage
 
 PIPELINES = "pipelines"
 FORMAT = 1
 LARGEST = 16 << 20  # bytes of a file of ours
-LEAST_ROOM = 4 << 20  # bytes; what fails with less has failed because of the disk
 PATIENCE = 2.0  # seconds: a command that was killed may have left a child that has not let go of the lock yet
 IN_PROGRESS, COMPLETED, FAILED, STOPPED, SKIPPED = "InProgress", "Completed", "Failed", "Stopped", "Skipped"
 STATES = (IN_PROGRESS, COMPLETED, FAILED, STOPPED, SKIPPED)
@@ -173,14 +172,9 @@ class StepsFolder:
         except OSError as error:
             raise self.unusable(error) from error
 
-    def require_room(self) -> None:
-        """Raises TrainshedError where the disk is full: what a step says then is not the step's fault."""
-        try:
-            found = os.statvfs(self.path)
-        except OSError as error:
-            raise self.unusable(error) from error
-        if found.f_bavail * found.f_frsize < LEAST_ROOM:
-            raise self.unusable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path))
+    def shortage(self) -> Shortage:
+        """Who runs while the disk of this folder is full."""
+        return Shortage(self.path, self.unusable)
 
     def unusable(self, error: OSError) -> TrainshedError:
         """What is wrong with the folder, in words."""

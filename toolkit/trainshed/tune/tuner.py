@@ -102,7 +102,7 @@ class Tuner:
         self.best = 0
         self.front: set[str] = set()
         self.room = Room(folder.path)
-        self.starved: set[int] = set()  # trials that ran while the disk was full
+        self.shortage = folder.shortage()
         self.stop_signal = 0
         self.hurried = False
         self.exhausted = False
@@ -218,7 +218,7 @@ class Tuner:
             if found is None:
                 self.exhausted = True
                 continue
-            self.folder.require_room()
+            self.shortage.refuse()
             slot = min(set(range(limits.max_parallel)) - {trial.slot for trial in self.active})
             self.keep(Trial(number, found.values, created=time.time(), slot=slot, parent=found.parent))
         return None
@@ -236,8 +236,7 @@ class Tuner:
 
     def advance(self, over: Over | None) -> None:
         """Notes which trials have ended, and which are to be stopped."""
-        if not self.folder.has_room():
-            self.starved.update(trial.number for trial in self.active)
+        self.shortage.look(trial.number for trial in self.active)
         for number, (task, after) in list(self.tasks.items()):
             if task.done():
                 del self.tasks[number]
@@ -321,14 +320,14 @@ class Tuner:
     def note_end(self, trial: Trial, standing: Standing) -> None:
         """A run is over: its objective counts."""
         found = ended(trial, standing.run, *self.curves.values(trial.number, self.tuning.objectives))
-        if found.state == FAILED and (trial.number in self.starved or not self.folder.has_room()):
-            raise self.folder.full()  # though runners that have ended since may have given some of it back
+        if found.state == FAILED:
+            self.shortage.refuse(trial.number)
         self.note(found)
 
     def pause_if_full(self) -> None:
         """Where the disk is full, all that runs is tried again later, unless it succeeds nevertheless."""
         try:
-            full = any(trial.number in self.starved for trial in self.active) or not self.folder.has_room()
+            full = self.shortage.has_met(trial.number for trial in self.active)
         except TrainshedError:
             full = True
         if full:

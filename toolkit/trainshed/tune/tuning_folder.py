@@ -18,7 +18,6 @@ A trial's file that is damaged or gone is made again from its run.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from trainshed.base.errors import EXIT_JOB, TrainshedError, did_you_mean
 from trainshed.base.files import read_bytes, read_object, remove, write_atomic
 from trainshed.base.locks import locked
 from trainshed.base.secrets import MASK
+from trainshed.base.shortage import Shortage
 from trainshed.runner.job.job import Job
 from trainshed.runner.job.write import plain_hyperparameters
 from trainshed.runner.state.job_json import job_of, masked, typed
@@ -44,7 +44,6 @@ TUNES = "tunes"
 FORMAT = 1
 _NUMBER = re.compile(r"[0-9]{4,6}")
 LARGEST = 16 << 20  # bytes of a file of ours
-LEAST_ROOM = 4 << 20  # bytes; runners that end give back a part of this, and what fails before is not told from it
 PATIENCE = 2.0  # seconds: a tuner that was killed may have left a child that has not let go of the lock yet
 
 
@@ -166,22 +165,9 @@ class TuningFolder:
             found.append(trial)
         return found
 
-    def has_room(self) -> bool:
-        """Whether the disk is not full. Raises TrainshedError."""
-        try:
-            found = os.statvfs(self.path)
-        except OSError as error:
-            raise unusable(error, self.path) from error
-        return found.f_bavail * found.f_frsize >= LEAST_ROOM
-
-    def require_room(self) -> None:
-        """Raises TrainshedError where the disk is full: what a trial says then is not the trial's fault."""
-        if not self.has_room():
-            raise self.full()
-
-    def full(self) -> TrainshedError:
-        """That the disk is full, in words."""
-        return unusable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path), self.path)
+    def shortage(self) -> Shortage:
+        """Who runs while the disk of this folder is full."""
+        return Shortage(self.path, lambda error: unusable(error, self.path))
 
     def link(self, name: str, target: str) -> None:
         """Makes a link in the folder lead somewhere else, at once. Raises TrainshedError."""

@@ -1,0 +1,45 @@
+"""A disk that runs full: what fails meanwhile is not at fault, even where others have made room before it is looked at."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Hashable, Iterable
+
+from .errors import TrainshedError
+
+LEAST_ROOM = 4 << 20  # bytes; runners that end give back a part of this, and what fails before is not told from it
+
+
+class Shortage:
+    """Knows who has run while the disk of a folder was full.
+
+    Args:
+        folder: on the disk.
+        unusable: what people are told about an OSError of the folder.
+    """
+
+    def __init__(self, folder: str, unusable: Callable[[OSError], TrainshedError]) -> None:
+        self._folder, self._unusable = folder, unusable
+        self._short: set[Hashable] = set()
+
+    def look(self, running: Iterable[Hashable]) -> None:
+        """Notes who runs if the disk is full now. Raises TrainshedError: the folder cannot be looked at."""
+        if self._is_full():
+            self._short.update(running)
+
+    def has_met(self, running: Iterable[Hashable]) -> bool:
+        """Whether the disk is full, or was while one of them ran. Raises TrainshedError."""
+        return not self._short.isdisjoint(running) or self._is_full()
+
+    def refuse(self, *running: Hashable) -> None:
+        """Raises TrainshedError where the disk is full, or was while one of them ran."""
+        if self.has_met(running):
+            raise self._unusable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._folder))
+
+    def _is_full(self) -> bool:
+        try:
+            found = os.statvfs(self._folder)
+        except OSError as error:
+            raise self._unusable(error) from error
+        return found.f_bavail * found.f_frsize < LEAST_ROOM
