@@ -218,6 +218,7 @@ def test_what_else_a_script_may_do_to_its_model(
     assert compiled.report()["graphs"] > 0 and "stepping back" not in compiled.output
 
 
+@pytest.mark.heavy
 def test_the_trainer_compiles_through_accelerate(tmp: Path, tmp_path: Path) -> None:
     compiled = run(tmp_path, scripts.SMALL_TRAINER, tmp, **ASKED)
 

@@ -208,7 +208,9 @@ def test_texts_are_categories_and_classes(tmp_path: Path) -> None:
     assert [json.loads(line)["class"] for line in predicted.splitlines()][:3] == ["yes", "no", "no"]
 
 
-@pytest.mark.parametrize("form", ["libsvm", "parquet", "recordio", "csv.gz"])
+@pytest.mark.parametrize(
+    "form", ["parquet", "recordio", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("libsvm", "csv.gz"))]
+)
 def test_every_format_gives_the_same_trees(tmp_path: Path, data: Path, form: str) -> None:
     import gzip
 

@@ -110,7 +110,9 @@ def test_a_job_file_leaves_its_degrees_to_be_chosen(project: Project, alone: lis
     pytest.param(
         {"memory_limit": 6, "sharded_data_parallel_degree": 1, "tensor_parallel_degree": 1}, "stages with", marks=HEAVY
     ),
-    ({"tensor_parallel_degree": 2, "partitions": 2}, "2 stages of 2 tensor ranks with 1 replica"),
+    pytest.param(
+        {"tensor_parallel_degree": 2, "partitions": 2}, "2 stages of 2 tensor ranks with 1 replica", marks=HEAVY
+    ),
     pytest.param(
         {"partitions": 2, "pipeline": "simple", "microbatches": 2}, "microbatches: 2, pipeline: simple", marks=HEAVY
     ),

@@ -57,7 +57,7 @@ class Counting(nn.Module):
         return self.inner(x) * (1 + 0.1 * (self.calls % 3))
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def one_module_in_all_blocks() -> None:
     for shared in (lambda: nn.LayerNorm(4), nn.GELU, lambda: nn.Sequential(nn.Linear(4, 4), nn.GELU())):
         for schedule in SCHEDULES:
@@ -65,7 +65,7 @@ def one_module_in_all_blocks() -> None:
             pipe.shutdown()
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def a_module_that_counts_in_all_blocks() -> None:
     """Its number is that of the calls on all stages, whether a block is opened or not."""
     for atomic in (["blocks.0", "blocks.1"], ["blocks.0"], ["blocks.1"], ["blocks.0.shared"]):

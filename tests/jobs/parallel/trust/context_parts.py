@@ -64,7 +64,7 @@ def trained(build: Build, batches: Any = numbers, **settings: Any) -> None:
     pipe.shutdown()
 
 
-@long_case(ranks=4)
+@long_case(ranks=4, heavy=True)
 def models_that_are_divided_twice(steps: int) -> None:
     trained(Gpt, steps=steps, parts=2)
     trained(gpt2, steps=steps)
@@ -203,7 +203,7 @@ def a_checkpoint_of_both_goes_on_with_other_degrees() -> None:
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=0)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def blocks_of_parts_that_cannot_be_divided_are_refused() -> None:
     for kind in (Convolved, *(one for one in REFUSED if one.__name__ in ("Scanned", "Balanced", "InPlace"))):
         for verify in ("first", "off"):

@@ -185,7 +185,7 @@ def a_rank_that_fails_between_shards_ends_the_step_of_all() -> None:
         pipe.shutdown()
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def another_route_on_another_group_is_refused() -> None:
     model, train = _begun(Chosen, sharded_data_parallel_degree=4, timeout_seconds=8)
     train(model, **numbers(0, pipe.dp_rank(), first=3))

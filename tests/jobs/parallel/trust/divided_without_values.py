@@ -76,7 +76,7 @@ def one_stage_trains_as_with_values() -> None:
     same(without[1], usual[1], 1e-5)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def the_values_of_divided_stages_are_those_of_one_process() -> None:
     torch.manual_seed(3)
     alone = Net()
@@ -210,7 +210,7 @@ def batches_of_their_own_are_refused_without_values() -> None:
     refused(lambda: begin(**given), "needs prescaled_batch = true", kind=pipe.NotServed)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def divided_checkpoints_and_weights_are_read_by_those_who_hold_them() -> None:
     folder = ranks.folder() / "divided-without-values"
     checkpoint, weights = str(folder / "last"), str(folder / "weights")

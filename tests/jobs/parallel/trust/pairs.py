@@ -116,7 +116,7 @@ def functions_of_each_place() -> None:
     pair(lambda _m, x: torch.stack([x, x.tanh()], 0).sum(0))
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def parameters_between_that_need_gradients() -> None:
     pair(lambda m, x: x * m.scale, verify_steps=1)
     pair(lambda m, x: (m.scale * m.one) * x.tanh() + m.one)

@@ -147,7 +147,7 @@ def left_out(threshold: float) -> Callable[..., torch.Tensor]:
     return step
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def microbatches_are_left_out_by_values_that_no_rank_has_alone() -> None:
     """Whoever records has zeros for the parameters of others, and would decide another way."""
     for threshold in (1.3, 1.4, 1.5):

@@ -153,7 +153,7 @@ def every_step_is_verified_with_what_the_last_rank_keeps_between_modules() -> No
     every_step_is_verified(Scaled)
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def several_stages_on_a_rank_keep_things_too() -> None:
     for schedule in SCHEDULES[1:]:
         for kind in ("in_place", "containers", "numbers"):

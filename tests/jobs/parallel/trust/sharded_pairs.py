@@ -165,7 +165,7 @@ def parts_that_blocks_pass_on_in_all_forms() -> None:
         trains(lambda form=form: Passing(form, in_place=True), "blocks.0.up", "blocks.1.down", optimizer=slow_sgd)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def parts_that_are_gathered_around_blocks() -> None:
     class Looked(Passing):
         """Later steps read what is passed whole: before the block that takes it, in its hook, and after it."""
@@ -350,7 +350,7 @@ def a_checkpoint_of_sharded_pairs_goes_on_with_other_degrees() -> None:
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-5, atol=0)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def text_from_sharded_pairs() -> None:
     model, update, _ = begun(lambda: llama(), adam, **BOTH)
     x = torch.randint(1, 53, (4, 8))
@@ -441,12 +441,12 @@ def _planted(module: Any, name: str, wrong: Any) -> None:
 @case(ranks=4)
 def wrong_sums_of_sharded_pairs_are_found() -> None:
     _planted(part, "summed_later", lambda parameter, _mesh, _is_later: parameter)
-    back = part_shards._with
-    _planted(part_shards, "_with", lambda one, own, alias=None: back(one, own.detach(), alias))
 
 
 @case(ranks=4, heavy=True)
 def other_wrong_sums_of_sharded_pairs_are_found() -> None:
+    back = part_shards._with
+    _planted(part_shards, "_with", lambda one, own, alias=None: back(one, own.detach(), alias))
     _planted(exchanges, "_sum_in_parts", lambda term, mesh, axis: exchanges.part_of(term * mesh.size(), mesh, axis))
     _planted(division, "scattered", lambda term, mesh, axis: exchanges.part_of(term, mesh, axis))
     wide = kinds._with_bias

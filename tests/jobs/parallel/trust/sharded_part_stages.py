@@ -40,7 +40,7 @@ BOTH: dict[str, Any] = {
 EIGHT: dict[str, Any] = {**TWO_BY_TWO, "sharded_data_parallel_degree": 2}
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def one_stage_in_sharded_parts_trains_as_with_values() -> None:
     usual = trained(False, partitions=4)
     for settings in (BOTH, {**BOTH, "placement_strategy": "spread", "verify_steps": 1}):

@@ -86,7 +86,7 @@ def trains(build: Callable[[], nn.Module], batches: Any = rows, **options: Any) 
     pipe.shutdown()
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def sharded_parts_of_a_few_kinds() -> None:
     trains(Deep, words, step=found_by, optimizer=adam, tolerance=1e-4)
     trains(lambda: Wrapped(Recomputed(False)), **ONE_BATCH)
@@ -213,7 +213,7 @@ def sharded_gpts_with_dropout_on_one_batch() -> None:
     with_dropout(Gpt, 0.95, sharded_data_parallel_degree=2, prescaled_batch=True)
 
 
-@case(ranks=4)
+@case(ranks=4, heavy=True)
 def sharded_parts_between_steps() -> None:
     model, update, _ = begun(Deep, adam, **ONE_BATCH)
     torch.manual_seed(3)

@@ -212,7 +212,7 @@ def mixtral_router_aux_loss() -> None:
     check(tiny_moe, tokens, step=language, partitions=2, atomic=LAYERS, tolerance=1e-4)
 
 
-@case(ranks=2)
+@case(ranks=2, heavy=True)
 def hidden_states_and_attentions_of_llama() -> None:
     def build() -> nn.Module:
         model = tiny_llama()

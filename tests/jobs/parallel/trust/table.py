@@ -17,9 +17,7 @@ import torch
 import torch.distributed as dist
 from quick import planned_quickly
 from torch import nn
-from torch.distributed.tensor import _redistribute
-from torch.distributed.tensor._collective_utils import MeshTopoInfo
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.distributed.tensor import _collective_utils, _redistribute, debug
 
 import trainshed.parallel as pipe
 
@@ -60,11 +58,15 @@ def case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[], None]], C
     return put
 
 
-def long_case(ranks: int) -> Callable[[Callable[[int], None]], Callable[[int], None]]:
-    """Puts a function of a number of steps into the table twice: with a few, and heavy with the twenty that are promised."""
+def long_case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[int], None]], Callable[[int], None]]:
+    """Puts a function of a number of steps into the table twice: with a few, and heavy with the twenty that are promised.
+
+    One of which others train much the same is `heavy` with twenty alone.
+    """
 
     def put(function: Callable[[int], None]) -> Callable[[int], None]:
-        _CASES[_name(function)] = (ranks, False, partial(function, 4))
+        if not heavy:
+            _CASES[_name(function)] = (ranks, False, partial(function, 4))
         _CASES[f"{_name(function)}_for_twenty_steps"] = (ranks, True, partial(function, 20))
         return function
 
@@ -124,11 +126,16 @@ def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def _forget_meshes() -> None:
-    """Lets go of process groups that torch's caches about DTensors hold: each has a thread that wakes 100 times a second."""
-    _clear_sharding_prop_cache()
-    _redistribute.clear_redistribute_planner_cache()
-    for cached in (_redistribute._gen_transform_infos, MeshTopoInfo.build_from_mesh):
-        cached.cache_clear()
+    """Lets go of process groups that torch's caches about DTensors hold: each has a thread that wakes 100 times a second.
+
+    The names are those of torch 2.13; a version without one of them may be slower.
+    """
+    for module, name in ((debug, "_clear_sharding_prop_cache"), (_redistribute, "clear_redistribute_planner_cache")):
+        getattr(module, name, lambda: None)()
+    topology = getattr(_collective_utils, "MeshTopoInfo", None)
+    for cached in (getattr(_redistribute, "_gen_transform_infos", None), getattr(topology, "build_from_mesh", None)):
+        if cached is not None:
+            cached.cache_clear()
 
 
 def _planning(name: str) -> AbstractContextManager[None]:

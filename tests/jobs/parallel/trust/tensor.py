@@ -597,7 +597,7 @@ def models_with_dropout(steps: int) -> None:
         with_dropout(build, 0.9, steps=steps)
 
 
-@long_case(ranks=4)
+@long_case(ranks=4, heavy=True)
 def replicas_of_models_with_dropout(steps: int) -> None:
     with_dropout(Gpt, 0.95, steps=steps, prescaled_batch=True)
     with_dropout(Gpt, 0.95, steps=steps)
