@@ -252,7 +252,9 @@ def sequences_in_stages_that_keep_activations_elsewhere_or_parameters_in_half() 
             update.zero_grad()
             losses[-1].append(float(step(model, **numbers(number, 0)).reduce_mean()))
             update.step()
-        assert len(more) == 0 or divided(model)
+        found: list[Any] = [None] * pipe.size()
+        dist.all_gather_object(found, divided(model) if more else set())  # a plan of chance may give a stage no block
+        assert bool(set().union(*found)) == bool(more)
         pipe.shutdown()
     torch.testing.assert_close(torch.tensor(losses[1:]), torch.tensor([losses[0]] * 2), rtol=1e-2, atol=0)
 
