@@ -32,5 +32,8 @@ def test_what_ran_on_a_full_disk_is_known_after_others_have_made_room(tmp_path: 
 
 
 def test_a_folder_that_cannot_be_looked_at_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TrainshedError, match="cannot write: No such file"):
-        Shortage(str(tmp_path / "gone"), unusable).look(["one"])
+    found = Shortage(str(tmp_path / "gone"), unusable)
+    for asks in (lambda: found.look(["one"]), found.refuse):
+        with pytest.raises(TrainshedError, match="cannot write: No such file"):
+            asks()
+    assert found.has_met([])

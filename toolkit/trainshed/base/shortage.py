@@ -29,13 +29,19 @@ class Shortage:
             self._short.update(running)
 
     def has_met(self, running: Iterable[Hashable]) -> bool:
-        """Whether the disk is full, or was while one of them ran. Raises TrainshedError."""
-        return not self._short.isdisjoint(running) or self._is_full()
+        """Whether the disk is full, or was while one of them ran. One that cannot be looked at counts as full."""
+        try:
+            return self._has_met(running)
+        except TrainshedError:
+            return True
 
     def refuse(self, *running: Hashable) -> None:
-        """Raises TrainshedError where the disk is full, or was while one of them ran."""
-        if self.has_met(running):
+        """Raises TrainshedError where the disk is full, or was while one of them ran, or cannot be looked at."""
+        if self._has_met(running):
             raise self._unusable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._folder))
+
+    def _has_met(self, running: Iterable[Hashable]) -> bool:
+        return not self._short.isdisjoint(running) or self._is_full()
 
     def _is_full(self) -> bool:
         try:

@@ -105,11 +105,7 @@ class Conductor:
 
     def pause_if_full(self) -> None:
         """Where the disk is full, what runs goes on with the next command, unless it succeeds nevertheless."""
-        try:
-            full = self.shortage.has_met(self.running())
-        except TrainshedError:
-            full = True
-        if full:
+        if self.shortage.has_met(self.running()):
             self.room.free()  # kept for this
             for name in self.running():
                 self.keep(replace(self.states[name], paused=True))

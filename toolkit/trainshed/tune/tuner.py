@@ -326,11 +326,7 @@ class Tuner:
 
     def pause_if_full(self) -> None:
         """Where the disk is full, all that runs is tried again later, unless it succeeds nevertheless."""
-        try:
-            full = self.shortage.has_met(trial.number for trial in self.active)
-        except TrainshedError:
-            full = True
-        if full:
+        if self.shortage.has_met(trial.number for trial in self.active):
             self.room.free()  # kept for this
             for trial in self.active:
                 self.keep(replace(trial, paused=True))

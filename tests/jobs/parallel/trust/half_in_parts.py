@@ -23,6 +23,8 @@ SHARDED: dict[str, Any] = {"partitions": 2, "sharded_data_parallel_degree": 2}
 DIVIDED: dict[str, Any] = {"partitions": 2, "tensor_parallel_degree": 2, "prescaled_batch": True}
 SHARED_OUT: dict[str, Any] = {"partitions": 2, "shard_optimizer_state": True}
 BOTH: dict[str, Any] = {"tensor_parallel_degree": 2, "sharded_data_parallel_degree": 2, "prescaled_batch": True}
+# A plan that opens blocks ends the pairs in them, and sums have another order.
+WHOLE_BLOCKS: dict[str, Any] = {"atomic": [f"blocks.{block}" for block in range(4)]}
 EACH = (SHARDED, DIVIDED, SHARED_OUT, BOTH)
 # Products in parts, and replicas' sums in another order, are rounded to bfloat16 elsewhere.
 NEAR = 2e-2
@@ -161,8 +163,7 @@ def what_the_script_changes_in_parts_counts() -> None:
 def runs_in_parts_go_on_to_the_bit() -> None:
     with shared_folder() as folder:
         for number, degrees in enumerate(EACH):
-            # A plan that opens blocks ends the pairs in them, and sums have another order.
-            settings = {**degrees, "atomic": [f"blocks.{block}" for block in range(4)]}
+            settings = {**degrees, **WHOLE_BLOCKS}
             job = Job(**BF16, **settings).train(last=2, clip=0.5)
             pipe.save_checkpoint(str(folder / f"{number}"), job.model, job.optimizer)
             weights, states = job.model.state_dict(), deepcopy(job.optimizer.state_dict())  # torch goes on with these
@@ -353,7 +354,7 @@ def _under_autocast(*ways: tuple[dict[str, Any], float]) -> None:
 @case(ranks=4)
 def autocast_in_divided_stages_is_near_one_process() -> None:
     """Pairs are summed in bfloat16 within units of float32: the first step is verified."""
-    _under_autocast(({"atomic": [f"blocks.{block}" for block in range(4)]}, 1e-3))
+    _under_autocast((WHOLE_BLOCKS, 1e-3))
 
 
 @case(ranks=4, heavy=True)
