@@ -12,16 +12,24 @@ from typing import Any
 
 import pytest
 
-from support.paths import ROOT
-from support.sources import source_files, tree_of
+from support.import_graph import (
+    PACKAGE,
+    circles,
+    file_arrows,
+    files_known_to,
+    imported,
+    module_files,
+    names_known_to,
+    part_of,
+    reverse_closure,
+)
+from support.paths import ROOT, TOOLKIT
+from support.sources import tree_of
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # pytest brings it along
-
-SOURCE = ROOT / "toolkit"
-PACKAGE = SOURCE / "trainshed"
 
 # Inside the user's process: each wing knows itself and the ground floor.
 WINGS = ("checkpoint", "parallel", "compiler", "autopatch", "compat", "metrics", "observe", "rules", "data")
@@ -89,27 +97,6 @@ NEVER_AT_START = {
 }
 
 
-def module_files() -> list[Path]:
-    return [path for path in source_files() if PACKAGE in path.parents]
-
-
-def part_of(path: Path) -> str:
-    """The part of the house that a file belongs to: the package's folder, or a module of its own."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imported(path: Path, tree: ast.AST) -> Iterator[str]:
-    """Full names of everything that the nodes below `tree` import, relative imports resolved."""
-    package = path.relative_to(SOURCE).parent.parts
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = [*package[: len(package) - node.level + 1]] if node.level else []
-            base += (node.module or "").split(".") if node.module else []
-            yield from (".".join([*base, alias.name]) for alias in node.names)
-
-
 def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
     """Statements that run when the module is imported: not in functions, not for type checkers only."""
     pending: list[ast.stmt] = list(tree.body)
@@ -121,7 +108,7 @@ def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
             pending += node.orelse
             continue
         blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
-        blocks += [handler.body for handler in getattr(node, "handlers", [])]
+        blocks += [inner.body for inner in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
         if any(blocks):
             for block in blocks:
                 pending += block
@@ -131,7 +118,7 @@ def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
 
 def parts_known_to(path: Path) -> set[str]:
     """Other parts of the house that a file imports from, in whatever place."""
-    names = (name.split(".") for name in imported(path, tree_of(path)) if name.split(".")[0] == "trainshed")
+    names = (name.split(".") for name in names_known_to(path) if name.split(".")[0] == "trainshed")
     known = {name[1] for name in names if len(name) > 1 and name[1] != "__version__"}
     return known - {part_of(path)}
 
@@ -145,10 +132,11 @@ def test_the_scan_sees_every_way_to_import() -> None:
         "import os, trainshed\nimport trainshed.runner.x as y\nfrom ...machine.hardware import probe\nfrom . import single\n"
         "from trainshed import checkpoint\nfrom ...base.errors import A\nif TYPE_CHECKING:\n    import torch\n"
         "try:\n    import numpy\nexcept ImportError:\n    import boto3\ndef f():\n    import yaml\n"
+        "match 1:\n    case 1:\n        import json\n"
     )
     tree = ast.parse(text)
 
-    assert set(imported(path, tree)) == {
+    assert set(imported(path, ast.walk(tree))) == {
         *(
             "os",
             "trainshed",
@@ -156,10 +144,10 @@ def test_the_scan_sees_every_way_to_import() -> None:
             "trainshed.machine.hardware.probe",
             "trainshed.container.cluster.single",
         ),
-        *("trainshed.checkpoint", "trainshed.base.errors.A", "torch", "numpy", "boto3", "yaml"),
+        *("trainshed.checkpoint", "trainshed.base.errors.A", "torch", "numpy", "boto3", "yaml", "json"),
     }
-    level = {name for node in at_module_level(tree) for name in imported(path, node)}
-    assert {"numpy", "boto3", "os"} <= level and not {"torch", "yaml"} & level
+    level = set(imported(path, at_module_level(tree)))
+    assert {"numpy", "boto3", "os", "json"} <= level and not {"torch", "yaml"} & level
 
 
 def test_every_part_of_the_house_has_its_place() -> None:
@@ -183,7 +171,7 @@ RUNNERS_ROOMS = [path for room in RUNNER for path in sorted((PACKAGE / "runner" 
 @pytest.mark.parametrize("path", RUNNERS_ROOMS, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_room_of_the_runner_knows_only_those_below_it(path: Path) -> None:
     room = path.relative_to(PACKAGE / "runner").parts[0]
-    names = (name.split(".") for name in imported(path, tree_of(path)) if name.startswith("trainshed.runner."))
+    names = (name.split(".") for name in names_known_to(path) if name.startswith("trainshed.runner."))
     above = RUNNER[RUNNER.index(room) + 1 :]
 
     assert {name[2] for name in names} & set(above) == set()
@@ -193,7 +181,7 @@ def test_a_room_of_the_runner_knows_only_those_below_it(path: Path) -> None:
     "path", [p for p in module_files() if part_of(p) in LIGHT], ids=lambda p: str(p.relative_to(PACKAGE))
 )
 def test_the_supervising_side_needs_nothing_heavy_at_import(path: Path) -> None:
-    names = {name.split(".")[0] for node in at_module_level(tree_of(path)) for name in imported(path, node)}
+    names = {name.split(".")[0] for name in imported(path, at_module_level(tree_of(path)))}
     foreign = names - sys.stdlib_module_names - {"trainshed", "__future__"}
 
     allowed = CORE_PACKAGES if part_of(path) in ("runner", "cli") else set()
@@ -203,43 +191,19 @@ def test_the_supervising_side_needs_nothing_heavy_at_import(path: Path) -> None:
 # --- circles and names -----------------------------------------------------------------------------------------------
 
 
-def module_file(name: str) -> Path | None:
-    """The file of a module of ours by its full name, None for names that are not modules."""
-    path = SOURCE.joinpath(*name.split("."))
-    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py")
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
-
-
-def files_known_to(path: Path) -> set[Path]:
-    """The files of ours that a file imports, in whatever place, imports for type checkers alone included."""
-    names = [name for name in imported(path, tree_of(path)) if name.split(".")[0] == "trainshed"]
-    files = {module_file(name) or module_file(name.rpartition(".")[0]) for name in names}
-    return {file for file in files if file is not None} - {path}
-
-
-def file_arrows() -> dict[Path, set[Path]]:
-    """For each file of the toolkit the files that it imports."""
-    return {path: files_known_to(path) for path in module_files()}
-
-
-def circles(arrows: dict[Path, set[Path]]) -> list[set[Path]]:
-    """Groups of files each of which imports, directly or not, all others of its group."""
-    reached: dict[Path, set[Path]] = {}
-    for start in arrows:
-        pending, seen = [start], set[Path]()
-        while pending:
-            new = arrows[pending.pop()] - seen
-            seen |= new
-            pending += new
-        reached[start] = seen
-    groups = {frozenset(other for other in reached[path] if path in reached[other]) for path in arrows}
-    return [set(group) for group in groups if group]
-
-
 def test_a_circle_is_found() -> None:
     a, b, c, d = (Path(name) for name in "abcd")
 
     assert circles({a: {b}, b: {c}, c: {b, d}, d: set()}) == [{b, c}]
+
+
+def test_all_that_imports_a_changed_file_is_found() -> None:
+    a, b, c, d, gone = (Path(name) for name in ("a", "b", "c", "d", "gone"))
+    arrows = {a: {b}, b: {c}, c: {b}, d: {a, gone}}
+
+    assert reverse_closure(arrows, {c}) == {a, b, c, d}
+    assert reverse_closure(arrows, {a, gone}) == {a, d, gone}
+    assert reverse_closure(arrows, set()) == set()
 
 
 def test_imports_lead_to_files() -> None:
@@ -341,7 +305,7 @@ def test_installing_trainshed_brings_psutil_and_pyyaml_and_nothing_else() -> Non
 def test_the_console_scripts_lead_somewhere() -> None:
     for target in metadata()["project"]["scripts"].values():
         module, _, function = target.partition(":")
-        path = SOURCE / f"{module.replace('.', '/')}.py"
+        path = TOOLKIT / f"{module.replace('.', '/')}.py"
         path = path if path.is_file() else path.with_suffix("") / "__init__.py"
         assert path.is_file(), target
         assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree_of(path).body), target

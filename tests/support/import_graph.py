@@ -1,0 +1,86 @@
+"""Which of the toolkit's files imports which; needs nothing but Python itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from support.paths import TOOLKIT
+from support.sources import source_files, tree_of
+
+PACKAGE = TOOLKIT / "trainshed"
+
+
+def module_files() -> list[Path]:
+    """All files of the package, sorted."""
+    return [path for path in source_files() if PACKAGE in path.parents]
+
+
+def part_of(path: Path) -> str:
+    """The part of the house that a file belongs to: the package's folder, or a module of its own."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Full names of everything that these nodes of a file import, relative imports resolved."""
+    package = path.relative_to(TOOLKIT).parent.parts
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            base += (node.module or "").split(".") if node.module else []
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+@cache
+def names_known_to(path: Path) -> frozenset[str]:
+    """Full names of everything that a file imports, in whatever place, imports for type checkers alone included."""
+    return frozenset(imported(path, ast.walk(tree_of(path))))
+
+
+def module_file(name: str) -> Path | None:
+    """The file of a module of ours by its full name, None for names that are not modules."""
+    path = TOOLKIT.joinpath(*name.split("."))
+    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py")
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def files_known_to(path: Path) -> set[Path]:
+    """The files of ours that a file imports, in whatever place, imports for type checkers alone included."""
+    names = [name for name in names_known_to(path) if name.split(".")[0] == "trainshed"]
+    files = {module_file(name) or module_file(name.rpartition(".")[0]) for name in names}
+    return {file for file in files if file is not None} - {path}
+
+
+def file_arrows() -> dict[Path, set[Path]]:
+    """For each file of the toolkit the files that it imports."""
+    return {path: files_known_to(path) for path in module_files()}
+
+
+def reached(arrows: dict[Path, set[Path]], starts: Iterable[Path]) -> set[Path]:
+    """All files to which arrows lead from these ones, directly or not."""
+    pending, seen = list(starts), set[Path]()
+    while pending:
+        new = arrows.get(pending.pop(), set()) - seen
+        seen |= new
+        pending += new
+    return seen
+
+
+def circles(arrows: dict[Path, set[Path]]) -> list[set[Path]]:
+    """Groups of files each of which imports, directly or not, all others of its group."""
+    known = {path: reached(arrows, [path]) for path in arrows}
+    groups = {frozenset(other for other in known[path] if path in known.get(other, ())) for path in arrows}
+    return [set(group) for group in groups if group]
+
+
+def reverse_closure(arrows: dict[Path, set[Path]], changed: set[Path]) -> set[Path]:
+    """All files that import one of the changed ones, directly or not, and the changed ones themselves."""
+    importers: dict[Path, set[Path]] = {}
+    for path, known in arrows.items():
+        for file in known:
+            importers.setdefault(file, set()).add(path)
+    return changed | reached(importers, changed)
