@@ -23,6 +23,7 @@ from support.import_graph import (
     part_of,
     reverse_closure,
 )
+from support.offenders import no_offenders
 from support.paths import ROOT, TOOLKIT
 from support.sources import tree_of
 
@@ -97,6 +98,10 @@ NEVER_AT_START = {
 }
 
 
+def shown(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
 def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
     """Statements that run when the module is imported: not in functions, not for type checkers only."""
     pending: list[ast.stmt] = list(tree.body)
@@ -157,35 +162,30 @@ def test_every_part_of_the_house_has_its_place() -> None:
     assert {"contract", "container"} <= parts
 
 
-@pytest.mark.parametrize("path", module_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_arrows_point_down_only(path: Path) -> None:
-    part = part_of(path)
-    known = parts_known_to(path)
+def test_arrows_point_down_only() -> None:
+    found = {shown(path): parts_known_to(path) - MAY_KNOW.get(part_of(path), set()) for path in module_files()}
 
-    assert known <= MAY_KNOW.get(part, set()), f"{part} must not import {sorted(known - MAY_KNOW.get(part, set()))}"
+    no_offenders(found, "a part must not import these others")
 
 
-RUNNERS_ROOMS = [path for room in RUNNER for path in sorted((PACKAGE / "runner" / room).rglob("*.py"))]
+def test_a_room_of_the_runner_knows_only_those_below_it() -> None:
+    found = {}
+    for number, room in enumerate(RUNNER):
+        above = tuple(f"trainshed.runner.{other}." for other in RUNNER[number + 1 :])
+        for path in (PACKAGE / "runner" / room).rglob("*.py"):
+            found[shown(path)] = {name for name in names_known_to(path) if f"{name}.".startswith(above)}
+
+    no_offenders(found, "a room of the runner must not import those above it")
 
 
-@pytest.mark.parametrize("path", RUNNERS_ROOMS, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_of_the_runner_knows_only_those_below_it(path: Path) -> None:
-    room = path.relative_to(PACKAGE / "runner").parts[0]
-    names = (name.split(".") for name in names_known_to(path) if name.startswith("trainshed.runner."))
-    above = RUNNER[RUNNER.index(room) + 1 :]
+def test_the_supervising_side_needs_nothing_heavy_at_import() -> None:
+    found = {}
+    for path in (path for path in module_files() if part_of(path) in LIGHT):
+        names = {name.split(".")[0] for name in imported(path, at_module_level(tree_of(path)))}
+        allowed = CORE_PACKAGES if part_of(path) in ("runner", "cli") else set()
+        found[shown(path)] = names - sys.stdlib_module_names - {"trainshed", "__future__"} - allowed
 
-    assert {name[2] for name in names} & set(above) == set()
-
-
-@pytest.mark.parametrize(
-    "path", [p for p in module_files() if part_of(p) in LIGHT], ids=lambda p: str(p.relative_to(PACKAGE))
-)
-def test_the_supervising_side_needs_nothing_heavy_at_import(path: Path) -> None:
-    names = {name.split(".")[0] for name in imported(path, at_module_level(tree_of(path)))}
-    foreign = names - sys.stdlib_module_names - {"trainshed", "__future__"}
-
-    allowed = CORE_PACKAGES if part_of(path) in ("runner", "cli") else set()
-    assert foreign <= allowed, f"{sorted(foreign - allowed)} must be imported where it is needed, or not at all"
+    no_offenders(found, "these must be imported where they are needed, or not at all")
 
 
 # --- circles and names -----------------------------------------------------------------------------------------------
@@ -214,17 +214,18 @@ def test_imports_lead_to_files() -> None:
 
 def test_no_circle_of_files() -> None:
     """One file of a circle cannot be understood, tested or moved without the others."""
-    found = [sorted(str(path.relative_to(PACKAGE)) for path in circle) for circle in circles(file_arrows())]
+    found = [sorted(shown(path) for path in circle) for circle in circles(file_arrows())]
 
-    assert found == [], "these files import each other, directly or not"
+    assert not found, f"these files import each other, directly or not: {found}"
 
 
 def test_no_name_of_a_file_three_times() -> None:
     """A traceback, an editor's tab and a search show the name alone."""
     special = {"__init__.py", "__main__.py", "sitecustomize.py", "errors.py"}  # errors.py: a part's exceptions
-    names = [path.name for path in module_files() if part_of(path) != "compat" and path.name not in special]
+    paths = {path for path in module_files() if part_of(path) != "compat" and path.name not in special}
+    same = {path.name: [shown(other) for other in paths if other.name == path.name] for path in paths}
 
-    assert sorted({name for name in names if names.count(name) > 2}) == []
+    no_offenders({name: found if len(found) > 2 else [] for name, found in same.items()}, "a name is there twice at most")
 
 
 # --- what a start loads ----------------------------------------------------------------------------------------------
@@ -281,15 +282,17 @@ def test_a_failing_job_loads_no_framework_either(job_tree: Any) -> None:
 # --- words and metadata ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", module_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_public_name_says_what_it_is(path: Path) -> None:
-    tree = tree_of(path)
+def silent_names(tree: ast.Module) -> list[str]:
+    """The public names of a file that have no docstring, with their lines."""
     silent = [] if ast.get_docstring(tree) else ["the module"]
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
             silent += [] if ast.get_docstring(node) else [f"{node.name} in line {node.lineno}"]
+    return silent
 
-    assert silent == []
+
+def test_every_public_name_says_what_it_is() -> None:
+    no_offenders({shown(path): silent_names(tree_of(path)) for path in module_files()}, "these need a docstring")
 
 
 def metadata() -> dict[str, Any]:
