@@ -15,26 +15,32 @@ ONLY ?=
 unexport PYTHONDONTWRITEBYTECODE
 # A part of the tests: every folder of this name below tests/, as in PART=runner, PART=unit, PART=images.
 PART ?=
-# $(call run_tests,MARKS): the tests of that part with these pytest marks.
+# The commit since which a change is looked at, and the share of the matrix that is played: 1/4, 2/4, 3/4 or 4/4.
+CHANGED ?=
+SLICE ?=
+# $(call run_tests,OPTIONS): the tests of that part with these options. Those that fail run once more, alone (docs/evidence/gate.md).
 define run_tests
 @folders="$$(find tests $(if $(PART),-type d -name '$(PART)',-maxdepth 0) -print)"; \
 [ -n "$$folders" ] || { echo "there is no folder $(PART) below tests/"; exit 2; }; \
-set -x; $(PYTEST) -m '$(1)' $$folders
+set -x; $(PYTEST) --repeat $(1) $$folders
 endef
 
-.PHONY: help demo fuzz test test-faults test-heavy test-unit test-zoo check docs setup clean
+.PHONY: help demo fuzz test test-all test-faults test-matrix test-unit test-zoo check docs prepare setup clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/demo  ## train a small network on handwritten digits with two DDP processes, without Docker
 	OMP_NUM_THREADS=1 $(BIN)/trainshed run entrypoints/digits.yaml
 
-test: .venv/ready  ## every capability, or PART=runner; what needs containers runs where a Docker daemon answers
-	$(call run_tests,not heavy)
+test: prepare  ## unit tests and one real case of every capability; CHANGED=COMMIT adds the folders that a change reaches
+	$(call run_tests,--quick $(if $(CHANGED),--changed '$(CHANGED)') $(if $(SLICE),--slice '$(SLICE)'))
 
-test-heavy: .venv/ready  ## the costly variants that `make test` leaves out, or PART=runner (docs/evidence/heavy.md)
-	$(call run_tests,heavy)
+test-all: prepare  ## everything, costly variants included, or PART=runner
+	$(call run_tests,)
+
+test-matrix: prepare  ## a share of the large tables of cases: SLICE=1/4
+	$(call run_tests,--slice '$(or $(SLICE),1/1)' $(if $(CHANGED),--changed '$(CHANGED)'))
 
 test-faults: .venv/ready  ## random faults at random moments, as long as MINUTES=5 says; SEED=... plays the same again (as root)
 	$(BIN)/python tests/faults/play --minutes '$(MINUTES)' --seed '$(SEED)'
@@ -43,10 +49,13 @@ fuzz: .venv/ready  ## 100,000 mutated inputs through everything that reads other
 	PYTHONPATH=toolkit:tests $(BIN)/python -m fuzz --cases '$(or $(CASES),100000)' --seed '$(or $(SEED),1)'
 
 test-unit: .venv/ready  ## what is tested without whole jobs, within a minute
-	$(PYTEST) -m 'not heavy' tests/unit
+	$(PYTEST) --quick tests/unit
 
 test-zoo: .venv/ready  ## models and loops of many kinds in a pipeline and in one process, for hours; ONLY=..., SEED=... (docs/evidence/zoo.md)
 	PYTHONPATH=toolkit:tests $(BIN)/python -m hostile --seed '$(or $(SEED),1)' $(if $(ONLY),--only $(ONLY))
+
+prepare: .venv/ready  ## the image and the environments of SDKs that some tests need; `make test` does it, too
+	@$(BIN)/python tests/support/prepare.py
 
 check: .venv/ready  ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -62,7 +71,7 @@ setup: .venv/ready  ## the virtual environment that all of these use
 # they are first imported: most of them never are.
 .venv/demo: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "trainshed needs Python 3.10 or newer (make PYTHON=python3.12 ...)")'
-	$(PYTHON) -m venv .venv || { echo "no venv module: on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv || { echo "no venv module: on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }
 	$(PIP) --no-compile '$(TORCH)' -e '.[demo]' \
 	    $$($(BIN)/python -c 'import urllib.request as u; u.urlopen("$(TORCH_INDEX)/torch/", timeout=15)' 2>/dev/null \
 	       && echo --extra-index-url $(TORCH_INDEX))

@@ -21,6 +21,9 @@ from support.paths import TOOLKIT
 from trainshed.contract.job import TrainingJob
 from trainshed.contract.reading import read_job
 
+# What runs, how long each test may take, and what a failure means: docs/evidence/gate.md.
+pytest_plugins = ("support.gate.hangs", "support.gate.selection", "support.gate.repeats")
+
 # A machine that stalls is no defect of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

@@ -1,0 +1,112 @@
+"""Which folders of whole jobs a change reaches: each names the rooms of the toolkit that it is about.
+
+`python -m support.gate.areas COMMIT` prints what the change since that commit reaches, one folder a line.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from support.import_graph import PACKAGE, file_arrows, reverse_closure
+from support.paths import ROOT
+
+TESTS = ROOT / "tests"
+SUPPORT = TESTS / "support"
+# Folders below tests/, and what they are about: rooms and modules below toolkit/trainshed, or files and folders of the
+# checkout, which begin with "/". A change reaches a folder when something it is about has changed, or imports what has.
+AREAS: dict[str, tuple[str, ...]] = {
+    "clients": ("container/main.py", "container/intermediate", "compat/sagemaker_training_api", "tracking", "data/pipe", "/images/", "/Dockerfile.cpu"),
+    "faults": ("container/attempts.py", "container/supervisor", "container/hangs", "container/roster", "container/restarts.py", "checkpoint"),
+    "frameworks": ("container/launchers", "/.ci/frameworks"),
+    "fuzz": ("base/reader.py", "data/formats", "contract"),
+    "hostile": ("parallel",),
+    "images": ("container/main.py", "container/program", "runner/places", "/images/", "/Dockerfile.cpu", "/toolkit/train", "/examples/byoc/"),
+    "jobs/algorithms": ("algorithms",),
+    "jobs/catalog": ("catalog",),
+    "jobs/checkpoint": ("checkpoint", "autopatch"),
+    "jobs/compiler": ("compiler", "container/compiler"),
+    "jobs/data": ("data", "container/data_seen.py"),
+    "jobs/elastic": ("container/roster", "container/launchers"),
+    "jobs/entrypoints": ("algorithms", "contract/ready_programs.py", "/entrypoints/"),
+    "jobs/examples": ("/examples/",),
+    "jobs/hangs": ("container/hangs", "container/sampling"),
+    "jobs/horovod": ("compat/horovod_api",),
+    "jobs/isolation": ("machine/isolation.py", "container/supervisor"),
+    "jobs/kubernetes": ("runner/places/kubernetes",),
+    "jobs/launchers": ("container/launchers", "container/cluster", "container/drivers"),
+    "jobs/lineage": ("lineage",),
+    "jobs/metrics": ("metrics", "container/metrics_watch.py"),
+    "jobs/models": ("models",),
+    "jobs/mpi": ("container/launchers",),
+    "jobs/notices": ("container/notices",),
+    "jobs/parallel": ("parallel", "compat/smdistributed"),
+    "jobs/parameter_server": ("container/launchers", "container/cluster"),
+    "jobs/profiler": ("observe", "container/sampling", "container/slow_ranks.py"),
+    "jobs/program": ("container/program", "container/intermediate"),
+    "jobs/ray": ("runner/places/ray",),
+    "jobs/report": ("container/report", "pages"),
+    "jobs/restarts": ("container/restarts.py", "container/shared_restarts.py", "container/attempts.py"),
+    "jobs/roster": ("container/roster", "container/doctor"),
+    "jobs/rules": ("rules", "container/rules_watch.py"),
+    "jobs/runner": ("runner", "cli", "container/demo.py"),
+    "jobs/slurm": ("runner/places/slurm",),
+    "jobs/ssh": ("runner/places/ssh",),
+    "jobs/steps": ("steps",),
+    "jobs/supervisor": ("container/supervisor", "container/guardian.py", "container/console.py", "machine/streams.py"),
+    "jobs/tracking": ("tracking",),
+    "jobs/tune": ("tune",),
+    "jobs/ui": ("ui",),
+    "xla": ("compiler/xla.py", "/.ci/xla"),
+}  # fmt: skip
+
+
+def changed_files(commit: str) -> set[Path]:
+    """Files that differ from that commit: committed, not yet committed, and new. Raises SystemExit where git refuses."""
+    names: set[str] = set()
+    for words in (["diff", "--name-only", "--no-renames", commit], ["ls-files", "--others", "--exclude-standard"]):
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"git cannot tell what changed since {commit}: {done.stderr.strip()}")
+        names |= set(done.stdout.split("\n")) - {""}
+    return {ROOT / name for name in names}
+
+
+def reached(changed: set[Path]) -> list[str]:
+    """The folders that these files reach, sorted."""
+    within = reverse_closure(file_arrows(), {path for path in changed if PACKAGE in path.parents})
+    of_tests = {area for area in AREAS if any(TESTS / area in path.parents for path in changed)}
+    return sorted({*of_tests, *about(within | changed), *_of_support(changed)})
+
+
+def about(files: Iterable[Path]) -> set[str]:
+    """The folders that are about one of these files."""
+    files = list(files)
+    return {area for area, rooms in AREAS.items() if any(within(path, room) for room in rooms for path in files)}
+
+
+def within(path: Path, room: str) -> bool:
+    """Whether a file is this room or lies in it; `room` as in `AREAS`."""
+    whole = ROOT / room.strip("/") if room.startswith("/") else PACKAGE / room
+    return path == whole or whole in path.parents
+
+
+def _of_support(changed: set[Path]) -> set[str]:
+    """The folders that import a changed module of tests/support, directly or by way of others there."""
+    texts = {path: path.read_text() for path in SUPPORT.glob("*.py")}
+    found = {path.stem for path in changed if path.parent == SUPPORT}
+    while more := {path.stem for path, text in texts.items() if _imports(text, found)} - found:
+        found |= more
+    return {area for area in AREAS if any(_imports(path.read_text(), found) for path in (TESTS / area).rglob("*.py"))}
+
+
+def _imports(text: str, names: set[str]) -> bool:
+    words = "|".join(map(re.escape, sorted(names)))
+    return bool(names) and re.search(rf"\bsupport\.({words})\b|from support import .*\b({words})\b", text) is not None
+
+
+if __name__ == "__main__":
+    print("\n".join(reached(changed_files(*sys.argv[1:]))))
