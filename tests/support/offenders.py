@@ -13,6 +13,7 @@ IN_FULL = 5
 
 def no_offenders(found: Mapping[str, Collection[str]], rule: str) -> None:
     """Fails where anything is found wrong with any of these names, and says the rule, and all that was found."""
+    __tracebackhide__ = True
     assert found, "nothing was looked at"
     wrong = [f"{name}: {', '.join(sorted(what))}" for name, what in found.items() if what]
     assert not wrong, "\n".join([f"{rule} ({len(wrong)} of {len(found)} break it)", *wrong])
@@ -20,6 +21,7 @@ def no_offenders(found: Mapping[str, Collection[str]], rule: str) -> None:
 
 def check_each(cases: Iterable[T], check: Callable[[T], object], name: Callable[[T], str] = str) -> None:
     """Fails where the check of any case does: names all such cases, and shows the first few in full."""
+    __tracebackhide__ = True
     cases = list(cases)
     assert cases, "nothing was looked at"
     failed: dict[str, BaseException] = {}
