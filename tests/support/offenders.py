@@ -29,7 +29,7 @@ def check_each(cases: Iterable[T], check: Callable[[T], object], name: Callable[
         try:
             check(case)
         except (Exception, pytest.fail.Exception) as error:
-            failed[f"{number}. {name(case)}"] = error
+            failed[f"case {number}, {name(case)}"] = error
     if failed:
         said = {key: f"{type(error).__name__}: {error}".removeprefix("AssertionError: ") for key, error in failed.items()}
         lines = [f"{key}: {text.partition(chr(10))[0]}" for key, text in said.items()]
