@@ -5,18 +5,16 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pkgutil
 from pathlib import Path
 
 import pytest
 
+from support.offenders import check_each, no_offenders
 from support.paths import ROOT, TOOLKIT
+from support.sources import tree_of
 
 FACES = ("trainshed.checkpoint", "trainshed.compiler", "trainshed.parallel", "trainshed.parallel.data", "trainshed.runner")
-NAMES = [(face, name) for face in FACES for name in importlib.import_module(face).__all__]
-
-
-def source_of(face: str) -> ast.Module:
-    return ast.parse((TOOLKIT / Path(*face.split(".")) / "__init__.py").read_text())
 
 
 def typed_names(tree: ast.Module) -> set[str]:
@@ -26,39 +24,38 @@ def typed_names(tree: ast.Module) -> set[str]:
     return {alias.asname or alias.name for node in imports for alias in node.names}
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_a_faces_list_is_sorted_and_names_nothing_twice(face: str) -> None:
-    names = importlib.import_module(face).__all__
+def test_a_faces_list_is_sorted_and_names_nothing_twice() -> None:
+    found = {face: importlib.import_module(face).__all__ for face in FACES}
 
-    assert names == sorted(set(names))
-
-
-@pytest.mark.parametrize("face", FACES)
-def test_a_faces_list_holds_what_type_checkers_see(face: str) -> None:
-    module, tree = importlib.import_module(face), source_of(face)
-    own = {
-        node.name
-        for node in tree.body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
-    }
-
-    assert typed_names(tree) | own == set(module.__all__)
+    no_offenders({face: [] if names == sorted(set(names)) else names for face, names in found.items()}, "not sorted")
 
 
-@pytest.mark.parametrize(("face", "name"), NAMES, ids=lambda value: value)
-def test_a_public_name_is_there_and_documented(face: str, name: str) -> None:
-    member = getattr(importlib.import_module(face), name)
+def test_a_faces_list_holds_what_type_checkers_see() -> None:
+    found = {}
+    for face in FACES:
+        tree = tree_of(TOOLKIT / Path(*face.split(".")) / "__init__.py")
+        own = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        seen = typed_names(tree) | {name for name in own if not name.startswith("_")}
+        found[face] = seen ^ set(importlib.import_module(face).__all__)
 
-    assert inspect.getdoc(member), f"{face}.{name} has no docstring"
-    if inspect.isclass(member):
+    no_offenders(found, "__all__ must list what type checkers see")
+
+
+def test_a_public_name_is_there_and_documented() -> None:
+    def check(name: str) -> None:
+        member = pkgutil.resolve_name(name)
+        assert inspect.getdoc(member), "no docstring"
+        methods = vars(member) if inspect.isclass(member) else {}
         silent = [
             method
-            for method, value in vars(member).items()
+            for method, value in methods.items()
             if not method.startswith("_")
             and (inspect.isfunction(value) or isinstance(value, (property, staticmethod, classmethod)))
             and not inspect.getdoc(getattr(member, method))
         ]
-        assert silent == [], f"methods of {face}.{name} without a docstring"
+        assert not silent, f"methods without a docstring: {silent}"
+
+    check_each([f"{face}:{name}" for face in FACES for name in importlib.import_module(face).__all__], check)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

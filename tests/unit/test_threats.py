@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
+from support.offenders import check_each, no_offenders
 from support.paths import DOCS, ROOT
 from support.peer_differences import DIFFERENCES
 
@@ -26,29 +25,21 @@ def exists(file: str, function: str) -> bool:
     return path.exists() and re.search(rf"^(async )?def {function}\(", path.read_text(), re.MULTILINE) is not None
 
 
-@pytest.mark.parametrize("row", threats(), ids=lambda row: row.split("|")[2].strip()[:60])
-def test_every_threat_names_tests_that_exist(row: str) -> None:
-    who, reaches, holds, tests = (cell.strip() for cell in row.strip("|").split("|"))
+def test_every_threat_names_tests() -> None:
+    def check(row: str) -> None:
+        who, reaches, holds, tests = (cell.strip() for cell in row.strip("|").split("|"))
+        assert who and reaches and holds and TEST.search(tests)
 
-    assert who and reaches and holds
-    named = TEST.findall(tests)
-    assert named and [test for test in named if not exists(*test)] == []
-
-
-def test_every_finding_names_tests_that_exist() -> None:
-    named = TEST.findall((DOCS / "evidence" / "findings.md").read_text())
-
-    assert len(named) > 20 and [test for test in named if not exists(*test)] == []
-
-
-def test_there_are_threats() -> None:
     assert len(threats()) > 10
+    check_each(threats(), check)
 
 
-def test_every_test_that_the_page_names_anywhere_exists() -> None:
-    named = TEST.findall((DOCS / "threat-model.md").read_text())
+def test_every_test_that_a_page_names_exists() -> None:
+    pages = {page: TEST.findall((DOCS / page).read_text()) for page in ("threat-model.md", "evidence/findings.md")}
 
-    assert [test for test in named if not exists(*test)] == []
+    assert all(len(named) > 20 for named in pages.values())
+    missing = {page: ["::".join(test) for test in named if not exists(*test)] for page, named in pages.items()}
+    no_offenders(missing, "these tests do not exist")
 
 
 def test_every_difference_from_amazons_toolkit_names_a_test_that_exists() -> None:

@@ -7,6 +7,7 @@ import argparse
 import pytest
 
 from support.command_line import options_of, parser_of
+from support.offenders import check_each
 from trainshed.cli import COMMANDS, main
 from trainshed.cli.parser import UsageError
 from trainshed.cli.run import check
@@ -23,17 +24,17 @@ def error_of(command: str, words: list[str], capsys: pytest.CaptureFixture[str])
     return line
 
 
-@pytest.mark.parametrize("command", PARSED)
-def test_every_command_says_what_it_does_and_what_each_word_means(command: str) -> None:
-    parser = parser_of(command)
+def test_every_command_says_what_it_does_and_what_each_word_means() -> None:
+    def check(command: str) -> None:
+        parser = parser_of(command)
+        assert parser.description
+        if command != "checkpoints":  # its description has a line for each word
+            assert all(action.help or isinstance(action, argparse._SubParsersAction) for action in parser._actions)
 
-    assert parser.description
-    if command != "checkpoints":  # its description has a line for each word
-        assert all(action.help or isinstance(action, argparse._SubParsersAction) for action in parser._actions)
+    check_each(PARSED, check)
 
 
-@pytest.mark.parametrize("command", PARSED)
-def test_an_unknown_flag_is_refused_in_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_flag_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     needed = {
         "cache": ["ls"],
         "check-image": ["image"],
@@ -51,12 +52,14 @@ def test_an_unknown_flag_is_refused_in_one_line(command: str, capsys: pytest.Cap
         "rm": ["run"],
         "release": ["all"],
     }
-    words = ["--colour"] if command == "plan" else [*needed.get(command, []), "--colour"]
-    words += ["train.py"] if command == "plan" else []
-    line = error_of(command, words, capsys)
 
-    assert line.startswith(f"trainshed {command}: does not take '--colour'")
-    assert line.endswith(f"; see `trainshed {command} --help`")
+    def check_command(command: str) -> None:
+        words = ["--colour", "train.py"] if command == "plan" else [*needed.get(command, []), "--colour"]
+        line = error_of(command, words, capsys)
+        assert line.startswith(f"trainshed {command}: does not take '--colour'")
+        assert line.endswith(f"; see `trainshed {command} --help`")
+
+    check_each(PARSED, check_command)
 
 
 @pytest.mark.parametrize("flag", ["--channel", "--grace", "--name"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.offenders import check_each
 from trainshed.base.errors import JobError
 from trainshed.container.cluster import sagemaker, single
 from trainshed.contract.cluster import Hardware
@@ -21,6 +23,11 @@ GOLDEN = Path(__file__).parent / "golden"
 ARGV = json.loads((GOLDEN / "argv.json").read_text())["cases"]
 ENVIRONMENT = json.loads((GOLDEN / "environment.json").read_text())["cases"]
 BY_NAME = {case["name"]: case for case in ENVIRONMENT}
+
+
+def name_of(case: dict[str, Any]) -> str:
+    return ascii(case["name"])
+
 
 # --- argv ------------------------------------------------------------------------------------------------------------
 # The one difference: a JSON number with a point or an exponent, and NaN and Infinity, reach the script as they were
@@ -44,33 +51,33 @@ def same_but_for_spelling(theirs: str, ours: str, raw: str) -> bool:
     return rest_of_theirs == rest_of_ours and _JSON_NUMBER.findall(ours) == spelled
 
 
-@pytest.mark.parametrize("case", ARGV, ids=lambda case: ascii(case["name"]))
-def test_the_script_gets_the_arguments_that_the_peer_gives_it(case: dict[str, Any]) -> None:
-    ours = to_argv(decode(case["raw"]).user)
+def test_the_script_gets_the_arguments_that_the_peer_gives_it() -> None:
+    def check(case: dict[str, Any]) -> None:
+        ours, theirs = to_argv(decode(case["raw"]).user), case["argv"]
+        assert ours[::2] == theirs[::2], "the options' names"
+        values = {f"--{key}" if len(key) > 1 else f"-{key}" if key else "": value for key, value in case["raw"].items()}
+        for option, our_value, their_value in zip(ours[::2], ours[1::2], theirs[1::2], strict=True):
+            if our_value != their_value:
+                assert isinstance(values[option], str), "values that are no strings have no spelling to keep"
+                assert same_but_for_spelling(their_value, our_value, values[option])
 
-    theirs = case["argv"]
-    assert len(ours) == len(theirs)
-    assert ours[::2] == theirs[::2], "the options' names"
-    values = {f"--{key}" if len(key) > 1 else f"-{key}" if key else "": value for key, value in case["raw"].items()}
-    for option, our_value, their_value in zip(ours[::2], ours[1::2], theirs[1::2], strict=True):
-        if our_value != their_value:
-            assert isinstance(values[option], str), "values that are no strings have no spelling to keep"
-            assert same_but_for_spelling(their_value, our_value, values[option])
+    check_each(ARGV, check, name_of)
 
 
-@pytest.mark.parametrize("case", ARGV, ids=lambda case: ascii(case["name"]))
-def test_hyperparameters_become_the_variables_that_the_peer_sets(case: dict[str, Any]) -> None:
-    user = decode(case["raw"]).user
-    ours = {variable_names("SM_HP_", name)[0]: to_environment_text(value) for name, value in user.items()}
-    raw = {variable_names("SM_HP_", name)[0]: value for name, value in case["raw"].items()}
+def test_hyperparameters_become_the_variables_that_the_peer_sets() -> None:
+    def check(case: dict[str, Any]) -> None:
+        user = decode(case["raw"]).user
+        ours = {variable_names("SM_HP_", name)[0]: to_environment_text(value) for name, value in user.items()}
+        raw = {variable_names("SM_HP_", name)[0]: value for name, value in case["raw"].items()}
+        for name, value in case["hp_env"].items():
+            theirs = value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
+            if "=" in name:  # no environment can hold this name; ours is readable and has the same value
+                name = variable_names("SM_HP_", name.removeprefix("SM_HP_"))[0]
+            if ours[name] != theirs:  # floats as they were spelled; the peer writes them as JSON does
+                assert float(ours[name]) == float(theirs)
+                assert ours[name] == str(raw[name]).strip()
 
-    for name, value in case["hp_env"].items():
-        theirs = value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
-        if "=" in name:  # no environment can hold this name; ours is readable and has the same value
-            name = variable_names("SM_HP_", name.removeprefix("SM_HP_"))[0]
-        if ours[name] != theirs:  # floats as they were spelled; the peer writes them as JSON does
-            assert float(ours[name]) == float(theirs)
-            assert ours[name] == str(raw[name]).strip()
+    check_each(ARGV, check, name_of)
 
 
 # --- environment -----------------------------------------------------------------------------------------------------
@@ -152,6 +159,7 @@ def value_of(text: Any) -> Any:
 
 def our_environment(case: dict[str, Any], tree: Any) -> dict[str, Any]:
     """Our variables for a recorded case, the base folder written as the records write it."""
+    shutil.rmtree(tree.base, ignore_errors=True)  # the case before left its files
     for name, content in case["files"].items():
         tree.write(f"input/config/{name}", content)
     environ = {"SAGEMAKER_BASE_DIR": str(tree.base), **case["given"]}
@@ -169,10 +177,10 @@ def our_environment(case: dict[str, Any], tree: Any) -> dict[str, Any]:
     return {name: value_of(value.replace(str(tree.base), "{base}")) for name, value in made.items()}
 
 
-def differences(case: dict[str, Any], tree: Any) -> set[str]:
-    """Names of the variables and SM_TRAINING_ENV fields in which we differ from the peer."""
+def differences(case: dict[str, Any], tree: Any) -> dict[str, str]:
+    """The variables and SM_TRAINING_ENV fields in which we differ from the peer, with what both say."""
     ours = our_environment(case, tree)
-    found = set()
+    found = {}
     for name, recorded in {**case["sm"], **case["set"]}.items():
         theirs = value_of(recorded)
         assert name in ours, f"the peer sets {name}"
@@ -184,9 +192,10 @@ def differences(case: dict[str, Any], tree: Any) -> set[str]:
             del theirs["num_cpus"]
             fields = {field for field in theirs if ours[name][field] != theirs[field]}
             assert all(AGAIN[field] in found for field in fields & AGAIN.keys()), "a field differs, its variable does not"
-            found |= {f"SM_TRAINING_ENV.{field}" for field in fields - AGAIN.keys()}
+            for field in fields - AGAIN.keys():
+                found[f"SM_TRAINING_ENV.{field}"] = f"the peer {theirs[field]!r}, ours {ours[name][field]!r}"
         elif ours[name] != theirs:
-            found.add(name)
+            found[name] = f"the peer {theirs!r}, ours {ours[name]!r}"
     return found
 
 
@@ -197,11 +206,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", [c for c in RECORDED if c["name"] not in REFUSED], ids=lambda case: case["name"])
-def test_every_variable_of_the_peer_is_set_to_an_equal_value(case: dict[str, Any], job_tree: Any) -> None:
-    expected = {name for name, (_, cases) in DIFFERENCES.items() if case["name"] in cases}
+def test_every_variable_of_the_peer_is_set_to_an_equal_value(job_tree: Any) -> None:
+    def check(case: dict[str, Any]) -> None:
+        found = differences(case, job_tree)
+        expected = {name for name, (_, cases) in DIFFERENCES.items() if case["name"] in cases}
+        wrong = {name: found.get(name, "equal: take it off the list") for name in found.keys() ^ expected}
+        assert not wrong, str(wrong)
 
-    assert differences(case, job_tree) == expected
+    check_each([case for case in RECORDED if case["name"] not in REFUSED], check, name_of)
 
 
 def test_the_list_of_differences_names_recorded_cases_only() -> None:
@@ -209,14 +221,17 @@ def test_the_list_of_differences_names_recorded_cases_only() -> None:
     assert REFUSED.keys() | HARDWARE.keys() <= BY_NAME.keys()
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_job_that_contradicts_itself_is_refused_where_the_peer_goes_on(name: str, job_tree: Any) -> None:
-    with pytest.raises(JobError, match=re.escape(REFUSED[name])):
-        our_environment(BY_NAME[name], job_tree)
+def test_a_job_that_contradicts_itself_is_refused_where_the_peer_goes_on(job_tree: Any) -> None:
+    def check(name: str) -> None:
+        with pytest.raises(JobError, match=re.escape(REFUSED[name])):
+            our_environment(BY_NAME[name], job_tree)
+
+    check_each(REFUSED, check)
 
 
-@pytest.mark.parametrize("case", [case for case in ENVIRONMENT if "error" in case], ids=lambda case: case["name"])
-def test_a_job_on_which_the_peer_crashes_gets_its_defaults(case: dict[str, Any], job_tree: Any) -> None:
-    ours = our_environment(case, job_tree)
+def test_a_job_on_which_the_peer_crashes_gets_its_defaults(job_tree: Any) -> None:
+    def check(case: dict[str, Any]) -> None:
+        ours = our_environment(case, job_tree)
+        assert ours["SM_HOSTS"] and ours["SM_CURRENT_HOST"] in ours["SM_HOSTS"]
 
-    assert ours["SM_HOSTS"] and ours["SM_CURRENT_HOST"] in ours["SM_HOSTS"]
+    check_each([case for case in ENVIRONMENT if "error" in case], check, name_of)

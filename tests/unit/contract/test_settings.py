@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.offenders import check_each
 from trainshed.base.errors import Problem
 from trainshed.contract.settings import Settings, read_settings
 
@@ -67,14 +68,15 @@ def test_the_list_of_settings_above_is_complete() -> None:
     assert set(EVERY_SETTING) == set(Settings._fields)
 
 
-@pytest.mark.parametrize("name", EVERY_SETTING)
-def test_every_setting_can_be_given_either_way(name: str) -> None:
-    written, value = EVERY_SETTING[name]
+def test_every_setting_can_be_given_either_way() -> None:
+    def check(name: str) -> None:
+        written, value = EVERY_SETTING[name]
+        by_hyperparameter, problems = settings_of({f"trainshed_{name}": written})
+        assert problems == [] and getattr(by_hyperparameter, name) == value
+        assert type(getattr(by_hyperparameter, name)) is type(getattr(Settings, name))
+        assert settings_of({}, {f"TRAINSHED_{name.upper()}": written}) == (by_hyperparameter, [])
 
-    by_hyperparameter, problems = settings_of({f"trainshed_{name}": written})
-    assert problems == [] and getattr(by_hyperparameter, name) == value
-    assert type(getattr(by_hyperparameter, name)) is type(getattr(Settings, name))
-    assert settings_of({}, {f"TRAINSHED_{name.upper()}": written}) == (by_hyperparameter, [])
+    check_each(EVERY_SETTING, check)
 
 
 def test_the_hyperparameter_wins() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from jobs.report.provocations import PLAIN, TORCH
+from support.offenders import check_each, no_offenders
 from trainshed.container.report.hints import HINTS, SPECIAL, Context, hint_for, matching
 from trainshed.contract.cluster import Cluster, Hardware
 from trainshed.contract.job import TrainingJob
@@ -271,15 +272,16 @@ def context(job: TrainingJob, text: str, **fields: Any) -> Context:
     return Context(**{"text": text, "around": text, "job": job, "cluster": HERE, "code_folder": job.paths.code, **fields})
 
 
-@pytest.mark.parametrize(("name", "printed", "advice"), [(name, *row) for name, rows in PRINTED.items() for row in rows])
-def test_what_was_printed_leads_to_its_hint(name: str, printed: str, advice: str, job: TrainingJob) -> None:
-    names = {"{base}": job.paths.base, "{code}": job.paths.code}
-    for placeholder, path in names.items():
-        printed, advice = printed.replace(placeholder, path), advice.replace(placeholder, path)
-    cluster = TWO_HOSTS if name in ("rendezvous-timeout", "peer-lost") else HERE
-    (best, text), *_ = matching(context(job, printed, cluster=cluster))
-    assert (best, advice in text) == (name, True), text
-    assert "\n" not in text and len(text) < 700
+def test_what_was_printed_leads_to_its_hint(job: TrainingJob) -> None:
+    def check(row: tuple[str, str, str]) -> None:
+        name, printed, advice = (text.replace("{base}", job.paths.base).replace("{code}", job.paths.code) for text in row)
+        cluster = TWO_HOSTS if name in ("rendezvous-timeout", "peer-lost") else HERE
+        (best, text), *_ = matching(context(job, printed, cluster=cluster)) or [("no hint", "")]
+        assert best == name and advice in text, f"{best}: {text}"
+        assert "\n" not in text and len(text) < 700
+
+    rows = [(name, printed, advice) for name, rows in PRINTED.items() for printed, advice in rows]
+    check_each(rows, check, lambda row: f"{row[0]}: {row[1]!a}")
 
 
 def test_every_hint_has_words_that_lead_to_it_or_a_job_that_does() -> None:
@@ -287,11 +289,15 @@ def test_every_hint_has_words_that_lead_to_it_or_a_job_that_does() -> None:
     assert rows == PRINTED.keys() | PLAIN.keys() | TORCH.keys()
 
 
-@pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.name)
-def test_no_pattern_takes_long_on_a_long_line_or_on_many_lines(hint: Any) -> None:
+def test_no_pattern_takes_long_on_a_long_line_or_on_many_lines() -> None:
     """Bounded by the steps that a hang would take: with a quadratic pattern these texts take minutes each."""
-    for text in ("y" * 60_000, "a: " * 20_000, "'/x'." * 12_000, 'File "/lib/python3/x", line 1\n    import x\n' * 1500):
-        re.search(hint.pattern, text[:60_000], re.MULTILINE)
+    texts = ("y" * 60_000, "a: " * 20_000, "'/x'." * 12_000, 'File "/lib/python3/x", line 1\n    import x\n' * 1500)
+
+    def check(hint: Any) -> None:
+        for text in texts:
+            re.search(hint.pattern, text[:60_000], re.MULTILINE)
+
+    check_each(HINTS, check, lambda hint: hint.name)
 
 
 @pytest.mark.parametrize(
@@ -364,26 +370,24 @@ NONE_ERRORS = (
 )
 
 
-@pytest.mark.parametrize("words", NONE_ERRORS)
-def test_none_in_place_of_a_channels_path_names_the_channel_that_is_missing(
-    words: str, job: TrainingJob, job_tree: Any
-) -> None:
+def test_none_in_place_of_a_channels_path_names_the_channel_that_is_missing(job: TrainingJob, job_tree: Any) -> None:
     script = job_tree.code("train.py", "import os\nfolder = os.environ.get('SM_CHANNEL_TRAINING')\nos.listdir(folder)\n")
-    text = f'Traceback (most recent call last):\n  File "{script}", line 3, in <module>\n{words}'
 
-    hint = hint_for(context(job, text))
+    def check(words: str) -> None:
+        text = f'Traceback (most recent call last):\n  File "{script}", line 3, in <module>\n{words}'
+        assert hint_for(context(job, text)) == (
+            "the script reads SM_CHANNEL_TRAINING, which is not set: the job has no channel 'training'; channels are train "
+            "(did you mean 'train'?)"
+        )
 
-    assert hint == (
-        "the script reads SM_CHANNEL_TRAINING, which is not set: the job has no channel 'training'; channels are train "
-        "(did you mean 'train'?)"
-    )
+    check_each(NONE_ERRORS, check)
 
 
-@pytest.mark.parametrize("words", NONE_ERRORS[:-1])
 @pytest.mark.parametrize("source", ["x = os.environ.get('SM_CHANNEL_TRAIN')\n", "x = None\n"])
 def test_none_gives_no_hint_where_all_channels_that_the_script_reads_are_there(
-    words: str, source: str, job: TrainingJob, job_tree: Any
+    source: str, job: TrainingJob, job_tree: Any
 ) -> None:
     script = job_tree.code("train.py", source)
+    hints = {words: hint_for(context(job, f'  File "{script}", line 3, in <module>\n{words}')) for words in NONE_ERRORS[:-1]}
 
-    assert hint_for(context(job, f'  File "{script}", line 3, in <module>\n{words}')) == ""
+    no_offenders({words: [hint] if hint else [] for words, hint in hints.items()}, "these words must give no hint")
