@@ -1,1 +1,1 @@
-"""What of the tests runs, how long each may take, and which failures turn the check red. docs/evidence/gate.md has the rules."""
+"""What of the tests runs, how long each may take, which failures turn the check red: docs/evidence/gate.md has the rules."""

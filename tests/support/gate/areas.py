@@ -19,12 +19,21 @@ SUPPORT = TESTS / "support"
 # Folders below tests/, and what they are about: rooms and modules below toolkit/trainshed, or files and folders of the
 # checkout, which begin with "/". A change reaches a folder when something it is about has changed, or imports what has.
 AREAS: dict[str, tuple[str, ...]] = {
-    "clients": ("container/main.py", "container/intermediate", "compat/sagemaker_training_api", "tracking", "data/pipe", "/images/", "/Dockerfile.cpu"),
-    "faults": ("container/attempts.py", "container/supervisor", "container/hangs", "container/roster", "container/restarts.py", "checkpoint"),
+    "clients": (
+        *("container/main.py", "container/intermediate", "compat/sagemaker_training_api", "tracking", "data/pipe"),
+        *("/images/", "/Dockerfile.cpu"),
+    ),
+    "faults": (
+        *("container/attempts.py", "container/supervisor", "container/hangs", "container/roster", "container/restarts.py"),
+        "checkpoint",
+    ),
     "frameworks": ("container/launchers", "/.ci/frameworks"),
     "fuzz": ("base/reader.py", "data/formats", "contract"),
     "hostile": ("parallel",),
-    "images": ("container/main.py", "container/program", "runner/places", "/images/", "/Dockerfile.cpu", "/toolkit/train", "/examples/byoc/"),
+    "images": (
+        *("container/main.py", "container/program", "runner/places"),
+        *("/images/", "/Dockerfile.cpu", "/toolkit/train", "/examples/byoc/"),
+    ),
     "jobs/algorithms": ("algorithms",),
     "jobs/catalog": ("catalog",),
     "jobs/checkpoint": ("checkpoint", "autopatch"),

@@ -64,7 +64,9 @@ def stacks() -> str:
         found = [file.read()]
     for process in psutil.Process().children(recursive=True):
         try:
-            found.append(f"--- {process.pid} {process.status()} {' '.join(process.cmdline())[:300]}\n{_stack_of(process.pid)}")
+            found.append(
+                f"--- {process.pid} {process.status()} {' '.join(process.cmdline())[:300]}\n{_stack_of(process.pid)}"
+            )
         except psutil.Error:
             continue  # it has ended meanwhile
     return "\n".join(found)

@@ -30,7 +30,9 @@ SECONDS = 900
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many flakes a green run may have."""
     group = parser.getgroup("gate")
-    group.addoption("--repeat", action="store_true", help="run what failed once more at the end, each test in a process of its own")
+    group.addoption(
+        "--repeat", action="store_true", help="run what failed once more at the end, each test in a process of its own"
+    )
     group.addoption("--flakes", type=int, default=2, metavar="N", help="flakes that a green run may have (2)")
 
 
@@ -69,7 +71,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     red = set(failed) - {one["test"] for one in excused}
     config.stash[LAST_WORDS] += [_flake_line(one) for one in flakes]
     if len(excused) > config.getoption("flakes"):
-        config.stash[LAST_WORDS].append(f"red: {len(excused)} flakes, of which a green run may have {config.getoption('flakes')}")
+        config.stash[LAST_WORDS].append(
+            f"red: {len(excused)} flakes, of which a green run may have {config.getoption('flakes')}"
+        )
         return
     for one in excused:
         _count_as(config, "flaky", failed[one["test"]])
@@ -133,7 +137,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     lines = config.stash[LAST_WORDS] + hangs.left(config)
     if red := config.pluginmanager.get_plugin("terminalreporter").stats.get("failed", []):
-        lines += [f"again: {sys.executable} -m pytest '{name}'" for name in sorted({one.nodeid for one in red})[:MOST_REPEATED]]
+        lines += [
+            f"again: {sys.executable} -m pytest '{name}'" for name in sorted({one.nodeid for one in red})[:MOST_REPEATED]
+        ]
         if share := config.getoption("slice"):
             lines.append(f"again, the whole slice: make test-matrix SLICE={share}")
     lines += [summary] if (summary := selection.summary(config)) else []

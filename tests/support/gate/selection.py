@@ -23,7 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The options that `make test`, `make test-matrix` and `.ci/run` give."""
     group = parser.getgroup("gate", "what of the tests runs")
     group.addoption("--quick", action="store_true", help="unit tests, and one real case of each capability (spine)")
-    group.addoption("--changed", metavar="COMMIT", default="", help="folders of whole jobs that the change since COMMIT reaches")
+    group.addoption(
+        "--changed", metavar="COMMIT", default="", help="folders of whole jobs that the change since COMMIT reaches"
+    )
     group.addoption("--slice", metavar="I/N", default="", help="share I of N of the matrix: 1/4, 2/4 ...")
 
 
