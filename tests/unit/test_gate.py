@@ -32,7 +32,7 @@ def flaky(name):
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    """Runs a file of tests behind the gate, in a process of its own; what it printed, its status, and its record of flakes."""
+    """Runs a file of tests behind the gate, in a process of its own: what it printed, its status, its record of flakes."""
 
     def run(text: str, *options: str, ini: str = "") -> SimpleNamespace:
         (tmp_path / "tests").mkdir(exist_ok=True)

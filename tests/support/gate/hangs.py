@@ -1,4 +1,4 @@
-"""A test that reaches its limit fails, with the stacks of all threads of its process and of all Python processes it started."""
+"""A test that reaches its limit fails, with the stacks of all threads of its process and of Python processes below it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What failed runs once more at the end, alone, in a fresh process: what passes then is a FLAKE, which is told, not hidden.
 
-Green with at most two flakes, and never with one of a test marked `exact` or `safety`: a race there is a defect. Both outputs
-are in build/flakes.json.
+Green with at most two flakes, and never with one of a test marked `exact` or `safety`: a race there is a defect. Both
+outputs are in build/flakes.json.
 """
 
 from __future__ import annotations
@@ -70,10 +70,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     excused = [one for one in flakes if not set(one["marks"]) & NEVER]
     red = set(failed) - {one["test"] for one in excused}
     config.stash[LAST_WORDS] += [_flake_line(one) for one in flakes]
-    if len(excused) > config.getoption("flakes"):
-        config.stash[LAST_WORDS].append(
-            f"red: {len(excused)} flakes, of which a green run may have {config.getoption('flakes')}"
-        )
+    if len(excused) > (most := config.getoption("flakes")):
+        config.stash[LAST_WORDS].append(f"red: {len(excused)} flakes, of which a green run may have {most}")
         return
     for one in excused:
         _count_as(config, "flaky", failed[one["test"]])
@@ -136,10 +134,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or LAST_WORDS not in config.stash:
         return
     lines = config.stash[LAST_WORDS] + hangs.left(config)
-    if red := config.pluginmanager.get_plugin("terminalreporter").stats.get("failed", []):
-        lines += [
-            f"again: {sys.executable} -m pytest '{name}'" for name in sorted({one.nodeid for one in red})[:MOST_REPEATED]
-        ]
+    stats = config.pluginmanager.get_plugin("terminalreporter").stats
+    if red := stats.get("failed", []) + stats.get("error", []):
+        names = sorted({report.nodeid for report in red})[:MOST_REPEATED]
+        lines += [f"again: {sys.executable} -m pytest '{name}'" for name in names]
         if share := config.getoption("slice"):
             lines.append(f"again, the whole slice: make test-matrix SLICE={share}")
     lines += [summary] if (summary := selection.summary(config)) else []
