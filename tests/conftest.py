@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.gate.rows import rows
 from support.paths import TOOLKIT
 from trainshed.contract.job import TrainingJob
 from trainshed.contract.reading import read_job
@@ -69,39 +70,6 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TRAINSHED_CHANNEL_CACHE"] = str(tmp_path_factory.mktemp("channels"))
 
 
-# Folders, files and tests, below tests/, that stay with one worker when tests run in parallel, and what they share: those
-# that share the same, in the same words, stay together.
-ONE_WORKER = {
-    "clients/": "host names of SDK v3, which are fixed, and moto's server",
-    "jobs/slurm/": "a cluster",
-    "jobs/ray/": "a Ray cluster",
-    "images/test_other_engines.py": "daemons of other engines",
-    "jobs/compiler/test_compiled_jobs.py": "a compile cache",
-    "jobs/entrypoints/": "trained models",
-    "jobs/program/test_requirements.py": "a virtual environment",
-    "jobs/data/test_channels.py": "a server of channels",
-    "jobs/lineage/test_lineage.py": "a chain of runs",
-    "jobs/lineage/test_rerun.py": "a run of long ago",
-    "jobs/tracking/test_exports.py": "measured runs",
-    "jobs/runner/test_warm.py": "an interpreter for pools",
-    "jobs/runner/test_fast_file.py": "a server",
-    "jobs/runner/test_fetching.py": "a server",
-    "jobs/runner/test_s3.py": "a server",
-    "jobs/checkpoint/test_copies.py": "a process that forks ranks",
-    "jobs/checkpoint/test_parts.py": "a process that forks ranks",
-    "jobs/checkpoint/test_ranks.py": "a process that forks ranks",
-    "unit/checkpoint/test_write_plan.py": "torch, imported for little",
-    "unit/compiler/test_regions.py": "torch, imported for little",
-    "unit/parallel/plan/test_partition.py": "torch, imported for little",
-    "unit/parallel/test_lazy_face.py": "torch, imported for little",
-    "unit/test_architecture.py": "parsed sources",
-    "unit/contract/test_exit_status.py": "parsed sources",
-    "unit/contract/wire/test_variables.py": "parsed sources",
-}
-# Files whose tests stay with one worker by the function: the ranks that its first one starts run the cases of all of them.
-ONE_WORKER_A_FUNCTION = ("tests/jobs/parallel/trust/test_trust.py",)
-# Folders whose tests stay with one worker by the file.
-BY_THE_FILE = ("tests/unit/", "tests/jobs/parallel/")
 # What takes longest begins first, so that no worker is left with it at the end.
 FIRST = (
     *("clients/", "jobs/entrypoints/", "jobs/parallel/trust/", "jobs/compiler/", "jobs/parallel/", "jobs/slurm/", "images/"),
@@ -133,19 +101,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hands tests out one by one, and those of `ONE_WORKER` together.
-
-    Unit tests go out by the file: most take less than the message that asks for one, and what they import is imported once.
-    So do those of pipelines: the ranks of the first one run what others of the file ask for, too.
-    """
+    """Hands tests out by the row."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(ONE_WORKER_A_FUNCTION):
-                return nodeid.partition("[")[0]
-            shared = next((shared for name, shared in ONE_WORKER.items() if nodeid.startswith(f"tests/{name}")), None)
-            return shared or (nodeid.partition("::")[0] if nodeid.startswith(BY_THE_FILE) else nodeid)
+            if not hasattr(self, "_rows"):
+                self._rows = rows(self.collection)
+            return self._rows[nodeid]
 
     return Scheduling(config, log)
 

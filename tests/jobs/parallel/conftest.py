@@ -11,21 +11,35 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import ranks
 
-FOUND = pytest.StashKey[dict[str, list[Any] | ranks.Failed]]()
+from support.gate.rows import rows
+
+STARTS = pytest.StashKey[dict[str, tuple[ranks.SharedStart, int]]]()
 
 
 @pytest.fixture
 def found(request: pytest.FixtureRequest) -> list[Any]:
-    """What each rank found for a test marked `on_ranks`; all such tests of its file and number of ranks share one start.
+    """What each rank found for a test marked `on_ranks`; all such tests of its row and number of ranks share one start.
 
-    Not those of other files: these may run in another process, which would start all of them again.
+    Not those of other rows: these may run in another process, which would start all of them again.
     """
-    node, known = request.node, request.session.stash.setdefault(FOUND, {})
-    if node.nodeid not in known:
+    node, starts = request.node, request.session.stash.setdefault(STARTS, {})
+    if node.nodeid not in starts:
+        items = {item.nodeid: item for item in request.session.items}
+        of_row = rows(list(items))
         world = world_of(node)
-        same = [item for item in request.session.items if item.path == node.path and world_of(item) == world]
-        known |= zip([item.nodeid for item in same], ranks.shared(world, [work_of(item) for item in same]), strict=True)
-    return ranks.result(known[node.nodeid])
+        same = [name for name, item in items.items() if of_row[name] == of_row[node.nodeid] and world_of(item) == world]
+        shared = ranks.SharedStart(world, [work_of(items[name]) for name in same])
+        starts |= {name: (shared, number) for number, name in enumerate(same)}
+    shared, number = starts[node.nodeid]
+    return ranks.result(shared.result(number))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_ranks_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ends what was started for tests that nobody ran."""
+    yield
+    for shared, _ in request.session.stash.get(STARTS, {}).values():
+        shared.end()
 
 
 def world_of(item: pytest.Item) -> int:

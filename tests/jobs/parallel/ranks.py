@@ -19,13 +19,10 @@ import multiprocessing
 import os
 import pickle
 import runpy
-import signal
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from glob import glob
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -35,8 +32,6 @@ from unittest.mock import patch
 from support.paths import ROOT, TOOLKIT
 
 HERE = Path(__file__).parent
-# Seconds without a word of any rank until a start is killed. A limit for the whole start would say how fast the machine is.
-SILENT = 400
 
 
 def environment(rank: int, world: int, port: int, extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -159,47 +154,73 @@ def result(found: list[Any] | Failed) -> list[Any]:
 
 
 def shared(world: int, works: list[Work]) -> list[list[Any] | Failed]:
-    """Does all works in one start of ranks; after one that fails, the others in a new start.
+    """Does all works in one start of ranks; for each the results of all ranks, in order."""
+    start_of_all = SharedStart(world, works)
+    return [start_of_all.result(number) for number in range(len(works))]
 
-    Returns:
-        For each work the results of all ranks, in order.
+
+class SharedStart:
+    """Works that one start of ranks does one after the other while tests wait for theirs; after one that fails, the others
+    are done by a new start.
+
+    Args:
+        world: number of ranks.
+        works: in the order in which they are done.
     """
-    found: list[list[Any] | Failed] = []
-    while left := works[len(found) :]:
-        with tempfile.TemporaryDirectory() as out:
-            failed = _do(world, left, out)
-            for number in range(len(left)):
-                paths = [Path(out, f"{number}.{rank}") for rank in range(world)]
-                if not all(path.exists() for path in paths):
-                    break
-                found.append([pickle.loads(path.read_bytes()) for path in paths])
-            else:
-                if failed:  # after the last work
-                    found[-1] = Failed(failed)
-                break
-            found.append(Failed(failed or "the ranks ended well, without a result"))
-    return found
 
+    def __init__(self, world: int, works: list[Work]) -> None:
+        self._world, self._works = world, works
+        self._found: dict[int, list[Any] | Failed] = {}
+        self._processes: list[ForkServerProcess] = []
+        self._out: tempfile.TemporaryDirectory[str] | None = None
+        self._numbers: list[int] = []  # of the works that the running start does
 
-def _do(world: int, works: list[Work], out: str) -> str:
-    """Runs the ranks to their end; what those said that failed."""
-    processes = start(world, *works, out=out)
-    printed, deadline = 0, time.monotonic() + SILENT
-    try:
-        while left := [process for process in processes if process.exitcode is None]:
-            connection.wait([process.sentinel for process in left], timeout=1.0)
-            if (now := sum(os.path.getsize(path) for path in glob(f"{out}/log.*"))) > printed:
-                printed, deadline = now, time.monotonic() + SILENT
-            elif time.monotonic() > deadline:
-                for process in left:
-                    assert process.pid is not None
-                    with suppress(ProcessLookupError):  # it may have ended since, as one that waited for another does
-                        os.kill(process.pid, signal.SIGABRT)  # faulthandler then shows where it waits
-                    process.join()
-    finally:
-        end(processes)
-    ended = [(rank, process.exitcode) for rank, process in enumerate(processes)]
-    return "\n".join(f"rank {rank} ended with {code}:\n{log(out, rank)}"[-6000:] for rank, code in ended if code)
+    def result(self, number: int) -> list[Any] | Failed:
+        """Waits for a work. A test that is ended meanwhile ends the ranks; its work has failed."""
+        try:
+            while number not in self._found:
+                self._go_on()
+        except BaseException:
+            left = [one for one in self._numbers if one not in self._found]
+            self._found |= {one: Failed("it was ended with the test that waited for it") for one in left[:1]}
+            self.end()
+            raise
+        return self._found[number]
+
+    def end(self) -> None:
+        """Ends the ranks and forgets their files."""
+        end(self._processes)
+        if self._out is not None:
+            self._out.cleanup()
+        self._processes, self._out = [], None
+
+    def _go_on(self) -> None:
+        if self._out is None:
+            self._numbers = [number for number in range(len(self._works)) if number not in self._found]
+            self._out = tempfile.TemporaryDirectory()
+            self._processes = start(self._world, *[self._works[number] for number in self._numbers], out=self._out.name)
+        left = [process for process in self._processes if process.exitcode is None]
+        connection.wait([process.sentinel for process in left], timeout=0.02)
+        # The last work has ended well only when its ranks have.
+        for position, number in enumerate(self._numbers if not left else self._numbers[:-1]):
+            paths = [Path(self._out.name, f"{position}.{rank}") for rank in range(self._world)]
+            if number not in self._found and all(path.exists() for path in paths):
+                self._found[number] = [pickle.loads(path.read_bytes()) for path in paths]
+        if not left:
+            self._close()
+
+    def _close(self) -> None:
+        """After all ranks have ended: the first work without a result is the one that failed."""
+        assert self._out is not None
+        codes = [(rank, process.exitcode) for rank, process in enumerate(self._processes)]
+        failed = "\n".join(
+            f"rank {rank} ended with {code}:\n{log(self._out.name, rank)}"[-6000:] for rank, code in codes if code
+        )
+        without = [number for number in self._numbers if number not in self._found]
+        if without or failed:
+            number = without[0] if without else self._numbers[-1]
+            self._found[number] = Failed(failed or "the ranks ended well, without a result")
+        self.end()
 
 
 def folder() -> Path:
@@ -243,13 +264,16 @@ def main(out: str, environ: dict[str, str]) -> None:
     torch.set_num_threads(1)
     gc.freeze()  # what is imported stays: a collection, as each step that fails makes one, takes a second less
     works = pickle.loads(Path(out, "works").read_bytes())
-    if len(works) > 1:
-        torch.distributed.init_process_group("gloo")  # of a single work the pipeline makes its own
     for number, (worker, args) in enumerate(works):
-        module, function = worker.split(":")
+        module, name = worker.split(":")
         print(f"--- {worker}", flush=True)
-        found = getattr(importlib.import_module(module), function)(*args)
-        Path(out, f"{number}.{environ['RANK']}").write_bytes(pickle.dumps(found))
+        function = getattr(importlib.import_module(module), name)
+        # Of a single work the pipeline makes its own group, and so do cases of the table.
+        if len(works) > 1 and not hasattr(function, "makes_groups") and not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")
+        found = pickle.dumps(function(*args))
+        Path(out, f"part.{environ['RANK']}").write_bytes(found)
+        os.replace(Path(out, f"part.{environ['RANK']}"), Path(out, f"{number}.{environ['RANK']}"))
         pipe.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

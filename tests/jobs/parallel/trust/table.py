@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -18,25 +19,10 @@ import torch.distributed as dist
 from quick import planned_quickly
 from torch import nn
 from torch.distributed.tensor import _collective_utils, _redistribute, debug
+from trust.topics import ORDER
 
 import trainshed.parallel as pipe
 
-# Modules of this folder with cases, by what goes wrong in them. The topics of a part share a start of ranks.
-TOPICS = {
-    "training": (
-        *("replicas", "optimizers", "absent", "failures", "amazon", "results", "reruns", "losses", "calls", "noted"),
-        *("surroundings", "whole", "sharded_stages", "offloaded", "in_half", "half_in_parts", "recomputed"),
-    ),
-    "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
-    "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
-    "larger": (
-        *("without_values", "tensor", "pairs", "sequences", "vocabulary", "mixtures"),
-        *("tensor_stages", "stage_pairs", "stage_experts", "divided_without_values"),
-    ),
-    "joint": ("context", "context_shards", "context_parts", "whole_in_shards", "pretrained"),
-    "sequences": ("context_stages",),
-    "sharded": ("sharded_parts", "sharded_pairs", "sharded_part_stages"),
-}
 # Topics about what plans put back when they are made: their plans are made as those of jobs are.
 _PLANNED_IN_FULL = frozenset({"surroundings", "noted", "callables", "kept", "remembered"})
 # What a case waits for at most; one that waits longer hangs.
@@ -77,52 +63,54 @@ def _name(function: Callable[..., None]) -> str:
     return f"{function.__module__.rpartition('.')[2]}:{function.__name__}"
 
 
-def names(ranks: int, *parts: str, heavy: bool = False) -> list[str]:
-    """The cases for that many ranks, of these parts or of all: either those that `make test` runs or the heavy ones."""
-    topics = [topic for part in parts or TOPICS for topic in TOPICS[part]]
-    for topic in topics:
+def listed() -> list[str]:
+    """The lines of `topics.CASES`: number of ranks, `heavy` or `light`, name; in the order of the topics."""
+    for topic in ORDER:
         importlib.import_module(f"trust.{topic}")
-    wanted = (ranks, heavy)
-    return [name for name, of in _CASES.items() if of[:2] == wanted and name.partition(":")[0] in topics]
+    found = [f"{ranks} {'heavy' if heavy else 'light'} {name}" for name, (ranks, heavy, _) in _CASES.items()]
+    return sorted(found, key=lambda line: ORDER.index(line.split()[2].partition(":")[0]))
 
 
-def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
-    """What went wrong in each case on this rank; empty where nothing did. Each case has process groups of its own.
-
-    `only` names the cases, heavy ones too; without it all run that `make test` runs.
-    """
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    rank, found = int(os.environ["RANK"]), {}
-    store = dist.TCPStore(address, port, ranks, rank == 0, timeout=timedelta(seconds=300))
-    light, heavy = names(ranks), names(ranks, heavy=True)
-    for name in [name for name in (*light, *heavy) if name in only] if only else light:
-        dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore(name, store),
-            rank=rank,
-            world_size=ranks,
-            timeout=timedelta(seconds=SECONDS),
-        )
-        torch.manual_seed(0)
-        started = time.monotonic()
-        try:
-            with redirect_stdout(io.StringIO()), _planning(name):
-                _CASES[name][-1]()
-            found[name] = ""
-        except Exception:
-            found[name] = traceback.format_exc()[-4000:]
-        print(f"{time.monotonic() - started:.1f} s {name}", flush=True)
-        store.add(f"{name}/ended", 1)
-        _wait(store, f"{name}/ended", ranks)
-        pipe.shutdown()
-        dist.destroy_process_group()
-        _forget_meshes()
+def run(name: str) -> str:
+    """What went wrong in a case on this rank, empty where nothing did. Each case has process groups of its own."""
+    importlib.import_module(f"trust.{name.partition(':')[0]}")
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store, wrong = dist.PrefixStore(name, _store()), ""
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=SECONDS))
+    torch.manual_seed(0)
+    started = time.monotonic()
+    try:
+        with redirect_stdout(io.StringIO()), _planning(name):
+            _CASES[name][-1]()
+    except Exception:
+        wrong = traceback.format_exc()[-4000:]
+    print(f"{time.monotonic() - started:.1f} s {name}", flush=True)
+    store.add("ended", 1)
+    _wait(store, "ended", ranks)
+    pipe.shutdown()
+    dist.destroy_process_group()
+    _forget_meshes()
     # Rank 0 has the store, and goes last.
     if rank:
         store.set(f"left/{rank}", "")
     for other in range(1, ranks if rank == 0 else 0):
         store.wait([f"left/{other}"])
-    return found
+    return wrong
+
+
+run.makes_groups = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _store() -> dist.Store:
+    """One for all cases of a start."""
+    environ = os.environ
+    address, rank, ranks = (
+        (environ["MASTER_ADDR"], int(environ["MASTER_PORT"])),
+        int(environ["RANK"]),
+        int(environ["WORLD_SIZE"]),
+    )
+    return dist.TCPStore(*address, ranks, rank == 0, timeout=timedelta(seconds=300))
 
 
 def _forget_meshes() -> None:
@@ -142,7 +130,7 @@ def _planning(name: str) -> AbstractContextManager[None]:
     return nullcontext() if name.partition(":")[0] in _PLANNED_IN_FULL else planned_quickly()
 
 
-def _wait(store: dist.TCPStore, key: str, count: int) -> None:
+def _wait(store: dist.Store, key: str, count: int) -> None:
     while store.add(key, 0) < count:
         time.sleep(0.005)
 

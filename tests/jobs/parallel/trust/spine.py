@@ -1,0 +1,3 @@
+"""Cases of the table that `make test` runs."""
+
+SPINE: tuple[str, ...] = ()
