@@ -18,6 +18,8 @@ PART ?=
 # The commit since which a change is looked at, and the share of the matrix that is played: 1/4, 2/4, 3/4 or 4/4.
 CHANGED ?=
 SLICE ?=
+# Of `make test-all`: only tests with this mark, as in MARK=heavy.
+MARK ?=
 # $(call run_tests,OPTIONS): the tests of that part with these options. Those that fail run once more, alone (docs/evidence/gate.md).
 define run_tests
 @folders="$$(find tests $(if $(PART),-type d -name '$(PART)',-maxdepth 0) -print)"; \
@@ -36,8 +38,8 @@ demo: .venv/demo  ## train a small network on handwritten digits with two DDP pr
 test: prepare  ## unit tests and one real case of every capability; CHANGED=COMMIT adds the folders that a change reaches
 	$(call run_tests,--quick $(if $(CHANGED),--changed '$(CHANGED)') $(if $(SLICE),--slice '$(SLICE)'))
 
-test-all: prepare  ## everything, costly variants included, or PART=runner
-	$(call run_tests,)
+test-all: prepare  ## everything, costly variants included; PART=runner, MARK=heavy
+	$(call run_tests,$(if $(MARK),-m '$(MARK)'))
 
 test-matrix: prepare  ## a share of the large tables of cases: SLICE=1/4
 	$(call run_tests,--slice '$(or $(SLICE),1/1)' $(if $(CHANGED),--changed '$(CHANGED)'))

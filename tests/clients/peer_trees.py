@@ -442,7 +442,7 @@ TREES = [
     # --- variables of the image's own
     Tree("folder of the image's own", environ={"SM_MODEL_DIR": "{outside}/model"}, differs=("the image's folders",)),
 ]
-# Together they go through every part of the comparison; the rest is for `make test-heavy`.
+# Together they go through every part of the comparison; the rest is for `make test-all`.
 QUICK = (
     "hyperparameters of every kind",
     "job named by both",

@@ -26,7 +26,7 @@ from trainshed.container.supervisor.launch_plan import LaunchPlan, Outcome, Proc
 from trainshed.machine import hardware
 from unit.contract.mutations import Damage
 
-# Cases in the order of their numbers: so many in `make test`, so many more in `make test-heavy`.
+# Cases in the order of their numbers: so many in `make test`, so many more in `make test-all`.
 CASES, MORE = 1000, int(os.environ.get("TRAINSHED_TEST_MUTATIONS", "3000"))
 REAL_PROCESSES = 25
 SECONDS = 120  # a case that takes longer than this hangs

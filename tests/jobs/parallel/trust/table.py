@@ -34,7 +34,7 @@ _CASES: dict[str, tuple[int, bool, Callable[[], None]]] = {}
 def case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Puts a function into the table: every one of `ranks` ranks runs it, and it raises where something is wrong.
 
-    One that takes long is `heavy`: `make test-heavy` runs it.
+    One that takes long is `heavy`: `make test-all` runs it.
     """
 
     def put(function: Callable[[], None]) -> Callable[[], None]:
