@@ -12,7 +12,7 @@ from support.extras import needs
 from support.notice_jobs import Train
 
 needs("torch", "lightning")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 # The position in the data is the loader's to keep: this one does, as torchdata's StatefulDataLoader does.
 SCRIPT = """\

@@ -178,6 +178,7 @@ print(f"TRAINED {args.batch_size} {args.lr}", flush=True)
 """
 
 
+@pytest.mark.spine
 @pytest.mark.torch
 def test_a_run_finds_its_batch_scales_its_rate_and_trains(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -79,6 +79,7 @@ def test_an_example_trains_leaves_a_model_and_fires_no_rule(name: str, options: 
     assert [path.read_text() for path in output.glob("rules/*")] == []
 
 
+@pytest.mark.spine
 def test_the_ddp_example_resumes_where_it_was_interrupted_trains_and_leaves_a_model(project: Project) -> None:
     job = yaml.safe_load((EXAMPLES / "ddp/job.yaml").read_text())["hyperparameters"]
     process = project.start("run", "examples/ddp/job.yaml", "--hp", "epochs=4000", OMP_NUM_THREADS="1")

@@ -81,6 +81,7 @@ def test_a_trainer_of_transformers_gives_its_history(job_tree: Any) -> None:
     assert len(found["loss"]) == 4 and len(found["eval_loss"]) == 2 and "epoch" not in found
 
 
+@pytest.mark.spine
 def test_a_trainer_of_lightning_gives_what_its_module_logs(job_tree: Any) -> None:
     needs("lightning")
     output, found = run(job_tree, LIGHTNING)

@@ -134,6 +134,7 @@ def test_an_attempt_is_put_aside_but_for_checkpoints_and_logs(source: Path) -> N
     assert os.path.isfile(f"{run.folder}/algo-1/code/train.py")
 
 
+@pytest.mark.safety
 def test_a_folder_with_an_earlier_run_is_left_alone(source: Path) -> None:
     (source.parent / "out").mkdir()
     (source.parent / "out/status.json").write_text("{}")
