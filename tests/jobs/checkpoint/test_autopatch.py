@@ -75,7 +75,6 @@ def interrupted(folder: Path, after: int, ranks: int) -> tuple[Train, Path, int]
 
 
 @pytest.mark.exact
-@pytest.mark.spine
 def test_a_trainer_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_path: Path) -> None:
     """What is not whole among its saves is passed over. A Trainer without the state to resume with is left alone."""
     _, saved, step = interrupted(tmp_path / "job", 12, 0)

@@ -65,7 +65,7 @@ ONE_RANK = ("--processes-per-host", "1")
     [
         ("pipeline", ()),
         ("trainer", ONE_RANK),
-        ("lightning", ONE_RANK),
+        pytest.param("lightning", ONE_RANK, marks=pytest.mark.spine),
         pytest.param("trainer", (), marks=pytest.mark.heavy),
         pytest.param("lightning", (), marks=pytest.mark.heavy),
     ],
@@ -79,7 +79,6 @@ def test_an_example_trains_leaves_a_model_and_fires_no_rule(name: str, options: 
     assert [path.read_text() for path in output.glob("rules/*")] == []
 
 
-@pytest.mark.spine
 def test_the_ddp_example_resumes_where_it_was_interrupted_trains_and_leaves_a_model(project: Project) -> None:
     job = yaml.safe_load((EXAMPLES / "ddp/job.yaml").read_text())["hyperparameters"]
     process = project.start("run", "examples/ddp/job.yaml", "--hp", "epochs=4000", OMP_NUM_THREADS="1")

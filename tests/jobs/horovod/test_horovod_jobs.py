@@ -39,7 +39,7 @@ def hosts(tmp_path: Path) -> Iterator[Callable[..., Hosts]]:
 
 
 @pytest.mark.exact
-@pytest.mark.spine
+@pytest.mark.matrix
 def test_everything_that_ranks_do_together(job_tree: Any) -> None:
     """operations.py has the checks; each must pass on all four ranks."""
     script = Path(__file__).with_name("operations.py").read_text()
@@ -53,7 +53,7 @@ def test_everything_that_ranks_do_together(job_tree: Any) -> None:
     assert sorted(name for name, _ in told) == sorted(checks * 4)
 
 
-@pytest.mark.matrix
+@pytest.mark.spine
 def test_a_rank_that_raises_is_the_cause_on_all_hosts_and_nobody_waits_for_it(hosts: Callable[..., Hosts]) -> None:
     script = """
 assert (hvd.size(), hvd.local_size(), hvd.local_rank(), hvd.cross_size(), hvd.cross_rank()) == (2, 1, 0, 2, rank)

@@ -70,6 +70,7 @@ def run(job: Any, script: str) -> tuple[str, dict[str, list[tuple[Any, ...]]]]:
     return done.stdout, found
 
 
+@pytest.mark.spine
 def test_a_trainer_of_transformers_gives_its_history(job_tree: Any) -> None:
     needs("transformers")
     output, found = run(job_tree, TRANSFORMERS)
@@ -81,7 +82,6 @@ def test_a_trainer_of_transformers_gives_its_history(job_tree: Any) -> None:
     assert len(found["loss"]) == 4 and len(found["eval_loss"]) == 2 and "epoch" not in found
 
 
-@pytest.mark.spine
 def test_a_trainer_of_lightning_gives_what_its_module_logs(job_tree: Any) -> None:
     needs("lightning")
     output, found = run(job_tree, LIGHTNING)
