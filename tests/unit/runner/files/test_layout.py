@@ -188,6 +188,7 @@ def test_a_large_folder_is_named_and_a_huge_one_refused(source: Path, monkeypatc
         code.survey(str(source))
 
 
+@pytest.mark.safety
 def test_a_file_that_goes_away_while_code_is_copied_is_named_and_the_run_starts(source: Path) -> None:
     """Editors and other jobs write and remove files all the time."""
     for number in range(5):
