@@ -12,9 +12,10 @@ import pytest
 from support.paths import ROOT
 
 FOLDER = os.environ.get("TRAINSHED_TEST_FRAMEWORKS", "")
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(f"{FOLDER}/bin/python"), reason="TRAINSHED_TEST_FRAMEWORKS names no environment"
-)
+pytestmark = [
+    pytest.mark.skipif(not os.path.exists(f"{FOLDER}/bin/python"), reason="TRAINSHED_TEST_FRAMEWORKS names no environment"),
+    pytest.mark.matrix,
+]
 # Each process has a third of twelve samples; the gradient is the mean over all of them.
 JAX = """\
 import os
@@ -138,6 +139,7 @@ def losses(folder: Path, kind: str, script: str, hosts: int) -> set[str]:
     return {loss for _, loss in found}
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(("kind", "script"), [("jax", JAX), ("tensorflow", TENSORFLOW)])
 def test_three_hosts_train_as_one(tmp_path: Path, kind: str, script: str) -> None:
     alone = losses(tmp_path, kind, script, 1)
@@ -152,6 +154,7 @@ def test_a_process_that_fails_ends_all_hosts_with_its_cause(tmp_path: Path, kind
     assert done.returncode == 1 and "rank 1 on algo-2" in done.stderr and "rank one is unwell" in done.stderr, done.stderr
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(("kind", "script"), [("jax", JAX), ("tensorflow", TENSORFLOW)])
 def test_all_hosts_start_again_after_a_failure_and_train_as_one(tmp_path: Path, kind: str, script: str) -> None:
     """Rank 1 dies in the middle of the first attempt, while the others wait for it; the ports are free for the second."""

@@ -7,6 +7,8 @@ import pytest
 from fuzz.play import play
 from fuzz.targets import TARGETS
 
+pytestmark = pytest.mark.safety
+
 CASES = 900  # together; about five seconds
 SHARES = {name: part for name, (_, part) in TARGETS.items() if name != "plan files"}  # torch is not worth it here
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolkit"), str(ROOT / "tests")]
 
 from support.peer_differences import DIFFERENCES  # noqa: E402 (after the path is set)
+from support.spine import place_rows, rows  # noqa: E402
 from trainshed.algorithms import ENDING  # noqa: E402
 from trainshed.algorithms.about import hyperparameter_table  # noqa: E402
 from trainshed.algorithms.built_in import BUILT_IN  # noqa: E402
@@ -119,6 +120,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "facts": facts_table,
     "peer_differences": peer_differences_table,
     "settings": settings_table,
+    "spine": lambda: table(("whole jobs", "tests, below `tests/`"), rows()),
+    "spine_places": lambda: table(("place", "one process", "torch.distributed, one host", "many hosts"), place_rows()),
     "rules": rules_table,
     "variables": variables_table,
     **{name: program_table(name) for name in PROGRAMS},

@@ -14,7 +14,10 @@ from support.paths import ENTRYPOINTS
 from trainshed.contract.choices import DISTRIBUTION_FLAGS
 
 PYTHON = f"{os.environ.get('TRAINSHED_TEST_XLA', '')}/bin/python"
-pytestmark = pytest.mark.skipif(not os.path.exists(PYTHON), reason="TRAINSHED_TEST_XLA names no environment")
+pytestmark = [
+    pytest.mark.skipif(not os.path.exists(PYTHON), reason="TRAINSHED_TEST_XLA names no environment"),
+    pytest.mark.matrix,
+]
 
 CONTRACT = {"sagemaker_training_compiler_enabled": "true", "sagemaker_pytorch_xla_multi_worker_enabled": "true"}
 MODEL = {
@@ -32,6 +35,7 @@ def losses(job: Job) -> list[float]:
     return [float(text) for text in re.findall(r"metric train_loss=(\S+)", job.output)]
 
 
+@pytest.mark.exact
 def test_the_ready_language_model_trains_on_xla_as_it_does_without(tmp_path: Path) -> None:
     eager = language_model(tmp_path / "eager")
     xla = language_model(tmp_path / "xla", **CONTRACT)

@@ -34,6 +34,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.spine
 def test_all_problems_are_in_the_failure_file_and_nothing_is_installed(base: Path) -> None:
     done = train(base)
 
@@ -96,6 +97,7 @@ def test_ready_programs_are_listed_and_described(
     assert "  train  required" in told and "whole number from 1" in told
 
 
+@pytest.mark.spine
 def test_a_ready_program_runs_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
+
 from support.runner_project import Project, project
 
 __all__ = ["project"]
@@ -22,6 +24,7 @@ if given.lr > 1:
 """
 
 
+@pytest.mark.spine
 def test_runs_are_found_labelled_compared_and_found_again(project: Project) -> None:
     project.write({"train.py": SCRIPT})
     for name, lr in (("low", "0.3"), ("high", "3")):

@@ -74,6 +74,7 @@ def interrupted(folder: Path, after: int, ranks: int) -> tuple[Train, Path, int]
     return job, saved, step
 
 
+@pytest.mark.exact
 def test_a_trainer_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_path: Path) -> None:
     """What is not whole among its saves is passed over. A Trainer without the state to resume with is left alone."""
     _, saved, step = interrupted(tmp_path / "job", 12, 0)
@@ -95,6 +96,7 @@ def test_a_trainer_interrupted_ends_with_the_losses_of_one_that_never_was(tmp_pa
     assert final_losses(last) == final_losses(straight)
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_a_trainer_interrupted_twice_ends_with_the_losses_of_one_that_never_was(ranks: int, tmp_path: Path) -> None:

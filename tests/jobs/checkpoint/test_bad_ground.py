@@ -10,7 +10,7 @@ import pytest
 
 from support.obstacles import read_only_disk
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 TRAIN = """\
 import os, shutil, torch

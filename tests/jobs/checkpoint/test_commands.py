@@ -35,6 +35,7 @@ def test_list_shows_all_newest_first_with_what_is_wrong(trained: Path, capsys: p
     assert "is missing" in lines[2]
 
 
+@pytest.mark.spine
 def test_verify_reads_everything_and_fails_for_a_flipped_bit(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(trained)]) == 0
     assert capsys.readouterr().out.count("verified") == 3

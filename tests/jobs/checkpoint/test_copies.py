@@ -28,7 +28,7 @@ from trainshed.checkpoint.guard import Guard, usual_copies
 from trainshed.checkpoint.remote import Remote
 from trainshed.contract.settings import COPY_TO_VARIABLE
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,7 @@ def test_a_host_with_an_empty_disk_goes_on_where_an_interrupted_one_was(
         assert f"start rank=0 step={step}" in job.output
 
 
+@pytest.mark.spine
 def test_a_script_that_simply_ends_still_gets_its_last_copy(in_s3: str, tmp_path: Path) -> None:
     """Python starts no threads any more by then, and boto3 would like some."""
     script = TRAINING.replace("every_seconds=3600", "every_steps=5").replace("checkpointer.close()\n", "")
@@ -301,6 +302,7 @@ def test_a_storage_that_cannot_be_read_is_an_error_and_not_a_fresh_start(in_s3: 
         guard.newest()
 
 
+@pytest.mark.exact
 def test_a_checkpointers_copies_on_s3(in_s3: str, tmp_path: Path) -> None:
     straight = train(tmp_path / "straight", 30)
     train(tmp_path / "first", 23, copy_to=in_s3, keep_last=2)

@@ -11,7 +11,7 @@ from jobs.checkpoint.loops import Forge
 from support.extras import needs
 
 needs("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 # Arguments: checkpoint folder ({host} is filled in), what goes wrong. Ranks 0 and 1 share a disk; 2 has its own.
 SCRIPT = """\

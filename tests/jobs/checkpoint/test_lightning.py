@@ -12,7 +12,7 @@ from support.extras import needs
 from support.notice_jobs import Train
 
 needs("torch", "lightning")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 # The position in the data is the loader's to keep: this one does, as torchdata's StatefulDataLoader does.
 SCRIPT = """\
@@ -68,7 +68,7 @@ def losses(job: Train) -> list[tuple[int, int, str]]:
     return sorted((int(rank[5:]), int(step[5:]), loss) for _, rank, step, loss in found)
 
 
-@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.spine), pytest.param(2, marks=pytest.mark.heavy)])
 def test_a_fit_interrupted_in_mid_epoch_ends_with_the_losses_of_one_that_never_was(ranks: int, tmp_path: Path) -> None:
     """A damaged save is passed over. Two ranks: Lightning's own DDP."""
     with Train(tmp_path / "job", SCRIPT, ranks=ranks, checkpoint="auto", env={"EPOCHS": "10000", "PAUSE": "0.05"}) as job:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 from trainshed.checkpoint import Checkpointer  # noqa: E402
 from trainshed.contract.settings import OPTIONS_VARIABLE  # noqa: E402

@@ -18,7 +18,7 @@ import torch
 from jobs.checkpoint.loops import Forge, names
 from trainshed.checkpoint import CheckpointError, folder, parts
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 # Arguments: what to do, the checkpoint ({rank} is filled in), what goes wrong or the URL of copies.
 SCRIPT = """\

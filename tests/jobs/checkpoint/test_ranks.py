@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 from jobs.checkpoint.loops import Forge, names
 from trainshed.checkpoint import folder
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 # Arguments: kind of model, checkpoint folder ({rank} is filled in), last step, what goes wrong.
 SCRIPT = """\
@@ -105,6 +105,8 @@ def run_with(
     return results
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_checkpoint_of_two_ranks_is_loaded_by_two_one_and_three(run: Run, kind: str, tmp_path: Path) -> None:
     straight = run(kind, tmp_path / "straight", 15, 2)
@@ -145,6 +147,7 @@ def test_replicated_state_is_written_once_and_by_all_ranks(run: Run, tmp_path: P
     assert max(two.values()) - min(two.values()) < 0.25 * sum(two.values())
 
 
+@pytest.mark.exact
 def test_hosts_with_disks_of_their_own_each_hold_all_of_replicated_state(run: Run, tmp_path: Path) -> None:
     straight = run("ddp", tmp_path / "straight", 15, 2)
     place = tmp_path / "disk{rank}"

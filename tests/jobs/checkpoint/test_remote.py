@@ -18,7 +18,7 @@ from jobs.checkpoint.loops import names, train
 from trainshed.checkpoint import CheckpointError
 from trainshed.checkpoint.remote import Remote
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -44,6 +44,7 @@ def test_every_checkpoint_is_there_too_and_old_ones_go(url: str, tmp_path: Path)
     assert list(there(url)) == ["step-000000000021", "step-000000000028"]
 
 
+@pytest.mark.exact
 def test_a_machine_with_an_empty_disk_goes_on_where_the_other_one_was(url: str, tmp_path: Path) -> None:
     straight = train(tmp_path / "straight", 30)
     train(tmp_path / "first", 23, copy_to=url)

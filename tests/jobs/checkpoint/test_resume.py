@@ -22,6 +22,8 @@ from trainshed.contract.wire.variables import NOTICE_FILE
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 def test_losses_after_a_resume_are_those_of_an_uninterrupted_run_to_the_last_bit(tmp_path: Path) -> None:
     straight = dict(train(tmp_path / "straight", 60))
     resumed: dict[int, float] = {}
@@ -30,6 +32,8 @@ def test_losses_after_a_resume_are_those_of_an_uninterrupted_run_to_the_last_bit
     assert resumed == straight
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 def test_sigterm_saves_the_step_at_hand_and_stops_the_loop(tmp_path: Path) -> None:
     straight = dict(train(tmp_path / "straight", 40))
     over = threading.Event()
@@ -67,6 +71,7 @@ def test_a_users_own_handler_is_left_alone(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.safety
 def test_a_notice_of_risk_saves_once_and_the_loop_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "run/notice.json"
     monkeypatch.setenv(NOTICE_FILE, str(file))
@@ -87,6 +92,7 @@ def test_an_answer_tells_the_supervisor_what_was_saved(tmp_path: Path, monkeypat
     assert answer.checkpoint == f"{tmp_path}/checkpoints/step-000000000001"
 
 
+@pytest.mark.safety
 def test_old_checkpoints_go_and_the_asked_for_ones_stay(tmp_path: Path) -> None:
     losses = dict(train(tmp_path, 60, every_steps=5, keep_last=2, keep_every=20, keep_best="loss"))
     saved = range(5, 61, 5)
@@ -109,6 +115,7 @@ def test_the_folder_is_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert checkpointer.folder == str(tmp_path / "base/checkpoints")
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex128]
 )
@@ -131,6 +138,7 @@ def test_every_type_of_tensor_comes_back(dtype: torch.dtype, tmp_path: Path) -> 
         assert fresh.state_dict()[name].dtype == dtype
 
 
+@pytest.mark.exact
 def test_optimizer_state_keeps_its_own_type(tmp_path: Path) -> None:
     def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         model = torch.nn.Linear(3, 3).to(torch.bfloat16)
@@ -149,6 +157,7 @@ def test_optimizer_state_keeps_its_own_type(tmp_path: Path) -> None:
         assert torch.equal(restored.state[new]["exp_avg"], optimizer.state[old]["exp_avg"])
 
 
+@pytest.mark.exact
 def test_weights_can_be_read_by_others(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3))
@@ -162,6 +171,7 @@ def test_weights_can_be_read_by_others(tmp_path: Path) -> None:
     assert safetensors.load_file(shard).keys() == {f"model/{name}" for name in model.state_dict()}
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loader_goes_on_with_the_next_sample_in_any_epoch(workers: int) -> None:
     def loader() -> ResumableLoader:
@@ -189,6 +199,7 @@ def test_the_loader_goes_on_with_the_next_sample_in_any_epoch(workers: int) -> N
         assert before + endless(second, 20 - stop) == straight, stop
 
 
+@pytest.mark.exact
 def test_another_number_of_ranks_continues_at_the_same_place_in_the_data() -> None:
     def take(rank: int, ranks: int, count: int, state: dict[str, int] | None) -> tuple[list[int], dict[str, int]]:
         sampler = ResumableSampler(24, rank=rank, world_size=ranks)

@@ -17,7 +17,7 @@ from jobs.checkpoint.loops import names, train
 from trainshed.checkpoint import blocks, folder, manifest, save
 from trainshed.checkpoint.manifest import Damaged
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,7 @@ def test_a_truncated_or_longer_file_is_noticed(trained: Path, tmp_path: Path) ->
         assert verdict(copy), file.name
 
 
+@pytest.mark.spine
 @pytest.mark.parametrize("what", [".safetensors", ".objects", ".manifest"])
 def test_the_next_older_one_is_used_and_the_reason_said(
     what: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -16,6 +16,8 @@ from trainshed.container.compiler import cache
 from trainshed.contract.wire.compile_cache import files_of, pack, packed_names, unpack
 from trainshed.contract.wire.compile_plan import CompilePlan
 
+pytestmark = pytest.mark.safety
+
 NAMES = st.text("abcXYZ019_-.é ", min_size=1, max_size=12).filter(lambda name: name.strip(".") and name == name.strip())
 TREES = st.dictionaries(st.tuples(NAMES, NAMES), st.binary(max_size=200), min_size=1, max_size=8)
 

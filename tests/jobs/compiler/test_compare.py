@@ -111,6 +111,7 @@ class _Tags(HTMLParser):
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
+@pytest.mark.spine
 def test_the_command_prints_a_table_and_writes_a_page_that_loads_nothing(
     pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def assert_same(eager: Job, compiled: Job, tolerance: float = 1e-5) -> None:
     assert compiled.names == eager.names  # no wrapper, no other names
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 @pytest.mark.parametrize(("script", "name"), [(scripts.PYRAMID, "Pyramid"), (scripts.RESNET, "Net")])
 def test_a_plain_script_is_compiled_in_place_as_a_whole(script: str, name: str, tmp: Path, tmp_path: Path) -> None:
@@ -110,6 +111,8 @@ def blocks(tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     return job
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 def test_repeated_blocks_are_one_graph(blocks: Job) -> None:
     assert_same(in_this_process(scripts.BLOCKS), blocks)
     report = blocks.report()
@@ -124,6 +127,7 @@ def test_a_users_own_sitecustomize_runs_first(blocks: Job) -> None:
     assert blocks.output.index("MINE") < blocks.output.index("compiling 4 x Block")
 
 
+@pytest.mark.exact
 def test_a_new_container_compiles_nothing(blocks: Job, tmp_path: Path) -> None:
     (store,) = (blocks.folder / "checkpoints/.compile-cache").iterdir()
     assert store.name.startswith("torch-") and store.suffix == ".tar"
@@ -146,6 +150,7 @@ def test_headers_are_precompiled_and_not_kept(tmp: Path, blocks: Job) -> None:
     assert store.stat().st_size < 10 << 20
 
 
+@pytest.mark.exact
 def test_of_two_ranks_one_compiles_and_the_other_finds_it(tmp: Path, tmp_path: Path) -> None:
     compiled = run(tmp_path, scripts.DDP_PYRAMID, tmp, ranks=2, **ASKED)
 
@@ -158,6 +163,7 @@ def test_of_two_ranks_one_compiles_and_the_other_finds_it(tmp: Path, tmp_path: P
     assert reports[0]["compiled"] == [{"by": "trainshed", "module": "Pyramid", "blocks": 0}]
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 @pytest.mark.parametrize(("regional", "blocks_of_it"), [("off", 0), ("auto", 4)])
 def test_blocks_inside_ddp_are_compiled_without_it(regional: str, blocks_of_it: int, tmp: Path, tmp_path: Path) -> None:
@@ -167,6 +173,7 @@ def test_blocks_inside_ddp_are_compiled_without_it(regional: str, blocks_of_it: 
     assert compiled.report(1)["graphs"] > 0 and compiled.report(1)["compiled"][0]["blocks"] == blocks_of_it
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_two_hosts_with_one_checkpoint_folder_start_warm_from_one_file(tmp: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
@@ -199,6 +206,8 @@ def on_two_hosts(folder: Path, checkpoints: Path, tmps: list[Path]) -> list[Job]
         return list(pool.map(host, range(2)))
 
 
+@pytest.mark.exact
+@pytest.mark.matrix
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("script", "ranks", "tolerance"),
@@ -231,6 +240,7 @@ def test_the_trainer_compiles_through_accelerate(tmp: Path, tmp_path: Path) -> N
     assert compiled.names == {0: ["narrow.bias", "narrow.weight", "wide.bias", "wide.weight"]}
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_the_trainer_compiles_through_accelerate_without_a_break_in_gpt2(tmp: Path, tmp_path: Path) -> None:
     eager, compiled = both(tmp_path, scripts.TRAINER, tmp)
@@ -254,6 +264,7 @@ def test_without_a_compiler_for_cpp_the_job_is_eager_and_says_so(tmp: Path, tmp_
     assert "ranks" not in job.record["compiler"] and "Traceback" not in job.output
 
 
+@pytest.mark.exact
 def test_a_graph_that_cannot_be_compiled_runs_as_it_is(tmp: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken-g++"
     broken.write_text('#!/bin/sh\ncase "$*" in --version) exec g++ --version;; esac\necho "x: error: no room"; exit 1\n')
@@ -276,6 +287,7 @@ compile_fx.GraphLowering = Broken
 """
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 @pytest.mark.parametrize(("script", "ranks"), [(scripts.BLOCKS, 0), (scripts.DDP, 2)])
 def test_a_backward_pass_that_cannot_be_compiled_runs_as_it_is(script: str, ranks: int, tmp: Path, tmp_path: Path) -> None:
@@ -292,6 +304,7 @@ def test_a_backward_pass_that_cannot_be_compiled_runs_as_it_is(script: str, rank
     assert_same(eager, job)
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("script", "ranks", "reason"),
@@ -325,6 +338,7 @@ def test_a_module_that_cannot_be_compiled_is_named_with_the_reason(
     assert f"stepping back to eager: {reason}" in job.output
 
 
+@pytest.mark.exact
 def test_what_torch_cannot_trace_is_told_in_one_line_with_the_cause(tmp: Path, tmp_path: Path) -> None:
     job = run(tmp_path, scripts.UNTRACEABLE, tmp, **ASKED)
 
@@ -335,6 +349,7 @@ def test_what_torch_cannot_trace_is_told_in_one_line_with_the_cause(tmp: Path, t
     assert "Traceback" not in job.output
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_what_torch_cannot_trace_of_fsdp_is_told_in_one_line_with_the_cause(tmp: Path, tmp_path: Path) -> None:
     eager, job = both(tmp_path, scripts.FSDP1, tmp, 2)

@@ -64,6 +64,7 @@ def epochs(printed: str) -> list[object]:
     return [json.loads(line.partition("epoch ")[2]) for line in printed.splitlines() if "epoch [" in line]
 
 
+@pytest.mark.spine
 def test_an_augmented_manifest_on_s3_comes_as_samples(project: Project, s3: dict[str, str]) -> None:
     project.write({"read.py": READ, "job.yaml": AUGMENTED.replace("PATH", "s3://bucket/manifest")})
     done = project.trainshed("run", "job.yaml", **s3)
@@ -88,6 +89,7 @@ def test_an_augmented_manifest_of_this_machine_names_files_beside_it(project: Pr
         assert sorted(map(json.dumps, epoch)) == sorted(map(json.dumps, SAMPLES))  # type: ignore[call-overload]
 
 
+@pytest.mark.exact
 def test_hosts_share_the_lines_of_an_augmented_manifest(project: Project, s3: dict[str, str]) -> None:
     job = AUGMENTED.replace("PATH", "s3://bucket/manifest") + "    distribution: ShardedByS3Key\ninstances: 2\n"
     project.write({"read.py": READ, "job.yaml": job})
@@ -132,6 +134,8 @@ def test_an_augmented_manifest_that_nobody_could_read_is_refused(
     assert done.status == 2 and problem in done.output, done.output
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 @pytest.mark.torch
 def test_two_ranks_share_a_pipe_of_records(project: Project) -> None:
     pytest.importorskip("torch")

@@ -15,6 +15,7 @@ def rows(project: Project) -> Project:
     return project.write({"data/a.csv": f"n,x,y\n{rows}\n", "data/b.csv": "n,x,y\n", "data/deep/c.csv": "1,2,3\n"})
 
 
+@pytest.mark.spine
 def test_show_says_format_files_samples_and_the_first_of_them(rows: Project) -> None:
     done = rows.trainshed("data", "show", "data")
 

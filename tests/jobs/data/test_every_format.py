@@ -49,6 +49,8 @@ def samples(batch: Iterable[Any]) -> list[str]:
     return [known(plain(sample)) for sample in batch]
 
 
+@pytest.mark.exact
+@pytest.mark.matrix
 @pytest.mark.parametrize("written", CASES, indirect=True)
 @pytest.mark.parametrize(("world", "workers", "then"), [(1, 0, 4), (2, 2, 1), (4, 0, 2)])
 def test_every_sample_of_an_epoch_comes_once(
@@ -78,6 +80,8 @@ def test_every_sample_of_an_epoch_comes_once(
     assert Counter(seen) == expected and len(lengths) == 1
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 @pytest.mark.parametrize("written", CASES, indirect=True)
 def test_a_channel_is_told_what_it_holds(written: tuple[Files, Counter[str]]) -> None:
     """By the names and the first bytes of its files."""

@@ -76,6 +76,8 @@ def test_a_channel_is_a_dataset_of_its_samples(files: Files) -> None:
         files[TOTAL]
 
 
+@pytest.mark.exact
+@pytest.mark.matrix
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -93,6 +95,8 @@ def test_what_is_not_shuffled_comes_in_the_order_of_the_files(files: Files) -> N
         assert epoch_of(loaders(files, 1, workers=workers)) == list(range(TOTAL))
 
 
+@pytest.mark.exact
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", range(12))
 def test_a_run_that_stops_goes_on_with_other_ranks_and_workers_at_the_next_sample(files: Files, case: int) -> None:
     draw = random.Random(case)
@@ -118,6 +122,7 @@ def test_a_run_that_stops_goes_on_with_other_ranks_and_workers_at_the_next_sampl
     assert Counter(epoch_of(last)) == Counter(range(TOTAL))  # the next epoch is whole
 
 
+@pytest.mark.exact
 def test_a_run_that_goes_on_has_the_order_of_one_that_never_stopped(files: Files) -> None:
     [whole], [before], [after] = (loaders(files, 1, shuffle=True, seed=3) for _ in range(3))
     expected = epoch_of([whole]) + epoch_of([whole])
@@ -128,6 +133,7 @@ def test_a_run_that_goes_on_has_the_order_of_one_that_never_stopped(files: Files
     assert seen + epoch_of([after]) + epoch_of([after]) == expected
 
 
+@pytest.mark.exact
 def test_a_loop_that_breaks_goes_on_where_it_was(files: Files) -> None:
     each = loaders(files, 1)
     assert epoch_of(each, stop=3) + epoch_of(each) == list(range(TOTAL))
@@ -148,6 +154,7 @@ def test_a_state_of_other_data_is_refused(files: Files, tmp_path: Path) -> None:
         files.loader(8, shuffle=True).load_state_dict(state)
 
 
+@pytest.mark.exact
 def test_the_state_survives_a_checkpoint(files: Files, tmp_path: Path) -> None:
     [loader] = loaders(files, 1, shuffle=True)
     epoch_of([loader], stop=3)
@@ -215,6 +222,8 @@ def test_torchdatas_loader_goes_on_in_a_channel(files: Files) -> None:
     assert seen + [number for batch in after for number in numbers(batch)] == list(range(TOTAL))
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 def test_a_checkpointer_keeps_the_place_in_a_channel(files: Files, tmp_path: Path) -> None:
     from trainshed.checkpoint import Checkpointer
 

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from support.paths import TOOLKIT  # noqa: E402
 from trainshed.data.formats.recordio import MAGIC  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 RANK = Path(__file__).with_name("pipe_rank.py")
 

@@ -65,7 +65,7 @@ ONE_RANK = ("--processes-per-host", "1")
     [
         ("pipeline", ()),
         ("trainer", ONE_RANK),
-        ("lightning", ONE_RANK),
+        pytest.param("lightning", ONE_RANK, marks=pytest.mark.spine),
         pytest.param("trainer", (), marks=pytest.mark.heavy),
         pytest.param("lightning", (), marks=pytest.mark.heavy),
     ],

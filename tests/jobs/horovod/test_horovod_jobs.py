@@ -38,6 +38,8 @@ def hosts(tmp_path: Path) -> Iterator[Callable[..., Hosts]]:
         yield make
 
 
+@pytest.mark.exact
+@pytest.mark.matrix
 def test_everything_that_ranks_do_together(job_tree: Any) -> None:
     """operations.py has the checks; each must pass on all four ranks."""
     script = Path(__file__).with_name("operations.py").read_text()
@@ -51,6 +53,7 @@ def test_everything_that_ranks_do_together(job_tree: Any) -> None:
     assert sorted(name for name, _ in told) == sorted(checks * 4)
 
 
+@pytest.mark.spine
 def test_a_rank_that_raises_is_the_cause_on_all_hosts_and_nobody_waits_for_it(hosts: Callable[..., Hosts]) -> None:
     script = """
 assert (hvd.size(), hvd.local_size(), hvd.local_rank(), hvd.cross_size(), hvd.cross_rank()) == (2, 1, 0, 2, rank)
@@ -72,6 +75,7 @@ except HorovodInternalError as error:
     assert "TOLD allreduce of 'waits': rank 1 is gone: its process has ended" in job.output(0), job.output(0)
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(
     "Open MPI" not in subprocess.getoutput("mpirun --version 2>&1"), reason="Open MPI's mpirun is not installed"
 )
@@ -100,6 +104,8 @@ if rank == 0:
     assert "TOLD join: rank 1 has left: its script has ended, or called hvd.shutdown(), and has not joined" in done.stdout
 
 
+@pytest.mark.exact
+@pytest.mark.matrix
 def test_commits_of_an_elastic_state_survive_a_restart(job_tree: Any) -> None:
     """Rank 1 is killed in its third batch; the second start goes on from the last commit, also from what ranks have seen."""
     script = """

@@ -16,6 +16,7 @@ Submit = Callable[..., Followed]
 FAILURE = "UserError: rank 0 on host-1: ValueError: no more data\n  at train.py:7 in main\n\nTraceback ...\n"
 
 
+@pytest.mark.spine
 def test_a_job_of_two_hosts_from_its_manifest_to_its_end(cluster: OwnCluster, submit: Submit) -> None:
     """Its lines with their hosts, its pods' places in words, its results' place; and nothing of it stays."""
     job = submit(instances=2)
@@ -43,6 +44,7 @@ def test_a_job_of_two_hosts_from_its_manifest_to_its_end(cluster: OwnCluster, su
     assert cluster.find("jobs") == [] and cluster.find("secrets") == [] and cluster.find("configmaps") == []
 
 
+@pytest.mark.safety
 def test_secrets_are_in_a_secret_alone(cluster: OwnCluster, submit: Submit) -> None:
     job = submit()
     (pod,) = cluster.until_pods(1)
@@ -156,6 +158,7 @@ def test_many_lines_at_the_end_are_all_there(cluster: OwnCluster, submit: Submit
     assert (job.folder / "run/logs/algo-1.log").read_text().split("\n")[:-1] == [f"line {number}" for number in range(3000)]
 
 
+@pytest.mark.safety
 def test_ctrl_c_has_the_pods_end_and_leaves_nothing(cluster: OwnCluster, submit: Submit) -> None:
     job = submit(instances=2)
     for pod in cluster.until_pods(2):
@@ -175,6 +178,7 @@ def test_ctrl_c_has_the_pods_end_and_leaves_nothing(cluster: OwnCluster, submit:
     assert job.status["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.safety
 def test_pods_that_do_not_end_are_killed_at_a_second_ctrl_c(cluster: OwnCluster, submit: Submit) -> None:
     cluster.on_stop = lambda pod: None  # a node that is lost
     job = submit()
@@ -201,6 +205,7 @@ def test_a_job_that_somebody_deletes(cluster: OwnCluster, submit: Submit) -> Non
     assert "the job was deleted in the cluster, not by trainshed" in job.output
 
 
+@pytest.mark.safety
 def test_a_killed_follower_is_replaced(cluster: OwnCluster, submit: Submit) -> None:
     """`ps` says who has the job; the next follower goes on behind the last line."""
     job = submit()
@@ -223,6 +228,8 @@ def test_a_killed_follower_is_replaced(cluster: OwnCluster, submit: Submit) -> N
     assert job.status["TrainingJobStatus"] == "Completed"
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_detached_and_stopped(cluster: OwnCluster, submit: Submit) -> None:
     job = submit("--detach")
     assert job.end() == 0
@@ -232,6 +239,7 @@ def test_detached_and_stopped(cluster: OwnCluster, submit: Submit) -> None:
     assert cluster.find("jobs") == [] and job.status["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.safety
 def test_a_stopped_run_goes_on_with_its_checkpoints(cluster: OwnCluster, submit: Submit) -> None:
     job = submit()
     first = cluster.run(cluster.until_pods(1)[0])
@@ -251,6 +259,7 @@ def test_a_stopped_run_goes_on_with_its_checkpoints(cluster: OwnCluster, submit:
     assert job.end() == 0, job.output
 
 
+@pytest.mark.safety
 def test_an_answer_that_is_lost_does_not_make_a_job_twice(cluster: OwnCluster, submit: Submit) -> None:
     cluster.lose_answers = 1
     job = submit()
@@ -277,6 +286,7 @@ def test_a_queue_of_kueue(cluster: OwnCluster, submit: Submit) -> None:
     assert job.end() == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("plural", "method", "said"),
     [

@@ -114,6 +114,7 @@ def launched(arguments: list[str], folder: Path) -> list[dict[str, str]]:
     return shown(done.stdout)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "text", "arguments", "processes"),
     [
@@ -147,6 +148,7 @@ def test_ranks_have_every_variable_of_accelerate_launch(
         assert {k for k in rank if k.startswith(MARKS)} <= set(expected)
 
 
+@pytest.mark.spine
 def test_a_script_of_accelerates_gets_its_precision_from_the_file_and_its_ranks_from_the_job(job_tree: Any) -> None:
     job_tree.code(
         "train.py",

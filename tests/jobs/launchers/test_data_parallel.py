@@ -85,7 +85,10 @@ def ends(job_tree: Any, parts: dict[str, str], **hyperparameters: str) -> list[s
     return sorted(line.partition("END ")[2] for line in done.stdout.splitlines() if "END " in line)
 
 
-@pytest.mark.parametrize("version", [VERSION_1, VERSION_2], ids=["version 1", "version 2"])
+@pytest.mark.exact
+@pytest.mark.parametrize(
+    "version", [pytest.param(VERSION_1, marks=pytest.mark.spine), VERSION_2], ids=["version 1", "version 2"]
+)
 def test_a_script_for_amazons_library_trains_as_with_torch_alone(job_tree: Any, version: dict[str, str]) -> None:
     theirs, torch_alone = ends(job_tree, version), ends(job_tree, TORCH)
 

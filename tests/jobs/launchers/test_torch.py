@@ -80,7 +80,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("engine", ["trainshed", "torchrun"])
+@pytest.mark.parametrize("engine", [pytest.param("trainshed", marks=pytest.mark.spine), "torchrun"])
 def test_two_ranks_reduce_a_tensor_under_either_engine(engine: str, job_tree: Any) -> None:
     """With our engine also where somebody else has the port, which does not stop a job on one host."""
     job_tree.code("train.py", ALL_REDUCE)

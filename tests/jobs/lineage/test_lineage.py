@@ -52,6 +52,7 @@ def names(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(os.path.basename(one["folder"]), one["found_by"]) for one in found["parents"]]
 
 
+@pytest.mark.spine
 def test_a_chain_is_told_up_and_down(chain: Project) -> None:
     third = told(chain, "./third")
 
@@ -106,6 +107,7 @@ def test_runs_that_were_moved_are_known_by_their_ids_and_their_models(chain: Pro
     assert [names(one) for one in found] == [[("second", "hashes")], [("second", "id")]]
 
 
+@pytest.mark.safety
 def test_a_circle_and_damaged_files_come_to_an_end(chain: Project, tmp_path: Path) -> None:
     for name in ("second", "third"):
         shutil.copytree(chain.folder / name, tmp_path / name, symlinks=True)
@@ -126,6 +128,7 @@ def test_a_circle_and_damaged_files_come_to_an_end(chain: Project, tmp_path: Pat
     assert told(chain, os.fspath(tmp_path / "second"), "--among", os.fspath(tmp_path))["code"] == {}
 
 
+@pytest.mark.safety
 def test_a_folder_that_is_not_there_and_one_that_cannot_be_written(chain: Project) -> None:
     absent = chain.trainshed("lineage", "./third", "--among", "absent")
     unwritable = chain.trainshed("lineage", "./third", "--svg", "/proc/no/picture.svg")

@@ -8,6 +8,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from support.runner_project import Project
 from trainshed.machine.fingerprint import of_folder
 from trainshed.runner.state.provenance import code_files, provenance_of
@@ -35,6 +37,7 @@ def run(project: Project, name: str, *options: str, job: str = "job.yaml") -> Pa
     return project.folder / name
 
 
+@pytest.mark.spine
 def test_a_run_notes_code_git_packages_parents_and_model(project: Project) -> None:
     files = {"src/train.py": TRAIN, "src/helper.py": "# first\n", "src/again.py": AGAIN}
     project.write({**files, "job.yaml": JOB, "again.yaml": JOB.replace("train.py", "again.py")})

@@ -101,6 +101,8 @@ def months(tmp_path_factory: pytest.TempPathFactory) -> Months:
     return made
 
 
+@pytest.mark.exact
+@pytest.mark.spine
 def test_the_very_code_packages_and_data_give_the_same_loss_to_the_bit(months: Months) -> None:
     folder = months.project.folder
     old = losses(folder / "old")
@@ -120,6 +122,7 @@ def test_the_very_code_packages_and_data_give_the_same_loss_to_the_bit(months: M
     assert [(one["kind"], one["run"]) for one in told["parents"]] == [("rerun", status(folder / "exact")["TrainingJobName"])]
 
 
+@pytest.mark.safety
 def test_other_data_is_refused_unless_it_is_wanted(months: Months) -> None:
     data = months.project.folder / "data/a.csv"
     data.write_text("2\n")
@@ -134,6 +137,7 @@ def test_other_data_is_refused_unless_it_is_wanted(months: Months) -> None:
     assert wanted.status == 0, wanted.output
 
 
+@pytest.mark.safety
 def test_code_that_is_nowhere_as_it_was_is_refused(months: Months) -> None:
     """The source has changed, and now the kept copy as well; what earlier reruns have put aside is not there either."""
     kept = months.project.folder / "old/algo-1/code/helper.py"
@@ -147,6 +151,7 @@ def test_code_that_is_nowhere_as_it_was_is_refused(months: Months) -> None:
     assert done.status != 0 and "is not kept as it was: helper.py has been changed or removed since" in done.stderr
 
 
+@pytest.mark.safety
 def test_a_list_of_code_that_leads_out_of_its_folder_is_refused(months: Months) -> None:
     """Whoever sends a run folder writes what is in code.json."""
     path = months.project.folder / "old/code.json"
@@ -165,6 +170,7 @@ def test_a_list_of_code_that_leads_out_of_its_folder_is_refused(months: Months) 
     assert not outside.exists() and not list((months.root / "escape").rglob("escaped.py"))
 
 
+@pytest.mark.safety
 def test_packages_that_cannot_be_had_are_named(months: Months) -> None:
     """Each case is a run record of another machine or time; nothing is installed."""
     record = months.project.folder / "old/algo-1/output/data/run/algo-1.json"
@@ -194,6 +200,7 @@ def test_packages_that_cannot_be_had_are_named(months: Months) -> None:
         record.write_text(text)
 
 
+@pytest.mark.safety
 def test_secrets_are_asked_for_and_nothing_else_can_be_changed(months: Months) -> None:
     folder = months.project.folder
     months.project.write({"secret/train.py": "import os\nassert os.environ['SM_HP_API_TOKEN'] == 'abcdefgh'\n"})

@@ -70,6 +70,7 @@ def run(job: Any, script: str) -> tuple[str, dict[str, list[tuple[Any, ...]]]]:
     return done.stdout, found
 
 
+@pytest.mark.spine
 def test_a_trainer_of_transformers_gives_its_history(job_tree: Any) -> None:
     needs("transformers")
     output, found = run(job_tree, TRANSFORMERS)

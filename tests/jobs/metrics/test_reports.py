@@ -34,6 +34,7 @@ def test_a_report_is_there_however_a_job_ends(rest: str, status: int, state: str
     assert f">{state}<" in text and "loss" in text and "0.125" in text
 
 
+@pytest.mark.safety
 def test_a_secret_in_a_metrics_name_is_masked_in_the_report(job_tree: Any) -> None:
     line = '{\\"MetricName\\": \\"loss_$MY_API_KEY\\", \\"Value\\": 0.5, \\"Step\\": 1}'
     folder = "$SAGEMAKER_METRICS_DIRECTORY"
@@ -46,6 +47,7 @@ def test_a_secret_in_a_metrics_name_is_masked_in_the_report(job_tree: Any) -> No
     assert "loss_" in text and "canary" not in text
 
 
+@pytest.mark.safety
 def test_a_scripts_own_report_stays(job_tree: Any) -> None:
     job_tree.code("train.sh", LINES + 'echo mine > "$SM_OUTPUT_DATA_DIR/report.html"\n')
     job_tree.configure(hyperparameters={"sagemaker_program": "train.sh"})
@@ -75,6 +77,7 @@ def test_a_job_without_metrics_has_no_report(job_tree: Any) -> None:
     assert not list((job_tree.base / "output/data").glob("*report*"))
 
 
+@pytest.mark.spine
 def test_the_command_tells_all_hosts_and_attempts_and_the_summary_names_the_report(project: Project, tmp_path: Path) -> None:
     script = LINES + '[ -e "$SM_CHECKPOINT_DIR/again" ] || { touch "$SM_CHECKPOINT_DIR/again"; exit 5; }\n'
     project.write({"train.sh": script.replace("$SM_CHECKPOINT_DIR", str(tmp_path))})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 SCRIPT = """\
 import os, sys
 from trainshed import metrics
@@ -24,6 +26,7 @@ def points(job: Any, folder: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda point: point["Rank"])
 
 
+@pytest.mark.spine
 def test_ranks_print_and_write_metrics_and_a_cut_number_is_completed_and_said(job_tree: Any) -> None:
     job_tree.code("train.py", SCRIPT)
     job_tree.configure(

@@ -55,6 +55,7 @@ def models(project: Project, tmp_path: Path) -> Models:
     return Models(project, str(tmp_path / "store"), {})
 
 
+@pytest.mark.spine
 def test_a_run_becomes_a_version_with_its_card_and_another_run_goes_on_from_it(models: Models, tmp_path: Path) -> None:
     models.project.write({"data/a.csv": "1,2\n"})
     words = ["--channel", "train=data", "--hp", "lr=0.5", "--hp", "api_key=s3cr3t-of-ann", "--output", "first"]
@@ -86,6 +87,7 @@ def test_a_run_becomes_a_version_with_its_card_and_another_run_goes_on_from_it(m
     assert channel["DataSource"]["S3DataSource"]["S3Uri"] == "model://digits:1"
 
 
+@pytest.mark.safety
 def test_a_run_that_did_not_complete_is_added_only_where_that_is_asked_for(models: Models) -> None:
     assert models("run", "train.py", "--hp", "lr=9", "--output", "failed").status == 1
     done = models("models", "add", "digits", "./failed")
@@ -96,6 +98,7 @@ def test_a_run_that_did_not_complete_is_added_only_where_that_is_asked_for(model
     assert models.told("show", "digits")["facts"]["run"]["status"] == "Failed"
 
 
+@pytest.mark.safety
 def test_an_archive_that_was_changed_since_is_not_added(models: Models) -> None:
     assert models("run", "train.py", "--output", "first").status == 0
     archive = models.project.folder / "first/output/model.tar.gz"
@@ -105,6 +108,7 @@ def test_an_archive_that_was_changed_since_is_not_added(models: Models) -> None:
     assert done.status == 1 and "is not what the run has made" in done.stderr
 
 
+@pytest.mark.safety
 def test_a_changed_byte_fails_get_verify_and_a_job_before_it_starts(models: Models, tmp_path: Path) -> None:
     models.project.write({"made/weights": "one", "made/deep/er/b": "two"})
     models("models", "add", "digits", "made/")
@@ -136,6 +140,7 @@ def test_a_channel_without_its_model_is_said_before_anything_starts(models: Mode
     assert not (models.project.folder / "runs").exists()
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

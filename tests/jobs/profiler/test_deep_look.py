@@ -51,6 +51,7 @@ def profile(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(TOOLKIT)}, capture_output=True, text=True)
 
 
+@pytest.mark.spine
 @pytest.mark.torch
 def test_a_rank_of_a_running_job_is_recorded_and_the_job_goes_on(job_tree: Any) -> None:
     job_tree.code("train.py", SCRIPT)

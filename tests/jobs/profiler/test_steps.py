@@ -93,6 +93,7 @@ def measured(job: Any) -> list[RankSteps]:
     return read_steps(str(job.base / "output/profiler"))
 
 
+@pytest.mark.spine
 def test_a_slow_dataset_is_named_and_a_validation_is_not_taken_for_one(job_tree: Any) -> None:
     done = run(job_tree, data=0.08, validation=0.01, accumulate=2)
     (rank,) = measured(job_tree)

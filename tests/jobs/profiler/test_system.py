@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from trainshed.observe.system import files_below, read_system
 
 # Waits until samples match all of WANTED and say that a second process of the job lives; the suite's limit ends it.
@@ -29,6 +31,7 @@ ANY = "WANTED = []\n"
 RANKS = WAIT.replace('Path(os.environ["SM_OUTPUT_DIR"]) / "profiler"', 'Path(os.environ["SAGEMAKER_BASE_DIR"]) / "p"')
 
 
+@pytest.mark.spine
 def test_cores_memory_disks_network_and_processes_of_a_job_are_sampled(job_tree: Any) -> None:
     job_tree.code("train.py", WORKED + WAIT)
     job_tree.configure(hyperparameters={"sagemaker_program": "train.py", "trainshed_system_metrics": "0.1"})
@@ -80,6 +83,7 @@ def test_a_job_shorter_than_half_a_second_or_that_says_off_has_none(job_tree: An
     assert not (job_tree.base / "output/profiler").exists()
 
 
+@pytest.mark.safety
 def test_a_sampler_that_is_killed_is_said_and_costs_the_job_nothing(job_tree: Any) -> None:
     job_tree.code("train.sh", "while ! pkill -9 -P $PPID -x train-sampler; do sleep 0.05; done; sleep 0.2\n")
     job_tree.configure(hyperparameters={"sagemaker_program": "train.sh"})
@@ -89,6 +93,7 @@ def test_a_sampler_that_is_killed_is_said_and_costs_the_job_nothing(job_tree: An
     assert "warning: this machine is not sampled any more: the sampler's process is gone" in done.stderr
 
 
+@pytest.mark.safety
 def test_a_sampler_that_hangs_holds_up_the_end_of_a_job_for_a_second_and_is_gone(job_tree: Any) -> None:
     job_tree.code(
         "train.sh",

@@ -53,6 +53,7 @@ def nobody_left(job: Hosts) -> None:
         job.wait_until_gone(number)
 
 
+@pytest.mark.spine
 def test_the_script_finds_the_nodes_of_all_hosts_and_they_end_with_it(start: Start) -> None:
     """It waits until both hosts have done some of its work: where a task runs is Ray's choice."""
     works = """
@@ -70,6 +71,7 @@ print("WORKED", sorted(found), os.environ["RAY_AUTH_MODE"], flush=True)
     assert "[127.0.0.1:0] WORKED ['127.0.0.1', '127.0.0.2'] token" in job.output(0)
 
 
+@pytest.mark.matrix
 def test_the_cluster_of_all_hosts_comes_back_with_the_script_after_a_failure(start: Start) -> None:
     works = """
 def work():
@@ -95,6 +97,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     assert not list(job.folder.glob("ray-*")), "links are left"
 
 
+@pytest.mark.matrix
 def test_a_port_that_is_taken_is_the_cause_on_all_hosts(start: Start) -> None:
     with socket.socket() as other:
         other.bind(("", 0))
@@ -111,6 +114,7 @@ def test_a_port_that_is_taken_is_the_cause_on_all_hosts(start: Start) -> None:
     nobody_left(job)
 
 
+@pytest.mark.matrix
 def test_a_python_without_ray_is_told_what_to_install(start: Start) -> None:
     job = start("print('never')", 1, PYTHONPATH=str(TOOLKIT))
 
@@ -119,6 +123,7 @@ def test_a_python_without_ray_is_told_what_to_install(start: Start) -> None:
     assert "never" not in job.output()
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 def test_a_worker_that_raises_on_another_host_is_named_with_its_exception(start: Start) -> None:
     raises = """
@@ -137,6 +142,8 @@ while True:
     nobody_left(job)
 
 
+@pytest.mark.matrix
+@pytest.mark.safety
 @pytest.mark.heavy
 def test_a_host_that_is_killed_ends_the_job_with_its_name(start: Start) -> None:
     job = start(f"{SCRIPT}print('READY', flush=True)\ntime.sleep(600)", 2)
@@ -148,6 +155,8 @@ def test_a_host_that_is_killed_ends_the_job_with_its_name(start: Start) -> None:
     nobody_left(job)
 
 
+@pytest.mark.matrix
+@pytest.mark.safety
 @pytest.mark.heavy
 def test_a_node_that_dies_ends_the_job_with_its_name(start: Start) -> None:
     kills = """
@@ -169,6 +178,7 @@ while True:
     nobody_left(job)
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 def test_nodes_serve_while_the_script_answers_a_stop_signal_to_another_host(start: Start) -> None:
     saves = """
@@ -196,6 +206,7 @@ time.sleep(600)
     nobody_left(job)
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 def test_a_stop_before_all_nodes_have_joined_ends_the_job_before_the_script(start: Start) -> None:
     job = start("print('never')", 2)
@@ -207,6 +218,7 @@ def test_a_stop_before_all_nodes_have_joined_ends_the_job_before_the_script(star
     nobody_left(job)
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 def test_ray_train_trains_by_ddp_on_three_hosts(start: Start) -> None:
     job = start((Path(__file__).parent / "digits_train.py").read_text(), 3)
@@ -219,6 +231,7 @@ def test_ray_train_trains_by_ddp_on_three_hosts(start: Start) -> None:
     nobody_left(job)
 
 
+@pytest.mark.matrix
 def test_a_dry_run_shows_the_node_and_the_script(start: Start, tmp_path: Path) -> None:
     job = Hosts(tmp_path, ["127.0.0.1", "127.0.0.2"], "", JOB)
     shown = [

@@ -34,6 +34,7 @@ print("said on stderr", file=__import__("sys").stderr)
 """
 
 
+@pytest.mark.spine
 def test_hosts_of_a_job_run_on_nodes_of_their_own_and_all_they_make_comes_home(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_hosts_of_a_job_run_on_nodes_of_their_own_and_all_they_make_comes_home(
     assert len(trees) == 2 and not any(Path(tree).exists() for tree in trees)  # nothing is left on the nodes
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 def test_a_channel_that_all_nodes_see_stays_where_it_is(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
@@ -88,7 +90,8 @@ def test_a_channel_that_all_nodes_see_stays_where_it_is(cluster: Cluster, submit
     assert (tmp_path / "shared/kept/there").exists()
 
 
-@pytest.mark.heavy
+@pytest.mark.safety
+@pytest.mark.spine
 def test_stop_lets_the_script_end_and_brings_home_what_it_saved(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, signal, sys, time\n"
@@ -110,6 +113,8 @@ def test_stop_lets_the_script_end_and_brings_home_what_it_saved(cluster: Cluster
     assert (tmp_path / "run/model/saved").exists()
 
 
+@pytest.mark.matrix
+@pytest.mark.safety
 @pytest.mark.heavy
 def test_a_script_that_does_not_stop_is_killed_when_its_grace_is_over(
     cluster: Cluster, submit: Submit, tmp_path: Path
@@ -128,6 +133,8 @@ def test_a_script_that_does_not_stop_is_killed_when_its_grace_is_over(
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.matrix
+@pytest.mark.safety
 @pytest.mark.heavy
 def test_nothing_of_a_job_goes_on_when_its_runner_is_killed(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
@@ -161,6 +168,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_is_refused_with_what_is_asked_and_what_there_is(
@@ -177,6 +185,7 @@ def test_what_cannot_be_is_refused_with_what_is_asked_and_what_there_is(
     assert "Traceback" not in job.output
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 def test_a_job_waits_for_others_with_a_line_and_can_be_stopped_meanwhile(
     cluster: Cluster, submit: Submit, tmp_path: Path
@@ -197,6 +206,7 @@ def test_a_job_waits_for_others_with_a_line_and_can_be_stopped_meanwhile(
     assert waiting.status["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_an_address_where_nobody_answers_is_told_at_once(
     address: str, python: Path, tmp_path: Path, own_cluster: object
@@ -214,6 +224,7 @@ class _Nowhere:
         self.python = python
 
 
+@pytest.mark.matrix
 @pytest.mark.heavy
 def test_a_cluster_of_another_version_is_refused_in_words(
     own_cluster: Callable[..., Cluster], submit: Submit, tmp_path: Path

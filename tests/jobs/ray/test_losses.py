@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from jobs.ray.cluster import Cluster, Started, job_file
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.matrix, pytest.mark.safety]
 Submit = Callable[..., Started]
 SCRIPT = Path(__file__).parent / "digits_ddp.py"
 

@@ -11,11 +11,13 @@ from faults.harness import Case, check, named, run_process
 from .provocations import AGENT, PLAIN, TORCH
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", named([case for cases in PLAIN.values() for case in cases]))
 def test_a_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path: Path) -> None:
     check(case, run_process(case, tmp_path / "ml"))
 
 
+@pytest.mark.matrix
 @pytest.mark.torch
 @pytest.mark.parametrize("case", named([case for cases in TORCH.values() for case in cases]))
 def test_a_torch_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path: Path) -> None:
@@ -23,6 +25,7 @@ def test_a_torch_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path
     check(case, run_process(case, tmp_path / "ml"))
 
 
+@pytest.mark.spine
 @pytest.mark.torch
 @pytest.mark.parametrize("case", named(AGENT))
 def test_a_rank_below_torchs_agent_is_named_with_its_own_reason_and_status(case: Case, tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ FAULTY: dict[str, Callable[[], None]] = {
 }
 
 
+@pytest.mark.spine
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_fires_its_own_rule(name: str, collected: Callable[[], dict[str, str]]) -> None:
     FAULTY[name]()
@@ -155,6 +156,7 @@ def test_a_fault_fires_its_own_rule(name: str, collected: Callable[[], dict[str,
     assert set(collected()) == {name}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("fault", "rule"), [(too_low_a_rate, "WeightUpdateRatio"), (far_too_large_weights, "PoorWeightInitialization")]
 )
@@ -237,6 +239,7 @@ HEALTHY: dict[str, Callable[[], None]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_training_fires_none(name: str, collected: Callable[[], dict[str, str]]) -> None:
     HEALTHY[name]()

@@ -92,6 +92,7 @@ def test_a_healthy_job_hears_nothing(job_tree: Any) -> None:
     assert not (job_tree.base / "output/rules").exists()
 
 
+@pytest.mark.spine
 def test_a_rule_stops_the_job(job_tree: Any) -> None:
     done = train(
         job_tree, COUNTS.format(steps=100, loss="float('nan')", seconds=600), [{"rule": "not_finite", "action": "stop"}]
@@ -124,6 +125,7 @@ def test_rules_of_ones_own_and_commands(job_tree: Any) -> None:
     assert ("checks.py:loss_above", "note", "loss is inf at step 2") in findings(job_tree)
 
 
+@pytest.mark.spine
 def test_a_rule_has_the_ranks_save(job_tree: Any) -> None:
     script = (
         "import json, os, time\nfrom trainshed import metrics\nmetrics.log(loss=float('nan'))\n"
@@ -151,6 +153,7 @@ def test_what_is_not_a_rule_is_refused(job_tree: Any, rules: Any, said: str) -> 
     assert done.status == 2 and said in done.stderr, done.output
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 @pytest.mark.parametrize("bad", [1, pytest.param(None, marks=pytest.mark.heavy)])
 def test_ranks_that_no_longer_have_the_same_weights(job_tree: Any, bad: int | None) -> None:

@@ -100,6 +100,7 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Followed]
     cluster.clear()
 
 
+@pytest.mark.spine
 def test_a_job_on_two_nodes_is_followed_to_its_end_and_its_model_comes_home(submit: Callable[..., Followed]) -> None:
     script = (
         "import os, socket\n"
@@ -167,6 +168,7 @@ def _resumed(job: Followed) -> None:
     assert job.status["Trainshed"]["Restarts"] == 1
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 def test_a_job_that_is_queued_again_resumes_from_its_checkpoint(submit: Callable[..., Followed]) -> None:
     pytest.importorskip("torch")
@@ -178,6 +180,7 @@ def test_a_job_that_is_queued_again_resumes_from_its_checkpoint(submit: Callable
     assert f"job {job.number} was queued again" in job.output
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 def test_a_job_that_is_preempted_saves_makes_room_and_resumes(submit: Callable[..., Followed]) -> None:
     pytest.importorskip("torch")
@@ -189,6 +192,7 @@ def test_a_job_that_is_preempted_saves_makes_room_and_resumes(submit: Callable[.
     assert "asking Slurm to queue the job again" in job.output
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 def test_the_warning_before_the_time_limit_has_the_job_save_and_queued_again(submit: Callable[..., Followed]) -> None:
     pytest.importorskip("torch")
@@ -200,6 +204,7 @@ def test_the_warning_before_the_time_limit_has_the_job_save_and_queued_again(sub
     assert "notice: SIGUSR2 received from Slurm" in job.output
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("detached", [False, True])
 def test_a_job_that_is_stopped_ends_and_is_not_queued_again(submit: Callable[..., Followed], detached: bool) -> None:
     job = submit(WAITS)
@@ -247,6 +252,7 @@ ONE_THEN_GOES_ON = (
 )
 
 
+@pytest.mark.safety
 def test_a_job_whose_follower_was_killed_is_followed_to_its_end_by_the_next_one(
     submit: Callable[..., Followed], tmp_path: Path
 ) -> None:
@@ -264,6 +270,8 @@ def test_a_job_whose_follower_was_killed_is_followed_to_its_end_by_the_next_one(
     assert (job.folder / "run/model/0").exists() and (job.folder / "run/output/model.tar.gz").stat().st_size
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_a_job_that_nobody_follows_is_stopped_and_its_end_is_told(submit: Callable[..., Followed]) -> None:
     job = submit(WAITS, "--detach")
     assert job.end() == 0, job.told()
@@ -274,6 +282,7 @@ def test_a_job_that_nobody_follows_is_stopped_and_its_end_is_told(submit: Callab
     assert "PENDING" not in job.cluster.run("squeue", "--noheader", "--format=%T")
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 def test_a_job_that_was_stopped_resumes_from_its_checkpoint_as_a_new_job(submit: Callable[..., Followed]) -> None:
     pytest.importorskip("torch")
@@ -301,6 +310,7 @@ while not (notes / "go").exists():
 """
 
 
+@pytest.mark.safety
 def test_trials_are_jobs_of_slurm_and_outlive_their_followers_and_the_tuner(
     submit: Callable[..., Followed], cluster: Cluster, tmp_path: Path
 ) -> None:

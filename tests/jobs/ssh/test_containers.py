@@ -69,6 +69,7 @@ def containers(image: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.spine
 def test_a_container_there(lab: Lab, image: str) -> None:
     done = lab.trainshed("run", job(lab, image, environment={"SM_EXTRA": "a machine"}), "--on", "ssh")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -95,6 +96,7 @@ def stop(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 130 and "stopped in time" in text, text
 
 
+@pytest.mark.safety
 def test_its_exit_status_and_a_stop(lab: Lab, image: str) -> None:
     file = job(lab, image, environment={"CODE": "7"})
     done = lab.trainshed("run", file, "--on", "ssh")
@@ -103,6 +105,7 @@ def test_its_exit_status_and_a_stop(lab: Lab, image: str) -> None:
     assert lab.left == [] and containers(image) == ""
 
 
+@pytest.mark.safety
 def test_a_run_that_ends_leaves_the_others_of_its_machine_alone(lab: Lab, image: str) -> None:
     """Every container has the folder /opt/ml: what is left of a run is not known by that."""
     file = job(lab, image)

@@ -27,6 +27,8 @@ print("before:", sorted(path.name for path in base.iterdir()))
 """
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_a_job_goes_there_and_its_results_come_home(lab: Lab) -> None:
     lab.add("a")
     data = lab.folder / "data"
@@ -106,6 +108,7 @@ for name in ("TRAIN", "EXTRA"):
     assert lab.trainshed("run", str(job)).returncode == 1  # here it has the small one, and no other
 
 
+@pytest.mark.safety
 @pytest.mark.heavy
 def test_what_cannot_be_brought_home_is_kept(lab: Lab) -> None:
     lab.add("a")

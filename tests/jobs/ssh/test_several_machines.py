@@ -14,7 +14,7 @@ import pytest
 
 from jobs.ssh.machines import Lab, needs_namespaces, needs_sshd
 
-pytestmark = [needs_sshd, needs_namespaces]
+pytestmark = [needs_sshd, needs_namespaces, pytest.mark.safety]
 
 LIMIT = 240.0  # seconds; a hang must not hang the tests
 # Prints numbers until the file `go` is there, or it is stopped.
@@ -97,7 +97,8 @@ def status(lab: Lab) -> dict[str, object]:
     return dict(json.loads((lab.run / "status.json").read_text()))
 
 
-@pytest.mark.heavy
+@pytest.mark.exact
+@pytest.mark.spine
 def test_ranks_on_three_machines_train_one_model(lab: Lab) -> None:
     import torch
 
@@ -205,6 +206,7 @@ def test_a_run_outlives_its_runner_and_is_taken_up_again(pair: Lab) -> None:
     assert pair.left == []
 
 
+@pytest.mark.spine
 def test_stop_of_a_run_whose_runner_was_killed(pair: Lab) -> None:
     process = started(pair)
     process.kill()

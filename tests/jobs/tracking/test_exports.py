@@ -38,6 +38,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
+@pytest.mark.spine
 def test_csv_has_every_value_or_a_row_a_step(measured: Project) -> None:
     long = list(csv.DictReader(io.StringIO(measured.trainshed("export", "csv", "./one", "./two").stdout)))
     wide = list(csv.DictReader(io.StringIO(measured.trainshed("export", "csv", "./one", "--wide").stdout)))
@@ -61,6 +62,7 @@ def test_event_files_are_replaced_not_doubled(measured: Project) -> None:
     assert len(folders) == 2 and [len(list(folder.iterdir())) for folder in folders] == [1, 1]
 
 
+@pytest.mark.spine
 def test_mlflow_gets_each_run_once_however_often_it_is_exported(measured: Project) -> None:
     pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
@@ -80,6 +82,7 @@ def test_mlflow_gets_each_run_once_however_often_it_is_exported(measured: Projec
     assert len(one["history"][odd]) == 2 and one["files"] == ["model/weights"]
 
 
+@pytest.mark.safety
 def test_two_exports_at_once_make_one_run(measured: Project) -> None:
     pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")

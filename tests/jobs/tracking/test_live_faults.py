@@ -11,6 +11,8 @@ import pytest
 from support.free_ports import free_ports
 from support.runner_project import Project
 
+pytestmark = pytest.mark.safety
+
 TRAIN = """\
 import os
 print("id", os.environ.get("MLFLOW_RUN_ID"), flush=True)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.runner_project import LIMIT, Project, wait_until
 
 from .conftest import Site, end, served
@@ -88,6 +90,7 @@ def points(site: Site, name: str) -> int:
     return int(sum(chart["count"] for chart in site.ask(f"{site.path(name)}/charts", {})["charts"]))
 
 
+@pytest.mark.spine
 def test_a_person_starts_sees_searches_overlays_and_stops_runs(
     project: Project, site: Site, browser: Any, mine: dict[str, str]
 ) -> None:
@@ -154,6 +157,7 @@ def test_a_person_starts_sees_searches_overlays_and_stops_runs(
     assert wrong == [], "no script of others, nothing that the policy refuses, no error of ours"
 
 
+@pytest.mark.safety
 def test_the_page_asks_for_the_token_where_it_is_missing(site: Site, browser: Any) -> None:
     page = Page(browser)
     browser.get(f"http://127.0.0.1:{site.port}/")
@@ -162,6 +166,7 @@ def test_the_page_asks_for_the_token_where_it_is_missing(site: Site, browser: An
     page.see("#count", lambda count: "0 runs" in count.text)
 
 
+@pytest.mark.safety
 def test_runs_of_a_shared_folder_are_shown_and_forged_ones_do_no_harm(
     project: Project, browser: Any, mine: dict[str, str], tmp_path: Path
 ) -> None:

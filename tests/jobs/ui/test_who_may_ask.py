@@ -15,6 +15,8 @@ from support.runner_project import Project
 
 from .conftest import Site
 
+pytestmark = pytest.mark.safety
+
 
 @pytest.fixture
 def run(project: Project, site: Site, mine: dict[str, str]) -> Path:
@@ -27,6 +29,7 @@ def run(project: Project, site: Site, mine: dict[str, str]) -> Path:
     return project.run
 
 
+@pytest.mark.spine
 def test_without_the_token_nothing_is_told(site: Site, run: Path) -> None:
     path = site.path(run.name)
     right = f"Bearer {site.token}"

@@ -18,6 +18,8 @@ from trainshed.base import archive
 from trainshed.base.archive import unpack
 from trainshed.base.errors import ProgramError
 
+pytestmark = pytest.mark.safety
+
 KINDS = {"w": tarfile.REGTYPE, "l": tarfile.SYMTYPE, "h": tarfile.LNKTYPE, "d": tarfile.DIRTYPE}
 FILES = {"train.py": b"print('hi')\n", "src/model.py": b"x = 1\n" * 1000, "größe.txt": b"", "./dotted.py": b"y\n"}
 

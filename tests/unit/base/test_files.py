@@ -13,6 +13,8 @@ import pytest
 from trainshed.base import files
 from trainshed.base.files import read_bytes, remove, write_atomic
 
+pytestmark = pytest.mark.safety
+
 
 def test_text_and_bytes_are_written_and_folders_made(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"

@@ -12,6 +12,8 @@ import pytest
 from support.paths import TOOLKIT
 from trainshed.base.locks import hold, is_held
 
+pytestmark = pytest.mark.safety
+
 
 def test_a_lock_has_one_holder_and_is_free_when_that_one_lets_go(tmp_path: Path) -> None:
     path = f"{tmp_path}/lock"

@@ -23,6 +23,8 @@ from trainshed.base.secrets import (
 )
 from trainshed.contract.wire.secret_names import environment_secrets
 
+pytestmark = pytest.mark.safety
+
 SECRET = [
     "api_key", "API_KEY", "WANDB_API_KEY", "COMET_API_KEY", "apiKey", "APIKey", "SM_HP_API-KEY", "hf_token",
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "hftoken", "token", "auth_token", "authToken", "access-token",

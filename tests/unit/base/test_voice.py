@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trainshed.base.secrets import MASK
 from trainshed.base.voice import Voice
+
+pytestmark = pytest.mark.safety
 
 
 def test_known_secrets_are_masked_the_longest_first() -> None:

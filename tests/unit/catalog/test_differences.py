@@ -139,6 +139,7 @@ def test_code_of_runs_without_hashes_is_compared_by_its_files(place: Path, train
     assert "changed: large.bin (larger than" in told["code_diff"]
 
 
+@pytest.mark.safety
 def test_files_that_are_no_text_or_hold_secrets_or_control_a_terminal(place: Path, trainshed: Told) -> None:
     key = "hf_abcdefghijklmnopqrstuvwxyz"
     lay(
@@ -160,6 +161,7 @@ def test_a_long_difference_is_cut_and_says_so(place: Path, trainshed: Told) -> N
     assert "1,003 lines more, and what differs in later files" in trainshed("diff", "a", "b").out
 
 
+@pytest.mark.safety
 def test_links_in_a_folder_that_somebody_sent_lead_nowhere(place: Path, trainshed: Told) -> None:
     (place / "secret").write_text("root:x:0:0\n")
     a = lay(place / "runs/a")

@@ -142,6 +142,7 @@ def test_a_home_that_became_read_only_is_said_and_the_runs_are_answered(file: Pa
     assert "the catalogue cannot be kept in" in told.err and "Permission denied" in told.err
 
 
+@pytest.mark.safety
 def test_a_full_disk_costs_the_index_alone_and_leaves_nothing_behind(
     place: Path, settled: None, trainshed: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ main(["ls"])
 """
 
 
+@pytest.mark.safety
 def test_a_kill_while_runs_are_read_loses_neither_runs_nor_what_was_read(
     place: Path, settled: None, trainshed: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_kill_while_runs_are_read_loses_neither_runs_nor_what_was_read(
     assert len(read) == 3, "what was read before the kill is not read again"
 
 
+@pytest.mark.safety
 def test_what_killed_writers_left_is_removed(file: Path, place: Path, trainshed: Told) -> None:
     old, new = file.parent / ".runs.sqlite.1.tmp", file.parent / ".runs.sqlite.2.tmp"
     old.write_text("x")
@@ -238,6 +241,7 @@ def test_a_python_without_sqlite_is_said(file: Path, trainshed: Told, monkeypatc
     assert tagged.status == 0, "what needs one run finds it without the index"
 
 
+@pytest.mark.safety
 def test_secrets_are_not_in_the_file(place: Path, settled: None, trainshed: Told) -> None:
     """Not even those of a folder that was written by hand, and masks nothing."""
     secrets = [
@@ -268,6 +272,7 @@ def test_secrets_are_not_in_the_file(place: Path, settled: None, trainshed: Told
     assert [secret for secret in secrets if secret.encode() in data or secret in told.out] == []
 
 
+@pytest.mark.safety
 def test_the_file_is_the_users_alone(file: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
     shutil.rmtree(file.parent)

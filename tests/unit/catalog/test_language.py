@@ -169,6 +169,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("where", REFUSED, ids=lambda text: text[:40])
 def test_what_cannot_be_read_is_refused_with_words(where: str, runs: None, trainshed: Told) -> None:
     told = trainshed("ls", "--where", where)

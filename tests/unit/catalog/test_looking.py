@@ -166,6 +166,7 @@ def test_a_record_that_is_half_written_is_a_row_and_whole_later(status: bytes, p
     assert trainshed("ls", "--json").rows[0]["state"] == "Completed"
 
 
+@pytest.mark.safety
 def test_values_of_every_kind(place: Path, trainshed: Told) -> None:
     deep: object = 1
     for _ in range(50):

@@ -14,6 +14,8 @@ from trainshed.checkpoint.ranks import Ranks
 from trainshed.contract.wire.notice import Answer, Notice, read_answers, write_notice
 from trainshed.contract.wire.variables import NOTICE_FILE
 
+pytestmark = pytest.mark.safety
+
 CALM = (False, False, -math.inf, 0.0)  # what a rank without a notice gives to the comparison
 
 

@@ -7,6 +7,8 @@ import pytest
 from trainshed.checkpoint.folder import STEPS, Naming
 from trainshed.checkpoint.sealed import CHECKPOINTS
 
+pytestmark = pytest.mark.safety
+
 
 @pytest.mark.parametrize(("naming", "name"), [(STEPS, "step-000000001200"), (CHECKPOINTS, "checkpoint-1200")])
 def test_a_name_tells_its_step(naming: Naming, name: str) -> None:

@@ -16,6 +16,8 @@ from support.paths import TOOLKIT
 from trainshed.checkpoint import ground, save
 from trainshed.checkpoint.save import SaveError, check_space
 
+pytestmark = pytest.mark.safety
+
 MIB = 1 << 20
 
 

@@ -12,6 +12,8 @@ from trainshed.checkpoint import folder as folders
 from trainshed.checkpoint import manifest as manifests
 from trainshed.checkpoint.manifest import Damaged, FileEntry, Manifest
 
+pytestmark = pytest.mark.safety
+
 
 def written(folder: Path, file: str) -> Path:
     """A checkpoint whose manifest, with a right checksum, names one file, which is not there."""

@@ -67,6 +67,7 @@ def test_with_a_filled_cache_what_is_not_there_is_not_made(tmp_path: Path) -> No
     assert of(module, tmp_path, False).path(*PREFIX) == "" and module.made == []
 
 
+@pytest.mark.safety
 def test_what_a_killed_compiler_left_is_not_taken_for_whole(tmp_path: Path) -> None:
     killed = Codecache(fails="killed")
     assert of(killed, tmp_path, True).path(*PREFIX) == ""

@@ -23,6 +23,7 @@ def places(tmp_path: Path) -> tuple[dict[str, str], Paths]:
     return environ, Paths.from_environment(environ)
 
 
+@pytest.mark.safety
 def test_a_folder_is_made_in_the_temporary_folder_and_removed_at_the_end(places: tuple[dict[str, str], Paths]) -> None:
     environ, paths = places
     with Scratch(environ, paths.output):

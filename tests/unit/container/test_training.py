@@ -20,6 +20,7 @@ from trainshed.contract.outcome import Failure
 CANARY = "canary-7f3a91"
 
 
+@pytest.mark.safety
 def test_restarts_notices_and_hang_reports_never_show_a_secret(tmp_path: Path) -> None:
     lines: list[str] = []
     say = Voice(lines.append, secret_values({"api_key": CANARY})).say
@@ -34,6 +35,7 @@ def test_restarts_notices_and_hang_reports_never_show_a_secret(tmp_path: Path) -
     assert CANARY not in "\n".join(lines)
 
 
+@pytest.mark.safety
 def test_a_job_says_its_secret_nowhere_from_its_first_failure_to_its_last(job_tree: Any) -> None:
     job_tree.code(f"train_{CANARY}.py", f"raise ValueError('{CANARY}')\n")
     job_tree.configure(

@@ -800,6 +800,7 @@ def test_the_broken_place_of_a_long_line_is_shown(job_tree: Any) -> None:
     assert '"broken": 1' in line and len(line) < 250
 
 
+@pytest.mark.safety
 def test_the_broken_place_of_a_file_shows_no_secret(job_tree: Any) -> None:
     job_tree.configure(hyperparameters=b'{"epochs": "3", "api_key": "hunter2hunter2" "lr": 1}')
 

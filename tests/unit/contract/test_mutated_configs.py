@@ -98,6 +98,7 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("cases", [range(CASES), pytest.param(range(CASES, MORE), marks=pytest.mark.heavy)], ids=str)
 def test_no_damaged_job_gets_an_exception_or_a_failure_without_words(
     cases: range, folder: Path, monkeypatch: pytest.MonkeyPatch

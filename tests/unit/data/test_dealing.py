@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainshed.data.dealing import Deal, Share, left_of, seed_of
 from trainshed.data.order import Block, Order, Runs, blocks_of
+
+pytestmark = pytest.mark.exact
 
 SMALL = st.integers(1, 5)
 

@@ -139,6 +139,7 @@ HARMFUL = {
 }
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(("files", "members"), HARMFUL.values(), ids=HARMFUL.keys())
 def test_an_archive_that_would_do_harm_is_refused_as_a_whole(
     files: Files, members: tuple[tarfile.TarInfo, ...], job: dict[str, str], tmp_path: Path
@@ -150,6 +151,7 @@ def test_an_archive_that_would_do_harm_is_refused_as_a_whole(
     assert left == [] and not (tmp_path / "evil").exists()
 
 
+@pytest.mark.safety
 def test_one_that_is_larger_than_the_free_space_is_refused(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     from trainshed.base import archive as unpacking
 
@@ -165,6 +167,7 @@ def _ask(job: dict[str, str], answers: multiprocessing.Queue[tuple[str, int]]) -
     answers.put((folder, len(os.listdir(folder))))
 
 
+@pytest.mark.safety
 def test_ranks_that_ask_at_once_get_the_same_whole_folder(job: dict[str, str], tmp_path: Path) -> None:
     archive(channel(job) / "model.tar.gz", {str(number): b"x" for number in range(500)})
     fork = multiprocessing.get_context("fork")
@@ -178,6 +181,7 @@ def test_ranks_that_ask_at_once_get_the_same_whole_folder(job: dict[str, str], t
     assert len(got) == 1 and got.pop()[1] == 500
 
 
+@pytest.mark.safety
 def test_what_a_killed_rank_has_left_is_made_anew(job: dict[str, str], tmp_path: Path) -> None:
     archive(channel(job) / "model.tar.gz", {"model.pt": b"whole"})
     folder = Path(previous_model(job))

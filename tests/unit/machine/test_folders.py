@@ -25,6 +25,7 @@ def written(folder: Path, *files: str) -> Path:
     return folder
 
 
+@pytest.mark.safety
 def test_links_are_followed_and_circles_are_not(tmp_path: Path) -> None:
     data = written(tmp_path / "data", "a", "in/b", "in/deep/c")
     (data / "one").symlink_to(".")
@@ -36,6 +37,7 @@ def test_links_are_followed_and_circles_are_not(tmp_path: Path) -> None:
     assert names(data) == ["a", "again/d", "elsewhere/d", "in/b", "in/deep/c"]
 
 
+@pytest.mark.safety
 def test_links_that_double_at_every_level_are_refused(tmp_path: Path) -> None:
     """Thirty levels of two links each, none of them a circle: a billion ways to one file."""
     for level in range(30):

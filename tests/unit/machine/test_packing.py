@@ -102,6 +102,7 @@ def test_what_is_no_file_is_left_out_and_told_what_it_is(folder: Path) -> None:
     assert unpacked(folder) == {"file": b"x"}
 
 
+@pytest.mark.safety
 def test_a_file_that_shrinks_while_it_is_packed_is_named_and_the_archive_stays_whole(folder: Path) -> None:
     (folder / "a").write_bytes(b"a" * (4 << 20))
     (folder / "b").write_text("b")

@@ -79,6 +79,7 @@ os.kill(child, 9)
 """
 
 
+@pytest.mark.safety
 def test_what_a_child_leaves_that_ends_while_we_look_is_found() -> None:
     environment = {**os.environ, "PYTHONPATH": str(TOOLKIT)}
     done = subprocess.run([sys.executable, "-c", INHERITED], env=environment, capture_output=True, text=True, timeout=120)

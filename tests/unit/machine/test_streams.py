@@ -211,6 +211,7 @@ def test_a_stream_that_is_closed_reads_nothing_and_closes_once() -> None:
 SECRET = b"correct-horse-battery-staple"
 
 
+@pytest.mark.safety
 @given(
     st.lists(st.sampled_from([SECRET, b"loss=1", b"\n", b"\r", b"\r\n", b"correct", b"x" * 300, b"\xff"]), max_size=12),
     st.lists(st.integers(0, 900), max_size=8),
@@ -224,6 +225,7 @@ def test_a_secret_is_masked_wherever_the_reads_cut_it(parts: list[bytes], cuts: 
     assert pipe.stream.last_bytes() == output.replace(SECRET, b"******")
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("before", [LONGEST_LINE - 9, LONGEST_LINE - 1, LONGEST_LINE - 12])
 def test_a_secret_on_the_edge_of_a_piece_of_a_very_long_line_is_masked(log: Path, before: int) -> None:
     pipe = Pipe(log=str(log), hidden=(SECRET,))
@@ -233,6 +235,7 @@ def test_a_secret_on_the_edge_of_a_piece_of_a_very_long_line_is_masked(log: Path
     assert shown.replace(b"\n", b"") == log.read_bytes().replace(b"\n", b"")
 
 
+@pytest.mark.safety
 def test_a_secret_with_a_carriage_return_in_it_is_masked_in_a_progress_bar(log: Path) -> None:
     secret = b"abc\rdef\rghi"
     pipe = Pipe(log=str(log), hidden=(secret,))
@@ -241,6 +244,7 @@ def test_a_secret_with_a_carriage_return_in_it_is_masked_in_a_progress_bar(log: 
     assert log.read_bytes() == b"10%\r******\r20%\rend\n"
 
 
+@pytest.mark.safety
 def test_the_tail_for_the_report_does_not_begin_inside_a_secret() -> None:
     for shift in range(0, len(SECRET) + 2, 3):
         pipe = Pipe(hidden=(SECRET,))

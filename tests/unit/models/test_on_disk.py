@@ -21,6 +21,8 @@ from trainshed.models.version import Facts
 
 from .conftest import Maker
 
+pytestmark = pytest.mark.safety
+
 
 def store_in(folder: Path) -> ModelStore:
     return ModelStore(storage_at(str(folder), {}))

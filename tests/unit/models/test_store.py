@@ -90,6 +90,7 @@ def test_tags_and_notes_belong_to_one_version(store: ModelStore, maker: Maker) -
     assert (store.note(one), store.note(two)) == ("first", "later")
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("text", ["onf", "on", "longer", None], ids=["changed", "cut", "longer", "gone"])
 def test_a_file_that_is_not_what_was_added_is_found_and_not_given_away(
     store: ModelStore, maker: Maker, tmp_path: Path, text: str | None
@@ -114,6 +115,7 @@ def test_a_file_that_was_put_beside_the_others_is_named(store: ModelStore, maker
     assert store.verify(version) == ["digits:1 has files that were not added: more"]
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     "change",
     [

@@ -119,6 +119,7 @@ def test_the_policy_lets_the_pages_own_style_in(tmp_path: Path) -> None:
     assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() in text.partition("<style>")[0]
 
 
+@pytest.mark.safety
 def test_secrets_that_are_handed_over_are_masked_wherever_they_stand(tmp_path: Path) -> None:
     secret = "tell-nobody & <ever>"
     record = {**RECORD, "job": {"name": "x", "program": secret, "hyperparameters": {"a": f"see {secret}"}}}

@@ -15,6 +15,8 @@ from torch import nn  # noqa: E402
 
 from trainshed.parallel.engine.tensor.experts import experts_of  # noqa: E402
 
+pytestmark = pytest.mark.exact
+
 COUNT, WIDTH = 5, 6
 
 

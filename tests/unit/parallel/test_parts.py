@@ -20,6 +20,8 @@ from trainshed.parallel.engine.tensor.sequences import Flow, look_along  # noqa:
 from trainshed.parallel.engine.tensor.way import Call  # noqa: E402
 from trainshed.parallel.tree import leaves  # noqa: E402
 
+pytestmark = pytest.mark.exact
+
 Function = Callable[[Any], Any]
 RANKS = 3
 # (2, 5, 6) in parts along each axis by turns.

@@ -36,6 +36,7 @@ def test_what_holds(text: str, value: bool) -> None:
     assert expression_of(text).holds(value_of) is value
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     "text",
     [

@@ -61,6 +61,7 @@ def test_a_parameter_is_taken_from_the_command_line_with_its_type(tmp_path: Path
     assert read(tmp_path, GOOD, epochs="7").params["epochs"].value == 7
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

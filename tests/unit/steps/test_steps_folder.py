@@ -31,6 +31,7 @@ def test_a_state_is_read_as_it_was_written(folder: StepsFolder) -> None:
     assert folder.state("train") == STATE and folder.state("other") is None
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     "change",
     [

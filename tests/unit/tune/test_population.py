@@ -78,6 +78,7 @@ def test_numbers_change_by_a_fifth_and_stay_in_their_ranges() -> None:
     assert all(fits(SPACE, one) for one in values)
 
 
+@pytest.mark.exact
 def test_a_tuner_that_was_killed_finds_the_same_members() -> None:
     trials = generation(TUNING, [], LOSSES)
     assert [member(TUNING, trials, number) for number in range(9, 17)] == [

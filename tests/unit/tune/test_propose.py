@@ -69,6 +69,7 @@ def test_a_model_of_several_objectives_looks_where_neither_is_bad() -> None:
     assert propose(job, trials[:-1], len(trials)) == trials[-1].values
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("kind", [RANDOM, BAYESIAN])
 def test_a_tuner_that_was_killed_proposes_what_it_would_have(kind: str) -> None:
     job, trials = tuning(kind), played(tuning(kind), STARTUP + 3)

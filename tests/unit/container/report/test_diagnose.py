@@ -198,6 +198,7 @@ def test_a_failure_before_the_stop_signal_is_not_blamed_on_the_signal(explain: C
     assert (failure.kind, failure.summary) == ("UserError", "the script exited with 1: ValueError: bad label 17")
 
 
+@pytest.mark.safety
 def test_a_secret_is_nowhere_in_the_failure(explain: Callable[..., Failure]) -> None:
     failure = explain(alone(1, b"using tok-71e5c0ffee\n" + traceback("OSError: tok-71e5c0ffee and https://me:pw@host/x")))
     assert "tok-71e5c0ffee" not in failure.text() and "me:pw" not in failure.text()

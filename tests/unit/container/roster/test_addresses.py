@@ -27,6 +27,7 @@ def cluster(address: str = "algo-1", interface: str = "eth0", first: str = "algo
     return Cluster(hosts=(first, "algo-2"), current_host=first, address=address, interface=interface)
 
 
+@pytest.mark.safety
 def test_hosts_that_are_processes_of_one_machine_meet_on_loopback(resolves_to) -> None:
     resolves_to("127.0.0.1")
     assert to_listen_on(cluster("127.0.0.1", "lo")) == ("127.0.0.1",)

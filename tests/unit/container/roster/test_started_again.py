@@ -8,6 +8,8 @@ import pytest
 
 from support.roster_network import Network
 
+pytestmark = pytest.mark.safety
+
 
 @pytest.fixture
 def net() -> Iterator[Network]:

@@ -237,6 +237,7 @@ class AgainAndAgain(Case):
         assert decided == sorted(decided, reverse=True), "a restart after the end"
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("kind", [Case, AgainAndAgain])
 @pytest.mark.parametrize(
     "first",

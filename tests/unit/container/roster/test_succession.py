@@ -224,6 +224,7 @@ def _happen(net: ElasticNetwork, story: list[str]) -> None:
 CASES = int(os.environ.get("TRAINSHED_TEST_ROSTER", "120"))
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     "first", [pytest.param(n, marks=[pytest.mark.heavy] if n >= 40 else []) for n in range(0, CASES, 20)]
 )

@@ -72,6 +72,7 @@ def test_what_an_earlier_life_left_counts(tmp_path: Path) -> None:
     assert times(tmp_path)[0] == START
 
 
+@pytest.mark.safety
 def test_another_hosts_files_in_the_same_folder_are_left_alone(tmp_path: Path) -> None:
     run(SampleFiles(str(tmp_path), 2, 1.0), 120)
     run(SampleFiles(str(tmp_path), 1, 1.0, 500), 1200)

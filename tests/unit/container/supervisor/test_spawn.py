@@ -45,6 +45,7 @@ def test_it_gets_its_own_environment_and_folder_and_nothing_of_ours(tmp_path: Pa
     assert "ITS=2" in out and "OURS" not in out
 
 
+@pytest.mark.safety
 def test_of_our_pipes_it_inherits_its_two_ends_and_no_other(tmp_path: Path) -> None:
     ours = os.pipe()
     _, out, _ = run(tmp_path, "sh", "-c", "ls -l /proc/$$/fd")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from trainshed.container.supervisor.stopping import (
     FAILURE_GRACE,
     FAILURE_SETTLES,
@@ -12,6 +14,8 @@ from trainshed.container.supervisor.stopping import (
     Phase,
     Stopping,
 )
+
+pytestmark = pytest.mark.safety
 
 GRACE = 100.0
 

@@ -100,6 +100,7 @@ def test_a_compressed_file_that_is_cut_anywhere_is_refused(case: Case, tmp_path:
             pytest.fail(f"cut at {cut}")
 
 
+@pytest.mark.safety
 @every
 def test_a_file_that_is_cut_anywhere_is_refused_or_was_whole_until_there(case: Case, tmp_path: Path) -> None:
     count = 1 if case.form.name == "tar" else 2  # of 3072 bytes each

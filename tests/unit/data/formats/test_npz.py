@@ -49,6 +49,7 @@ def test_rows_are_those_of_the_array(save: str, array: Any, tmp_path: Path) -> N
             row.flags.writeable = True  # it is a copy
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("save", ["save", "savez", "savez_compressed"])
 @pytest.mark.parametrize(
     ("array", "words"),

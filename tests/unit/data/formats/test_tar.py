@@ -125,6 +125,7 @@ def test_files_of_a_sample_that_do_not_follow_each_other_are_refused(tmp_path: P
     refused(tmp_path, tar({"a.jpg": b"1", "b.jpg": b"2", "a.cls": b"3"}), "2 at byte 2048 is the second one of 'a'")
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
 def test_a_link_is_refused(kind: bytes, tmp_path: Path) -> None:
     link = info("b.x", type=kind, linkname="../../etc/passwd")
@@ -154,6 +155,7 @@ def test_a_size_that_nothing_has_is_refused(size: bytes, tmp_path: Path) -> None
         refused(tmp_path, resized(whole, size, at), f"at byte {at} ({words})")
 
 
+@pytest.mark.safety
 def test_an_extended_header_of_gigabytes_is_refused_unread(tmp_path: Path) -> None:
     header = info("a.x", type=tarfile.XHDTYPE).tobuf(tarfile.USTAR_FORMAT)
 

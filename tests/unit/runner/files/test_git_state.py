@@ -50,6 +50,7 @@ def test_commit_branch_and_changes_of_the_folder_that_is_copied(repository: Path
     assert dirty["dirty"] is True and dirty["changes"] == 2 and dirty["changed"] == ["src/train.py", "src/new file.py"]
 
 
+@pytest.mark.safety
 def test_a_login_in_a_remote_is_masked(repository: Path) -> None:
     git(repository, "remote", "add", "origin", "https://x:ghp_0123456789@example.org/a.git?private_token=abcdef")
 
@@ -58,6 +59,7 @@ def test_a_login_in_a_remote_is_masked(repository: Path) -> None:
     assert found["remote"] == "https://******@example.org/a.git"
 
 
+@pytest.mark.safety
 def test_nothing_that_a_repository_names_is_run(repository: Path, tmp_path: Path) -> None:
     evidence = tmp_path / "was-run"
     evil = tmp_path / "evil"

@@ -134,6 +134,7 @@ def test_an_attempt_is_put_aside_but_for_checkpoints_and_logs(source: Path) -> N
     assert os.path.isfile(f"{run.folder}/algo-1/code/train.py")
 
 
+@pytest.mark.safety
 def test_a_folder_with_an_earlier_run_is_left_alone(source: Path) -> None:
     (source.parent / "out").mkdir()
     (source.parent / "out/status.json").write_text("{}")
@@ -187,6 +188,7 @@ def test_a_large_folder_is_named_and_a_huge_one_refused(source: Path, monkeypatc
         code.survey(str(source))
 
 
+@pytest.mark.safety
 def test_a_file_that_goes_away_while_code_is_copied_is_named_and_the_run_starts(source: Path) -> None:
     """Editors and other jobs write and remove files all the time."""
     for number in range(5):

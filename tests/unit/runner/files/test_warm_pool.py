@@ -78,6 +78,7 @@ def test_a_pool_in_use_ends_when_its_user_does_and_not_before(environ: dict[str,
     assert not os.path.exists(one.folder)
 
 
+@pytest.mark.safety
 def test_a_pool_of_a_killed_runner_waits_its_time_from_then_on(environ: dict[str, str], run: Run) -> None:
     made = pool.make(environ, "digits")
     made.note("digits", SHAPE, 60.0, run)
@@ -88,6 +89,7 @@ def test_a_pool_of_a_killed_runner_waits_its_time_from_then_on(environ: dict[str
     assert one.run["Id"] == run.id  # whose hosts may still live
 
 
+@pytest.mark.safety
 def test_what_a_killed_removal_has_left_goes_with_the_next_sweep(environ: dict[str, str]) -> None:
     one = left(environ)
     os.rename(one.folder, f"{pool.pools_folder(environ)}/{pool.GONE}1")

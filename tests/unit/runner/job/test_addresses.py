@@ -46,6 +46,7 @@ def test_bad_ones_are_refused_in_words(address: str, problem: str, hint: str) ->
     assert "secret@" not in said + remedy
 
 
+@pytest.mark.safety
 def test_messages_hold_no_secret() -> None:
     assert without_secrets("https://me:p@ss@host:1/a/b?sig=1") == "https://host:1/a/b"
     assert without_secrets("ftp://me@host") == "ftp://host"

@@ -185,6 +185,7 @@ def hostile(project: Project) -> None:
     os.mkfifo(data / "pipe")
 
 
+@pytest.mark.safety
 def test_a_pipe_channel_over_circles_and_pipes_is_fed_and_ends(project: Project) -> None:
     hostile(project)
     project.write({"job.yaml": "program: one.py\nchannels: {train: {path: data, input_mode: Pipe}}\n"})

@@ -284,6 +284,7 @@ def test_a_job_without_a_program_says_what_is_missing(folder: Path) -> None:
     assert line == "/job.yaml: program: is missing (name the script, like train.py)"
 
 
+@pytest.mark.safety
 def test_the_value_of_a_secret_is_not_shown(folder: Path) -> None:
     found = problems(folder, "program: src/train.py\nenvironment: {API_TOKEN: [hunter22]}\napi_token: hunter22\n")
     assert len(found) == 2

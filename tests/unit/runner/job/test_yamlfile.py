@@ -126,6 +126,7 @@ def test_what_is_wrong_is_said_with_its_line(text: str, problem: str) -> None:
     assert [line for line in problems if line.startswith(problem)], problems
 
 
+@pytest.mark.safety
 def test_a_bomb_of_aliases_is_refused_before_it_unfolds() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]

@@ -75,6 +75,7 @@ esac"""
     assert (found.address, found.elsewhere) == (address, elsewhere)
 
 
+@pytest.mark.safety
 def test_a_password_in_an_address_is_shown_nowhere(tmp_path: Path) -> None:
     environ = {"DOCKER_HOST": "tcp://me:hunter22@far:2376", "PATH": ""}
     engine(tmp_path, "mydocker", f"echo '{HEALTHY}'")

@@ -95,6 +95,7 @@ def test_a_container_that_is_gone_is_named_and_the_others_are_brought_home(engin
     assert content(run.model) == {"w": "w"}
 
 
+@pytest.mark.safety
 def test_a_copy_that_is_cut_off_is_not_taken_for_whole(engine: Engine, run: Run, tmp_path: Path) -> None:
     left(tmp_path, run, {"algo-1/model/a": "x" * 4000, "algo-1/model/b": "y" * 4000, "algo-1/cut": ""})
     (lost,), _ = fetch_all(engine, run, run.hosts[:1])

@@ -175,6 +175,7 @@ def test_what_the_platform_needs_is_told_all_at_once(tmp_path: Path) -> None:
         assert text in told, told
 
 
+@pytest.mark.safety
 def test_secret_variables_are_left_out_and_named(tmp_path: Path) -> None:
     made, notes = request(job(tmp_path, environment={"HF_TOKEN": "hf_of_mine", "A": "1"}))
 
@@ -182,6 +183,7 @@ def test_secret_variables_are_left_out_and_named(tmp_path: Path) -> None:
     assert "HF_TOKEN" in notes[0] and "hf_of_mine" not in notes[0]
 
 
+@pytest.mark.safety
 def test_secrets_inside_values_are_left_out_or_refused(tmp_path: Path) -> None:
     nested = {"SETTINGS": '{"password": "nested-secret"}', "INDEX": "https://me:nested-secret@host/", "A": "1"}
     made, notes = request(job(tmp_path, environment=nested, references={"FANCY": Reference("env", "MINE")}))

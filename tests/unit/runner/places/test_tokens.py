@@ -16,6 +16,8 @@ from trainshed.runner.places.kubernetes.manifests import manifests
 from trainshed.runner.places.processes import Processes
 from trainshed.runner.places.slurm.submit import environment_of
 
+pytestmark = pytest.mark.safety
+
 
 def job(**fields: object) -> Job:
     return Job(**{"name": "x", "image": "img:1", "program": "train.py", "instances": 2, **fields})  # type: ignore[arg-type]

@@ -124,6 +124,7 @@ def test_no_interface_is_named_where_the_user_names_or_excludes_some(planned, pa
         assert not ours and plan.processes[0].env["OMPI_MCA_oob_tcp_if_include"] == "lo"
 
 
+@pytest.mark.safety
 def test_secret_variables_stay_off_the_command_line(planned):
     plan = planned(sagemaker_mpi_custom_mpi_options="-x API_TOKEN=hunter22")
     assert "hunter22" not in " ".join(plan.processes[0].argv)

@@ -128,6 +128,7 @@ def test_what_is_kept_is_not_fetched_again(place: Place) -> None:
     assert not storage.reads
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("size", [105, 3 << 20])
 def test_a_script_that_writes_to_its_data_does_not_change_the_next_runs(place: Place, shared: bool, size: int) -> None:

@@ -127,6 +127,7 @@ def test_what_the_job_is_reaches_the_pod(source: Path) -> None:
     assert container["args"] == ["train"] and container["readinessProbe"]["exec"] and "livenessProbe" not in container
 
 
+@pytest.mark.safety
 def test_secrets_go_by_reference(source: Path) -> None:
     place = {"volumes": {"train": "data"}, "secrets": {"WANDB_API_KEY": {"name": "wandb", "key": "token"}}}
     objects, notes = manifests(job(source, places={"kubernetes": place}))
@@ -140,6 +141,7 @@ def test_secrets_go_by_reference(source: Path) -> None:
         manifests(job(source, hyperparameters={"api_token": "x"}))
 
 
+@pytest.mark.safety
 def test_secrets_inside_values_go_by_reference_too_and_so_do_references(source: Path) -> None:
     given = {
         "SETTINGS": '{"deep": {"password": "nested-password"}}',
@@ -162,6 +164,7 @@ def test_secrets_inside_values_go_by_reference_too_and_so_do_references(source: 
     assert any(note.startswith("helper.py holds a secret") for note in notes)
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     "changes",
     [

@@ -69,6 +69,7 @@ def test_a_node_that_cannot_hold_a_folder_says_so(node: Host, tmp_path: Path) ->
             incoming.take(data, last)
 
 
+@pytest.mark.safety
 def test_files_come_home_once_they_are_whole_and_go_when_the_node_removes_them(
     node: Host, mirror: Callable[..., Mirror], tmp_path: Path
 ) -> None:
