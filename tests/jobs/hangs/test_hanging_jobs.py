@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from support.hosts import TOOLKIT, Hosts, ended
+from support.hosts import ALOUD, TOOLKIT, Hosts, ended
 from trainshed.container.hangs.activity import activity
 from trainshed.container.hangs.movement import ranks_below
 from trainshed.container.hangs.stacks import ask, main_thread
@@ -103,7 +103,7 @@ class Job(Hosts):
 
     def launch(self) -> None:
         """Starts the next host."""
-        self.start(len(self.processes), HOME=str(self.folder))
+        self.start(len(self.processes), HOME=str(self.folder), code=ALOUD)
 
     def hush(self) -> None:
         """Ends the noise."""
@@ -316,10 +316,7 @@ def test_a_script_that_prints_such_words_and_goes_on_ends_well(start: Callable[.
 
 def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) -> None:
     job = start("print('ran')\n", hosts=2, ranks=1, host_timeout_seconds=300, at_once=1)
-    deadline = time.monotonic() + 180
-    while "waiting for" not in job.output(0):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    job.wait_for_host(0, "waiting for")
     job.processes[0].send_signal(signal.SIGUSR1)
     job.launch()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.hosts import LIMIT, Hosts, ended
+from support.hosts import ALOUD, CLOCK, LIMIT, Hosts, ended
 
 STARTED = "import os, time\nprint('started', os.environ['RANK'], flush=True)\n"
 WAITS = STARTED + "time.sleep(600)\n"
@@ -125,13 +125,13 @@ def test_a_stop_signal_to_one_host_reaches_the_ranks_of_all(hosts):
 
 def test_a_host_that_never_comes_is_named_on_the_others(hosts):
     job = hosts(3, STARTED)
-    job.configure(0, trainshed_host_timeout_seconds="15")
     job.start(1)
-    job.wait_until_joining(1)
-    job.start(0)
+    job.start(0, code=CLOCK + ALOUD)
+    job.wait_for_host(0, "waiting for 127.0.0.3 (")
+    job.turn_clock(0, 200)
     assert job.exit_codes() == [69, 69]
     for number in range(2):
-        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 15 s (2 of 3 hosts are there)")
+        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 180 s (2 of 3 hosts are there)")
     assert "started" not in job.output(0)
 
 
@@ -159,11 +159,11 @@ def test_a_host_that_fails_before_it_has_looked_for_its_place_tells_the_others(h
 
 def test_hosts_of_different_jobs_do_not_meet(hosts):
     job = hosts(2, STARTED)
-    job.configure(0, trainshed_host_timeout_seconds="15")
     job.configure(1, epochs="7")
+    job.start(0, code=CLOCK)
     job.start(1)
-    job.wait_until_joining(1)
-    job.start(0)
+    job.processes[1].wait(LIMIT)
+    job.turn_clock(0, 200)
     assert job.exit_codes() == [69, 69]
     assert "were not started for the same job" in job.failure(1).splitlines()[0]
     assert "127.0.0.2 did not come" in job.failure(0).splitlines()[0]
