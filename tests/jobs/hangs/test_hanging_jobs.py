@@ -149,10 +149,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 @needs_torch
 @pytest.mark.torch
-@pytest.mark.parametrize("hosts", [2, pytest.param(1, marks=pytest.mark.heavy)])
-def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[..., Job], hosts: int) -> None:
-    job = start(SKIPS, hosts=hosts, ranks=4 // hosts, hang_seconds=4)
-    job.wait_for("ready", 4 // hosts)
+@pytest.mark.spine
+def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[..., Job]) -> None:
+    job = start(SKIPS, hosts=2, ranks=2, hang_seconds=4)
+    job.wait_for("ready", 2)
     deadline = time.monotonic() + 180
     while job.places() != {rank: f"all_reduce at {REDUCE}" for rank in range(3)} | {3: f"barrier at {BARRIER}"}:
         assert time.monotonic() < deadline, job.output()
@@ -160,14 +160,14 @@ def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[
     codes = job.exit_codes()
     sentence = SKIPPED.format(host=job.names[-1])
 
-    assert codes == [124] * hosts
-    for number in range(hosts):
+    assert codes == [124, 124]
+    for number in range(2):
         assert job.failure(number).startswith(f"Hang: {sentence}\n")
         assert "different paths through the script" in job.failure(number)
         assert sentence in job.output(number)
     report = job.report()
     assert report.startswith(f"hang report, nothing has moved for 4 s: {sentence}\n")
-    assert all(f"=== rank {rank} on {job.names[rank * hosts // 4]} waits in" in report for rank in range(4))
+    assert all(f"=== rank {rank} on {job.names[rank // 2]} waits in" in report for rank in range(4))
     assert report.count(f'code/train.py", line {AFTER_NOISE + 11} in reduce') == 3
     assert sum(line.startswith("trainshed:   ") for line in job.output().splitlines()) <= 12
 
@@ -185,43 +185,6 @@ def test_sigusr1_to_any_host_reports_all_hosts_and_the_job_goes_on(start: Callab
     assert job.report().startswith(f"hang report, asked for on 127.0.0.2: {sentence}\n")
     assert "=== rank 3 on 127.0.0.2" in job.report(1) and "=== rank 0" not in job.report(1)
     assert sentence in job.output(0) and sentence in job.output(1)
-
-
-def test_a_job_that_is_to_go_on_is_reported_once_and_goes_on(start: Callable[..., Job]) -> None:
-    job = start(f"{NOISE}{STAYS}print('done')\n", ranks=2, hang_seconds=3, on_hang="continue")
-    stay = Stay(job, 2)
-    job.hush()
-    job.wait_for("the job goes on")
-    stay.close()
-
-    assert job.exit_codes() == [0]
-    assert f"all ranks are at train.py:{AFTER_NOISE}" in job.report() and "the job goes on" in job.output()
-
-
-def test_a_single_program_that_waits_for_something_is_reported_and_left_alone(start: Callable[..., Job]) -> None:
-    job = start(NOISE + STAYS, ranks=0, hang_seconds=3)
-    stay = Stay(job, 1)
-    job.hush()
-    job.wait_for("the job goes on")
-    stay.close()
-
-    assert job.exit_codes() == [0]
-    assert f"the script on 127.0.0.1 is at train.py:{AFTER_NOISE}" in job.report()
-
-
-def test_ranks_that_print_nothing_but_work_are_not_taken_for_hung(start: Callable[..., Job]) -> None:
-    # Rank 0 computes in one long native call, rank 1 sleeps at changing lines.
-    script = (
-        "import hashlib, os, time\n"
-        "def work(rounds):\n    start = time.process_time()\n    hashlib.pbkdf2_hmac('sha256', b'', b'', rounds)\n"
-        "    return time.process_time() - start\n"
-        "if os.environ['RANK'] == '0':\n    work(int(6 / work(200_000) * 200_000))\n"
-        "else:\n" + "    time.sleep(0.3)\n" * 20
-    )
-    job = start(script, ranks=2, hang_seconds=3)
-
-    assert job.exit_codes() == [0]
-    assert "hang report" not in job.output()
 
 
 def test_a_script_with_a_handler_for_sigusr1_still_gets_it(start: Callable[..., Job]) -> None:
@@ -247,23 +210,6 @@ def test_stacks_can_be_turned_off(start: Callable[..., Job]) -> None:
     assert job.exit_codes() == [0]
     # One entry for both ranks, or one for each where the kernel says different things of them.
     assert re.search(r"shows? no Python stack", job.report()) and "hangs/hook" not in job.output()
-
-
-def test_a_host_whose_ranks_have_ended_is_named_when_the_others_wait_for_it(start: Callable[..., Job]) -> None:
-    script = NOISE + (
-        "if os.environ['RANK'] == '0': time.sleep(600)\n"
-        "open('../../pid.new', 'w').write(str(os.getpid()))\nos.rename('../../pid.new', '../../pid')\n"
-    )
-    job = start(script, hosts=2, ranks=1, hang_seconds=4)
-    deadline = time.monotonic() + 180
-    while not (job.folder / "pid").exists() or Path("/proc", (job.folder / "pid").read_text()).exists():
-        assert time.monotonic() < deadline, job.output(1)
-        time.sleep(0.05)
-    job.hush()
-
-    assert job.exit_codes() == [124, 124]
-    assert "rank 1 on 127.0.0.2 has ended (exit status 0)" in job.output(0)
-    assert job.failure(0).splitlines()[0] == job.failure(1).splitlines()[0]
 
 
 # The last rank never comes to the collective for which the others wait a second.
@@ -305,13 +251,6 @@ def test_when_a_collective_times_out_the_rank_that_did_not_come_is_named(
     assert hint.endswith("or are stuck in data loading")
     assert "in prepare" in job.report()
     assert job.output(0).count("hang report, a collective timed out in rank ") == 1
-
-
-def test_a_script_that_prints_such_words_and_goes_on_ends_well(start: Callable[..., Job]) -> None:
-    script = "print('Timed out waiting 1000ms for recv operation to complete', flush=True)\nimport time\ntime.sleep(0.2)\n"
-    job = start(script, hosts=1, ranks=2)
-
-    assert job.exit_codes() == [0]
 
 
 def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) -> None:
