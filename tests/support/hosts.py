@@ -35,6 +35,8 @@ ALOUD = """
 from trainshed.container.roster import leader, member
 leader.SAY_EVERY = member.SAY_EVERY = 0.2
 """
+# For `Hosts.start`: this host gives up at once another one whose process has ended.
+SOON_GONE = "from trainshed.container.roster import messages; messages.GONE_AFTER = 0.5"
 LIMIT = 300.0  # seconds; a hang must not hang the tests
 
 

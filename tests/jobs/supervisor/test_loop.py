@@ -83,6 +83,11 @@ def test_one_that_cannot_be_started_stops_those_already_running(tmp_path: Path) 
     assert (result["start_error"], result["started"]) == ("exec", 0)
 
 
+# Waits until the process that has written its number to `pid` has been reaped.
+GONE = "while [ ! -s pid ] || kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; done"
+TELLS_PID = "echo $$ > pid.new; mv pid.new pid"
+
+
 def test_when_one_fails_the_others_are_stopped_by_sigterm(tmp_path: Path) -> None:
     result = Driven(tmp_path, "exit 3", "exec sleep 600", "exec sleep 600").result()
     assert result["returncodes"] == [3, -15, -15]
@@ -91,17 +96,14 @@ def test_when_one_fails_the_others_are_stopped_by_sigterm(tmp_path: Path) -> Non
 
 
 def test_a_rank_that_fails_soon_after_the_first_tells_its_own_reason(tmp_path: Path) -> None:
-    # The first one has been reaped before the second one fails.
-    gone = "while [ ! -s pid ] || kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; done"
-    first = "echo $$ > pid.new; mv pid.new pid; exit 1"
-    result = Driven(tmp_path, first, f"{gone}; echo reason >&2; exit 5", settles=600).result()
+    result = Driven(tmp_path, f"{TELLS_PID}; exit 1", f"{GONE}; echo reason >&2; exit 5", settles=600).result()
     assert result["returncodes"] == [1, 5]
     assert result["stopped"] == [False, False]
     assert result["tails"][1] == "reason\n"
 
 
 def test_a_rank_that_succeeds_early_stops_nobody(tmp_path: Path) -> None:
-    result = Driven(tmp_path, "true", "sleep 0.3; exit 0").result()
+    result = Driven(tmp_path, TELLS_PID, f"{GONE}; exit 0").result()
     assert (result["returncodes"], result["stopped"]) == ([0, 0], [False, False])
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,16 @@ def best(tunes: Tunes) -> str:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_tuner_that_is_killed_again_and_again(tunes: Tunes, seed: int) -> None:
-    """Whatever moment it is: the same command goes on."""
+    """Whatever moment it is, counted in files that it and its trials have made: the same command goes on."""
     draw = random.Random(seed)
+
+    def made() -> int:
+        return sum(1 for _ in tunes.folder().rglob("*"))
+
     file = tunes.file(GRID)
     for _ in range(6):
-        tuner = tunes.project.start("tune", file)
-        time.sleep(draw.uniform(0.05, 1.5))
+        tuner, enough = tunes.project.start("tune", file), made() + draw.randint(0, 40)
+        wait_until(lambda: made() >= enough or tuner.poll() is not None, f"{enough} files")  # noqa: B023
         tuner.kill()
         tuner.wait()
     done = tunes.project.trainshed("tune", file)
