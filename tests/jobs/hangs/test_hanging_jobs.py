@@ -20,7 +20,6 @@ from support.hosts import ALOUD, TOOLKIT, Hosts, ended
 from trainshed.container.hangs.activity import activity
 from trainshed.container.hangs.movement import ranks_below
 from trainshed.container.hangs.stacks import ask, main_thread
-from trainshed.container.launchers.flight_recorder import recorder_settings
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="ranks that talk need torch, which is an extra")
 
@@ -307,14 +306,6 @@ def test_a_report_has_the_flight_recorders_of_all_ranks_write_what_they_know(tmp
     assert output.count("asked b'1'") == 2 and "2 rank(s) have written their last collectives" in output
 
 
-def test_ranks_on_gpus_record_their_collectives_unless_the_user_says_otherwise() -> None:
-    given = recorder_settings("/out", "/tmp/x", {})
-
-    assert given["TORCH_FR_DUMP_TEMP_FILE"] == "/out/flight-recorder-rank-" and int(given["TORCH_FR_BUFFER_SIZE"]) > 0
-    own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}
-    assert list(recorder_settings("/out", "/tmp/x", own)) == ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
-
-
 # As NCCL's monitor does: reads its pipe, and writes what torch's recorder knows (here of gloo, which has no such monitor).
 # Nothing counts as standing still until it knows all that there is to know.
 RECORDED = """\
@@ -383,13 +374,3 @@ def test_the_report_says_what_the_flight_recorders_know(job_tree: Any) -> None:
     assert second.startswith(
         "flight recorder: all_reduce number 1 of default_pg, [[2]] Float: completed; it is not in a collective now"
     )
-
-
-def test_a_file_that_is_no_dump_says_nothing(tmp_path: Path) -> None:
-    import pickle
-
-    from trainshed.container.hangs.recorder import summary
-
-    for content in (b"", b"\x80", pickle.dumps([1]), pickle.dumps({"entries": [os.system]}), pickle.dumps({"entries": []})):
-        (tmp_path / "dump").write_bytes(content)
-        assert summary(str(tmp_path / "dump")) == ""

@@ -41,18 +41,19 @@ def hold():
 """
 DONE = "wait(int(os.environ.get('WORLD_SIZE', os.environ['SM_HOST_COUNT'])))\n"
 NO_SHARED_MEMORY = "--mca btl self,tcp --mca coll ^sm,han,xhc,acoll"
-# For `Hosts.start`: says when this host waits for what the hosts do next, and when it has noted a stop signal.
+# For `Hosts.start`: says when this host waits for what the hosts do next, and the first one when it knows of a stop signal.
 TELLS_OF_STOPS = """
+from trainshed.container.roster.leader import Leader
 from trainshed.container.shared_restarts import SharedRestarts
-from trainshed.machine.signals import Stops
-after, note = SharedRestarts.after, Stops.note
+after, stop = SharedRestarts.after, Leader._stop
 def telling(self, ended):
     print("waits for the others", flush=True)
     return after(self, ended)
-def noting(self, number):
-    note(self, number)
-    print("noted the stop", flush=True)
-SharedRestarts.after, Stops.note = telling, noting
+def stopping(self, host, why, number=0):
+    stop(self, host, why, number)
+    if number:
+        print("knows of the stop", flush=True)
+SharedRestarts.after, Leader._stop = telling, stopping
 """
 MPI = "Open MPI" in subprocess.getoutput("mpirun --version 2>&1")
 # Host 0 has the checkpoint of step n after the n-th attempt.
@@ -189,7 +190,7 @@ while not (here / 'go').exists(): time.sleep(0.02)
     job.wait_for_host(other, "stopping: ")
     job.wait_for_host(stopped, "waits for the others")
     job.processes[stopped].send_signal(signal.SIGTERM)
-    job.wait_for_host(stopped, "noted the stop")
+    job.wait_for_host(0, "knows of the stop")
     (job.folder / "go").touch()
 
     assert 0 not in job.exit_codes(), job.all_output()
