@@ -64,6 +64,7 @@ def test_a_rank_that_fails_is_started_again_and_the_reason_is_recorded(start: Ca
     assert "trainshed: restart 1 with 2 host(s) and 2 ranks, from the beginning: rank 1 on " in job.all_output()
 
 
+@pytest.mark.spine
 def test_a_job_goes_on_without_a_host_that_is_lost_while_enough_are_left(start: Callable[..., ElasticHosts]) -> None:
     # The ranks wait for nothing of each other, so only the hosts' own roster can tell.
     job = start(BEGIN + "while world > 1:\n    time.sleep(0.05)\nprint('done')\n", min_nodes=1)
@@ -134,6 +135,7 @@ print("weights", [round(one, 1) for one in local.outer.weight.flatten().tolist()
 """
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_a_host_that_is_lost_between_exchanges_leaves_the_model_agreed_on_last(start: Callable[..., ElasticHosts]) -> None:
     job = start(LOCAL_STEPS, min_nodes=1, max_restarts=3)

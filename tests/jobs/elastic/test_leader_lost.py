@@ -14,7 +14,7 @@ import pytest
 
 from support.hosts import LIMIT, Hosts, ended
 
-pytestmark = [pytest.mark.torch, pytest.mark.heavy]  # test_elastic_jobs has the short way
+pytestmark = [pytest.mark.torch, pytest.mark.heavy, pytest.mark.safety]  # test_elastic_jobs has the short way
 own_networks = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2"
 )
@@ -131,6 +131,7 @@ class LearningHosts(Hosts):
         return [line[line.index(mark) :] for line in self.output(number).splitlines() if mark in line]
 
 
+@pytest.mark.exact
 def test_when_the_first_host_is_killed_the_others_go_on_as_a_restart_from_the_checkpoint_would(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with ended() as made:

@@ -11,7 +11,7 @@ import pytest
 from jobs.elastic.test_leader_lost import LearningHosts
 from support.hosts import LIMIT, Hosts, ended
 
-pytestmark = [pytest.mark.torch, pytest.mark.heavy]
+pytestmark = [pytest.mark.torch, pytest.mark.heavy, pytest.mark.safety]
 AGAIN = "127.0.0.2 leads the job now: starting the ranks again"
 
 SAVES = """\

@@ -171,6 +171,7 @@ def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[
     assert sum(line.startswith("trainshed:   ") for line in job.output().splitlines()) <= 12
 
 
+@pytest.mark.spine
 def test_sigusr1_to_any_host_reports_all_hosts_and_the_job_goes_on(start: Callable[..., Job]) -> None:
     script = f"import os\nif os.environ['RANK'] == '3':\n    {STAYS}else:\n    {STAYS}"
     job = start(script, hosts=2, ranks=2)
@@ -262,6 +263,7 @@ def test_sigusr1_before_the_script_runs_does_no_harm(start: Callable[..., Job]) 
     assert "no rank is running on this host now" in job.output(0)
 
 
+@pytest.mark.spine
 def test_a_job_that_runs_well_loads_nothing_that_only_hangs_need(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code/train.py").write_text("print('ran')")

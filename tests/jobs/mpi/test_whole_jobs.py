@@ -68,7 +68,7 @@ def leftovers(folder: Path) -> list[str]:
     return [entry.name for entry in folder.iterdir() if not entry.name.startswith("host")]
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.spine), 3])
 def test_all_ranks_of_all_hosts_run_and_succeed(hosts, count):
     job = hosts(
         count,
@@ -91,7 +91,7 @@ def test_all_ranks_of_all_hosts_run_and_succeed(hosts, count):
     assert leftovers(job.folder) == []
 
 
-@pytest.mark.parametrize(("count", "rank"), [(1, 1), (2, 0), (2, 3)])
+@pytest.mark.parametrize(("count", "rank"), [(1, 1), (2, 0), pytest.param(2, 3, marks=pytest.mark.spine)])
 def test_a_rank_that_raises_fails_every_host_with_its_own_reason(hosts, count, rank):
     job = hosts(count, STARTED + f"if os.environ['RANK'] == '{rank}': raise ValueError('bad batch')\ntime.sleep(600)\n")
     job.start()

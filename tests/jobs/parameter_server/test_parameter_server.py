@@ -64,6 +64,7 @@ def nobody_left(job: Hosts) -> None:
         job.wait_until_gone(number)
 
 
+@pytest.mark.spine
 def test_the_servers_of_all_hosts_end_well_when_the_chief_is_done(start: Callable[..., Hosts]) -> None:
     job = start(CHIEF_ENDS, 2)
 
@@ -87,6 +88,7 @@ def test_every_process_has_an_address_of_its_own_and_all_know_the_same(start: Ca
     assert len(set(addresses)) == 5
 
 
+@pytest.mark.spine
 def test_a_server_that_is_killed_is_the_cause_by_its_name(start: Callable[..., Hosts], tmp_path: Path) -> None:
     kill = "all_serve()\nos.kill(int((here / 'ps1').read_text()), signal.SIGKILL)\ntime.sleep(600)\n"
     job = start(f"{ROLES}if role != 'chief': serve()\n{kill}", 2)

@@ -18,6 +18,8 @@ import pytest
 from support.free_ports import free_ports
 from support.hosts import SOON_GONE, Hosts, ended
 
+pytestmark = pytest.mark.safety
+
 # `here` is shared by all hosts, `attempt` counts from 0. Each rank leaves its mark when it runs, and looks for those of the
 # attempts before it: nothing of them may live any more.
 BEGIN = """\
@@ -98,7 +100,7 @@ def begun(job: Hosts) -> list[tuple[int, int]]:
 
 
 KINDS = [
-    "script",
+    pytest.param("script", marks=pytest.mark.spine),
     "tensorflow",
     "jax",
     "torchrun",
@@ -145,6 +147,7 @@ def test_what_fails_again_at_once_ends_after_three_times_and_the_failure_file_te
         assert not job.succeeded(number)
 
 
+@pytest.mark.spine
 def test_the_budget_is_that_of_the_job_and_failures_on_two_hosts_at_once_are_one(start: Callable[..., Hosts]) -> None:
     job = start(f"{SAVES}wait(2)\nraise ValueError(f'{{attempt}} on {{rank}}')\n", max_restarts=2)
 

@@ -55,6 +55,7 @@ def doctors(tmp_path: Path) -> Iterator[Callable[..., list[tuple[int, str]]]]:
         process.wait()
 
 
+@pytest.mark.spine
 def test_every_pair_of_a_good_cluster_is_measured(doctors: Callable[..., list[tuple[int, str]]]) -> None:
     (first, table), *others = doctors("same", "same", "same")
 

@@ -74,6 +74,7 @@ def test_what_follows_a_search_gets_its_best_trial(pipelines: Pipelines) -> None
     assert "search runs again: its model was changed since" in done.stderr
 
 
+@pytest.mark.spine
 def test_a_tuning_file_takes_the_trials_beside_each_other_that_it_asks_for(pipelines: Pipelines) -> None:
     pipelines.file(TUNE, "tune.yaml")
     file = pipelines.file("steps:\n  search: {tune: tune.yaml}\n")
@@ -82,6 +83,7 @@ def test_a_tuning_file_takes_the_trials_beside_each_other_that_it_asks_for(pipel
     assert done.status == 0 and pipelines.noted("ended") == ["search", "search"], done.output
 
 
+@pytest.mark.safety
 def test_a_conductor_and_a_tuner_that_are_killed_lose_no_trial(pipelines: Pipelines) -> None:
     file = pipelines.file(SEARCH)
     (pipelines.notes / "hold-search").touch()
@@ -121,6 +123,7 @@ def test_ctrl_c_stops_the_trials_and_the_same_command_goes_on(pipelines: Pipelin
     assert pipelines.noted("ended") == ["prepare", *3 * ["search"], "evaluate"]
 
 
+@pytest.mark.safety
 def test_a_stop_from_elsewhere_after_a_kill_stops_tuner_and_trials(pipelines: Pipelines) -> None:
     file = pipelines.file(SEARCH)
     (pipelines.notes / "hold-search").touch()

@@ -17,6 +17,8 @@ import pytest
 from support.paths import TOOLKIT
 from trainshed.machine import processes
 
+pytestmark = pytest.mark.safety
+
 DRIVER = Path(__file__).with_name("drive.py")
 LIMIT = 120
 
@@ -88,6 +90,7 @@ GONE = "while [ ! -s pid ] || kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; don
 TELLS_PID = "echo $$ > pid.new; mv pid.new pid"
 
 
+@pytest.mark.spine
 def test_when_one_fails_the_others_are_stopped_by_sigterm(tmp_path: Path) -> None:
     result = Driven(tmp_path, "exit 3", "exec sleep 600", "exec sleep 600").result()
     assert result["returncodes"] == [3, -15, -15]
@@ -113,6 +116,7 @@ def test_the_time_limit_stops_everyone_and_says_so(tmp_path: Path) -> None:
     assert result["said"] == ["the time limit of 0.2 s is over: stopping"]
 
 
+@pytest.mark.spine
 def test_after_the_time_limit_the_grace_is_kept_and_then_comes_sigkill(tmp_path: Path) -> None:
     deaf = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
     gate = [str(tmp_path / "deaf")]
@@ -171,6 +175,7 @@ def test_shells_get_the_signal_with_their_whole_group(tmp_path: Path) -> None:
     assert (result["returncodes"], result["killed"]) == ([-15], 0)
 
 
+@pytest.mark.spine
 def test_what_is_left_running_is_counted_ended_and_reaped(tmp_path: Path) -> None:
     result = Driven(tmp_path, "sleep 600 & setsid sleep 600 & true").result()
     assert (result["returncodes"], result["left_behind"]) == ([0], 2)

@@ -16,6 +16,8 @@ from support.runner_scripts import DEAF
 
 from .conftest import GRID, Tunes
 
+pytestmark = pytest.mark.safety
+
 COMBINATIONS = sorted(f"{rate}-{kind}" for rate in (0.1, 0.25, 0.6) for kind in "ab")
 HELD = """\
 job: {program: train.py, environment: {NOTES: "%s"}, retries: RETRIES}
@@ -51,6 +53,7 @@ def test_a_tuner_that_is_killed_again_and_again(tunes: Tunes, seed: int) -> None
     assert best(tunes) == "trials/0003" and [trial["state"] for trial in tunes.trials()] == ["Completed"] * 6
 
 
+@pytest.mark.spine
 def test_what_ran_when_the_tuner_was_killed_is_watched_again(tunes: Tunes) -> None:
     (tunes.notes / "hold-a").touch()
     tuner = tunes.project.start("tune", tunes.file(HELD.replace("RETRIES", "0")))

@@ -27,6 +27,7 @@ with Checkpointer.for_job(model=weight, optimizer=optimizer) as checkpoints:
 """
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 def test_a_population_goes_on_from_the_best_and_with_its_own_rates(tunes: Tunes) -> None:
     pytest.importorskip("torch")

@@ -133,7 +133,7 @@ def test_an_objective_that_is_good_enough_ends_it_and_what_runs(tunes: Tunes) ->
     assert worse["reason"] == "loss has reached 0.5" and "over: loss has reached 0.5" in done.stderr
 
 
-@pytest.mark.parametrize("rule", ["median", "{kind: asha, min_resource: 2}"])
+@pytest.mark.parametrize("rule", [pytest.param("median", marks=pytest.mark.spine), "{kind: asha, min_resource: 2}"])
 def test_a_trial_that_is_not_worth_its_end_is_stopped(tunes: Tunes, rule: str) -> None:
     (tunes.notes / "hold-worse").touch()
     done = tunes.project.trainshed("tune", tunes.file(ONE.replace("KINDS", "[a, worse]") + f"early_stopping: {rule}\n"))
@@ -147,6 +147,7 @@ def test_a_trial_that_is_not_worth_its_end_is_stopped(tunes: Tunes, rule: str) -
     assert json.loads((tunes.folder() / "trials/0002/status.json").read_text())["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.spine
 def test_a_model_of_the_trials_is_asked_for_the_next_ones(tunes: Tunes) -> None:
     pytest.importorskip("optuna")
     text = GRID.replace("[0.1, 0.25, 0.6]", "{low: 0.0, high: 1.0}").replace("strategy: grid\n", "")
@@ -188,6 +189,8 @@ def test_a_request_of_the_platform_runs(tunes: Tunes) -> None:
     assert json.loads(config_file.read_text())["_tuning_objective_metric"] == "val"
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_secrets_by_reference_reach_trials_and_no_file(tunes: Tunes) -> None:
     secret = "hunter2-hunter2"
     tunes.project.write({"src/train.py": 'import os\nprint("metric loss=" + str(len(os.environ["PASS"])))\n'})
@@ -228,6 +231,7 @@ def test_trials_beside_each_other_share_the_cores(tunes: Tunes, monkeypatch: pyt
     assert [trial["value"] for trial in tunes.trials()] == [max(1, cpus() // 2)] * 2
 
 
+@pytest.mark.spine
 def test_a_warm_start_tries_the_best_of_another_tuning_job_first(tunes: Tunes) -> None:
     tunes.project.trainshed("tune", tunes.file(GRID, "parent.yaml"))
     text = GRID.replace("[0.1, 0.25, 0.6]", "{low: 0.0, high: 0.5}").replace("grid", "random") + "max_jobs: 2\n"

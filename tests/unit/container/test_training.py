@@ -34,6 +34,7 @@ def test_restarts_notices_and_hang_reports_never_show_a_secret(tmp_path: Path) -
     assert CANARY not in "\n".join(lines)
 
 
+@pytest.mark.safety
 def test_a_job_says_its_secret_nowhere_from_its_first_failure_to_its_last(job_tree: Any) -> None:
     job_tree.code(f"train_{CANARY}.py", f"raise ValueError('{CANARY}')\n")
     job_tree.configure(

@@ -13,6 +13,8 @@ from trainshed.container.roster.door import PROOF_SECONDS
 from trainshed.container.roster.leader import Leader
 from trainshed.container.roster.proof import VERSION, Handshake, JobKey, NotOurs, Unproven
 
+pytestmark = pytest.mark.safety
+
 OTHER = JobKey(b"o" * 32)
 
 
