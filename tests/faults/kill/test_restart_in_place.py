@@ -69,7 +69,6 @@ def test_a_stop_signal_is_no_reason_to_restart(tmp_path: Path) -> None:
 @pytest.mark.exact
 @pytest.mark.torch
 def test_a_killed_rank_brings_the_job_back_at_the_newest_checkpoint_with_the_same_losses(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     # Every step says its loss. What follows the newest checkpoint is done twice, before the kill and after it.
     script = TRAINING.replace("every_seconds=3600", "every_steps=20").replace("step % 10", "step % 1")
     script = script.replace(

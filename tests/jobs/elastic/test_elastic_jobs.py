@@ -42,7 +42,6 @@ class ElasticHosts(Hosts):
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., ElasticHosts]]:
     """Starts jobs, and ends what they leave."""
-    pytest.importorskip("torch")
     with ended() as made:
 
         def start(script: str, **settings: object) -> ElasticHosts:

@@ -133,7 +133,6 @@ class LearningHosts(Hosts):
 
 @pytest.mark.exact
 def test_when_the_first_host_is_killed_the_others_go_on_as_a_restart_from_the_checkpoint_would(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path / "killed"))
         job.begin()
@@ -158,7 +157,6 @@ def test_when_the_first_host_is_killed_the_others_go_on_as_a_restart_from_the_ch
 
 
 def test_host_after_host_is_killed_and_the_last_one_finishes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path, min_nodes=1, steps=400))
         job.begin()
@@ -173,7 +171,6 @@ def test_host_after_host_is_killed_and_the_last_one_finishes(tmp_path: Path) -> 
 
 
 def test_when_too_few_are_left_they_end_with_words(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path))
         job.begin()
@@ -185,7 +182,6 @@ def test_when_too_few_are_left_they_end_with_words(tmp_path: Path) -> None:
 
 @own_networks
 def test_a_first_host_that_is_cut_off_ends_and_the_larger_part_goes_on(tmp_path: Path, switch: Switch) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path, min_nodes=1, switch=switch))
         job.begin()
@@ -197,7 +193,6 @@ def test_a_first_host_that_is_cut_off_ends_and_the_larger_part_goes_on(tmp_path:
 
 @own_networks
 def test_a_first_host_that_is_stopped_for_long_is_out_when_it_wakes(tmp_path: Path, switch: Switch) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         # Alone it would be enough by number: only what the others have decided keeps it from going on.
         made.append(job := LearningHosts(tmp_path, min_nodes=1, switch=switch))

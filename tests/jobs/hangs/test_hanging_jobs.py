@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from support.hosts import ALOUD, TOOLKIT, Hosts, ended
 from trainshed.container.hangs.activity import activity
 from trainshed.container.hangs.movement import ranks_below
 from trainshed.container.hangs.stacks import ask, main_thread
-
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="ranks that talk need torch, which is an extra")
 
 # Until the test has seen that every rank is at the place where it will stay, and says so, nothing counts as standing still.
 NOISE = """\
@@ -146,7 +143,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         yield start
 
 
-@needs_torch
 @pytest.mark.torch
 @pytest.mark.spine
 def test_a_rank_that_skips_an_all_reduce_is_named_with_its_line(start: Callable[..., Job]) -> None:
@@ -233,7 +229,7 @@ dist.all_reduce(torch.ones(1), group=group)
 """
 
 
-@needs_torch
+@pytest.mark.torch
 @pytest.mark.parametrize(("hosts", "ranks"), [(1, 3), (2, 1)])
 def test_when_a_collective_times_out_the_rank_that_did_not_come_is_named(
     start: Callable[..., Job], hosts: int, ranks: int
@@ -355,7 +351,6 @@ dist.all_reduce(torch.ones(3))
 """
 
 
-@needs_torch
 @pytest.mark.torch
 def test_the_report_says_what_the_flight_recorders_know(job_tree: Any) -> None:
     settings = {"distribution": "torchrun", "processes_per_host": "2", "hang_seconds": "4"}

@@ -309,7 +309,6 @@ def test_a_dry_run_shows_mpirun_on_the_first_host_and_the_rank_on_all(hosts):
 
 @pytest.mark.torch
 def test_torch_distributed_finds_its_job_in_the_environment(hosts):
-    pytest.importorskip("torch")
     job = hosts(
         2,
         "import torch, torch.distributed as d\nd.init_process_group('gloo')\nx = torch.tensor([float(d.get_rank())])\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.notice_jobs import service
 from support.runner_project import wait_until
 
 from .conftest import GRID, TWO, Tunes
@@ -115,12 +116,13 @@ def test_where_nothing_succeeds_it_is_given_up_with_the_reason(tunes: Tunes) -> 
 
 
 def test_trials_whose_data_cannot_be_fetched_have_failed_and_are_not_started_for_ever(tunes: Tunes) -> None:
-    channel = "retries: 0, channels: {train: 'http://127.0.0.1:9/data.csv'}"
-    text = ONE.replace("KINDS", "[a]").replace("program: train.py", f"program: train.py, {channel}")
-    done = tunes.project.trainshed("tune", tunes.file(text))
+    with service() as served:  # it has nothing: there is no second try, as there would be for one that does not answer
+        channel = f"retries: 0, channels: {{train: '{served.endpoint}/data.csv'}}"
+        text = ONE.replace("KINDS", "[a]").replace("program: train.py", f"program: train.py, {channel}")
+        done = tunes.project.trainshed("tune", tunes.file(text))
 
     assert done.status == 1 and [trial["state"] for trial in tunes.trials()] == ["Failed"]
-    assert "127.0.0.1:9" in tunes.trials()[0]["reason"]
+    assert f"{served.endpoint}/data.csv" in tunes.trials()[0]["reason"]
 
 
 def test_an_objective_that_is_good_enough_ends_it_and_what_runs(tunes: Tunes) -> None:
