@@ -17,7 +17,6 @@ from trainshed.container.hangs.movement import describe
 from trainshed.container.launchers.rank_environment import STACKS_HOOK
 from trainshed.container.roster.roster import Alone, Roster
 from trainshed.container.supervisor.launch_plan import LaunchPlan, ProcessSpec
-from trainshed.container.supervisor.watcher import FOREVER
 
 LIMIT = 120.0  # seconds; a process that hangs must not hang the tests
 SECONDS = 100.0  # of standing still that are a hang
@@ -263,14 +262,6 @@ def test_a_rank_that_says_so_when_host_0_is_silent_is_waited_for_no_longer_than_
     job.now[0] += 0.2
 
     assert not second.watch.busy() and not second.watch.late and not host.reports()
-
-
-def test_a_watch_without_a_time_looks_at_nobody(job: Job) -> None:
-    host = job.begin([("stays.py", 0, "")])
-    host.watch.seconds = 0.0
-    job.turn()
-
-    assert host.watch.pause() == FOREVER
 
 
 @pytest.mark.parametrize(

@@ -161,15 +161,6 @@ def test_a_server_that_ends_well_before_the_chief_is_said_once(chiefs_host: Host
     assert not chiefs_host.watcher.done
 
 
-def test_one_that_ends_with_the_chief_is_not_said(chiefs_host: Host) -> None:
-    chiefs_host.end(1)
-    chiefs_host.turn(SAY_AFTER)
-    chiefs_host.end(0)
-    chiefs_host.turn(SAY_AFTER)
-
-    assert not chiefs_host.run.said
-
-
 def test_an_evaluator_gets_the_grace_for_the_chiefs_last_checkpoint() -> None:
     host = Host(0, "", EVALUATOR)
     host.end(0)
