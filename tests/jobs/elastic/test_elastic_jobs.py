@@ -63,7 +63,6 @@ def test_a_rank_that_fails_is_started_again_and_the_reason_is_recorded(start: Ca
     assert "trainshed: restart 1 with 2 host(s) and 2 ranks, from the beginning: rank 1 on " in job.all_output()
 
 
-@pytest.mark.spine
 def test_a_job_goes_on_without_a_host_that_is_lost_while_enough_are_left(start: Callable[..., ElasticHosts]) -> None:
     # The ranks wait for nothing of each other, so only the hosts' own roster can tell.
     job = start(BEGIN + "while world > 1:\n    time.sleep(0.05)\nprint('done')\n", min_nodes=1)
@@ -78,6 +77,7 @@ def test_a_job_goes_on_without_a_host_that_is_lost_while_enough_are_left(start: 
     job.wait_until_gone(1)
 
 
+@pytest.mark.spine
 def test_of_two_hosts_the_second_goes_on_without_the_first_whose_machine_says_that_it_has_ended(
     start: Callable[..., ElasticHosts],
 ) -> None:
