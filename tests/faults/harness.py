@@ -304,10 +304,13 @@ def check_invariants(end: Ended, secrets: tuple[str, ...] = (), reportable: bool
         assert end.record["exit_code"] == end.status
 
 
-def named(cases: list[Case]) -> list[Any]:
-    """The cases as pytest parameters."""
+def named(cases: list[Case], kinds: tuple[str, ...], *marks: Any) -> list[Any]:
+    """The cases as pytest parameters. kinds: one case of each kind, which gets the marks; the others are the matrix's."""
     import pytest
 
     names = [case.name for case in cases]
-    assert len(set(names)) == len(names), "two cases have one name"
-    return [pytest.param(case, id=case.name.replace(" ", "-")) for case in cases]
+    assert len(set(names)) == len(names) and {*names} >= {*kinds}, "a name of two cases, or of none"
+    return [
+        pytest.param(case, id=case.name.replace(" ", "-"), marks=marks if case.name in kinds else pytest.mark.matrix)
+        for case in cases
+    ]

@@ -290,7 +290,8 @@ RANKS = [
         "    try:\n        int('seven')\n    except ValueError:\n        traceback.print_exc()\n"
         "    open('handled', 'w').close()\n    time.sleep(600)\n"
         "while not os.path.exists('handled'):\n    time.sleep(0.01)\n"
-        "time.sleep(0.2)\nsys.exit(3)\n",
+        "while b'seven' not in open('../output/data/logs/algo-1.rank1.log', 'rb').read():\n    time.sleep(0.01)\n"
+        "sys.exit(3)\n",
         ranks=2,
     ),
     Case(
@@ -501,7 +502,8 @@ LEFTOVERS = [
         "grandchild that never stops printing",
         0,
         code="import subprocess\nsubprocess.Popen(['sh', '-c', 'trap \"\" TERM; exec yes'], start_new_session=True)\n"
-        "import time\ntime.sleep(0.2)\n",
+        "import os, time\n"
+        "while not os.path.getsize('../output/data/logs/algo-1.rank0.log'):\n    time.sleep(0.01)\n",
         hyperparameters={"trainshed_grace_seconds": 0.5},
     ),
     Case(

@@ -12,15 +12,16 @@ from support.paths import TOOLKIT
 from .container_cases import CASES, DEAD_NODE, INSIDE, SHARED_MEMORY, TWO_NODES, run_container, run_two_nodes
 from .harness import Case, check, named
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.safety]
+KINDS = ("out of memory", "docker stop and a handler of two seconds", "full disk below output", "no process left to start")
 
 
-@pytest.mark.parametrize("case", named(CASES))
+@pytest.mark.parametrize("case", named(CASES, KINDS))
 def test_train_ends_in_a_container_as_the_failure_table_says(case: Case, bare_containers: Containers) -> None:
     check(case, run_container(case, bare_containers))
 
 
-@pytest.mark.parametrize("case", named(TWO_NODES))
+@pytest.mark.parametrize("case", named(TWO_NODES, ("script of the second node fails",)))
 def test_the_first_of_two_nodes_ends_as_the_failure_table_says(
     case: Case, bare_containers: Containers, network: str
 ) -> None:

@@ -30,10 +30,12 @@ def played(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.safety
 def test_a_few_random_schedules_end_as_they_must() -> None:
     played("--seed", SEED, "--cases", str(CASES), "--at-once", "8")
 
 
+@pytest.mark.safety
 @pytest.mark.heavy
 def test_many_random_schedules_end_as_they_must() -> None:
     played("--seed", SEED, "--first", str(CASES), "--cases", "300")

@@ -24,6 +24,19 @@ def stopped(self):
     return run(self)
 Attempts.run = stopped
 """
+# For `Hosts.start`: this host's clock is one that `Hosts.turn_clock` turns. Its ranks have their own.
+CLOCK = """
+import os, time
+real, turned = time.monotonic, os.environ["SAGEMAKER_BASE_DIR"] + "/clock"
+time.monotonic = lambda: real() + (os.path.getsize(turned) if os.path.exists(turned) else 0)
+"""
+# For `Hosts.start`: this host says without delay that it waits for others.
+ALOUD = """
+from trainshed.container.roster import leader, member
+leader.SAY_EVERY = member.SAY_EVERY = 0.2
+"""
+# For `Hosts.start`: this host gives up at once another one whose process has ended.
+SOON_GONE = "from trainshed.container.roster import messages; messages.GONE_AFTER = 0.5"
 LIMIT = 300.0  # seconds; a hang must not hang the tests
 
 
@@ -88,6 +101,11 @@ class Hosts:
     def prefix(self, number: int) -> list[str]:
         """What a host's command begins with."""
         return []
+
+    def turn_clock(self, number: int, seconds: int) -> None:
+        """So much time has passed on a host that was started with `CLOCK`."""
+        with open(self.base(number) / "clock", "wb") as file:
+            file.truncate(seconds)
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until every host that was started has printed `text` so many times."""

@@ -15,7 +15,7 @@ import pytest
 
 from support.paths import ROOT
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 KILLS = int(os.environ.get("CHECKPOINT_KILLS", "0"))
 

@@ -9,6 +9,8 @@ import pytest
 
 from support.notice_jobs import TRAINING, Train
 
+pytestmark = pytest.mark.safety
+
 # Fails once at each step that is named in FAIL_AT, the first time it gets there.
 CRASHING = """\
 import os, sys
@@ -25,6 +27,7 @@ for step in range(start + 1, 31):
 """
 
 
+@pytest.mark.spine
 def test_a_failed_script_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
     with Train(tmp_path, CRASHING, ranks=1, max_restarts=5, env={"FAIL_AT": "5 12 20"}) as job:
         assert job.end() == 0, job.output
@@ -63,9 +66,9 @@ def test_a_stop_signal_is_no_reason_to_restart(tmp_path: Path) -> None:
     assert "restart" not in job.output
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 def test_a_killed_rank_brings_the_job_back_at_the_newest_checkpoint_with_the_same_losses(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     # Every step says its loss. What follows the newest checkpoint is done twice, before the kill and after it.
     script = TRAINING.replace("every_seconds=3600", "every_steps=20").replace("step % 10", "step % 1")
     script = script.replace(

@@ -42,7 +42,6 @@ class ElasticHosts(Hosts):
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., ElasticHosts]]:
     """Starts jobs, and ends what they leave."""
-    pytest.importorskip("torch")
     with ended() as made:
 
         def start(script: str, **settings: object) -> ElasticHosts:
@@ -78,6 +77,7 @@ def test_a_job_goes_on_without_a_host_that_is_lost_while_enough_are_left(start: 
     job.wait_until_gone(1)
 
 
+@pytest.mark.spine
 def test_of_two_hosts_the_second_goes_on_without_the_first_whose_machine_says_that_it_has_ended(
     start: Callable[..., ElasticHosts],
 ) -> None:
@@ -134,6 +134,7 @@ print("weights", [round(one, 1) for one in local.outer.weight.flatten().tolist()
 """
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_a_host_that_is_lost_between_exchanges_leaves_the_model_agreed_on_last(start: Callable[..., ElasticHosts]) -> None:
     job = start(LOCAL_STEPS, min_nodes=1, max_restarts=3)

@@ -14,7 +14,7 @@ import pytest
 
 from support.hosts import LIMIT, Hosts, ended
 
-pytestmark = [pytest.mark.torch, pytest.mark.heavy]  # test_elastic_jobs has the short way
+pytestmark = [pytest.mark.torch, pytest.mark.heavy, pytest.mark.safety]  # test_elastic_jobs has the short way
 own_networks = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2"
 )
@@ -131,8 +131,8 @@ class LearningHosts(Hosts):
         return [line[line.index(mark) :] for line in self.output(number).splitlines() if mark in line]
 
 
+@pytest.mark.exact
 def test_when_the_first_host_is_killed_the_others_go_on_as_a_restart_from_the_checkpoint_would(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path / "killed"))
         job.begin()
@@ -157,7 +157,6 @@ def test_when_the_first_host_is_killed_the_others_go_on_as_a_restart_from_the_ch
 
 
 def test_host_after_host_is_killed_and_the_last_one_finishes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path, min_nodes=1, steps=400))
         job.begin()
@@ -172,7 +171,6 @@ def test_host_after_host_is_killed_and_the_last_one_finishes(tmp_path: Path) -> 
 
 
 def test_when_too_few_are_left_they_end_with_words(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path))
         job.begin()
@@ -184,7 +182,6 @@ def test_when_too_few_are_left_they_end_with_words(tmp_path: Path) -> None:
 
 @own_networks
 def test_a_first_host_that_is_cut_off_ends_and_the_larger_part_goes_on(tmp_path: Path, switch: Switch) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path, min_nodes=1, switch=switch))
         job.begin()
@@ -196,7 +193,6 @@ def test_a_first_host_that_is_cut_off_ends_and_the_larger_part_goes_on(tmp_path:
 
 @own_networks
 def test_a_first_host_that_is_stopped_for_long_is_out_when_it_wakes(tmp_path: Path, switch: Switch) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         # Alone it would be enough by number: only what the others have decided keeps it from going on.
         made.append(job := LearningHosts(tmp_path, min_nodes=1, switch=switch))

@@ -11,7 +11,7 @@ import pytest
 from jobs.elastic.test_leader_lost import LearningHosts
 from support.hosts import LIMIT, Hosts, ended
 
-pytestmark = [pytest.mark.torch, pytest.mark.heavy]
+pytestmark = [pytest.mark.torch, pytest.mark.heavy, pytest.mark.safety]
 AGAIN = "127.0.0.2 leads the job now: starting the ranks again"
 
 SAVES = """\
@@ -80,7 +80,6 @@ class SavingHosts(Hosts):
 
 
 def test_when_the_new_leader_is_killed_while_its_ranks_start_the_last_host_finishes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path, min_nodes=1, steps=40))
         job.begin()
@@ -96,7 +95,6 @@ def test_when_the_new_leader_is_killed_while_its_ranks_start_the_last_host_finis
 
 
 def test_when_a_follower_is_killed_while_the_ranks_start_the_new_leader_finishes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     with ended() as made:
         made.append(job := LearningHosts(tmp_path, min_nodes=1, steps=40))
         job.begin()
@@ -112,7 +110,6 @@ def test_when_a_follower_is_killed_while_the_ranks_start_the_new_leader_finishes
 
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_host_that_is_killed_while_it_writes_a_checkpoint_leaves_the_one_before(tmp_path: Path, lost: int) -> None:
-    pytest.importorskip("torch")
     left = [number for number in range(3) if number != lost]
     with ended() as made:
         made.append(job := SavingHosts(tmp_path, caught=lost))

@@ -14,6 +14,8 @@ import pytest
 
 from support.paths import TOOLKIT
 
+pytestmark = pytest.mark.safety
+
 ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 # The first program that the shell starts: it waits until the signal has been sent.
 SLOW_ENV = """#!/bin/sh

@@ -49,6 +49,7 @@ def run(command: list[str], job_tree: Any, **environ: str) -> subprocess.Complet
     return subprocess.run(command, env={**variables, **environ}, cwd="/", capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.spine
 def test_nothing_of_the_users_takes_the_place_of_what_train_loads(installed: Path, job_tree: Any) -> None:
     for name in NAMES:
         job_tree.code(f"{name}.py", SHADOW)
@@ -99,6 +100,7 @@ def test_a_script_whose_interpreter_a_variable_ends_is_reported(installed: Path,
     assert done.returncode == 1 and "PYTHONHASHSEED" in job_tree.failure, done.stderr
 
 
+@pytest.mark.spine
 def test_the_script_sees_its_own_modules_as_without_train(installed: Path, job_tree: Any, tmp_path: Path) -> None:
     framework = tmp_path / "framework"
     framework.mkdir()

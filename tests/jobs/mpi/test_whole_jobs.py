@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support.hosts import STOPPED_BEFORE_LAUNCH, TOOLKIT, Hosts, ended
+from support.hosts import SOON_GONE, STOPPED_BEFORE_LAUNCH, TOOLKIT, Hosts, ended
 from trainshed.machine.network import interface_to
 
 STARTED = "import os, sys, time, signal\nprint('started', os.environ['RANK'], flush=True)\n"
@@ -68,7 +68,7 @@ def leftovers(folder: Path) -> list[str]:
     return [entry.name for entry in folder.iterdir() if not entry.name.startswith("host")]
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.spine), 3])
 def test_all_ranks_of_all_hosts_run_and_succeed(hosts, count):
     job = hosts(
         count,
@@ -91,7 +91,7 @@ def test_all_ranks_of_all_hosts_run_and_succeed(hosts, count):
     assert leftovers(job.folder) == []
 
 
-@pytest.mark.parametrize(("count", "rank"), [(1, 1), (2, 0), (2, 3)])
+@pytest.mark.parametrize(("count", "rank"), [(1, 1), (2, 0), pytest.param(2, 3, marks=pytest.mark.spine)])
 def test_a_rank_that_raises_fails_every_host_with_its_own_reason(hosts, count, rank):
     job = hosts(count, STARTED + f"if os.environ['RANK'] == '{rank}': raise ValueError('bad batch')\ntime.sleep(600)\n")
     job.start()
@@ -119,7 +119,7 @@ def test_the_exact_way_in_which_a_rank_ended_is_every_hosts_exit_status(hosts, e
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_host_that_vanishes_ends_the_other_and_is_named(hosts, victim):
     job = hosts(2, WAITS)
-    job.start()
+    job.start(code=SOON_GONE)
     job.wait_until_started()
     job.processes[victim].send_signal(signal.SIGKILL)
     codes = job.exit_codes()
@@ -251,8 +251,12 @@ def test_ranks_keep_the_cpus_that_open_mpi_binds_them_to(hosts):
 
 
 def test_a_host_without_ranks_waits_for_the_others(hosts):
-    job = hosts(2, STARTED + "time.sleep(1)\n", sagemaker_mpi_custom_mpi_options="-np 2")
+    wait = "while not os.path.exists('go'): time.sleep(0.05)\n"
+    job = hosts(2, STARTED + wait, sagemaker_mpi_custom_mpi_options="-np 2")
     job.start()
+    job.wait_for_host(0, "started 1")
+    assert job.processes[1].poll() is None
+    (job.base(0) / "code/go").touch()
     assert job.exit_codes() == [0, 0]
     assert "started" not in job.output(1) and all(job.succeeded(number) for number in range(2))
 
@@ -305,7 +309,6 @@ def test_a_dry_run_shows_mpirun_on_the_first_host_and_the_rank_on_all(hosts):
 
 @pytest.mark.torch
 def test_torch_distributed_finds_its_job_in_the_environment(hosts):
-    pytest.importorskip("torch")
     job = hosts(
         2,
         "import torch, torch.distributed as d\nd.init_process_group('gloo')\nx = torch.tensor([float(d.get_rank())])\n"

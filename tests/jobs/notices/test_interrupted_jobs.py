@@ -12,7 +12,7 @@ import pytest
 
 from support.notice_jobs import TRAINING, Service, Train, free_port, service
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.safety]
 
 # A script that ends well when it is asked to, without knowing of checkpoints.
 POLITE = """\
@@ -86,6 +86,7 @@ def test_every_notice_saves_and_stops_and_the_next_run_resumes_at_the_same_step(
     assert (tmp_path / "output/success").exists()
 
 
+@pytest.mark.spine
 def test_a_notice_reaches_all_ranks_and_they_stop_at_one_step(tmp_path: Path) -> None:
     with service() as served:
         job = interrupt(tmp_path, "ec2", served, ranks=2, interrupted_exit_code=75)

@@ -10,14 +10,15 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support.free_ports import free_ports
-from support.hosts import Hosts, ended
+from support.hosts import SOON_GONE, Hosts, ended
+
+pytestmark = pytest.mark.safety
 
 # `here` is shared by all hosts, `attempt` counts from 0. Each rank leaves its mark when it runs, and looks for those of the
 # attempts before it: nothing of them may live any more.
@@ -42,6 +43,20 @@ def hold():
 """
 DONE = "wait(int(os.environ.get('WORLD_SIZE', os.environ['SM_HOST_COUNT'])))\n"
 NO_SHARED_MEMORY = "--mca btl self,tcp --mca coll ^sm,han,xhc,acoll"
+# For `Hosts.start`: says when this host waits for what the hosts do next, and the first one when it knows of a stop signal.
+TELLS_OF_STOPS = """
+from trainshed.container.roster.leader import Leader
+from trainshed.container.shared_restarts import SharedRestarts
+after, stop = SharedRestarts.after, Leader._stop
+def telling(self, ended):
+    print("waits for the others", flush=True)
+    return after(self, ended)
+def stopping(self, host, why, number=0):
+    stop(self, host, why, number)
+    if number:
+        print("knows of the stop", flush=True)
+SharedRestarts.after, Leader._stop = telling, stopping
+"""
 MPI = "Open MPI" in subprocess.getoutput("mpirun --version 2>&1")
 # Host 0 has the checkpoint of step n after the n-th attempt.
 SAVES = "if rank == 0: (steps / f'step-{attempt + 1}').touch()\n"
@@ -53,7 +68,9 @@ def start() -> Iterator[Callable[..., Hosts]]:
     folder = Path(tempfile.mkdtemp(prefix="again"))  # a short path: sockets live in it
     with ended() as made:
 
-        def make(script: str, count: int = 2, kind: str = "script", shared: bool = True, **settings: object) -> Hosts:
+        def make(
+            script: str, count: int = 2, kind: str = "script", shared: bool = True, code: str = "", **settings: object
+        ) -> Hosts:
             given: dict[str, object] = {"distribution": kind, "max_restarts": 5, "host_timeout_seconds": 180, **settings}
             more = {f"trainshed_{name}": value for name, value in given.items()}
             if kind == "mpi":
@@ -64,7 +81,7 @@ def start() -> Iterator[Callable[..., Hosts]]:
                 os.symlink(job.base(0) / "checkpoints", job.base(number) / "checkpoints")
             (job.base(0) / "checkpoints").mkdir()
             made.append(job)
-            job.start()
+            job.start(code=code)
             return job
 
         yield make
@@ -83,7 +100,7 @@ def begun(job: Hosts) -> list[tuple[int, int]]:
 
 
 KINDS = [
-    "script",
+    pytest.param("script", marks=pytest.mark.spine),
     "tensorflow",
     "jax",
     "torchrun",
@@ -130,6 +147,7 @@ def test_what_fails_again_at_once_ends_after_three_times_and_the_failure_file_te
         assert not job.succeeded(number)
 
 
+@pytest.mark.spine
 def test_the_budget_is_that_of_the_job_and_failures_on_two_hosts_at_once_are_one(start: Callable[..., Hosts]) -> None:
     job = start(f"{SAVES}wait(2)\nraise ValueError(f'{{attempt}} on {{rank}}')\n", max_restarts=2)
 
@@ -145,7 +163,8 @@ def test_the_budget_is_that_of_the_job_and_failures_on_two_hosts_at_once_are_one
 def test_a_host_that_is_killed_ends_the_job_also_after_a_restart(
     start: Callable[..., Hosts], attempt: int, victim: int
 ) -> None:
-    job = start(f"wait(3)\nif (attempt, rank) == (0, 2) and {attempt}: raise ValueError('once')\nhold()\n", 3)
+    once = f"if (attempt, rank) == (0, 2) and {attempt}: raise ValueError('once')\n"
+    job = start(f"wait(3)\n{once}hold()\n", 3, code=SOON_GONE)
     for number in range(3):
         job.wait_for_host(number, f"attempt={attempt}")
     job.processes[victim].send_signal(signal.SIGKILL)
@@ -165,17 +184,16 @@ def test_a_stop_signal_while_hosts_wait_to_start_again_ends_the_job(start: Calla
     other = 1 - stopped
     script = f"""
 if rank == {other}:
-    signal.signal(signal.SIGTERM, lambda *_: (here / 'asked').touch())
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 wait(2)
 if rank == {stopped}: raise ValueError('once')
 while not (here / 'go').exists(): time.sleep(0.02)
 """
-    job = start(script)
+    job = start(script, code=TELLS_OF_STOPS)
     job.wait_for_host(other, "stopping: ")
-    while not (job.folder / "asked").exists():
-        time.sleep(0.02)
+    job.wait_for_host(stopped, "waits for the others")
     job.processes[stopped].send_signal(signal.SIGTERM)
-    time.sleep(0.5)  # for the signal to be noted; were it late, the test would still hold
+    job.wait_for_host(0, "knows of the stop")
     (job.folder / "go").touch()
 
     assert 0 not in job.exit_codes(), job.all_output()

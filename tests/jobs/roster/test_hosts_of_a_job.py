@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.hosts import LIMIT, Hosts, ended
+from support.hosts import ALOUD, CLOCK, LIMIT, Hosts, ended
 
 STARTED = "import os, time\nprint('started', os.environ['RANK'], flush=True)\n"
 WAITS = STARTED + "time.sleep(600)\n"
@@ -47,6 +47,7 @@ def hosts(tmp_path: Path) -> Iterator[Callable[..., Roster]]:
         yield make
 
 
+@pytest.mark.spine
 def test_all_hosts_succeed_together(hosts):
     job = hosts(3, STARTED)
     job.start()
@@ -56,7 +57,7 @@ def test_all_hosts_succeed_together(hosts):
     assert ranks == ["0", "1", "2", "3", "4", "5"]
 
 
-@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("rank", [0, pytest.param(3, marks=pytest.mark.spine)])
 def test_one_failing_rank_fails_every_host_with_its_own_reason(hosts, rank):
     job = hosts(3, STARTED + f"if os.environ['RANK'] == '{rank}': raise ValueError('bad batch')\ntime.sleep(600)\n")
     job.start()
@@ -69,6 +70,7 @@ def test_one_failing_rank_fails_every_host_with_its_own_reason(hosts, rank):
         assert not job.succeeded(number)
 
 
+@pytest.mark.spine
 def test_the_real_cause_wins_over_a_rank_that_only_lost_its_peer(hosts):
     # Rank 2 raises first but ends only when rank 0, which notices, is gone.
     job = hosts(
@@ -95,7 +97,7 @@ def test_the_real_cause_wins_over_a_rank_that_only_lost_its_peer(hosts):
         assert "rank 2 on 127.0.0.2 exited with 1: KeyError: 'the cause'" in job.failure(number).splitlines()[0]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.spine)])
 def test_a_host_that_vanishes_ends_all_others_and_is_named(hosts, victim):
     job = hosts(3, WAITS)
     job.start()
@@ -109,6 +111,7 @@ def test_a_host_that_vanishes_ends_all_others_and_is_named(hosts, victim):
         assert not job.succeeded(number)
 
 
+@pytest.mark.spine
 def test_a_stop_signal_to_one_host_reaches_the_ranks_of_all(hosts):
     handler = (
         "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('handler ran', flush=True), sys.exit(0)))\n"
@@ -123,15 +126,16 @@ def test_a_stop_signal_to_one_host_reaches_the_ranks_of_all(hosts):
         assert not job.failure(number) and not job.succeeded(number)  # stopped: neither failed nor done
 
 
+@pytest.mark.spine
 def test_a_host_that_never_comes_is_named_on_the_others(hosts):
     job = hosts(3, STARTED)
-    job.configure(0, trainshed_host_timeout_seconds="15")
     job.start(1)
-    job.wait_until_joining(1)
-    job.start(0)
+    job.start(0, code=CLOCK + ALOUD)
+    job.wait_for_host(0, "waiting for 127.0.0.3 (")
+    job.turn_clock(0, 200)
     assert job.exit_codes() == [69, 69]
     for number in range(2):
-        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 15 s (2 of 3 hosts are there)")
+        assert job.failure(number).startswith("ClusterError: 127.0.0.3 did not come within 180 s (2 of 3 hosts are there)")
     assert "started" not in job.output(0)
 
 
@@ -159,11 +163,11 @@ def test_a_host_that_fails_before_it_has_looked_for_its_place_tells_the_others(h
 
 def test_hosts_of_different_jobs_do_not_meet(hosts):
     job = hosts(2, STARTED)
-    job.configure(0, trainshed_host_timeout_seconds="15")
     job.configure(1, epochs="7")
+    job.start(0, code=CLOCK)
     job.start(1)
-    job.wait_until_joining(1)
-    job.start(0)
+    job.processes[1].wait(LIMIT)
+    job.turn_clock(0, 200)
     assert job.exit_codes() == [69, 69]
     assert "were not started for the same job" in job.failure(1).splitlines()[0]
     assert "127.0.0.2 did not come" in job.failure(0).splitlines()[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.hosts import STOPPED_BEFORE_LAUNCH, Hosts, ended
+from support.hosts import ALOUD, CLOCK, LIMIT, STOPPED_BEFORE_LAUNCH, Hosts, ended
 
 WAITS = "import time\nprint('working', flush=True)\ntime.sleep(600)\n"
 # For `Hosts.start`: this host stays until all others have come, however long that takes.
@@ -91,9 +91,11 @@ def test_a_stop_while_the_hosts_wait_for_another_one_ends_those_that_are_there(
     hosts: Callable[[int], Hosts], victim: int
 ) -> None:
     job = hosts(3)
-    job.start(0, 1)
+    job.start(0, 1, code=CLOCK + ALOUD)
     job.wait_for("waiting for")
     job.processes[victim].send_signal(signal.SIGTERM)
+    job.processes[1].wait(LIMIT)
+    job.turn_clock(0, 60)  # in which the third one could have come
 
     assert_all_say(job, f"Interrupted: {job.names[victim]} was stopped by SIGTERM before the script was started", 143)
 
@@ -105,7 +107,7 @@ def test_a_stop_while_a_host_installs_what_its_program_needs_ends_all(
     job = hosts(2)
     for number in installing:
         (job.base(number) / "code/requirements.txt").write_text(f"slow @ {silent_index}/slow-1.0-py3-none-any.whl\n")
-    job.start()
+    job.start(code=ALOUD)
     for number in (0, 1):
         job.wait_for_host(number, "installing requirements.txt" if number in installing else "waiting for")
     job.processes[victim].send_signal(signal.SIGTERM)
@@ -115,8 +117,8 @@ def test_a_stop_while_a_host_installs_what_its_program_needs_ends_all(
 
 def test_a_host_that_comes_just_after_the_first_one_was_stopped_is_told(hosts: Callable[[int], Hosts]) -> None:
     job = hosts(3)
-    job.start(0, code=TELLS_FOR_LONG)
-    job.start(1)
+    job.start(0, code=TELLS_FOR_LONG + ALOUD)
+    job.start(1, code=ALOUD)
     job.wait_for("waiting for")
     job.processes[0].send_signal(signal.SIGTERM)
     job.wait_for_host(0, "telling the other hosts")

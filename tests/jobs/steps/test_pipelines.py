@@ -57,6 +57,7 @@ def test_a_chain_runs_once_and_then_only_what_has_changed(pipelines: Pipelines) 
     assert "evaluate runs again: its model was changed since" in done.stderr
 
 
+@pytest.mark.spine
 def test_a_step_that_fails_stops_what_needs_it_and_the_same_command_goes_on_from_there(pipelines: Pipelines) -> None:
     file = pipelines.file()
     (pipelines.notes / "fail-train").touch()
@@ -71,6 +72,8 @@ def test_a_step_that_fails_stops_what_needs_it_and_the_same_command_goes_on_from
     assert pipelines.noted("started") == ["prepare", "train", "train", "evaluate"]
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_a_conductor_that_is_killed_loses_nothing_and_nothing_runs_twice(pipelines: Pipelines) -> None:
     file = pipelines.file()
     (pipelines.notes / "hold-train").touch()
@@ -91,6 +94,7 @@ def test_a_conductor_that_is_killed_loses_nothing_and_nothing_runs_twice(pipelin
     assert pipelines.noted("started") == pipelines.noted("ended") == ["prepare", "train", "evaluate"]
 
 
+@pytest.mark.safety
 def test_a_runner_that_is_killed_is_started_again(pipelines: Pipelines) -> None:
     file = pipelines.file(
         CHAIN.replace("hyperparameters: {step: prepare}", "retries: 1\n      hyperparameters: {step: prepare}")
@@ -190,6 +194,7 @@ steps:
 """
 
 
+@pytest.mark.safety
 def test_a_run_whose_inputs_have_changed_is_stopped_and_another_one_made_whatever_is_killed(pipelines: Pipelines) -> None:
     pipelines.project.write({"data/a": "1"})
     file = pipelines.file(ONE)
@@ -214,6 +219,7 @@ def test_a_run_whose_inputs_have_changed_is_stopped_and_another_one_made_whateve
     assert "hunter2" not in done.output + "".join(written)
 
 
+@pytest.mark.safety
 def test_a_step_that_a_full_disk_has_failed_goes_on_with_the_next_command(pipelines: Pipelines, tmp_path: Path) -> None:
     file, out = pipelines.file(), "--output"
     with small_disk(tmp_path / "disk", 24) as disk:

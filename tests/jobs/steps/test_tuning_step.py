@@ -74,6 +74,7 @@ def test_what_follows_a_search_gets_its_best_trial(pipelines: Pipelines) -> None
     assert "search runs again: its model was changed since" in done.stderr
 
 
+@pytest.mark.spine
 def test_a_tuning_file_takes_the_trials_beside_each_other_that_it_asks_for(pipelines: Pipelines) -> None:
     pipelines.file(TUNE, "tune.yaml")
     file = pipelines.file("steps:\n  search: {tune: tune.yaml}\n")
@@ -82,6 +83,7 @@ def test_a_tuning_file_takes_the_trials_beside_each_other_that_it_asks_for(pipel
     assert done.status == 0 and pipelines.noted("ended") == ["search", "search"], done.output
 
 
+@pytest.mark.safety
 def test_a_conductor_and_a_tuner_that_are_killed_lose_no_trial(pipelines: Pipelines) -> None:
     file = pipelines.file(SEARCH)
     (pipelines.notes / "hold-search").touch()
@@ -121,6 +123,7 @@ def test_ctrl_c_stops_the_trials_and_the_same_command_goes_on(pipelines: Pipelin
     assert pipelines.noted("ended") == ["prepare", *3 * ["search"], "evaluate"]
 
 
+@pytest.mark.safety
 def test_a_stop_from_elsewhere_after_a_kill_stops_tuner_and_trials(pipelines: Pipelines) -> None:
     file = pipelines.file(SEARCH)
     (pipelines.notes / "hold-search").touch()
@@ -145,21 +148,9 @@ def test_a_tuning_without_a_success_is_the_steps_failure_and_says_why(pipelines:
     assert pipelines("steps", "run", file).status == 0 and (pipelines.folder() / "runs/search-2/best").exists()
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("search: {add: [1, 5, 3]}", "search: {add: {low: 5, high: 1}}", "chain.yaml:12: steps.search.tune.search.add"),
-        ("objective: maximize total", "objektive: maximize total", "did you mean 'objective'?"),
-        ("${steps.prepare.model}", "${steps.prepair.model}", "did you mean 'prepare'?"),
-        ("hyperparameters: {step: search}", "hyperparameters: {step: search}\n        output: x", "each trial has its own"),
-        ("from: search", "from: sarch", "did you mean 'search'?"),
-    ],
-)
-def test_what_is_wrong_with_a_search_is_said_before_anything_starts(
-    pipelines: Pipelines, old: str, new: str, said: str
-) -> None:
-    assert old in SEARCH
-    done = pipelines("steps", "run", pipelines.file(SEARCH.replace(old, new)))
+def test_what_is_wrong_with_a_search_is_said_before_anything_starts(pipelines: Pipelines) -> None:
+    wrong = SEARCH.replace("search: {add: [1, 5, 3]}", "search: {add: {low: 5, high: 1}}")
+    done = pipelines("steps", "run", pipelines.file(wrong))
 
-    assert (done.status, said in done.stderr) == (2, True), done.output
+    assert done.status == 2 and "chain.yaml:12: steps.search.tune.search.add" in done.stderr, done.output
     assert not pipelines.folder().exists()

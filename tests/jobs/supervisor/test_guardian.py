@@ -15,6 +15,8 @@ import pytest
 
 from faults.harness import MARK, survivors, wait_until
 
+pytestmark = pytest.mark.safety
+
 # Children of every kind; each is there when its file is. The last two are hard to find: one has a session of its own
 # and ignores signals, one shares the rank's session and has erased its environment.
 FAMILY = """\
@@ -89,7 +91,7 @@ def own_folders(tmp: Path) -> list[str]:
     return [path.name for path in tmp.iterdir() if path.name.startswith("trainshed-")]
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.spine)])
 def test_children_grandchildren_and_folders_go_with_a_killed_train(ranks: int, job_tree: Any, killable: Any) -> None:
     job_tree.code("train.py", FAMILY)
     distribution = {"trainshed_distribution": "torchrun", "trainshed_processes_per_host": str(ranks)} if ranks else {}

@@ -12,11 +12,17 @@ import pytest
 from faults.harness import MARK, survivors
 
 RANKS = 12
+TOGETHER = f"""\
+import os, time
+open("begun" + os.environ["RANK"], "w").close()
+while sum(name.startswith("begun") for name in os.listdir()) < {RANKS}:
+    time.sleep(0.01)
+"""
 
 
 @pytest.mark.parametrize("option, status", [("-n", 1), ("-Sn", 0)], ids=["that cannot be raised", "that train raises"])
 def test_many_ranks_under_a_limit_of_open_files(option: str, status: int, job_tree: Any) -> None:
-    job_tree.code("train.py", "import time; time.sleep(0.2)\n")
+    job_tree.code("train.py", TOGETHER)
     ranks = {"trainshed_distribution": "torchrun", "trainshed_processes_per_host": str(RANKS)}
     job_tree.configure(hyperparameters=ranks)
     mark = uuid.uuid4().hex

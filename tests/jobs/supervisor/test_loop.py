@@ -17,6 +17,8 @@ import pytest
 from support.paths import TOOLKIT
 from trainshed.machine import processes
 
+pytestmark = pytest.mark.safety
+
 DRIVER = Path(__file__).with_name("drive.py")
 LIMIT = 120
 
@@ -83,6 +85,12 @@ def test_one_that_cannot_be_started_stops_those_already_running(tmp_path: Path) 
     assert (result["start_error"], result["started"]) == ("exec", 0)
 
 
+# Waits until the process that has written its number to `pid` has been reaped.
+GONE = "while [ ! -s pid ] || kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; done"
+TELLS_PID = "echo $$ > pid.new; mv pid.new pid"
+
+
+@pytest.mark.spine
 def test_when_one_fails_the_others_are_stopped_by_sigterm(tmp_path: Path) -> None:
     result = Driven(tmp_path, "exit 3", "exec sleep 600", "exec sleep 600").result()
     assert result["returncodes"] == [3, -15, -15]
@@ -91,17 +99,14 @@ def test_when_one_fails_the_others_are_stopped_by_sigterm(tmp_path: Path) -> Non
 
 
 def test_a_rank_that_fails_soon_after_the_first_tells_its_own_reason(tmp_path: Path) -> None:
-    # The first one has been reaped before the second one fails.
-    gone = "while [ ! -s pid ] || kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; done"
-    first = "echo $$ > pid.new; mv pid.new pid; exit 1"
-    result = Driven(tmp_path, first, f"{gone}; echo reason >&2; exit 5", settles=600).result()
+    result = Driven(tmp_path, f"{TELLS_PID}; exit 1", f"{GONE}; echo reason >&2; exit 5", settles=600).result()
     assert result["returncodes"] == [1, 5]
     assert result["stopped"] == [False, False]
     assert result["tails"][1] == "reason\n"
 
 
 def test_a_rank_that_succeeds_early_stops_nobody(tmp_path: Path) -> None:
-    result = Driven(tmp_path, "true", "sleep 0.3; exit 0").result()
+    result = Driven(tmp_path, TELLS_PID, f"{GONE}; exit 0").result()
     assert (result["returncodes"], result["stopped"]) == ([0, 0], [False, False])
 
 
@@ -111,6 +116,7 @@ def test_the_time_limit_stops_everyone_and_says_so(tmp_path: Path) -> None:
     assert result["said"] == ["the time limit of 0.2 s is over: stopping"]
 
 
+@pytest.mark.spine
 def test_after_the_time_limit_the_grace_is_kept_and_then_comes_sigkill(tmp_path: Path) -> None:
     deaf = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
     gate = [str(tmp_path / "deaf")]
@@ -169,6 +175,7 @@ def test_shells_get_the_signal_with_their_whole_group(tmp_path: Path) -> None:
     assert (result["returncodes"], result["killed"]) == ([-15], 0)
 
 
+@pytest.mark.spine
 def test_what_is_left_running_is_counted_ended_and_reaped(tmp_path: Path) -> None:
     result = Driven(tmp_path, "sleep 600 & setsid sleep 600 & true").result()
     assert (result["returncodes"], result["left_behind"]) == ([0], 2)

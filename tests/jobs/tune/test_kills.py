@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ from support.runner_project import wait_until
 from support.runner_scripts import DEAF
 
 from .conftest import GRID, Tunes
+
+pytestmark = pytest.mark.safety
 
 COMBINATIONS = sorted(f"{rate}-{kind}" for rate in (0.1, 0.25, 0.6) for kind in "ab")
 HELD = """\
@@ -33,12 +34,16 @@ def best(tunes: Tunes) -> str:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_tuner_that_is_killed_again_and_again(tunes: Tunes, seed: int) -> None:
-    """Whatever moment it is: the same command goes on."""
+    """Whatever moment it is, counted in files that it and its trials have made: the same command goes on."""
     draw = random.Random(seed)
+
+    def made() -> int:
+        return sum(1 for _ in tunes.folder().rglob("*"))
+
     file = tunes.file(GRID)
     for _ in range(6):
-        tuner = tunes.project.start("tune", file)
-        time.sleep(draw.uniform(0.05, 1.5))
+        tuner, enough = tunes.project.start("tune", file), made() + draw.randint(0, 40)
+        wait_until(lambda: made() >= enough or tuner.poll() is not None, f"{enough} files")  # noqa: B023
         tuner.kill()
         tuner.wait()
     done = tunes.project.trainshed("tune", file)
@@ -48,6 +53,7 @@ def test_a_tuner_that_is_killed_again_and_again(tunes: Tunes, seed: int) -> None
     assert best(tunes) == "trials/0003" and [trial["state"] for trial in tunes.trials()] == ["Completed"] * 6
 
 
+@pytest.mark.spine
 def test_what_ran_when_the_tuner_was_killed_is_watched_again(tunes: Tunes) -> None:
     (tunes.notes / "hold-a").touch()
     tuner = tunes.project.start("tune", tunes.file(HELD.replace("RETRIES", "0")))

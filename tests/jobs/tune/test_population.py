@@ -27,9 +27,9 @@ with Checkpointer.for_job(model=weight, optimizer=optimizer) as checkpoints:
 """
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 def test_a_population_goes_on_from_the_best_and_with_its_own_rates(tunes: Tunes) -> None:
-    pytest.importorskip("torch")
     tunes.project.write({"population.py": POPULATION})
     strategy = "{kind: population, size: 2, generations: 3, length: epochs, interval: 2, quantile: 0.5, seed: 3}"
     text = "job: {program: population.py}\nsearch: {rate: {low: 1e-3, high: 0.4}}\nobjective: minimize loss\n"

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from support.notice_jobs import service
 from support.runner_project import wait_until
 
-from .conftest import GRID, Tunes
+from .conftest import GRID, TWO, Tunes
 
 ONE = """\
 job: {program: train.py, environment: {NOTES: "%s"}}
@@ -55,17 +56,17 @@ def test_several_objectives_give_a_front_whose_runs_are_linked(tunes: Tunes) -> 
 
 
 def test_the_same_command_again_runs_nothing_and_says_the_same(tunes: Tunes) -> None:
-    file = tunes.file(GRID)
+    file = tunes.file(TWO)
     first = tunes.project.trainshed("tune", file)
     second = tunes.project.trainshed("tune", file)
 
     assert second.status == 0 and second.stdout == first.stdout
-    assert len(tunes.noted("started")) == 6
+    assert len(tunes.noted("started")) == 2
 
 
 def test_another_tuning_job_in_the_folder_is_refused(tunes: Tunes) -> None:
-    tunes.project.trainshed("tune", tunes.file(GRID.replace("0.1, 0.25, 0.6", "0.1").replace("[a, b]", "[a]")))
-    other = tunes.project.trainshed("tune", tunes.file(GRID.replace("minimize loss", "maximize loss")))
+    tunes.project.trainshed("tune", tunes.file(TWO.replace("0.1, 0.25", "0.1")))
+    other = tunes.project.trainshed("tune", tunes.file(TWO.replace("minimize loss", "maximize loss")))
 
     assert other.status == 1 and "holds another tuning job: space, objective differ" in other.stderr
 
@@ -74,7 +75,7 @@ def test_how_it_stands_in_the_platforms_shape(tunes: Tunes) -> None:
     session = pytest.importorskip("botocore.session")
     model = session.get_session().get_service_model("sagemaker")
     shape = model.operation_model("DescribeHyperParameterTuningJob").output_shape
-    tunes.project.trainshed("tune", tunes.file(GRID))
+    tunes.project.trainshed("tune", tunes.file(TWO))
     done = tunes.project.trainshed("tune", "status", "--json")
     told = json.loads(done.stdout)
     ours = told.pop("Trainshed")
@@ -83,10 +84,10 @@ def test_how_it_stands_in_the_platforms_shape(tunes: Tunes) -> None:
 
     assert ParamValidator().validate(told, shape).generate_report() == ""
     assert told["HyperParameterTuningJobStatus"] == "Completed"
-    assert told["TrainingJobStatusCounters"]["Completed"] == told["ObjectiveStatusCounters"]["Succeeded"] == 6
+    assert told["TrainingJobStatusCounters"]["Completed"] == told["ObjectiveStatusCounters"]["Succeeded"] == 2
     best = told["BestTrainingJob"]
-    assert best["TrainingJobName"] == "tune-0003" and best["TunedHyperParameters"] == {"rate": "0.25", "kind": "a"}
-    assert len(ours["Trials"]) == 6
+    assert best["TrainingJobName"] == "tune-0002" and best["TunedHyperParameters"] == {"rate": "0.25", "kind": "a"}
+    assert len(ours["Trials"]) == 2
 
 
 def test_trials_that_give_no_objective_do_not_end_the_rest(tunes: Tunes) -> None:
@@ -115,12 +116,13 @@ def test_where_nothing_succeeds_it_is_given_up_with_the_reason(tunes: Tunes) -> 
 
 
 def test_trials_whose_data_cannot_be_fetched_have_failed_and_are_not_started_for_ever(tunes: Tunes) -> None:
-    channel = "retries: 0, channels: {train: 'http://127.0.0.1:9/data.csv'}"
-    text = ONE.replace("KINDS", "[a]").replace("program: train.py", f"program: train.py, {channel}")
-    done = tunes.project.trainshed("tune", tunes.file(text))
+    with service() as served:  # it has nothing: there is no second try, as there would be for one that does not answer
+        channel = f"retries: 0, channels: {{train: '{served.endpoint}/data.csv'}}"
+        text = ONE.replace("KINDS", "[a]").replace("program: train.py", f"program: train.py, {channel}")
+        done = tunes.project.trainshed("tune", tunes.file(text))
 
     assert done.status == 1 and [trial["state"] for trial in tunes.trials()] == ["Failed"]
-    assert "127.0.0.1:9" in tunes.trials()[0]["reason"]
+    assert f"{served.endpoint}/data.csv" in tunes.trials()[0]["reason"]
 
 
 def test_an_objective_that_is_good_enough_ends_it_and_what_runs(tunes: Tunes) -> None:
@@ -133,7 +135,7 @@ def test_an_objective_that_is_good_enough_ends_it_and_what_runs(tunes: Tunes) ->
     assert worse["reason"] == "loss has reached 0.5" and "over: loss has reached 0.5" in done.stderr
 
 
-@pytest.mark.parametrize("rule", ["median", "{kind: asha, min_resource: 2}"])
+@pytest.mark.parametrize("rule", [pytest.param("median", marks=pytest.mark.spine), "{kind: asha, min_resource: 2}"])
 def test_a_trial_that_is_not_worth_its_end_is_stopped(tunes: Tunes, rule: str) -> None:
     (tunes.notes / "hold-worse").touch()
     done = tunes.project.trainshed("tune", tunes.file(ONE.replace("KINDS", "[a, worse]") + f"early_stopping: {rule}\n"))
@@ -147,6 +149,7 @@ def test_a_trial_that_is_not_worth_its_end_is_stopped(tunes: Tunes, rule: str) -
     assert json.loads((tunes.folder() / "trials/0002/status.json").read_text())["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.spine
 def test_a_model_of_the_trials_is_asked_for_the_next_ones(tunes: Tunes) -> None:
     pytest.importorskip("optuna")
     text = GRID.replace("[0.1, 0.25, 0.6]", "{low: 0.0, high: 1.0}").replace("strategy: grid\n", "")
@@ -188,6 +191,8 @@ def test_a_request_of_the_platform_runs(tunes: Tunes) -> None:
     assert json.loads(config_file.read_text())["_tuning_objective_metric"] == "val"
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_secrets_by_reference_reach_trials_and_no_file(tunes: Tunes) -> None:
     secret = "hunter2-hunter2"
     tunes.project.write({"src/train.py": 'import os\nprint("metric loss=" + str(len(os.environ["PASS"])))\n'})
@@ -228,8 +233,9 @@ def test_trials_beside_each_other_share_the_cores(tunes: Tunes, monkeypatch: pyt
     assert [trial["value"] for trial in tunes.trials()] == [max(1, cpus() // 2)] * 2
 
 
+@pytest.mark.spine
 def test_a_warm_start_tries_the_best_of_another_tuning_job_first(tunes: Tunes) -> None:
-    tunes.project.trainshed("tune", tunes.file(GRID, "parent.yaml"))
+    tunes.project.trainshed("tune", tunes.file(TWO, "parent.yaml"))
     text = GRID.replace("[0.1, 0.25, 0.6]", "{low: 0.0, high: 0.5}").replace("grid", "random") + "max_jobs: 2\n"
     warm = "warm_start: {parents: [parent], type: transfer}\n"
     done = tunes.project.trainshed("tune", tunes.file(text + warm))
@@ -242,7 +248,7 @@ def test_a_warm_start_tries_the_best_of_another_tuning_job_first(tunes: Tunes) -
 
 
 def test_a_report_is_a_page_of_its_own(tunes: Tunes) -> None:
-    tunes.project.trainshed("tune", tunes.file(GRID))
+    tunes.project.trainshed("tune", tunes.file(TWO))
     done = tunes.project.trainshed("tune", "report")
     page = (tunes.folder() / "report.html").read_text()
 

@@ -31,6 +31,24 @@ steps:
     when: good
     register: {model: digits, from: train, stage: [champion, newest]}
 """
+# With a search.
+TUNES = """\
+steps:
+  prepare:
+    run: job.yaml
+  search:
+    tune:
+      job:
+        program: train.py
+        hyperparameters: {step: search}
+        channels:
+          data: ${steps.prepare.model}
+      search: {add: [1, 5, 3]}
+      strategy: grid
+      objective: maximize total
+  keep:
+    register: {model: digits, from: search}
+"""
 
 
 def read(folder: Path, text: str, **given: str) -> Pipeline:
@@ -97,6 +115,23 @@ def test_a_parameter_is_taken_from_the_command_line_with_its_type(tmp_path: Path
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in GOOD
     found = lines(tmp_path, GOOD.replace(old, new))
+
+    assert any(said in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("objective: maximize total", "objektive: maximize total", "did you mean 'objective'?"),
+        ("${steps.prepare.model}", "${steps.prepair.model}", "did you mean 'prepare'?"),
+        ("hyperparameters: {step: search}", "output: x", "each trial has its own"),
+        ("from: search", "from: sarch", "did you mean 'search'?"),
+        ("search: {add: [1, 5, 3]}", "search: {add: {low: 5, high: 1}}", "pipeline.yaml:11: steps.search.tune.search.add"),
+    ],
+)
+def test_what_is_wrong_with_a_search_is_said_with_its_place(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in TUNES and read(tmp_path, TUNES)
+    found = lines(tmp_path, TUNES.replace(old, new))
 
     assert any(said in line for line in found), found
 

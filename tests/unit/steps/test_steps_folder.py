@@ -11,6 +11,7 @@ import pytest
 from support.obstacles import small_disk, without_rights
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.job.job import Channel, Job, Resources
+from trainshed.steps import steps_folder
 from trainshed.steps.drawing import Box, picture, table
 from trainshed.steps.inputs import key_of
 from trainshed.steps.steps_folder import COMPLETED, FAILED, StepsFolder, StepState, find
@@ -47,7 +48,10 @@ def test_a_damaged_state_is_none_and_its_runs_are_not_overwritten(folder: StepsF
     assert found is not None and (found.state, found.number, found.key) == (FAILED, 7, "")
 
 
-def test_a_second_conductor_and_a_folder_of_other_things_are_refused(folder: StepsFolder, tmp_path: Path) -> None:
+def test_a_second_conductor_and_a_folder_of_other_things_are_refused(
+    folder: StepsFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps_folder, "PATIENCE", 0.1)
     with pytest.raises(TrainshedError, match="is being run already"):
         StepsFolder(folder.path).claim()
     (tmp_path / "other").mkdir()

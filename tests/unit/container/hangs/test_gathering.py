@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.container.hangs import gathering
 from trainshed.container.hangs.activity import COLLECTIVE, Activity
-from trainshed.container.hangs.gathering import Gatherer
+from trainshed.container.hangs.gathering import GATHER_SECONDS, Gatherer
 from trainshed.container.hangs.hang_report import Part
 from trainshed.container.hangs.stragglers import Where
 from trainshed.container.roster.roster import Roster
@@ -80,12 +79,14 @@ def test_all_parts_make_a_report_that_the_other_hosts_hear_of(gatherer: Gatherer
     assert gatherer.finished() is None
 
 
-def test_a_host_that_does_not_answer_in_time_is_named(
-    gatherer: Gatherer, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gathering, "GATHER_SECONDS", -1.0)
+def test_a_host_that_does_not_answer_in_time_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    now = [5.0]
+    gatherer = Gatherer("algo-1", str(tmp_path), hosts, lambda: now[0])
     number = gatherer.ask(asked="asked for on algo-2")
     gatherer.take(number, part("algo-1"))
+    now[0] += GATHER_SECONDS
+    assert gatherer.finished() is None
+    now[0] += 0.1
     request = gatherer.finished()
     assert request is not None
     reported = gatherer.report(request)

@@ -15,6 +15,8 @@ from support.roster_network import KEY, Network, Node
 from trainshed.container.roster.link import encode
 from trainshed.container.roster.proof import Handshake, JobKey
 
+pytestmark = pytest.mark.safety
+
 CASES = int(os.environ.get("TRAINSHED_TEST_ROSTER", "240"))
 FIRST = int(os.environ.get("TRAINSHED_TEST_ROSTER_SEED", "0"))
 A_TEST = 20  # cases

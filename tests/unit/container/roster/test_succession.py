@@ -8,6 +8,8 @@ import pytest
 
 from support.elastic_network import ElasticNetwork, training
 
+pytestmark = pytest.mark.safety
+
 
 def _ends(net: ElasticNetwork) -> list[str]:
     """How each host says that the job has ended."""

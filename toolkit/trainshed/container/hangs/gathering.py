@@ -8,6 +8,7 @@ from .hang_report import Part, Report, put_together, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ..roster.roster import Roster
@@ -24,31 +25,33 @@ class Request:
     late: which collective has timed out, for the user; "" where none has.
     missing: the hosts whose parts are awaited.
     parts: those that have come, by host.
-    until: when host 0 goes on without the rest, on the monotonic clock.
+    until: when host 0 goes on without the rest.
     """
 
-    def __init__(self, number: int, hosts: list[str]) -> None:
+    def __init__(self, number: int, hosts: list[str], until: float) -> None:
         self.number = number
         self.hang = ""
         self.asked = ""
         self.late = ""
         self.missing = set(hosts)
         self.parts: dict[str, Part] = {}
-        self.until = time.monotonic() + GATHER_SECONDS
+        self.until = until
 
 
 class Gatherer:
     """Asks all hosts for their parts, and puts them together. One request at a time."""
 
-    def __init__(self, host: str, folder: str, roster: Roster) -> None:
+    def __init__(self, host: str, folder: str, roster: Roster, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
             host: this host's name.
             folder: where reports go.
+            clock: seconds.
         """
         self._host = host
         self._folder = folder
         self._roster = roster
+        self._clock = clock
         self._still: set[str] = set()
         self._reported = False  # whether the hang that goes on has been reported
         self._count = 0
@@ -78,7 +81,7 @@ class Gatherer:
         number = 0
         if self.request is None:
             self._count = number = self._count + 1
-            self.request = Request(number, self._roster.present())
+            self.request = Request(number, self._roster.present(), self._clock() + GATHER_SECONDS)
             self._roster.send({"type": "hang", "do": "look", "id": number})
         self.request.hang = self.request.hang or hang
         self.request.asked = self.request.asked or asked
@@ -105,7 +108,7 @@ class Gatherer:
     def finished(self) -> Request | None:
         """The request whose parts have all come, or whose time is over; None while there is no such request."""
         request = self.request
-        if request is None or (request.missing and time.monotonic() <= request.until):
+        if request is None or (request.missing and self._clock() <= request.until):
             return None
         self.request = None
         return request

@@ -67,6 +67,7 @@ class HangWatch(Watcher):
         *,
         seconds: float,
         stop: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
@@ -77,6 +78,7 @@ class HangWatch(Watcher):
             roster: the job's hosts; its messages of type `hang` come here.
             seconds: how long all ranks of the job may stand still, 0 for ever.
             stop: whether a job that hangs is stopped.
+            clock: seconds.
         """
         self.host = host
         self.folder = folder
@@ -84,6 +86,7 @@ class HangWatch(Watcher):
         self.roster = roster
         self.seconds = seconds
         self.stop = stop
+        self.clock = clock
         self.failure: Failure | None = None
         self.still = False
         self.gave_up: frozenset[int | None] = frozenset()
@@ -117,7 +120,7 @@ class HangWatch(Watcher):
         gathering = self._gatherer is not None and self._gatherer.request is not None
         if self._look is not None or self._contribution is not None or gathering or self.busy():
             return POLL_SECONDS
-        return max(0.0, self._next_look - time.monotonic())
+        return max(0.0, self._next_look - self.clock())
 
     def turn(self, run: Supervised) -> None:
         """Goes on with what is under way, and looks at the ranks when it is time to."""
@@ -146,7 +149,7 @@ class HangWatch(Watcher):
         first = not self.gave_up
         self.gave_up |= {rank.spec.rank}
         if first and not self.late:
-            self._late_until = time.monotonic() + LATE_SECONDS
+            self._late_until = self.clock() + LATE_SECONDS
             if self.roster.leads:
                 self._ask_who_is_late(self.host, rank.spec.rank)
             else:
@@ -154,7 +157,7 @@ class HangWatch(Watcher):
 
     def busy(self) -> bool:
         """Whether the ranks have ended before it is known which of them was late."""
-        return not self.late and time.monotonic() < self._late_until
+        return not self.late and self.clock() < self._late_until
 
     def run_over(self) -> None:
         """The ranks have ended; other hosts may still hang, and the roster goes on giving us turns."""
@@ -163,7 +166,7 @@ class HangWatch(Watcher):
     def _begin(self, run: Supervised) -> None:
         self._run = run
         self._running = True
-        self._last_moved = time.monotonic()
+        self._last_moved = self.clock()
         if self._asked_early:
             self._ask(asked=self._asked_early)
         elif self._wanted_early is not None:
@@ -171,7 +174,7 @@ class HangWatch(Watcher):
 
     def _advance(self) -> None:
         """One turn, inside the supervisor's loop or outside of it."""
-        now = time.monotonic()
+        now = self.clock()
         if self._look is not None and self._look.done():
             look, self._look = self._look, None
             self._take_look(look.samples(), now)
@@ -199,8 +202,8 @@ class HangWatch(Watcher):
     def _start_look(self, run: Supervised) -> None:
         from .sample import Look
 
-        self._look = Look([rank for rank in run.ranks if rank.spec.runs_script], self.host, self.code_folder)
-        self._next_look = time.monotonic() + (self.seconds or FOREVER) / LOOKS
+        self._look = Look([rank for rank in run.ranks if rank.spec.runs_script], self.host, self.code_folder, self.clock)
+        self._next_look = self.clock() + (self.seconds or FOREVER) / LOOKS
 
     def _take_look(self, samples: list[Sample], now: float) -> None:
         """Compares a look with the one before."""
@@ -285,7 +288,7 @@ class HangWatch(Watcher):
         from .gathering import Gatherer
 
         if self._gatherer is None:
-            self._gatherer = Gatherer(self.host, self.folder, self.roster)
+            self._gatherer = Gatherer(self.host, self.folder, self.roster, self.clock)
         return self._gatherer
 
     def _ask(self, *, hang: str = "", asked: str = "", late: str = "") -> None:

@@ -13,7 +13,7 @@ from .stragglers import Where
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..supervisor.watcher import Process
 
@@ -35,21 +35,24 @@ class Sample(Record):
 class Look:
     """Asks all ranks for their stacks; the samples are there when `done` is true."""
 
-    def __init__(self, ranks: Sequence[Process], host: str, code_folder: str) -> None:
+    def __init__(
+        self, ranks: Sequence[Process], host: str, code_folder: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.host = host
         self.code_folder = code_folder
-        self.until = time.monotonic() + WAIT
+        self.clock = clock
+        self.until = clock() + WAIT
         self.ended = [rank for rank in ranks if not rank.alive]
         self.asked: list[tuple[Rank, Reading, list[Asked]]] = []
         for process in ranks:
             if process.alive:
                 for rank in ranks_below(process.pid, process.spec.rank):
-                    self.asked.append((rank, read(rank, time.monotonic()), ask(list(rank.pids))))
+                    self.asked.append((rank, read(rank, clock()), ask(list(rank.pids))))
 
     def done(self) -> bool:
         """Whether all ranks have answered, or had the time to."""
         # A list, so that `whole` is called for all of them: each notes by that when its answer stopped growing.
-        return all([asked.whole() for _, _, answers in self.asked for asked in answers]) or time.monotonic() > self.until
+        return all([asked.whole() for _, _, answers in self.asked for asked in answers]) or self.clock() > self.until
 
     def samples(self) -> list[Sample]:
         """One sample for each rank."""
