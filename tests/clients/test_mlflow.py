@@ -109,7 +109,7 @@ def test_a_run_is_sent_while_it_runs_beside_what_its_script_sends(server: Server
     environment = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
     done = project.trainshed("run", "job.yaml", "--output", "out", *environment)
-    again = project.trainshed("export", "mlflow", "./out", "--model", **variables)
+    again = project.command("export", "mlflow", "./out", "--model", **variables)
 
     assert done.status == 0 and f"sending to MLflow at {server.address}, run " in done.stderr, done.output
     assert "warning" not in done.stderr and again.status == 0, done.output + again.output
@@ -152,7 +152,7 @@ def test_a_server_that_is_killed_and_comes_back_has_everything_at_the_end(server
     if (
         "not all of the run" in stderr
     ):  # the machine was too slow for the time that a run waits: the rest goes by the command
-        assert project.trainshed("export", "mlflow", "./out", "--to", server.address, "--experiment", "killed").status == 0
+        assert project.command("export", "mlflow", "./out", "--to", server.address, "--experiment", "killed").status == 0
 
     assert running.returncode == 0, stdout + stderr
     run = killed(server)

@@ -75,8 +75,8 @@ def test_nothing_done_with_a_copy_touches_the_run_it_was_made_of(counting: Proje
     assert (copy / "job.json").exists(), "what is in a copy is not ours to delete"
     assert counting.trainshed("attach", "./runs/copy").status is not None, "it comes to an end"
     assert "starting at" in counting.trainshed("logs", "--follow", "./runs/copy").stdout
-    assert "a copy" in counting.trainshed("status", "./runs/copy").stdout
-    assert first.name in counting.trainshed("ps").stdout
+    assert "a copy" in counting.command("status", "./runs/copy").stdout
+    assert first.name in counting.command("ps").stdout
     assert_lives(first)
     assert counting.trainshed("rm", "--force", str(first)).status == 0, "and the run itself can be removed"
     assert not first.exists()

@@ -205,7 +205,7 @@ def test_without_rclone_a_channel_is_fetched_and_said(files: Project, s3: dict[s
 
 def test_an_empty_prefix_is_one_line(files: Project, s3: dict[str, str]) -> None:
     files.write({"job.yaml": JOB % "s3://bucket/nothing/"})
-    done = files.trainshed("run", "job.yaml", **s3)
+    done = files.command("run", "job.yaml", **s3)
     assert (done.status, "s3://bucket/nothing/: no object has this prefix" in done.stderr) == (1, True), done.output
     assert not (files.folder / "runs").exists() and not mounted(files)
 

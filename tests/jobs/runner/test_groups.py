@@ -102,5 +102,5 @@ def test_groups_run_again_where_they_stopped_and_are_shown(training: Project) ->
     again = training.trainshed("resume", os.fspath(training.run))
     assert again.status == 0, again.output
     assert len(said(training.run, "algo-2")) == 2
-    assert "3 processes" in training.trainshed("ps", "--all").stdout
-    assert "instance_groups:" in training.trainshed("clone", os.fspath(training.run)).stdout
+    assert "3 processes" in training.command("ps", "--all").stdout
+    assert "instance_groups:" in training.command("clone", os.fspath(training.run)).stdout

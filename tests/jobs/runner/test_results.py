@@ -46,7 +46,7 @@ def test_a_model_that_cannot_be_packed_fails_the_job_and_is_kept(project: Projec
         assert status["Trainshed"]["ExitCode"] == 1
 
         subprocess.run(["mount", "-o", "remount,size=40m", str(disk)], check=True)
-        clone = project.trainshed("clone", f"{disk}/run")
+        clone = project.command("clone", f"{disk}/run")
         assert "program: " in clone.stdout and clone.status == 0
         again = project.trainshed("resume", f"{disk}/run", KIBIBYTES="4096")
         assert again.status == 0, again.output

@@ -121,7 +121,7 @@ def test_a_job_file_runs_from_anywhere(training: Project) -> None:
     done = training.trainshed("run", "jobs/job.yaml", "--output", "out")
     assert done.status == 0, done.output
     assert (training.folder / "out/output/model.tar.gz").is_file()
-    again = training.trainshed("run", "jobs/job.yaml", "--output", "out")
+    again = training.command("run", "jobs/job.yaml", "--output", "out")
     assert again.status == 1
     assert "out holds an earlier run" in again.stderr
 
@@ -243,7 +243,7 @@ def test_a_reader_that_goes_away_does_not_end_the_job(training: Project) -> None
 
 
 def test_a_dry_run_prints_everything_and_makes_nothing(training: Project) -> None:
-    done = training.trainshed("run", "src/train.py", "--instances", "2", "--env", "API_TOKEN=hunter22", "--dry-run")
+    done = training.command("run", "src/train.py", "--instances", "2", "--env", "API_TOKEN=hunter22", "--dry-run")
     assert done.status == 0
     assert not (training.folder / "runs").exists()
     assert "hunter22" not in done.output

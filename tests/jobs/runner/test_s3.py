@@ -160,7 +160,7 @@ def test_a_flag_says_where_copies_go(files: Project, s3: dict[str, str]) -> None
 )
 def test_what_s3_does_not_give_is_one_line(files: Project, s3: dict[str, str], uri: str, kind: str, says: str) -> None:
     files.write({"job.yaml": f"program: show.py\nchannels: {{train: {{path: {uri}, s3_type: {kind}}}}}\n"})
-    done = files.trainshed("run", "job.yaml", **s3)
+    done = files.command("run", "job.yaml", **s3)
     assert done.status == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -79,10 +79,10 @@ def test_the_next_run_has_the_packages_and_its_own_code(files: Project) -> None:
     assert is_warm(second) and "is installed already" in second.output
     assert "installing" not in second.output
     (name,) = names(files)
-    listed = files.trainshed("ps").stdout
+    listed = files.command("ps").stdout
     assert name in listed and "free" in listed
     assert files.trainshed("release", name).stdout == f"{name}\n"
-    assert names(files) == [] and "WARM" not in files.trainshed("ps").stdout
+    assert names(files) == [] and "WARM" not in files.command("ps").stdout
 
 
 def test_changed_requirements_are_installed_and_so_is_what_somebody_has_removed(files: Project, python: str) -> None:
@@ -148,7 +148,7 @@ def test_two_runs_at_once_do_not_share_a_pool_and_one_in_use_is_released_with_it
     files.write({"code/train.py": WAIT})
     first = files.start(*ARGUMENTS, "--env", f"GO={go}")
     await_begin(first)
-    assert "in use" in files.trainshed("ps").stdout
+    assert "in use" in files.command("ps").stdout
     files.write({"code/train.py": TRAIN})
     second = files.trainshed(*ARGUMENTS)
     assert second.status == 0 and "version 1.0" in second.stdout and not is_warm(second), second.output
