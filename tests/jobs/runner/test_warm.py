@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from support.faulty_s3 import FaultyS3, faulty_s3
 from support.obstacles import small_disk
 from support.own_s3 import own_s3, put
 from support.runner_project import Done, Project, wait_until
-from support.wheels import make_wheel
+from support.wheels import make_venv, make_wheel
 from unit.runner.job.test_channels import SHOW, shown
 
 TRAIN = 'import warmth; print("version", warmth.VERSION)\n'
@@ -28,9 +27,7 @@ ARGUMENTS = ("run", "job.yaml", "--keep-alive", "10m")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter whose packages are the tests' own; it sees ours as well."""
     folder = tmp_path_factory.mktemp("venv") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "ours.pth").write_text(sysconfig.get_path("purelib"))
+    (make_venv(folder) / "ours.pth").write_text(sysconfig.get_path("purelib"))
     return f"{folder}/bin/python"
 
 
