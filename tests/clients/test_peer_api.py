@@ -70,6 +70,7 @@ def ours(job: Any) -> dict[str, Any]:
     return answers(done.stdout)
 
 
+@pytest.mark.spine
 def test_every_property_of_the_environment_is_the_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     mine, real = ours.pop("environment"), theirs.pop("environment")
 
@@ -142,6 +143,7 @@ def launched(job_tree: Any, script: str, module: str = "launcher:main", **extra:
     return job_tree.train(SAGEMAKER_TRAINING_MODULE=module, **extra)
 
 
+@pytest.mark.spine
 def test_a_launcher_of_the_images_own_starts_the_script(job_tree: Any) -> None:
     done = launched(job_tree, "import sys, os\nprint('args', sys.argv[1:], os.environ['SM_HP_LR'])\n")
     assert done.status == 0, done.output

@@ -19,7 +19,7 @@ from support import image_build
 from support.docker_cli import docker as docker_cli
 from support.projects import left_behind, run, start
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.safety]
 LIMIT = 600.0  # seconds after which something hangs
 
 DEAF = """\
@@ -216,6 +216,7 @@ def test_killed_while_results_are_collected(here: Path, image: str) -> None:
     assert after["TrainingJobStatus"] == "Completed", "the host had; only its results were not collected"
 
 
+@pytest.mark.spine
 def test_removed_at_once_without_being_stopped_first(here: Path, image: str) -> None:
     folder = caught(
         here,

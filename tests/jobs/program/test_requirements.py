@@ -135,6 +135,7 @@ def test_a_package_that_does_not_build_is_told_with_its_own_error(
     assert "RuntimeError: no compiler here" in job_tree.failure
 
 
+@pytest.mark.safety
 def test_a_login_in_the_index_address_is_shown_nowhere(shared_venv: Environment, job_tree: Any) -> None:
     job_tree.code("requirements.txt", "--index-url https://someone:hunter2hunter2@127.0.0.1:9/simple\nnot-there\n")
     job_tree.code("train.py")
@@ -265,6 +266,7 @@ def test_packages_go_elsewhere_where_the_environment_cannot_be_written(
     assert not (read_only_venv.site_packages / "elsewhere.py").exists()
 
 
+@pytest.mark.spine
 def test_a_newer_version_goes_beside_one_that_cannot_be_replaced(
     shared_venv: Environment, packages: Packages, job_tree: Any
 ) -> None:

@@ -23,6 +23,7 @@ def test_a_torch_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path
     check(case, run_process(case, tmp_path / "ml"))
 
 
+@pytest.mark.spine
 @pytest.mark.torch
 @pytest.mark.parametrize("case", named(AGENT))
 def test_a_rank_below_torchs_agent_is_named_with_its_own_reason_and_status(case: Case, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.spine
 def test_a_file_is_a_channel_and_is_kept(project: Project, site: Site) -> None:
     project.write({"show.py": SHOW})
     site.files["/data/words.txt"] = b"words"
@@ -144,6 +145,7 @@ def test_what_is_not_there_is_one_line(project: Project, site: Site) -> None:
     assert "s3cret" not in done.output
 
 
+@pytest.mark.safety
 def test_a_login_goes_to_its_host_alone(tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password pass\n")
     (tmp_path / ".netrc").chmod(0o600)

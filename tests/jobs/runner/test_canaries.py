@@ -12,6 +12,7 @@ import pytest
 
 from support.runner_project import Project
 
+pytestmark = pytest.mark.safety
 # Way in -> what must be found nowhere. None is part of another.
 CANARIES = {
     "a variable with a telling name": "canary-plain-variable",
@@ -113,6 +114,7 @@ def canaries(project: Project) -> Project:
     )
 
 
+@pytest.mark.spine
 def test_no_canary_leaves_a_run_by_any_way(canaries: Project, tmp_path: Path) -> None:
     mine = {"MINE": CANARIES["a variable by reference"], "XDG_STATE_HOME": str(tmp_path / "state")}
     dry = canaries.command("run", "job.yaml", "--dry-run", **mine)

@@ -46,6 +46,7 @@ def files(project: Project) -> Project:
     return project.write({"show.py": SHOW, "sizes.py": SIZES})
 
 
+@pytest.mark.spine
 def test_a_second_run_fetches_nothing_and_a_changed_object_is_fetched(
     files: Project, s3: dict[str, str], faulty: FaultyS3
 ) -> None:

@@ -36,6 +36,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project.folder / "made"
 
 
+@pytest.mark.spine
 def test_a_run_goes_on_from_the_model_of_another(project: Project, first: Path) -> None:
     project.write({"src/second.py": SECOND})
     parent = json.loads((first / "status.json").read_text())

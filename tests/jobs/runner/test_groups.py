@@ -56,6 +56,7 @@ def training(project: Project) -> Project:
     return project.write({"src/train.py": SCRIPT, "job.yaml": JOB, **{f"raw/{name}": name for name in "abcd"}})
 
 
+@pytest.mark.spine
 def test_each_group_gets_its_hosts_its_data_and_its_part_of_the_job(training: Project) -> None:
     done = training.trainshed("run", "job.yaml")
     assert done.status == 0, done.output

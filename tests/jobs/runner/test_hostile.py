@@ -29,6 +29,7 @@ def test_a_good_archive_is_run(prey: Project) -> None:
     assert (done.status, done.stdout) == (0, "from the archive\n"), done.output
 
 
+@pytest.mark.spine
 def test_metacharacters_of_the_shell_are_only_letters(prey: Project, tmp_path: Path) -> None:
     """Values that are allowed reach the script as they are, and nothing runs them on the way."""
     bad = "$(touch PWNED) `touch PWNED` ; touch PWNED | touch PWNED\n'\"&&"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from support.command_line import job_of
 from support.runner_project import Project
 
@@ -21,6 +23,7 @@ print(os.environ["SM_CHANNEL_TRAIN"], os.environ.get("SM_CHANNEL_EXTRA"))
 """
 
 
+@pytest.mark.spine
 def test_an_empty_folder_becomes_a_job_that_trains(project: Project) -> None:
     done = project.command("init")
     assert done.status == 0, done.output

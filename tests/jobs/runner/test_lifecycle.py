@@ -64,6 +64,8 @@ def counting(project: Project, *arguments: str) -> str:
     return name
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_a_detached_run_is_seen_and_stopped_and_has_saved(training: Project) -> None:
     name = counting(training)
     listed = training.command("ps").stdout
@@ -92,6 +94,7 @@ def test_a_detached_run_that_cannot_be_started_says_why_at_once(training: Projec
     assert not (training.folder / "runs").exists()
 
 
+@pytest.mark.spine
 def test_a_run_is_taken_up_again_where_it_stopped(training: Project) -> None:
     name = counting(training)
     training.trainshed("stop")
@@ -115,6 +118,7 @@ def test_only_what_is_over_can_be_taken_up_again(training: Project) -> None:
     assert (done.status, "is running" in done.stderr) == (1, True)
 
 
+@pytest.mark.safety
 def test_a_secret_that_was_plain_text_must_be_given_again(training: Project) -> None:
     done = training.trainshed("run", "count.py", "--hp", "until=2", "--env", "API_TOKEN=hunter22")
     assert done.status == 0, done.output
@@ -125,6 +129,7 @@ def test_a_secret_that_was_plain_text_must_be_given_again(training: Project) -> 
     assert "hunter22" not in "".join(path.read_text() for path in training.run.glob("*.json"))
 
 
+@pytest.mark.spine
 def test_a_clone_is_the_same_job(training: Project) -> None:
     from support.command_line import job_of
 
@@ -153,6 +158,7 @@ retries: 2
     assert 'lr": 1.10' in text
 
 
+@pytest.mark.safety
 def test_what_was_a_plain_secret_is_not_in_a_clone(training: Project) -> None:
     training.trainshed("run", "count.py", "--hp", "until=1", "--hp", "api_key=hunter22", "--env", "PASSWORD=hunter23")
     text = training.command("clone").stdout
@@ -160,6 +166,8 @@ def test_what_was_a_plain_secret_is_not_in_a_clone(training: Project) -> None:
     assert "# api_key: was a secret" in text and "# PASSWORD: was a secret" in text
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_a_run_is_removed_only_when_it_is_over_or_by_force(training: Project) -> None:
     name = counting(training)
     refused = training.command("rm", name)
@@ -173,6 +181,7 @@ def test_a_run_is_removed_only_when_it_is_over_or_by_force(training: Project) ->
     assert name not in training.command("ps", "--all").stdout
 
 
+@pytest.mark.safety
 def test_what_is_not_the_runs_stays_when_it_is_removed(training: Project) -> None:
     training.trainshed("run", "count.py", "--hp", "until=1", "--output", "mine")
     training.write({"mine/thesis.tex": "dear"})
@@ -181,6 +190,7 @@ def test_what_is_not_the_runs_stays_when_it_is_removed(training: Project) -> Non
     assert os.listdir(training.folder / "mine") == ["thesis.tex"]
 
 
+@pytest.mark.spine
 def test_attach_shows_a_run_to_its_end_and_ends_with_its_status(training: Project) -> None:
     counting(training)
     process = training.start("attach")
@@ -226,6 +236,7 @@ def test_logs_of_one_rank_or_one_host(training: Project) -> None:
     assert (wrong.status, "did you mean 'algo-1'?" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.safety
 def test_stopping_kills_a_deaf_script_when_asked_to(training: Project) -> None:
     detached(training, "deaf.py")
     wait_until(lambda: "running" in training.command("logs").stdout, "the script runs")
@@ -264,6 +275,8 @@ def interrupt(project: Project) -> None:
     os.kill(status(project)["Trainshed"]["Runner"]["Pid"], signal.SIGUSR2)
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_spot_interruptions_keep_the_checkpoints_and_nothing_else(training: Project) -> None:
     name = counting(training, "--spot-interrupt-after", "1h", "--instances", "2")
     folder = training.run
@@ -337,6 +350,7 @@ def test_a_spot_job_does_not_wait_for_ever(training: Project) -> None:
     assert (found["TrainingJobStatus"], found["SecondaryStatus"]) == ("Stopped", "MaxWaitTimeExceeded")
 
 
+@pytest.mark.spine
 def test_a_failed_job_is_tried_again_with_its_checkpoints(training: Project) -> None:
     done = training.trainshed("run", "fail.py", "--retries", "2")
     assert done.status == 0, done.output
@@ -403,6 +417,7 @@ def assert_found_and_cleared(project: Project, folder: Path, wanted: str) -> dic
     return after
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     ("wanted", "arguments"),
     [
@@ -424,6 +439,7 @@ def test_a_runner_killed_in_any_phase_leaves_a_run_that_is_found_and_cleared(
         assert after["TrainingJobStatus"] == "Completed", "the hosts had completed; only their results were not collected"
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(("wanted", "number"), [("Stopping", signal.SIGTERM), ("Interrupted", signal.SIGUSR2)])
 def test_a_runner_killed_while_a_deaf_script_has_its_grace_is_no_different(
     training: Project, wanted: str, number: signal.Signals
@@ -474,6 +490,7 @@ def everything_written(*folders: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.safety
 def test_secrets_by_reference_reach_the_script_and_nothing_else(training: Project, tmp_path: Path) -> None:
     training.write({"code/show.py": SHOW_SECRETS, "secrets/second": "correct horse\n", "job.yaml": JOB_WITH_SECRETS})
     done = training.trainshed("run", "job.yaml", MINE="battery staple")
@@ -497,6 +514,7 @@ def test_a_reference_that_leads_nowhere_ends_the_job_before_it_starts(training: 
     assert not (training.folder / "runs").exists()
 
 
+@pytest.mark.safety
 def test_hyperparameters_that_look_secret_are_for_their_user_alone(training: Project) -> None:
     training.trainshed("run", "count.py", "--hp", "until=1", "--hp", "api_key=hunter22")
     mode = (training.run / "algo-1/input/config/hyperparameters.json").stat().st_mode

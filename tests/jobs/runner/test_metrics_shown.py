@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.runner_project import Project
 
 SCRIPT = """\
@@ -11,6 +13,7 @@ print("metric loss=nan step=9")
 """
 
 
+@pytest.mark.spine
 def test_a_runs_metrics_are_shown_with_all_their_values(project: Project) -> None:
     project.write({"train.py": SCRIPT})
     done = project.trainshed("run", "train.py")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from support.runner_project import Project
 
 JOB = "program: train.py\noutput: run\ntags: {team: ada, TOKEN: hunter22}\n"
 
 
+@pytest.mark.spine
 def test_tags_are_kept_shown_and_cloned(project: Project) -> None:
     project.write({"train.py": "", "job.yaml": JOB})
     assert project.trainshed("run", "job.yaml", "--tag", "note=a b").status == 0

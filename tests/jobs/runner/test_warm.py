@@ -66,6 +66,7 @@ def is_warm(done: Done) -> bool:
     return "packages and data of an earlier run" in done.stderr
 
 
+@pytest.mark.spine
 def test_the_next_run_has_the_packages_and_its_own_code(files: Project) -> None:
     first = files.trainshed(*ARGUMENTS)
     assert first.status == 0 and "version 1.0" in first.stdout, first.output
@@ -108,6 +109,7 @@ if sys.argv[1:] == ["--leave", "1"]:
 """
 
 
+@pytest.mark.safety
 def test_nothing_of_an_earlier_job_reaches_the_next_one(files: Project) -> None:
     files.write({"code/train.py": LEAVING})
     first = files.trainshed(*ARGUMENTS, "--env", "EARLIER_TOKEN=hush-hush", "--hp", "leave=1")

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.runner_project import TOOLKIT, Project, wait_until
 
 SCRIPT = """\
@@ -20,6 +22,7 @@ for step in range(1, 10000):
 """
 
 
+@pytest.mark.spine
 def test_a_run_is_shown_until_it_ends_and_its_status_is_ours(project: Project, tmp_path: Path) -> None:
     end = tmp_path / "end"
     project.write({"train.py": SCRIPT.replace("END", repr(str(end)))})
