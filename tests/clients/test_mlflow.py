@@ -68,10 +68,11 @@ class Server:
             "127.0.0.1",
             "--port",
             str(self.port),
+            *("--workers", "1"),  # of four, each imports all of MLflow
         ]
         self.process = subprocess.Popen(
             [self.python, "-m", "mlflow", "server", *words],
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PYTHONDONTWRITEBYTECODE": ""},
             cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip

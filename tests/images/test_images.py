@@ -83,9 +83,10 @@ def user(request: pytest.FixtureRequest) -> str:
 
 
 @needs_docker
-@pytest.mark.parametrize("command", ["python", "python3", "pip", "pip3", "torchrun", "train", "trainshed", "demo", "doctor"])
-def test_the_image_has_its_commands_in_its_own_environment(container: Containers, command: str) -> None:
-    assert container("bash", "-c", f"command -v {command}").stdout == f"/opt/venv/bin/{command}\n"
+def test_the_image_has_its_commands_in_its_own_environment(container: Containers) -> None:
+    names = ["python", "python3", "pip", "pip3", "torchrun", "train", "trainshed", "demo", "doctor"]
+    done = container("bash", "-c", f"command -v {' '.join(names)}")
+    assert done.stdout.split() == [f"/opt/venv/bin/{name}" for name in names], done.output
 
 
 @needs_docker
@@ -176,9 +177,8 @@ def test_every_module_that_torch_and_trainshed_load_has_bytecode(container: Cont
 @pytest.mark.spine
 @needs_docker
 def test_the_image_carries_no_host_key_and_no_private_key(container: Containers) -> None:
-    assert container("bash", "-c", "ls /etc/ssh | grep host; echo done").stdout == "done\n"
-    search = "grep -rIlE --exclude-dir=proc --exclude-dir=sys '^-----BEGIN [A-Z ]*PRIVATE KEY' / 2>/dev/null; echo done"
-    assert container("bash", "-c", search).stdout == "done\n"
+    search = "grep -rIlE --exclude-dir=proc --exclude-dir=sys '^-----BEGIN [A-Z ]*PRIVATE KEY' / 2>/dev/null"
+    assert container("bash", "-c", f"ls /etc/ssh | grep host; {search}; echo done").stdout == "done\n"
 
 
 @pytest.mark.safety
