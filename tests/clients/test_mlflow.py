@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from clients import venvs
+from support.extras import needs
 from support.free_ports import free_ports
 from support.mlflow_told import in_mlflow
 from support.runner_project import LIMIT, Project, wait_until
 
-pytest.importorskip("mlflow")
+needs("mlflow")
 
 # It sends `own` and `loss` itself; `loss` is printed as well.
 BOTH = """\

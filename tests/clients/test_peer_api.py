@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from support.extras import needs
 from trainshed.container.launchers.rank_environment import PEERS_MODULES
 
-pytest.importorskip("numpy")
+needs("numpy")
 
 PROBE = Path(__file__).resolve().parent / "peer_probe.py"
 # Where we mean to differ, and why.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.extras import needs
 from support.runner_project import Project
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.files.fetching import from_web, ranges
@@ -168,7 +169,7 @@ def test_a_server_that_is_not_there_is_tried_again_and_given_up(monkeypatch: pyt
 
 
 def test_a_dataset_of_the_hub_is_fetched_at_one_commit(project: Project, site: Site) -> None:
-    pytest.importorskip("huggingface_hub")
+    needs("huggingface_hub")
     commit = "0123456789012345678901234567890123456789"
     about = {"id": "me/words", "sha": commit, "siblings": []}
     site.files["/api/datasets/me/words/revision/v1"] = json.dumps(about).encode()

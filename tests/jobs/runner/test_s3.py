@@ -128,7 +128,6 @@ def test_results_go_where_the_job_says(files: Project, s3: dict[str, str]) -> No
 def test_a_machine_that_has_never_seen_the_job_goes_on_from_the_copies_of_its_checkpoints(
     files: Project, s3: dict[str, str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
     job = "program: saving.py\nhyperparameters: {until: %d}\ncheckpoints: {copy_to: 's3://bucket/runs/first'}\n"
     files.write({"job.yaml": job % 7})
     done = files.trainshed("run", "job.yaml", **s3)
