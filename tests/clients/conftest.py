@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -31,25 +32,30 @@ COMPOSED = '{{.ID}} {{.Label "com.docker.compose.project.working_dir"}}'
 
 @pytest.fixture(scope="session")
 def clients_folder(docker: str) -> Iterator[Path]:  # noqa: F811
-    """Where the clients work: outside of /root, which the SDKs refuse. One session at a time: SDK v3's host names are fixed.
+    """Where the clients of this worker work: outside of /root, which the SDKs refuse.
 
-    Containers that compose has left behind, which it does after every job, are removed with it.
+    Containers that compose has left behind, which it does after every job, are removed with it; the network of all SDKs goes
+    with the last one that may use it.
     """
-    with open(shutil.which("docker") or os.devnull, "rb") as lock:  # a file that all checkouts have in common
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = _networks()
+    with open(shutil.which("docker") or os.devnull, "rb") as users:  # a file that all checkouts have in common
+        fcntl.flock(users, fcntl.LOCK_SH)
         folder = Path(tempfile.mkdtemp(prefix="trainshed-test-clients-"))
         try:
             yield folder
         finally:
             _remove_containers(folder)
-            if not before and _networks():
-                docker_cli("network", "rm", "sagemaker-local", check=False)
             shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                docker_cli("network", "rm", "sagemaker-local", check=False)
 
 
-def _networks() -> list[str]:
-    return docker_cli("network", "ls", "--quiet", "--filter", "name=^sagemaker-local$").stdout.split()
+@pytest.fixture(scope="session")
+def fixed_names() -> Iterator[None]:
+    """SDK v3's host names are the same in every job: one session of a machine has them at a time."""
+    with open(Path(tempfile.gettempdir()) / "trainshed-test-sdk3.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def containers(folder: Path) -> list[str]:
@@ -144,7 +150,7 @@ def composing() -> str:
 
 
 def _sdk(name: str) -> Any:
-    """The fixture of one SDK, with a bucket, which is the same for all."""
+    """The fixture of one SDK, with a bucket."""
 
     @pytest.fixture(scope="module", name=name)
     def fixture(
@@ -154,6 +160,8 @@ def _sdk(name: str) -> Any:
         moto: str,
         cpu_image: str,  # noqa: F811
     ) -> Iterator[Client]:
+        if name == "sdk3":
+            request.getfixturevalue("fixed_names")
         home = clients_folder / name
         home.mkdir()
         client = Client(_python(request, name), home, {**environment(home, moto), "PATH": composing})

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from clients import venvs
+from support.extras import needs
 from support.free_ports import free_ports
 from support.mlflow_told import in_mlflow
 from support.runner_project import LIMIT, Project, wait_until
 
-pytest.importorskip("mlflow")
+needs("mlflow")
 
 # It sends `own` and `loss` itself; `loss` is printed as well.
 BOTH = """\
@@ -68,10 +69,11 @@ class Server:
             "127.0.0.1",
             "--port",
             str(self.port),
+            *("--workers", "1"),  # of four, each imports all of MLflow
         ]
         self.process = subprocess.Popen(
             [self.python, "-m", "mlflow", "server", *words],
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PYTHONDONTWRITEBYTECODE": ""},
             cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
@@ -109,7 +111,7 @@ def test_a_run_is_sent_while_it_runs_beside_what_its_script_sends(server: Server
     environment = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
     done = project.trainshed("run", "job.yaml", "--output", "out", *environment)
-    again = project.trainshed("export", "mlflow", "./out", "--model", **variables)
+    again = project.command("export", "mlflow", "./out", "--model", **variables)
 
     assert done.status == 0 and f"sending to MLflow at {server.address}, run " in done.stderr, done.output
     assert "warning" not in done.stderr and again.status == 0, done.output + again.output
@@ -152,7 +154,7 @@ def test_a_server_that_is_killed_and_comes_back_has_everything_at_the_end(server
     if (
         "not all of the run" in stderr
     ):  # the machine was too slow for the time that a run waits: the rest goes by the command
-        assert project.trainshed("export", "mlflow", "./out", "--to", server.address, "--experiment", "killed").status == 0
+        assert project.command("export", "mlflow", "./out", "--to", server.address, "--experiment", "killed").status == 0
 
     assert running.returncode == 0, stdout + stderr
     run = killed(server)

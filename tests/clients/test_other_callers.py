@@ -16,6 +16,7 @@ open(os.environ["SM_MODEL_DIR"] + "/model", "w").close()
 """
 
 
+@pytest.mark.spine
 def test_an_example_that_writes_empty_configs_starts(container: Containers) -> None:
     """`docker run -v $(pwd)/test_dir:/opt/ml --rm IMAGE train` with resourceConfig.json empty, and its name misspelt."""
     job = container.job().write(

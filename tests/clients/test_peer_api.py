@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from support.extras import needs
 from trainshed.container.launchers.rank_environment import PEERS_MODULES
 
-pytest.importorskip("numpy")
+needs("numpy")
 
 PROBE = Path(__file__).resolve().parent / "peer_probe.py"
 # Where we mean to differ, and why.
@@ -70,6 +71,7 @@ def ours(job: Any) -> dict[str, Any]:
     return answers(done.stdout)
 
 
+@pytest.mark.spine
 def test_every_property_of_the_environment_is_the_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     mine, real = ours.pop("environment"), theirs.pop("environment")
 
@@ -142,6 +144,7 @@ def launched(job_tree: Any, script: str, module: str = "launcher:main", **extra:
     return job_tree.train(SAGEMAKER_TRAINING_MODULE=module, **extra)
 
 
+@pytest.mark.spine
 def test_a_launcher_of_the_images_own_starts_the_script(job_tree: Any) -> None:
     done = launched(job_tree, "import sys, os\nprint('args', sys.argv[1:], os.environ['SM_HP_LR'])\n")
     assert done.status == 0, done.output

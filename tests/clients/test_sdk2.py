@@ -64,6 +64,7 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 # --- code, data, hyperparameters ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spine
 def test_a_script_gets_hyperparameters_of_every_type_and_its_channels(fit: Fit, folder: Path) -> None:
     data = write(folder / "data", a_csv="1,2\n")
     source = write(folder / "src", train=LOOK)
@@ -235,6 +236,7 @@ def test_a_distribution_without_a_count_starts_one_rank_on_each_cpu_host(
     assert ranks(out) == {"algo-1.0": ("0", "2"), "algo-2.1": ("0", "2")}
 
 
+@pytest.mark.spine
 def test_torch_distributed_on_two_hosts_adds_up(fit: Fit, folder: Path) -> None:
     answer, out = fit(
         source=write(folder / "src", train=ADD_UP),

@@ -47,6 +47,7 @@ def train(sdk3: Client, cpu_image: str, folder: Path, clients_folder: Path) -> I
         sdk3.kill()
 
 
+@pytest.mark.spine
 def test_a_script_gets_hyperparameters_of_every_type_and_its_channels(train: Train, folder: Path) -> None:
     data = write(folder / "data", a_csv="1,2\n")
     source = write(folder / "src", train=LOOK)

@@ -61,9 +61,11 @@ def make(name: str) -> Path:
 
 
 def _install(venv: Path, what: list[str]) -> None:
-    # Bytecode of the modules that are imported comes with their first import; most of these never are.
-    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-    for command in ([sys.executable, "-m", "venv", str(venv)], [*pip, *what]):
+    # Our own pip: putting one into each environment costs as much as a small package. Bytecode of the modules that are
+    # imported comes with their first import; most of these never are.
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install"]
+    options = ["--quiet", "--no-compile", "--disable-pip-version-check"]
+    for command in ([sys.executable, "-m", "venv", "--without-pip", str(venv)], [*pip, *options, *what]):
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
             shutil.rmtree(venv, ignore_errors=True)

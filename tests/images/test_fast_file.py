@@ -52,6 +52,7 @@ def mounted(project: Project) -> list[str]:
     return [one.point for one in mount_points() if one.point.startswith(str(project.folder))]
 
 
+@pytest.mark.spine
 def test_a_container_is_shown_the_objects_read_only(here: Project, base_image: str, s3: dict[str, str]) -> None:
     here.write({"job.yaml": JOB % (base_image, LOOK)})
     done = here.trainshed("run", "job.yaml", **s3)

@@ -36,6 +36,7 @@ def here(tmp_path: Path) -> Iterator[Project]:
     made.end()
 
 
+@pytest.mark.spine
 def test_containers_of_two_groups_have_their_own_limits_and_channels(here: Project, base_image: str) -> None:
     here.write({"job.yaml": JOB % (base_image, LOOK), "data/a.csv": "1\n"})
     done = here.trainshed("run", "job.yaml")

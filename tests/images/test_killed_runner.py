@@ -17,9 +17,9 @@ import pytest
 
 from support import image_build
 from support.docker_cli import docker as docker_cli
-from support.projects import left_behind, run, start
+from support.projects import command, left_behind, run, start
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.safety]
 LIMIT = 600.0  # seconds after which something hangs
 
 DEAF = """\
@@ -137,12 +137,12 @@ def processes_that_name(text: str) -> list[str]:
 def assert_cleared(project: Path, folder: Path, wanted: str, *how: str) -> dict[str, object]:
     """`ps`, `stop` and `rm` know the run, and then nothing is left of it; its status after `stop`."""
     made = volumes(folder)
-    status, listed, stderr = run(project, "ps")
-    assert status == 0 and f"{folder.name}  Lost    runner killed while {wanted}" in listed, listed + stderr
+    listed = command(project, "ps")
+    assert f"{folder.name}  Lost    runner killed while {wanted}" in listed, listed
     status, _, stderr = run(project, "stop", *how, folder.name)
     assert status == 0, stderr
     assert containers(folder) == []
-    after = json.loads(run(project, "status", folder.name, "--json")[1])
+    after = json.loads(command(project, "status", folder.name, "--json"))
     assert after["TrainingJobStatus"] in ("Failed", "Completed", "Stopped")
     status, _, stderr = run(project, "rm", folder.name)
     assert status == 0, stderr
@@ -151,7 +151,7 @@ def assert_cleared(project: Path, folder: Path, wanted: str, *how: str) -> dict[
     assert [name for name in made if docker_cli("volume", "inspect", name, check=False).returncode == 0] == []
     wait_until(lambda: not processes_that_name(folder.name), "clients of the engine end with their containers")
     assert os.listdir(project / "tmp") == []
-    assert folder.name not in run(project, "ps", "--all")[1]
+    assert folder.name not in command(project, "ps", "--all")
     return after
 
 
@@ -183,7 +183,7 @@ def test_killed_while_training(here: Path, image: str, how: tuple[str, ...]) -> 
 
     folder = caught(here, both_run, "src/deaf.py", "--image", image, "--instances", "2", "--grace", "0.5")
     assert len(volumes(folder)) == 2
-    (listed,) = [line for line in run(here, "ps")[1].splitlines() if line.startswith(folder.name)]
+    (listed,) = [line for line in command(here, "ps").splitlines() if line.startswith(folder.name)]
     assert "algo-1, algo-2 still run" in listed
     status, _, stderr = run(here, "stop", *how, folder.name)  # once more below: it is over by then
     assert status == 0, stderr
@@ -216,6 +216,7 @@ def test_killed_while_results_are_collected(here: Path, image: str) -> None:
     assert after["TrainingJobStatus"] == "Completed", "the host had; only its results were not collected"
 
 
+@pytest.mark.spine
 def test_removed_at_once_without_being_stopped_first(here: Path, image: str) -> None:
     folder = caught(
         here,

@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,11 @@ import pytest
 from support import image_build
 from support.docker_cli import docker as docker_cli
 from support.projects import OWNER, TALK, run, start
-from support.wheels import own_wheel
 
 pytestmark = pytest.mark.docker
 LIMIT = 600.0  # seconds after which something hangs
 PATIENCE = 120.0  # seconds for a daemon to answer
-IMAGE = "trainshed-test-small"
+IMAGE = image_build.SMALL_IMAGE
 
 TRAIN = """\
 import os
@@ -94,25 +92,11 @@ def place(docker: str) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def image_file(docker: str, base_image: str, place: Path) -> Iterator[Path]:
+def image_file(docker: str, place: Path) -> Path:
     """An archive of a small image with `train`, for engines that have images of their own."""
-    context = place / "context"
-    context.mkdir()
-    own_wheel(context)
-    (context / "Dockerfile").write_text(
-        "ARG BASE_IMAGE\nFROM $BASE_IMAGE\nARG PIP_INDEX_URL=\nARG PIP_FIND_LINKS=\nCOPY *.whl /tmp/\n"
-        'RUN python3 -m pip install --no-cache-dir /tmp/*.whl\nCMD ["train"]\n'
-    )
-    name = f"{IMAGE}:{uuid.uuid4().hex[:12]}"
-    with image_build.pip_arguments() as arguments:
-        known = {key: value for key, value in arguments.items() if key != "TORCH_INDEX_URL"}
-        image_build.build(context, name, arguments={**known, "BASE_IMAGE": base_image}, labels={})
-    try:
-        docker_cli("tag", name, f"{IMAGE}:latest")
-        docker_cli("save", "--output", str(place / "image.tar"), f"{IMAGE}:latest", timeout=LIMIT)
-        yield place / "image.tar"
-    finally:
-        docker_cli("image", "rm", "--force", name, f"{IMAGE}:latest", check=False)
+    docker_cli("tag", image_build.build_small(), f"{IMAGE}:latest")
+    docker_cli("save", "--output", str(place / "image.tar"), f"{IMAGE}:latest", timeout=LIMIT)
+    return place / "image.tar"
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from support.projects import LIMIT, OWNER, left_behind, only_run, run, start
 pytestmark = pytest.mark.docker
 
 
+@pytest.mark.spine
 def test_one_container_trains_as_its_caller_and_leaves_nothing_of_roots(project: Path, cpu_image: str) -> None:
     status, stdout, stderr = run(
         project, "run", "src/train.py", "--image", cpu_image, "--channel", "train=data", "--shm-size", "80m"
@@ -40,6 +41,7 @@ def test_two_containers_reach_each_other_by_name(project: Path, cpu_image: str) 
     assert left_behind(project) == []
 
 
+@pytest.mark.spine
 @pytest.mark.torch
 def test_ranks_in_two_containers_add_up(project: Path, cpu_image: str) -> None:
     script = """\
@@ -57,6 +59,8 @@ dist.destroy_process_group()
     assert sorted(stdout.splitlines()) == ["[algo-1:0] rank 0 total 3.0", "[algo-2:1] rank 1 total 3.0"]
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_ctrl_c_lets_containers_save_and_removes_them(project: Path, cpu_image: str) -> None:
     process = start(project, "run", "src/nap.py", "--image", cpu_image, "--instances", "2")
     end = time.monotonic() + LIMIT

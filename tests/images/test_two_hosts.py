@@ -54,6 +54,7 @@ def test_a_ready_program_trains_on_two_containers(
     assert (running[0].job.folder / "model" / model).is_file()
 
 
+@pytest.mark.spine
 def test_tables_are_learnt_on_two_containers_by_the_name_of_a_program(container: Containers, network: str) -> None:
     rows = "".join(f"{(x * y) % 7},{x},{y}\n" for x in range(12) for y in range(12))
     running = []

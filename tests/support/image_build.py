@@ -23,10 +23,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BASE_IMAGE = os.environ.get("TRAINSHED_TEST_BASE") or "trainshed-test-base"
 CPU_IMAGE = "trainshed-test-cpu"
+SMALL_IMAGE = "trainshed-test-small"
 KEPT = 3  # images of earlier sources, and of their stages: a changed pyproject.toml gives each 0.7 GB of its own
 # What Dockerfile.cpu copies; .dockerignore lets nothing else through to the builder.
 SOURCES = ("Dockerfile.cpu", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "toolkit", "entrypoints",
            "images/install", "images/requirements.txt", "images/cpu/constraints.txt")  # fmt: skip
+WHEEL_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "toolkit", "entrypoints")
+SMALL = """\
+ARG BASE_IMAGE
+FROM $BASE_IMAGE
+ARG PIP_INDEX_URL=
+ARG PIP_FIND_LINKS=
+COPY {wheel} /tmp/
+RUN python3 -m pip install --no-cache-dir /tmp/{wheel}
+CMD ["train"]
+"""
 
 
 class BuildError(Exception):
@@ -52,29 +63,49 @@ def build_cpu() -> str:
 
     The tag is the hash, so that tests of two checkouts on one machine do not take each other's image.
     """
-    # One build at a time: a second one would wait for the same layers, or not find them in the builder's cache.
-    with open(Path(tempfile.gettempdir()) / "trainshed-test-build.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _build_cpu(build_base())
-
-
-def _build_cpu(base: str) -> str:
-    with pip_arguments() as arguments:
+    with _one_build():
+        base = build_base()
         inputs = _hash(ROOT, SOURCES, inspect(base, "{{.Id}}"))
         name = f"{CPU_IMAGE}:{inputs}"
         if not inspect(name, "{{.Id}}"):
-            arguments |= {"BASE_IMAGE": base, "VERSION": "0.0.0+test", "REVISION": inputs, "SOURCE": "this checkout"}
-            arguments["WITH"] = "tabular"
-            build(ROOT, name, dockerfile="Dockerfile.cpu", arguments=arguments, labels={})
-            _forget_old()
+            about = {"BASE_IMAGE": base, "VERSION": "0.0.0+test", "REVISION": inputs, "SOURCE": "this checkout"}
+            with pip_arguments() as arguments:
+                made = {**arguments, **about, "WITH": "tabular"}
+                build(ROOT, name, dockerfile="Dockerfile.cpu", arguments=made, labels={})
+            _forget_old(CPU_IMAGE)
     return name
 
 
-def _forget_old() -> None:
+def build_small() -> str:
+    """The name of the base image with a wheel of this checkout in it, and nothing else. Raises BuildError."""
+    from support.wheels import own_wheel  # not on the path of who builds the other one by hand
+
+    with _one_build():
+        base = build_base()
+        name = f"{SMALL_IMAGE}:{_hash(ROOT, WHEEL_SOURCES, inspect(base, '{{.Id}}'))}"
+        if not inspect(name, "{{.Id}}"):
+            with tempfile.TemporaryDirectory() as context, pip_arguments() as arguments:
+                wheel = own_wheel(Path(context))
+                Path(context, "Dockerfile").write_text(SMALL.format(wheel=wheel))
+                made = {key: value for key, value in arguments.items() if key != "TORCH_INDEX_URL"}
+                build(Path(context), name, arguments={**made, "BASE_IMAGE": base}, labels={})
+            _forget_old(SMALL_IMAGE)
+    return name
+
+
+@contextlib.contextmanager
+def _one_build() -> Iterator[None]:
+    """One build at a time: a second one would wait for the same layers, or not find them in the builder's cache."""
+    with open(Path(tempfile.gettempdir()) / "trainshed-test-build.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _forget_old(image: str) -> None:
     """Removes all but the newest images of earlier sources and their stages; one that a container holds stays."""
     listing = ["docker", "image", "ls", "--format"]  # lists the newest first
     stages = ["{{.ID}}", "--filter", "dangling=true", "--filter", "label=trainshed.stage"]
-    for listed in (["{{.Repository}}:{{.Tag}}", CPU_IMAGE], stages):
+    for listed in (["{{.Repository}}:{{.Tag}}", image], stages):
         for name in subprocess.run([*listing, *listed], capture_output=True, text=True).stdout.split()[KEPT:]:
             subprocess.run(["docker", "image", "rm", name], capture_output=True)
 

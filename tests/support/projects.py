@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.command_line import answer
 from support.docker_cli import docker as docker_cli
 from support.paths import TOOLKIT as TOOLKIT_FOLDER
 
@@ -59,12 +60,17 @@ def write_project(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def start(project: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def environ(**environment: str) -> dict[str, str]:
+    """The variables of a command of the owner's."""
     sudo = {"SUDO_UID": str(OWNER), "SUDO_GID": str(OWNER)} if os.getuid() == 0 else {}
+    return {**os.environ, "PYTHONPATH": TOOLKIT, **sudo, **environment}
+
+
+def start(project: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "trainshed.cli", *arguments],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": TOOLKIT, **sudo, **environment},
+        env=environ(**environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -77,6 +83,13 @@ def run(project: Path, *arguments: str, **environment: str) -> tuple[int, str, s
     process = start(project, *arguments, **environment)
     stdout, stderr = process.communicate(timeout=LIMIT)
     return process.returncode, stdout, stderr
+
+
+def command(project: Path, *arguments: str) -> str:
+    """What a command prints that only reads, called in this process; it succeeds."""
+    done = answer(arguments, project, environ())
+    assert done.status == 0, done.output
+    return done.stdout
 
 
 def only_run(project: Path) -> Path:

@@ -14,26 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import Done, answer
 from support.paths import TOOLKIT as TOOLKIT_FOLDER
 from trainshed.runner.places.leftovers import end_leftovers
 from trainshed.runner.state import identity
 
 TOOLKIT = str(TOOLKIT_FOLDER)
 LIMIT = 300.0  # seconds after which something hangs
-
-
-@dataclass(frozen=True)
-class Done:
-    """A `trainshed` that has ended."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def output(self) -> str:
-        """Both streams, for messages."""
-        return self.stdout + self.stderr
 
 
 @dataclass
@@ -58,18 +45,22 @@ class Project:
         stdout, stderr = process.communicate(timeout=LIMIT)
         return Done(process.returncode, stdout, stderr)
 
+    def command(self, *arguments: str, **environment: str) -> Done:
+        """The same in this process, for a command that only reads, prints or refuses: no interpreter is started."""
+        return answer(arguments, self.folder, self.environ(**environment))
+
+    def environ(self, **environment: str) -> dict[str, str]:
+        """The variables of a command here: no job's own, and a cache of channels beside the project."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_"))}
+        cache = {"TRAINSHED_CHANNEL_CACHE": f"{self.folder.parent}/cache"}
+        return {**inherited, "PYTHONPATH": TOOLKIT, **cache, **environment}
+
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Starts `trainshed` in the background."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_"))}
         process = subprocess.Popen(
             [self.python, "-m", "trainshed.cli", *arguments],
             cwd=self.folder,
-            env={
-                **inherited,
-                "PYTHONPATH": TOOLKIT,
-                "TRAINSHED_CHANNEL_CACHE": f"{self.folder.parent}/cache",
-                **environment,
-            },
+            env=self.environ(**environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

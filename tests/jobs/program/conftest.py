@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.program.packages import Environment, Packages
+from support.wheels import make_venv
 
 
 class Said:
@@ -38,7 +37,7 @@ def packages(tmp_path: Path) -> Packages:
 def shared_venv(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Made once; tests install packages with names of their own."""
     folder = tmp_path_factory.mktemp("venv") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    make_venv(folder)
     return Environment(folder)
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ import pytest
 
 from jobs.program.packages import Environment, Packages, package_files
 from support.paths import TOOLKIT
-from trainshed.container.program import requirements
-from trainshed.container.program.requirements import _installer, _site_packages
-from trainshed.machine.isolation import isolated
 
 SLEEPY = "import time\ntime.sleep(600)\n"
 
@@ -139,6 +135,7 @@ def test_a_package_that_does_not_build_is_told_with_its_own_error(
     assert "RuntimeError: no compiler here" in job_tree.failure
 
 
+@pytest.mark.safety
 def test_a_login_in_the_index_address_is_shown_nowhere(shared_venv: Environment, job_tree: Any) -> None:
     job_tree.code("requirements.txt", "--index-url https://someone:hunter2hunter2@127.0.0.1:9/simple\nnot-there\n")
     job_tree.code("train.py")
@@ -269,6 +266,7 @@ def test_packages_go_elsewhere_where_the_environment_cannot_be_written(
     assert not (read_only_venv.site_packages / "elsewhere.py").exists()
 
 
+@pytest.mark.spine
 def test_a_newer_version_goes_beside_one_that_cannot_be_replaced(
     shared_venv: Environment, packages: Packages, job_tree: Any
 ) -> None:
@@ -293,17 +291,6 @@ def test_a_newer_version_goes_beside_one_that_cannot_be_replaced(
     assert (done.status, done.stdout.splitlines()[-1]) == (0, "2.0 1.0"), done.output
     assert "cannot replace what the image has" in done.stderr
     assert shared_venv.run("import replaced; print(replaced.VERSION)") == "1.0"
-
-
-@pytest.mark.parametrize("layout", ["lib/python{v}/site-packages", "lib64/python{v}/site-packages", "nothing"])
-def test_the_folders_below_a_prefix_are_those_that_exist(layout: str, tmp_path: Path) -> None:
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    folder = tmp_path / layout.replace("{v}", version)
-    folder.mkdir(parents=True)
-
-    found = _site_packages(str(tmp_path))
-
-    assert found == ("" if layout == "nothing" or (layout.startswith("lib64") and sys.platlibdir == "lib") else str(folder))
 
 
 def test_packages_go_to_the_job_where_the_temporary_folder_is_missing(
@@ -392,57 +379,6 @@ def test_two_hosts_on_one_machine_install_one_after_the_other(
     assert [out.splitlines()[-1] for out, _ in answers] == ["ran", "ran"]
 
 
-# --- pip or uv -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An executable of that name on PATH, on a machine without any configuration of pip."""
-    path = tmp_path / "bin/uv"
-    path.parent.mkdir()
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    monkeypatch.setattr(requirements, "_pip_files", lambda environ: [])
-    return str(path)
-
-
-def test_uv_is_used_where_it_is_installed(uv: str) -> None:
-    environ = {"PATH": f"/nowhere:{os.path.dirname(uv)}", "PIP_NO_CACHE_DIR": "1", "PIP_INDEX_URL": ""}
-
-    assert _installer(environ) == [uv, "pip", "install", "--no-progress", "--python", sys.executable]
-
-
-def test_pip_is_used_without_uv(uv: str) -> None:
-    assert _installer({"PATH": "/nowhere"}) == [*isolated("pip"), "install", "--progress-bar", "off"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CERT", "PIP_CONFIG_FILE"),
-        *("PIP_PROXY", "PIP_CONSTRAINT", "PIP_TRUSTED_HOST", "PIP_PRE", "PIP_ONLY_BINARY", "PIP_CLIENT_CERT"),
-    ],
-)
-def test_pip_is_used_where_a_variable_configures_it(name: str, uv: str) -> None:
-    assert "uv" not in os.path.basename(_installer({"PATH": os.path.dirname(uv), name: "x"})[0])
-
-
-@pytest.mark.parametrize("place", ["home/.config/pip", "home/.pip", "xdg/pip", "shared/pip"])
-def test_pip_is_used_where_a_file_configures_it(place: str, tmp_path: Path) -> None:
-    (tmp_path / place).mkdir(parents=True)
-    (tmp_path / place / "pip.conf").touch()
-    environ = {"HOME": f"{tmp_path}/home", "XDG_CONFIG_DIRS": f"/nowhere:{tmp_path}/shared"}
-    if place.startswith("xdg"):
-        environ["XDG_CONFIG_HOME"] = f"{tmp_path}/xdg"
-
-    files = requirements._pip_files(environ)
-
-    assert [file for file in files if file.startswith(str(tmp_path)) and os.path.exists(file)] == [
-        f"{tmp_path}/{place}/pip.conf"
-    ]
-    assert "/etc/pip.conf" in files and f"{sys.prefix}/pip.conf" in files
-
-
 def test_waiting_for_another_installation_can_be_interrupted(
     locked: int, shared_venv: Environment, packages: Packages, job_tree: Any
 ) -> None:
@@ -456,10 +392,8 @@ def test_waiting_for_another_installation_can_be_interrupted(
         text=True,
     )
     assert process.stderr is not None
-    while "installing requirements.txt" not in process.stderr.readline():
-        assert process.poll() is None
-    time.sleep(0.3)
-    assert process.poll() is None, "it waits for the other one"
+    while f"waits for process {locked}" not in (line := process.stderr.readline()):
+        assert line, "it waits for the other one, and says so"
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=300)
 

@@ -89,6 +89,7 @@ def test_a_folder_is_used_where_it_lies(job_tree: Any, tmp_path: Path) -> None:
     assert not (job_tree.base / "code").exists()
 
 
+@pytest.mark.spine
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_an_archive_is_unpacked_into_the_code_folder_and_nothing_else_is_left(
     prefix: str, job_tree: Any, tmp_path: Path
@@ -157,6 +158,7 @@ def test_a_source_that_cannot_be_used_is_told_with_what_can(source: str, message
     assert message in error_of(job_tree, source)
 
 
+@pytest.mark.safety
 def test_a_login_in_the_sources_address_is_not_shown(job_tree: Any) -> None:
     job_tree.configure(hyperparameters={"sagemaker_submit_directory": "https://user:hunter2@host/a.tar.gz"})
 
@@ -335,6 +337,7 @@ def test_a_source_of_bytes_that_are_no_text_is_compared_like_any_other(job_tree:
     assert len(said) == 1
 
 
+@pytest.mark.safety
 def test_an_archive_cannot_have_the_note_of_its_origin_written_elsewhere(job_tree: Any, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
         for name, text in (("kept.txt", b"kept"), ("train.py", SCRIPT.encode())):
@@ -431,6 +434,7 @@ def test_a_prefix_with_nothing_below_it_is_told(s3: FakeS3, job_tree: Any) -> No
     assert "s3://bucket/no/: no objects under this prefix" in error_of(job_tree, "s3://bucket/no/")
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("key", ["job/../../evil.py", "job//../../evil.py"])
 def test_an_object_that_would_land_outside_is_refused(key: str, s3: FakeS3, job_tree: Any) -> None:
     s3.objects[key] = b""
@@ -478,6 +482,7 @@ def bucket(tmp_path: Path) -> Iterator[str]:
     thread.join()
 
 
+@pytest.mark.spine
 def test_s3_for_real_where_boto3_is_installed_else_the_way_to_get_it(bucket: str, job_tree: Any) -> None:
     job_tree.configure(hyperparameters={"sagemaker_submit_directory": "s3://bucket/job/source.tar.gz"})
 

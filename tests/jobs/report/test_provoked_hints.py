@@ -21,7 +21,6 @@ def test_a_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path: Path
 @pytest.mark.torch
 @pytest.mark.parametrize("case", named([case for cases in TORCH.values() for case in cases]))
 def test_a_torch_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     check(case, run_process(case, tmp_path / "ml"))
 
 
@@ -29,5 +28,4 @@ def test_a_torch_job_that_fails_this_way_is_told_what_to_do(case: Case, tmp_path
 @pytest.mark.torch
 @pytest.mark.parametrize("case", named(AGENT))
 def test_a_rank_below_torchs_agent_is_named_with_its_own_reason_and_status(case: Case, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     check(case, run_process(case, tmp_path / "ml"))

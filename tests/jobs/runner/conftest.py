@@ -1,5 +1,6 @@
 """Tests of the runner work in a project folder."""
 
+from support.prey import prey
 from support.runner_project import project
 
-__all__ = ["project"]
+__all__ = ["prey", "project"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.extras import needs
 from support.runner_project import Project
 from trainshed.base.errors import TrainshedError
 from trainshed.runner.files.fetching import from_web, ranges
@@ -99,6 +100,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.spine
 def test_a_file_is_a_channel_and_is_kept(project: Project, site: Site) -> None:
     project.write({"show.py": SHOW})
     site.files["/data/words.txt"] = b"words"
@@ -135,15 +137,16 @@ def test_a_file_that_changes_meanwhile_comes_as_it_is_then(place: Place, site: S
 
 def test_what_is_not_there_is_one_line(project: Project, site: Site) -> None:
     project.write({"show.py": SHOW})
-    done = project.trainshed("run", "show.py", "--channel", f"train={site.url}/data/nothing")
+    done = project.command("run", "show.py", "--channel", f"train={site.url}/data/nothing")
     assert (done.status, f"trainshed: {site.url}/data/nothing: 404 Not Found" in done.stderr) == (1, True), done.output
-    done = project.trainshed("run", "show.py", "--channel", "train=htps://host/a", "--dry-run")
+    done = project.command("run", "show.py", "--channel", "train=htps://host/a", "--dry-run")
     assert (done.status, "did you mean 'https'?" in done.stderr) == (2, True), done.output
-    done = project.trainshed("run", "show.py", "--channel", "train=https://me:s3cret@host/a", "--dry-run")
+    done = project.command("run", "show.py", "--channel", "train=https://me:s3cret@host/a", "--dry-run")
     assert (done.status, "= https://host/a: holds a login" in done.stderr) == (2, True), done.output
     assert "s3cret" not in done.output
 
 
+@pytest.mark.safety
 def test_a_login_goes_to_its_host_alone(tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password pass\n")
     (tmp_path / ".netrc").chmod(0o600)
@@ -166,7 +169,7 @@ def test_a_server_that_is_not_there_is_tried_again_and_given_up(monkeypatch: pyt
 
 
 def test_a_dataset_of_the_hub_is_fetched_at_one_commit(project: Project, site: Site) -> None:
-    pytest.importorskip("huggingface_hub")
+    needs("huggingface_hub")
     commit = "0123456789012345678901234567890123456789"
     about = {"id": "me/words", "sha": commit, "siblings": []}
     site.files["/api/datasets/me/words/revision/v1"] = json.dumps(about).encode()
@@ -196,7 +199,7 @@ def test_a_dataset_of_the_hub_is_fetched_at_one_commit(project: Project, site: S
     site.asked.clear()
     assert shown(project.trainshed(*arguments, **hub)) == {"algo-1": {"a.txt": "a", "b.txt": "bb"}}
     assert not [path for path, _, _ in site.asked if not path.startswith("/api")], "it was kept"
-    done = project.trainshed("run", "show.py", "--channel", "train=hf://datasets/me/nothing", **hub)
+    done = project.command("run", "show.py", "--channel", "train=hf://datasets/me/nothing", **hub)
     assert (done.status, "hf://datasets/me/nothing: " in done.stderr, "Traceback" in done.stderr) == (1, True, False), (
         done.output
     )
@@ -225,7 +228,7 @@ def test_a_remote_is_fetched_kept_and_streamed(project: Project, remote: dict[st
     project.write({"job.yaml": job})
     done = project.trainshed("run", "job.yaml", **remote)
     assert shown(done) == {"algo-1": {"part-1": "1", "part-2": "2", "deep/x": "x"}}
-    assert "gs://bucket/data/" in project.trainshed("cache", "ls").stdout
+    assert "gs://bucket/data/" in project.command("cache", "ls").stdout
 
 
 def test_remotes_that_are_not_there_are_one_line(project: Project, remote: dict[str, str]) -> None:
@@ -235,13 +238,13 @@ def test_remotes_that_are_not_there_are_one_line(project: Project, remote: dict[
         ("gs://bucket/nothing/", "gs://bucket/nothing/: "),
         ("gs://bucket/data/zzz", "gs://bucket/data/zzz: no file has this prefix"),
     ):
-        done = project.trainshed("run", "show.py", "--channel", f"train={address}", **remote)
+        done = project.command("run", "show.py", "--channel", f"train={address}", **remote)
         assert (done.status, says in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.output
 
 
 def test_without_rclone_that_is_said(project: Project) -> None:
     project.write({"show.py": SHOW})
-    done = project.trainshed("run", "show.py", "--channel", "train=gs://bucket/x", PATH="/nowhere")
+    done = project.command("run", "show.py", "--channel", "train=gs://bucket/x", PATH="/nowhere")
     assert (done.status, "gs://bucket/x: rclone is not installed" in done.stderr) == (1, True), done.output
 
 

@@ -28,6 +28,7 @@ def folder(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return project.folder
 
 
+@pytest.mark.spine
 def test_a_job_runs_and_tells_how_it_went(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = runner.run(program="count.py", hyperparameters={"until": 4}, channels={"train": Path("data")})
     assert done.status["TrainingJobStatus"] == "Completed"

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.paths import TOOLKIT
 from support.runner_project import Project
 
+pytestmark = pytest.mark.safety
 # Way in -> what must be found nowhere. None is part of another.
 CANARIES = {
     "a variable with a telling name": "canary-plain-variable",
@@ -117,9 +114,10 @@ def canaries(project: Project) -> Project:
     )
 
 
+@pytest.mark.spine
 def test_no_canary_leaves_a_run_by_any_way(canaries: Project, tmp_path: Path) -> None:
     mine = {"MINE": CANARIES["a variable by reference"], "XDG_STATE_HOME": str(tmp_path / "state")}
-    dry = canaries.trainshed("run", "job.yaml", "--dry-run", **mine)
+    dry = canaries.command("run", "job.yaml", "--dry-run", **mine)
     assert dry.status == 0 and "shown-project" in dry.stdout and not leaks(dry.output), leaks(dry.output)
 
     done = canaries.trainshed("run", "job.yaml", **mine)
@@ -144,7 +142,7 @@ def test_no_canary_leaves_a_run_by_any_way(canaries: Project, tmp_path: Path) ->
         ["watch", "--once"],
         ["report"],
     ):
-        shown = canaries.trainshed(*command, **mine)
+        shown = canaries.command(*command, **mine)
         assert "trainshed itself failed" not in shown.output and not leaks(shown.output), (command, leaks(shown.output))
     page = (canaries.run / "report.html").read_text()
     assert "cannot log in with" in page and not leaks(page), leaks(page)
@@ -159,7 +157,7 @@ def test_no_canary_is_in_an_export(canaries: Project, place: list[str]) -> None:
     canaries.write({"without.yaml": without})
     for file, status in ((full.name, 2), ("without.yaml", 0)):
         command = ["run", file, "--on", "slurm", "--dry-run"] if place == ["slurm"] else ["export", *place, file]
-        done = canaries.trainshed(*command, MINE=CANARIES["a variable by reference"])
+        done = canaries.command(*command, MINE=CANARIES["a variable by reference"])
         assert done.status == (0 if place == ["slurm"] else status), done.output
         assert not leaks(done.output), leaks(done.output)
         assert "FANCY" in done.output or status, "a variable by reference is not forgotten"
@@ -184,13 +182,7 @@ def test_no_canary_leaves_train_itself_by_any_way(job_tree, tmp_path: Path) -> N
     for arguments in (("--dry-run",), ()):
         done = job_tree.train(*arguments, **variables)
         assert "shown-project" in done.output and not leaks(done.output), (arguments, leaks(done.output))
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "TRAINSHED_"))}
-    doctor = subprocess.run(
-        [sys.executable, "-m", "trainshed.cli", "doctor"],
-        env={**inherited, "PYTHONPATH": str(TOOLKIT), "SAGEMAKER_BASE_DIR": str(job_tree.base), **variables},
-        cwd=tmp_path,
-        capture_output=True,
-    )
-    assert doctor.stdout and not leaks(doctor.stdout + doctor.stderr), leaks(doctor.stdout + doctor.stderr)
+    doctor = Project(tmp_path).command("doctor", SAGEMAKER_BASE_DIR=str(job_tree.base), **variables)
+    assert doctor.stdout and not leaks(doctor.output), leaks(doctor.output)
     for name, data in files_of(job_tree.base):
         assert not leaks(data), (name, leaks(data))

@@ -17,6 +17,8 @@ from support.runner_project import LIMIT, Project, wait_until
 from trainshed.runner.places.leftovers import processes_of
 from trainshed.runner.state import identity
 
+pytestmark = pytest.mark.safety
+
 
 @pytest.fixture
 def counting(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
@@ -75,14 +77,15 @@ def test_nothing_done_with_a_copy_touches_the_run_it_was_made_of(counting: Proje
     assert (copy / "job.json").exists(), "what is in a copy is not ours to delete"
     assert counting.trainshed("attach", "./runs/copy").status is not None, "it comes to an end"
     assert "starting at" in counting.trainshed("logs", "--follow", "./runs/copy").stdout
-    assert "a copy" in counting.trainshed("status", "./runs/copy").stdout
-    assert first.name in counting.trainshed("ps").stdout
+    assert "a copy" in counting.command("status", "./runs/copy").stdout
+    assert first.name in counting.command("ps").stdout
     assert_lives(first)
     assert counting.trainshed("rm", "--force", str(first)).status == 0, "and the run itself can be removed"
     assert not first.exists()
     assert not (counting.folder / "runs").exists() or sorted(os.listdir(counting.folder / "runs")) == ["copy"]
 
 
+@pytest.mark.spine
 def test_a_resumed_copy_is_a_run_of_its_own(counting: Project) -> None:
     first = start(counting)
     copy = copied(first, "copy")
@@ -122,6 +125,7 @@ def test_rm_of_a_link_removes_nothing_behind_it(counting: Project) -> None:
     assert (first / "status.json").exists()
 
 
+@pytest.mark.spine
 def test_rm_does_not_delete_what_only_looks_like_a_run(counting: Project) -> None:
     """A status.json that came with somebody's repository: the model and the logs beside it are the user's."""
     counting.write({"proj/model/mine.bin": "dear", "proj/status.json": '{"TrainingJobStatus": "Completed"}'})

@@ -22,7 +22,7 @@ def test_the_demo_trains_without_torch_data_or_network(project: Project, kept: b
     if kept:
         line = json.loads((base / "model/line.json").read_text())
         assert abs(line["slope"] - 2) < 0.1 and abs(line["offset"] - 1) < 0.1
-        again = project.trainshed("demo", SAGEMAKER_BASE_DIR=place)
+        again = project.command("demo", SAGEMAKER_BASE_DIR=place)
         assert (again.status, "already holds a job" in again.stderr) == (1, True)
     else:
         assert list(project.folder.iterdir()) == []

@@ -99,6 +99,8 @@ def waiting(files: Project, s3: dict[str, str]) -> tuple[subprocess.Popen[str], 
     return process, there.parent
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_a_channel_is_read_where_it_is_and_gone_with_its_run(files: Project, s3: dict[str, str]) -> None:
     done = files.trainshed("run", "job.yaml", **s3)
     assert done.status == 0, done.output
@@ -125,6 +127,7 @@ def kill(process: subprocess.Popen[str], files: Project) -> None:
     process.kill()
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("end", [ctrl_c, stop, kill])
 def test_however_a_run_ends_its_mount_ends(
     files: Project, s3: dict[str, str], end: Callable[[subprocess.Popen[str], Project], None]
@@ -205,7 +208,7 @@ def test_without_rclone_a_channel_is_fetched_and_said(files: Project, s3: dict[s
 
 def test_an_empty_prefix_is_one_line(files: Project, s3: dict[str, str]) -> None:
     files.write({"job.yaml": JOB % "s3://bucket/nothing/"})
-    done = files.trainshed("run", "job.yaml", **s3)
+    done = files.command("run", "job.yaml", **s3)
     assert (done.status, "s3://bucket/nothing/: no object has this prefix" in done.stderr) == (1, True), done.output
     assert not (files.folder / "runs").exists() and not mounted(files)
 
@@ -302,6 +305,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.safety
 def test_a_mount_whose_guard_is_killed_too_is_cleared_by_the_next_start(tmp_path: Path, s3: dict[str, str]) -> None:
     tests = str(TOOLKIT.parent / "tests")
     environment = {**os.environ, **s3, "PYTHONPATH": f"{TOOLKIT}:{tests}"}

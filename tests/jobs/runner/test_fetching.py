@@ -46,6 +46,7 @@ def files(project: Project) -> Project:
     return project.write({"show.py": SHOW, "sizes.py": SIZES})
 
 
+@pytest.mark.spine
 def test_a_second_run_fetches_nothing_and_a_changed_object_is_fetched(
     files: Project, s3: dict[str, str], faulty: FaultyS3
 ) -> None:
@@ -58,13 +59,13 @@ def test_a_second_run_fetches_nothing_and_a_changed_object_is_fetched(
     finally:
         put(s3, {"fetch/b": b"2"})
     assert faulty.gets == {"/bucket/fetch/a": 1, "/bucket/fetch/b": 2}
-    listed = files.trainshed("cache", "ls")
+    listed = files.command("cache", "ls")
     assert listed.status == 0 and "3 B        3" in listed.stdout and "s3://bucket/fetch/" in listed.stdout, listed.output
-    assert files.trainshed("cache", "ls", "--files").stdout.count("s3://bucket/fetch/") == 2
-    assert files.trainshed("cache", "rm", "s3://bucket/fetch/b").stdout == "2 files removed, 2 B\n"
-    assert files.trainshed("cache", "prune", "--to", "0m").stdout == "1 file removed, 1 B\n"
-    assert files.trainshed("cache", "rm").status == 1
-    off = files.trainshed("cache", "ls", TRAINSHED_CHANNEL_CACHE="off")
+    assert files.command("cache", "ls", "--files").stdout.count("s3://bucket/fetch/") == 2
+    assert files.command("cache", "rm", "s3://bucket/fetch/b").stdout == "2 files removed, 2 B\n"
+    assert files.command("cache", "prune", "--to", "0m").stdout == "1 file removed, 1 B\n"
+    assert files.command("cache", "rm").status == 1
+    off = files.command("cache", "ls", TRAINSHED_CHANNEL_CACHE="off")
     assert (off.status, off.stderr) == (1, "trainshed: TRAINSHED_CHANNEL_CACHE is off: nothing is kept\n")
 
 
@@ -89,7 +90,7 @@ def test_a_run_that_ends_meanwhile_is_gone_on_with_by_the_next(files: Project, f
 
 def test_what_s3_does_not_give_ends_the_run_with_one_line(files: Project, faulty: FaultyS3) -> None:
     faulty.fault, faulty.of = "403", "fetch/b"
-    done = files.trainshed("run", "show.py", "--channel", "train=s3://bucket/fetch/", **faulty.environment)
+    done = files.command("run", "show.py", "--channel", "train=s3://bucket/fetch/", **faulty.environment)
     assert done.status == 1
     (line,) = [line for line in done.stderr.splitlines() if "s3://bucket/fetch/b: " in line]
     assert "AccessDenied" in line and "Traceback" not in done.stderr

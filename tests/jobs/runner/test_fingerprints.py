@@ -45,11 +45,11 @@ def test_a_run_tells_what_data_it_saw_however_the_data_came(project: Project) ->
         data = json.loads((folder / "status.json").read_text())["Trainshed"]["Data"]
         assert {name: list(held) for name, held in data.items()} == dict.fromkeys(("train", "piped", "fast", "found"), hosts)
         assert {one["digest"] for held in data.values() for one in held.values()} == {digest}
-    assert f"  data       piped: {digest} (2 files, 4 B)\n" in project.trainshed("status", os.fspath(second)).stdout
+    assert f"  data       piped: {digest} (2 files, 4 B)\n" in project.command("status", os.fspath(second)).stdout
     assert "Data" not in json.loads((off / "status.json").read_text())["Trainshed"]
 
-    told = project.trainshed("compare", *map(os.fspath, (first, second, third, fourth, off)), "--json")
+    told = project.command("compare", *map(os.fspath, (first, second, third, fourth, off)), "--json")
     rows = {row["name"]: row["gains"] for row in json.loads(told.stdout)["rows"]}
     assert [rows[f"data, {name}"] for name in ("train", "piped")] == [["the same", "other data", "not comparable", ""]] * 2
-    page = project.trainshed("report", os.fspath(first))
+    page = project.command("report", os.fspath(first))
     assert page.status == 0 and digest in (first / "report.html").read_text()

@@ -36,6 +36,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project.folder / "made"
 
 
+@pytest.mark.spine
 def test_a_run_goes_on_from_the_model_of_another(project: Project, first: Path) -> None:
     project.write({"src/second.py": SECOND})
     parent = json.loads((first / "status.json").read_text())
@@ -57,12 +58,12 @@ def test_a_run_goes_on_from_the_model_of_another(project: Project, first: Path) 
     assert told["FromRun"] == {"Run": name, "RunId": run_id, "ModelSha256": archives["model.tar.gz"]}
     record = json.loads((second / "algo-2/output/data/run/algo-2.json").read_text())
     assert record["job"]["settings"]["from_run"] == name and record["fingerprints"]["model"]["files"] == 1
-    assert f"  from       the model of {name}\n" in project.trainshed("status", str(second)).stdout
+    assert f"  from       the model of {name}\n" in project.command("status", str(second)).stdout
 
-    copy = project.trainshed("clone", str(second)).stdout
+    copy = project.command("clone", str(second)).stdout
     assert f'from_run: "{first}"\n' in copy and "model:" not in copy
     project.write({"again.yaml": copy})
-    assert "algo-1" in project.trainshed("run", "again.yaml", "--dry-run").stdout
+    assert "algo-1" in project.command("run", "again.yaml", "--dry-run").stdout
 
 
 def test_what_cannot_be_gone_on_from_is_said_before_anything_starts(project: Project, first: Path) -> None:
@@ -91,8 +92,8 @@ def test_what_cannot_be_gone_on_from_is_said_before_anything_starts(project: Pro
         (("--from-run", str(running)), "has not ended: there is no model yet"),
         (("--from-run", str(first), "--channel", "model=data"), "the job has a channel 'model' as well"),
     ):
-        done = project.trainshed("run", "src/second.py", *arguments)
+        done = project.command("run", "src/second.py", *arguments)
         assert done.status != 0 and words in done.stderr, (arguments, done.output)
     assert [path.name for path in (project.folder / "runs").iterdir()] == ["other"]
-    exported = project.trainshed("export", "sagemaker", "src/second.py", "--from-run", str(first))
+    exported = project.command("export", "sagemaker", "src/second.py", "--from-run", str(first))
     assert exported.status != 0 and "channels.model" in exported.stderr

@@ -56,6 +56,7 @@ def training(project: Project) -> Project:
     return project.write({"src/train.py": SCRIPT, "job.yaml": JOB, **{f"raw/{name}": name for name in "abcd"}})
 
 
+@pytest.mark.spine
 def test_each_group_gets_its_hosts_its_data_and_its_part_of_the_job(training: Project) -> None:
     done = training.trainshed("run", "job.yaml")
     assert done.status == 0, done.output
@@ -102,5 +103,5 @@ def test_groups_run_again_where_they_stopped_and_are_shown(training: Project) ->
     again = training.trainshed("resume", os.fspath(training.run))
     assert again.status == 0, again.output
     assert len(said(training.run, "algo-2")) == 2
-    assert "3 processes" in training.trainshed("ps", "--all").stdout
-    assert "instance_groups:" in training.trainshed("clone", os.fspath(training.run)).stdout
+    assert "3 processes" in training.command("ps", "--all").stdout
+    assert "instance_groups:" in training.command("clone", os.fspath(training.run)).stdout

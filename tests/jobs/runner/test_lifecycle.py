@@ -27,7 +27,7 @@ def training(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def status(project: Project, run: str = "") -> dict[str, Any]:
-    done = project.trainshed("status", *filter(None, [run]), "--json")
+    done = project.command("status", *filter(None, [run]), "--json")
     assert done.status == 0, done.output
     return json.loads(done.stdout)
 
@@ -64,21 +64,23 @@ def counting(project: Project, *arguments: str) -> str:
     return name
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_a_detached_run_is_seen_and_stopped_and_has_saved(training: Project) -> None:
     name = counting(training)
-    listed = training.trainshed("ps").stdout
+    listed = training.command("ps").stdout
     assert f"{name}  InProgress  Training" in listed
     assert status(training)["SecondaryStatus"] == "Training"
-    assert "metric loss=1.000000 step=1" in training.trainshed("logs", name).stdout
+    assert "metric loss=1.000000 step=1" in training.command("logs", name).stdout
     stopped = training.trainshed("stop", name)
     assert stopped.status == 0, stopped.output
     assert stopped.stdout.startswith(f"stopped      {name}\n")
     found = status(training, name)
     assert (found["TrainingJobStatus"], found["Trainshed"]["ExitCode"]) == ("Stopped", 143)
     assert transitions(training.run) == ["Starting", "Training", "Stopping", "Uploading", "Stopped"]
-    assert f"saved at {steps(training)}" in training.trainshed("logs", "--last", "5").stdout
-    assert name not in training.trainshed("ps").stdout
-    assert name in training.trainshed("ps", "--all").stdout
+    assert f"saved at {steps(training)}" in training.command("logs", "--last", "5").stdout
+    assert name not in training.command("ps").stdout
+    assert name in training.command("ps", "--all").stdout
     assert "completed" not in (training.run / "runner.log").read_text()
     assert not processes_of(found["Trainshed"]["RunId"])
 
@@ -92,6 +94,7 @@ def test_a_detached_run_that_cannot_be_started_says_why_at_once(training: Projec
     assert not (training.folder / "runs").exists()
 
 
+@pytest.mark.spine
 def test_a_run_is_taken_up_again_where_it_stopped(training: Project) -> None:
     name = counting(training)
     training.trainshed("stop")
@@ -111,20 +114,22 @@ def test_a_run_is_taken_up_again_where_it_stopped(training: Project) -> None:
 
 def test_only_what_is_over_can_be_taken_up_again(training: Project) -> None:
     name = counting(training)
-    done = training.trainshed("resume", name)
+    done = training.command("resume", name)
     assert (done.status, "is running" in done.stderr) == (1, True)
 
 
+@pytest.mark.safety
 def test_a_secret_that_was_plain_text_must_be_given_again(training: Project) -> None:
     done = training.trainshed("run", "count.py", "--hp", "until=2", "--env", "API_TOKEN=hunter22")
     assert done.status == 0, done.output
-    done = training.trainshed("resume")
+    done = training.command("resume")
     assert done.status == 2
     assert "environment.API_TOKEN: is a secret, which was not kept (give it again: --env API_TOKEN=VALUE)" in done.stderr
     assert training.trainshed("resume", "--env", "API_TOKEN=hunter22").status == 0
     assert "hunter22" not in "".join(path.read_text() for path in training.run.glob("*.json"))
 
 
+@pytest.mark.spine
 def test_a_clone_is_the_same_job(training: Project) -> None:
     from support.command_line import job_of
 
@@ -146,23 +151,26 @@ retries: 2
     })  # fmt: skip
     first = training.trainshed("run", "job.yaml", "--argv", "json")
     assert (training.run / "status.json").exists(), first.output
-    text = training.trainshed("clone").stdout
+    text = training.command("clone").stdout
     (training.folder / "cloned.yaml").write_text(text)
     before = job_of([str(training.folder / "job.yaml"), "--argv", "json"], os.environ)
     assert job_of([str(training.folder / "cloned.yaml")], os.environ) == before
     assert 'lr": 1.10' in text
 
 
+@pytest.mark.safety
 def test_what_was_a_plain_secret_is_not_in_a_clone(training: Project) -> None:
     training.trainshed("run", "count.py", "--hp", "until=1", "--hp", "api_key=hunter22", "--env", "PASSWORD=hunter23")
-    text = training.trainshed("clone").stdout
+    text = training.command("clone").stdout
     assert "hunter" not in text
     assert "# api_key: was a secret" in text and "# PASSWORD: was a secret" in text
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_a_run_is_removed_only_when_it_is_over_or_by_force(training: Project) -> None:
     name = counting(training)
-    refused = training.trainshed("rm", name)
+    refused = training.command("rm", name)
     assert (refused.status, "is running" in refused.stderr) == (1, True)
     identity_of = status(training)["Trainshed"]
     done = training.trainshed("rm", "--force", name)
@@ -170,9 +178,10 @@ def test_a_run_is_removed_only_when_it_is_over_or_by_force(training: Project) ->
     assert not (training.folder / "runs").exists()
     assert not processes_of(identity_of["RunId"])
     assert identity.is_alive(identity_of["Runner"]) is False
-    assert name not in training.trainshed("ps", "--all").stdout
+    assert name not in training.command("ps", "--all").stdout
 
 
+@pytest.mark.safety
 def test_what_is_not_the_runs_stays_when_it_is_removed(training: Project) -> None:
     training.trainshed("run", "count.py", "--hp", "until=1", "--output", "mine")
     training.write({"mine/thesis.tex": "dear"})
@@ -181,6 +190,7 @@ def test_what_is_not_the_runs_stays_when_it_is_removed(training: Project) -> Non
     assert os.listdir(training.folder / "mine") == ["thesis.tex"]
 
 
+@pytest.mark.spine
 def test_attach_shows_a_run_to_its_end_and_ends_with_its_status(training: Project) -> None:
     counting(training)
     process = training.start("attach")
@@ -219,16 +229,17 @@ def test_logs_of_one_rank_or_one_host(training: Project) -> None:
     training.write({"ranks.py": "import os; print('I am rank', os.environ['RANK'])"})
     flags = ["--distribution", "torchrun", "--processes-per-host", "2", "--instances", "2"]
     assert training.trainshed("run", "ranks.py", *flags).status == 0
-    assert training.trainshed("logs", "--rank", "3").stdout == "[algo-2:3] I am rank 3\n"
-    host = training.trainshed("logs", "--host", "algo-1").stdout
+    assert training.command("logs", "--rank", "3").stdout == "[algo-2:3] I am rank 3\n"
+    host = training.command("logs", "--host", "algo-1").stdout
     assert "I am rank 1" in host and "I am rank 2" not in host
-    wrong = training.trainshed("logs", "--host", "algo-11")
+    wrong = training.command("logs", "--host", "algo-11")
     assert (wrong.status, "did you mean 'algo-1'?" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.safety
 def test_stopping_kills_a_deaf_script_when_asked_to(training: Project) -> None:
     detached(training, "deaf.py")
-    wait_until(lambda: "running" in training.trainshed("logs").stdout, "the script runs")
+    wait_until(lambda: "running" in training.command("logs").stdout, "the script runs")
     done = training.trainshed("stop", "--kill")
     assert done.status == 0, done.output
     assert status(training)["TrainingJobStatus"] == "Stopped"
@@ -242,9 +253,9 @@ def test_a_run_is_found_from_anywhere_by_the_beginning_of_its_name(training: Pro
     elsewhere.folder.mkdir()
     assert status(elsewhere, "first")["TrainingJobStatus"] == "Completed"
     assert status(elsewhere)["TrainingJobName"].startswith("second-")
-    wrong = elsewhere.trainshed("status", "frist")
+    wrong = elsewhere.command("status", "frist")
     assert (wrong.status, "there is no run 'frist'" in wrong.stderr) == (2, True)
-    assert elsewhere.trainshed("status", "/nowhere").status == 2
+    assert elsewhere.command("status", "/nowhere").status == 2
 
 
 def test_jobs_at_once_do_not_collide(training: Project) -> None:
@@ -264,6 +275,8 @@ def interrupt(project: Project) -> None:
     os.kill(status(project)["Trainshed"]["Runner"]["Pid"], signal.SIGUSR2)
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_spot_interruptions_keep_the_checkpoints_and_nothing_else(training: Project) -> None:
     name = counting(training, "--spot-interrupt-after", "1h", "--instances", "2")
     folder = training.run
@@ -306,7 +319,7 @@ def test_a_script_that_ignores_the_notice_is_killed_and_started_again(training: 
     begun = "import os\nfolder = os.environ['SM_CHECKPOINT_DIR']\nif os.listdir(folder): raise SystemExit(0)\n"
     training.write({"notice.py": begun + "open(folder + '/begun', 'w').close()\n" + scripts.DEAF})
     process = training.start("run", "notice.py", "--spot-interrupt-after", "1h", "--grace", "6")
-    wait_until(lambda: "running" in training.trainshed("logs").stdout, "the script runs")
+    wait_until(lambda: "running" in training.command("logs").stdout, "the script runs")
     interrupt(training)
     stdout, stderr = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, stderr
@@ -337,6 +350,7 @@ def test_a_spot_job_does_not_wait_for_ever(training: Project) -> None:
     assert (found["TrainingJobStatus"], found["SecondaryStatus"]) == ("Stopped", "MaxWaitTimeExceeded")
 
 
+@pytest.mark.spine
 def test_a_failed_job_is_tried_again_with_its_checkpoints(training: Project) -> None:
     done = training.trainshed("run", "fail.py", "--retries", "2")
     assert done.status == 0, done.output
@@ -386,7 +400,7 @@ def caught_in(project: Project, wanted: str, *arguments: str) -> Path:
 
 def assert_found_and_cleared(project: Project, folder: Path, wanted: str) -> dict[str, Any]:
     """`ps`, `status`, `stop` and `rm` know the run, and then nothing is left of it; the status after `stop`."""
-    listed = project.trainshed("ps").stdout
+    listed = project.command("ps").stdout
     assert f"{folder.name}  Lost    runner killed while {wanted}" in listed, listed
     told = status(project, str(folder))
     assert (told["TrainingJobStatus"], told["Trainshed"]["Lost"]) == ("Failed", True)
@@ -399,10 +413,11 @@ def assert_found_and_cleared(project: Project, folder: Path, wanted: str) -> dic
     removed = project.trainshed("rm", folder.name)
     assert removed.status == 0, removed.output
     assert not folder.exists()
-    assert folder.name not in project.trainshed("ps", "--all").stdout
+    assert folder.name not in project.command("ps", "--all").stdout
     return after
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     ("wanted", "arguments"),
     [
@@ -424,17 +439,18 @@ def test_a_runner_killed_in_any_phase_leaves_a_run_that_is_found_and_cleared(
         assert after["TrainingJobStatus"] == "Completed", "the hosts had completed; only their results were not collected"
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(("wanted", "number"), [("Stopping", signal.SIGTERM), ("Interrupted", signal.SIGUSR2)])
 def test_a_runner_killed_while_a_deaf_script_has_its_grace_is_no_different(
     training: Project, wanted: str, number: signal.Signals
 ) -> None:
     process = training.start("run", "deaf.py", "--grace", "600", "--spot-interrupt-after", "1h")
-    wait_until(lambda: "running" in training.trainshed("logs").stdout, "the script runs")
+    wait_until(lambda: "running" in training.command("logs").stdout, "the script runs")
     folder = training.run
     process.send_signal(number)
     wait_until(lambda: phase(folder) == wanted, wanted)
     kill_runner(process)
-    assert f"Lost    runner killed while {wanted}; process " in training.trainshed("ps").stdout
+    assert f"Lost    runner killed while {wanted}; process " in training.command("ps").stdout
     run_id = status(training)["Trainshed"]["RunId"]
     assert training.trainshed("stop", folder.name, "--kill").status == 0
     assert not processes_of(run_id)
@@ -446,7 +462,7 @@ def test_a_runner_killed_while_a_deaf_script_has_its_grace_is_no_different(
 def test_a_run_whose_files_were_never_written_is_removed_all_the_same(training: Project) -> None:
     folder = caught_in(training, "Starting", "count.py", "--instances", "60")
     (folder / "job.json").unlink(missing_ok=True)
-    assert "Lost" in training.trainshed("ps").stdout
+    assert "Lost" in training.command("ps").stdout
     assert training.trainshed("stop", folder.name).status == 0
     assert training.trainshed("rm", folder.name).status == 0
     assert not folder.exists()
@@ -474,29 +490,31 @@ def everything_written(*folders: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.safety
 def test_secrets_by_reference_reach_the_script_and_nothing_else(training: Project, tmp_path: Path) -> None:
     training.write({"code/show.py": SHOW_SECRETS, "secrets/second": "correct horse\n", "job.yaml": JOB_WITH_SECRETS})
     done = training.trainshed("run", "job.yaml", MINE="battery staple")
     assert done.status == 1
     assert "value ****** 14\n" in done.stdout and "value ****** 13\n" in done.stdout
     assert list(training.run.glob("algo-1/output/data/logs/*")), "ranks have logs of their own, looked at below"
-    shown = done.output + training.trainshed("status").stdout + training.trainshed("status", "--json").stdout
-    shown += training.trainshed("logs").stdout + training.trainshed("clone").stdout
+    shown = done.output + training.command("status").stdout + training.command("status", "--json").stdout
+    shown += training.command("logs").stdout + training.command("clone").stdout
     assert "battery staple" not in shown and "correct horse" not in shown
     for path, data in everything_written(training.run, tmp_path / "state").items():
         assert b"battery staple" not in data and b"correct horse" not in data, path
-    assert '{"env": "MINE"}' in training.trainshed("clone").stdout
+    assert '{"env": "MINE"}' in training.command("clone").stdout
 
 
 def test_a_reference_that_leads_nowhere_ends_the_job_before_it_starts(training: Project) -> None:
     training.write({"job.yaml": "program: count.py\nenvironment: {TOKEN: {env: MY_TOKEN}}\n"})
-    done = training.trainshed("run", "job.yaml", MY_TOKENS="x")
+    done = training.command("run", "job.yaml", MY_TOKENS="x")
     assert done.status == 1
     assert "environment.TOKEN: there is no variable MY_TOKEN here" in done.stderr
     assert "did you mean 'MY_TOKENS'?" in done.stderr
     assert not (training.folder / "runs").exists()
 
 
+@pytest.mark.safety
 def test_hyperparameters_that_look_secret_are_for_their_user_alone(training: Project) -> None:
     training.trainshed("run", "count.py", "--hp", "until=1", "--hp", "api_key=hunter22")
     mode = (training.run / "algo-1/input/config/hyperparameters.json").stat().st_mode

@@ -9,6 +9,8 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from support.obstacles import small_disk
 from support.runner_project import Project
 
@@ -28,6 +30,7 @@ def status_of(run: Path) -> dict:  # type: ignore[type-arg]
     return dict(json.loads((run / "status.json").read_text()))
 
 
+@pytest.mark.safety
 def test_a_model_that_cannot_be_packed_fails_the_job_and_is_kept(project: Project, tmp_path: Path) -> None:
     project.write({"noise.py": NOISE})
     with small_disk(tmp_path / "disk", 6) as disk:
@@ -46,7 +49,7 @@ def test_a_model_that_cannot_be_packed_fails_the_job_and_is_kept(project: Projec
         assert status["Trainshed"]["ExitCode"] == 1
 
         subprocess.run(["mount", "-o", "remount,size=40m", str(disk)], check=True)
-        clone = project.trainshed("clone", f"{disk}/run")
+        clone = project.command("clone", f"{disk}/run")
         assert "program: " in clone.stdout and clone.status == 0
         again = project.trainshed("resume", f"{disk}/run", KIBIBYTES="4096")
         assert again.status == 0, again.output
@@ -59,6 +62,7 @@ def test_a_model_that_cannot_be_packed_fails_the_job_and_is_kept(project: Projec
         assert status["ModelArtifacts"] == {"S3ModelArtifacts": f"file://{disk}/run/output/model.tar.gz"}
 
 
+@pytest.mark.safety
 def test_a_disk_without_a_byte_left_still_takes_how_the_job_ended(project: Project, tmp_path: Path) -> None:
     project.write({"noise.py": NOISE})
     with small_disk(tmp_path / "disk", 4) as disk:

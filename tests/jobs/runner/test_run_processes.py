@@ -74,6 +74,7 @@ def said(project: Project, text: str) -> bool:
     return bool(logs) and all(text in log.read_text() for log in logs)
 
 
+@pytest.mark.spine
 def test_one_host_trains_and_everything_comes_home(training: Project) -> None:
     done = training.trainshed("run", "src/train.py", "--hp", "lr=1.10", "--hp", "big=1e5", "--channel", "train=data")
     run = training.run
@@ -107,6 +108,7 @@ def test_the_status_has_the_platforms_shape_and_every_transition(training: Proje
     assert "hunter22" not in text
 
 
+@pytest.mark.spine
 def test_two_hosts_train_side_by_side_and_their_lines_are_tagged(training: Project) -> None:
     done = training.trainshed("run", "src/train.py", "--channel", "train=data", "--instances", "2")
     assert done.status == 0, done.output
@@ -121,11 +123,12 @@ def test_a_job_file_runs_from_anywhere(training: Project) -> None:
     done = training.trainshed("run", "jobs/job.yaml", "--output", "out")
     assert done.status == 0, done.output
     assert (training.folder / "out/output/model.tar.gz").is_file()
-    again = training.trainshed("run", "jobs/job.yaml", "--output", "out")
+    again = training.command("run", "jobs/job.yaml", "--output", "out")
     assert again.status == 1
     assert "out holds an earlier run" in again.stderr
 
 
+@pytest.mark.spine
 def test_a_failed_host_ends_the_others_and_gives_the_reason(training: Project) -> None:
     done = training.trainshed("run", "src/fail.py", "--instances", "2")
     found = status(training.run)
@@ -146,6 +149,7 @@ def test_the_scripts_own_status_is_the_runs(training: Project) -> None:
     assert training.trainshed("run", "src/seven.py").status == 7
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_signal_lets_the_script_save_and_leaves_nothing(training: Project, number: signal.Signals, code: int) -> None:
     process = training.start("run", "src/nap.py", "--instances", "2")
@@ -162,6 +166,7 @@ def test_a_stop_signal_lets_the_script_save_and_leaves_nothing(training: Project
     assert not processes_of(run_id(training.run))
 
 
+@pytest.mark.safety
 def test_ctrl_c_again_kills_a_script_that_takes_its_time(training: Project) -> None:
     process = training.start("run", "src/nap.py", "--env", "SAVING=600")
     wait_until(lambda: said(training, "napping"), "the script naps")
@@ -174,6 +179,7 @@ def test_ctrl_c_again_kills_a_script_that_takes_its_time(training: Project) -> N
     assert not processes_of(run_id(training.run))
 
 
+@pytest.mark.safety
 def test_a_script_that_ignores_its_stop_signal_is_killed_after_its_grace(training: Project) -> None:
     training.write(
         {"src/deaf.py": NAP.replace("signal.signal(signal.SIGTERM, stop)", "signal.signal(signal.SIGTERM, print)")}
@@ -195,6 +201,8 @@ def test_a_job_whose_time_is_over_is_stopped(training: Project) -> None:
     assert "saving" in done.stdout or "napping" not in done.stdout, "a slow machine may not even have got to the script"
 
 
+@pytest.mark.safety
+@pytest.mark.spine
 def test_hosts_end_when_their_runner_is_killed(training: Project) -> None:
     process = training.start("run", "src/nap.py", "--instances", "2")
     wait_until(lambda: said(training, "napping"), "both hosts nap")
@@ -206,6 +214,7 @@ def test_hosts_end_when_their_runner_is_killed(training: Project) -> None:
     assert (training.run / "model/saved").exists()
 
 
+@pytest.mark.safety
 def test_the_callers_own_job_does_not_leak_into_the_run(training: Project) -> None:
     training.write(
         {"src/env.py": "import os\nprint([k for k in os.environ if k in ('RANK', 'SM_HP_OLD')], os.environ['SM_MODEL_DIR'])"}
@@ -243,7 +252,7 @@ def test_a_reader_that_goes_away_does_not_end_the_job(training: Project) -> None
 
 
 def test_a_dry_run_prints_everything_and_makes_nothing(training: Project) -> None:
-    done = training.trainshed("run", "src/train.py", "--instances", "2", "--env", "API_TOKEN=hunter22", "--dry-run")
+    done = training.command("run", "src/train.py", "--instances", "2", "--env", "API_TOKEN=hunter22", "--dry-run")
     assert done.status == 0
     assert not (training.folder / "runs").exists()
     assert "hunter22" not in done.output
@@ -279,6 +288,7 @@ def test_checkpoints_outlive_the_run_where_the_job_says_so(training: Project) ->
     assert os.listdir(training.folder / "kept") == ["last"]
 
 
+@pytest.mark.spine
 @pytest.mark.torch
 def test_ranks_of_two_hosts_find_each_other_on_one_machine(training: Project) -> None:
     script = """\

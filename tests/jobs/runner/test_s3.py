@@ -65,6 +65,7 @@ def files(project: Project) -> Project:
     return project.write({"show.py": SHOW, "saving.py": SAVING})
 
 
+@pytest.mark.spine
 def test_a_channel_is_fetched_by_prefix(files: Project, s3: dict[str, str]) -> None:
     done = files.trainshed("run", "show.py", "--channel", "train=s3://bucket/data/", **s3)
     assert shown(done) == {"algo-1": {**{f"part-{n}": str(n) for n in range(4)}, "deep/x": "x"}}
@@ -110,6 +111,7 @@ def test_code_is_fetched_by_prefix_or_as_an_archive(files: Project, s3: dict[str
         assert (done.status, done.stdout) == (0, f"helped by {said}\n"), done.output
 
 
+@pytest.mark.spine
 def test_results_go_where_the_job_says(files: Project, s3: dict[str, str]) -> None:
     files.write({"train.py": "import os; open(os.environ['SM_MODEL_DIR'] + '/m', 'w').close()"})
     done = files.trainshed("run", "train.py", "--output", "s3://bucket/results", "--name", "digits", **s3)
@@ -121,11 +123,11 @@ def test_results_go_where_the_job_says(files: Project, s3: dict[str, str]) -> No
     assert body == (files.run / "output/model.tar.gz").read_bytes()
 
 
+@pytest.mark.exact
 @pytest.mark.torch
 def test_a_machine_that_has_never_seen_the_job_goes_on_from_the_copies_of_its_checkpoints(
     files: Project, s3: dict[str, str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
     job = "program: saving.py\nhyperparameters: {until: %d}\ncheckpoints: {copy_to: 's3://bucket/runs/first'}\n"
     files.write({"job.yaml": job % 7})
     done = files.trainshed("run", "job.yaml", **s3)
@@ -160,7 +162,7 @@ def test_a_flag_says_where_copies_go(files: Project, s3: dict[str, str]) -> None
 )
 def test_what_s3_does_not_give_is_one_line(files: Project, s3: dict[str, str], uri: str, kind: str, says: str) -> None:
     files.write({"job.yaml": f"program: show.py\nchannels: {{train: {{path: {uri}, s3_type: {kind}}}}}\n"})
-    done = files.trainshed("run", "job.yaml", **s3)
+    done = files.command("run", "job.yaml", **s3)
     assert done.status == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr

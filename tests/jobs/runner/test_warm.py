@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from support.faulty_s3 import FaultyS3, faulty_s3
 from support.obstacles import small_disk
 from support.own_s3 import own_s3, put
 from support.runner_project import Done, Project, wait_until
-from support.wheels import make_wheel
+from support.wheels import make_venv, make_wheel
 from unit.runner.job.test_channels import SHOW, shown
 
 TRAIN = 'import warmth; print("version", warmth.VERSION)\n'
@@ -28,9 +27,7 @@ ARGUMENTS = ("run", "job.yaml", "--keep-alive", "10m")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter whose packages are the tests' own; it sees ours as well."""
     folder = tmp_path_factory.mktemp("venv") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "ours.pth").write_text(sysconfig.get_path("purelib"))
+    (make_venv(folder) / "ours.pth").write_text(sysconfig.get_path("purelib"))
     return f"{folder}/bin/python"
 
 
@@ -69,6 +66,7 @@ def is_warm(done: Done) -> bool:
     return "packages and data of an earlier run" in done.stderr
 
 
+@pytest.mark.spine
 def test_the_next_run_has_the_packages_and_its_own_code(files: Project) -> None:
     first = files.trainshed(*ARGUMENTS)
     assert first.status == 0 and "version 1.0" in first.stdout, first.output
@@ -79,10 +77,10 @@ def test_the_next_run_has_the_packages_and_its_own_code(files: Project) -> None:
     assert is_warm(second) and "is installed already" in second.output
     assert "installing" not in second.output
     (name,) = names(files)
-    listed = files.trainshed("ps").stdout
+    listed = files.command("ps").stdout
     assert name in listed and "free" in listed
     assert files.trainshed("release", name).stdout == f"{name}\n"
-    assert names(files) == [] and "WARM" not in files.trainshed("ps").stdout
+    assert names(files) == [] and "WARM" not in files.command("ps").stdout
 
 
 def test_changed_requirements_are_installed_and_so_is_what_somebody_has_removed(files: Project, python: str) -> None:
@@ -111,6 +109,7 @@ if sys.argv[1:] == ["--leave", "1"]:
 """
 
 
+@pytest.mark.safety
 def test_nothing_of_an_earlier_job_reaches_the_next_one(files: Project) -> None:
     files.write({"code/train.py": LEAVING})
     first = files.trainshed(*ARGUMENTS, "--env", "EARLIER_TOKEN=hush-hush", "--hp", "leave=1")
@@ -148,7 +147,7 @@ def test_two_runs_at_once_do_not_share_a_pool_and_one_in_use_is_released_with_it
     files.write({"code/train.py": WAIT})
     first = files.start(*ARGUMENTS, "--env", f"GO={go}")
     await_begin(first)
-    assert "in use" in files.trainshed("ps").stdout
+    assert "in use" in files.command("ps").stdout
     files.write({"code/train.py": TRAIN})
     second = files.trainshed(*ARGUMENTS)
     assert second.status == 0 and "version 1.0" in second.stdout and not is_warm(second), second.output

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.runner_project import TOOLKIT, Project, wait_until
 
 SCRIPT = """\
@@ -20,12 +22,13 @@ for step in range(1, 10000):
 """
 
 
+@pytest.mark.spine
 def test_a_run_is_shown_until_it_ends_and_its_status_is_ours(project: Project, tmp_path: Path) -> None:
     end = tmp_path / "end"
     project.write({"train.py": SCRIPT.replace("END", repr(str(end)))})
     mine = {"XDG_STATE_HOME": str(tmp_path / "state")}
     assert project.trainshed("run", "train.py", "--detach", **mine).status == 0
-    wait_until(lambda: "loss" in project.trainshed("watch", "--once", **mine).stdout, "the first values")
+    wait_until(lambda: "loss" in project.command("watch", "--once", **mine).stdout, "the first values")
 
     master, slave = pty.openpty()
     environ = {**os.environ, "PYTHONPATH": TOOLKIT, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **mine}

@@ -162,6 +162,6 @@ def engine_that_fails() -> Any:
 
 def test_one_image_has_to_be_named(project: Project) -> None:
     for arguments in ([], ["a", "b"], ["a", "--jsn"]):
-        done = project.trainshed("check-image", *arguments)
+        done = project.command("check-image", *arguments)
         assert done.status == 2
         assert len(done.stderr.splitlines()) == 1

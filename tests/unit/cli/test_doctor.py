@@ -223,17 +223,17 @@ def test_json_has_the_same_checks() -> None:
 
 
 def test_the_command_exits_with_one_where_a_check_fails(project: Project, tree: Path) -> None:
-    good = project.trainshed("doctor", str(tree), "--json")
+    good = project.command("doctor", str(tree), "--json")
     assert good.status == 0, good.output
     assert json.loads(good.stdout)["ok"] is True
     remove_program(tree)
-    bad = project.trainshed("doctor", str(tree))
+    bad = project.command("doctor", str(tree))
     assert bad.status == 1
     assert "fail  program" in bad.stdout
     assert "fix: did you mean 'trian.py'?" in bad.stdout
 
 
 def test_a_wrong_option_is_refused(project: Project) -> None:
-    done = project.trainshed("doctor", "--jsn")
+    done = project.command("doctor", "--jsn")
     assert (done.status, done.stdout) == (2, "")
     assert "does not take '--jsn'" in done.stderr
