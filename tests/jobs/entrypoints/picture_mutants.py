@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.entrypoints import programs
+from support import programs
 from support.paths import ROOT
 
 COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 60)

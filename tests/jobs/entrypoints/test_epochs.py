@@ -8,14 +8,14 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
+from support import programs
 from support.extras import needs
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.programs import Module, Train
+from support.runner_project import Project
 from trainshed.algorithms.declaration import read as declared
 
 needs("torch")
@@ -47,8 +47,6 @@ COMMON = {"epochs": 3, "batch_size": 150, "seed": 3, "log_interval": 1, "device"
 
 ORDINARY = "recommend"  # the quickest; the others are heavy: they have the same loop
 
-Run = Callable[..., str]
-
 
 @pytest.fixture(params=[one if one == ORDINARY else pytest.param(one, marks=pytest.mark.heavy) for one in sorted(PROGRAMS)])
 def name(request: pytest.FixtureRequest) -> str:
@@ -58,7 +56,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Callable[[str], Path]:
+def demo(tmp_path_factory: pytest.TempPathFactory, module: Module) -> Callable[[str], Path]:
     """The demo data of a program. Not to be written to."""
     made: dict[str, Path] = {}
 
@@ -79,9 +77,9 @@ def arguments(name: str, data: Path, root: Path, **changed: object) -> list[str]
 
 @pytest.fixture
 def run(
-    name: str, module: Callable[[str], ModuleType], demo: Any, outside_a_job: None, tmp_path: Path,
+    name: str, module: Module, demo: Any, outside_a_job: None, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> Run:  # fmt: skip
+) -> Train:  # fmt: skip
     """Trains in this process, in a folder of its own; gives what was printed."""
 
     def train(folder: str, **changed: object) -> str:
@@ -107,7 +105,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
-    name: str, run: Run, demo: Callable[[str], Path], tmp_path: Path
+    name: str, run: Train, demo: Callable[[str], Path], tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
     changed = {"checkpoint_dir": checkpoints, "checkpoint_steps": 1}
@@ -134,7 +132,7 @@ def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
 
 
 def test_two_ranks_learn_what_one_does_and_stop_on_notice(
-    name: str, run: Run, demo: Callable[[str], Path], tmp_path: Path
+    name: str, run: Train, demo: Callable[[str], Path], tmp_path: Path
 ) -> None:
     given: dict[str, object] = {
         "dropout": 0,
@@ -165,7 +163,7 @@ def hyperparameters_of(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["text_classification"], indirect=True)
-def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run: Run, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run: Train, tmp_path: Path) -> None:
     given = {"max_grad_norm": 0, "warmup_ratio": 0, "lr_schedule": "constant", "epochs": 300, "learning_rate": 1000}
     given = {key: value for key, value in given.items() if key in hyperparameters_of(name)}
     with pytest.raises(Exception, match=r"no(t a)? finite numbers? (at|after) step \d+: lower learning_rate"):
@@ -174,7 +172,7 @@ def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run
 
 
 @pytest.mark.parametrize("name", ["text_classification"], indirect=True)
-def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Run, tmp_path: Path) -> None:
+def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Train, tmp_path: Path) -> None:
     settings = {"checkpoint_steps": 1, "warmup_ratio": 0, "learning_rate": 1000, "weight_decay": 1e37}
     with pytest.raises(Exception, match=r"is not a finite number after step 1: lower learning_rate"):
         run("ruined", checkpoint_dir=tmp_path / "checkpoints", epochs=1, **settings)
@@ -184,7 +182,7 @@ def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Run
 @pytest.mark.heavy
 def test_a_job_needs_its_name_and_channels_alone(
     name: str,
-    project: Project,  # noqa: F811
+    project: Project,
     demo: Callable[[str], Path],
 ) -> None:
     channels = [f"--channel={channel.name}={channel}" for channel in sorted(demo(name).iterdir())]

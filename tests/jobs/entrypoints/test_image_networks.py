@@ -7,67 +7,33 @@ import json
 import signal
 import struct
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
+from support import programs
 from support.extras import needs
+from support.lazy import Lazy
+from support.pictures import dark_and_bright
+from support.programs import Module, Options
 
 pytestmark = pytest.mark.torch
 needs("numpy", "torch", "transformers", "PIL")
-import numpy  # noqa: E402
-import torch  # noqa: E402
+numpy: Any = Lazy("numpy")
+torch: Any = Lazy("torch")
 
 PROGRAM = "image_classification.py"
-Options = Callable[..., Namespace]
+SMALL = {"epochs": 2, "batch_size": 12, "image_size": 32}
 
 
 @pytest.fixture
-def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Options:
+def options(options: Options, tmp_path: Path) -> Options:
     """Hyperparameters for a job on 48 pictures below tmp_path, dark and bright ones."""
     (tmp_path / "train").mkdir()
-    numpy.savez(tmp_path / "train" / "data.npz", x=pictures(48), y=numpy.arange(48) % 2)
-
-    def read(**changed: object) -> Namespace:
-        given = {
-            "train": tmp_path / "train",
-            "model_dir": tmp_path / "model",
-            "output_data_dir": tmp_path / "output",
-            "epochs": 2,
-            "batch_size": 12,
-            "image_size": 32,
-            "device": "cpu",
-            **changed,
-        }
-        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
-
-    return read
-
-
-def pictures(count: int) -> Any:
-    """uint8 [count, 8, 8, 3]: every second one is brighter."""
-    draw = numpy.random.default_rng(1)
-    return (draw.integers(0, 60, (count, 8, 8, 3)) + 150 * (numpy.arange(count) % 2)[:, None, None, None]).astype(
-        numpy.uint8
-    )
-
-
-@pytest.fixture
-def transformer(tmp_path: Path) -> Path:
-    """A small vision transformer of three classes, with dropout."""
-    from transformers import ViTConfig, ViTForImageClassification
-
-    torch.manual_seed(0)
-    config = ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8,
-        hidden_dropout_prob=0.2, num_labels=3,
-    )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(tmp_path / "trained")
-    return tmp_path / "trained"
+    numpy.savez(tmp_path / "train" / "data.npz", x=dark_and_bright(48), y=numpy.arange(48) % 2)
+    return options
 
 
 def trained(program: ModuleType, hp: Namespace) -> Any:
@@ -95,10 +61,10 @@ def test_a_trained_network_learns_other_classes_and_loads_in_its_own_library(
     assert said["classes"] == ["0", "1"] and said["trained"]["finished"] and said["metrics"]["validation_accuracy"] == 1
     plain = AutoModelForImageClassification.from_pretrained(tmp_path / "model")
     assert plain.config.id2label == {0: "0", 1: "1"}
-    seen = AutoImageProcessor.from_pretrained(tmp_path / "model")(list(pictures(8)), return_tensors="pt")
+    seen = AutoImageProcessor.from_pretrained(tmp_path / "model")(list(dark_and_bright(8)), return_tensors="pt")
     assert plain(**seen).logits.argmax(1).tolist() == [0, 1] * 4
     network, _ = program.load(tmp_path / "model")
-    assert network(torch.from_numpy(pictures(8)).permute(0, 3, 1, 2)).argmax(1).tolist() == [0, 1] * 4
+    assert network(torch.from_numpy(dark_and_bright(8)).permute(0, 3, 1, 2)).argmax(1).tolist() == [0, 1] * 4
 
 
 def test_a_stopped_job_ends_with_the_weights_of_one_that_never_was_dropout_and_all(
@@ -157,59 +123,6 @@ def test_a_request_of_the_platform_trains_its_residual_network(
     assert job.network.body.config.depths == [2, 2, 2, 2] and "running_mean" in " ".join(weights(tmp_path / "model"))
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"num_layers": 20}, "num_layers 20 is not served"),
-        ({"use_pretrained_model": 1}, "use_pretrained_model is 1, but there is no channel model"),
-        ({"image_shape": "3,224,200"}, "image_shape 3,224,200 is not served"),
-        ({"image_shape": "3,x,200"}, "image_shape 3,x,200 is not three whole numbers"),
-        ({"lr_scheduler_step": "10,x"}, "lr_scheduler_step must be epochs"),
-        ({"train_only_top_layer": "true"}, "needs a trained network"),
-        ({"previous_model": "."}, "holds no model of image_classification: no weights"),
-    ],
-)
-def test_what_cannot_be_done_is_said(
-    program: ModuleType,
-    options: Options,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changed: dict[str, Any],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(program.Problem, match=message):
-        trained(program, options(**changed))
-
-
-def test_a_folder_that_is_no_classifier_or_lacks_weights_is_refused(
-    program: ModuleType, options: Options, transformer: Path
-) -> None:
-    from safetensors.torch import save_file
-
-    whole, config = weights(transformer), (transformer / "config.json").read_text()
-    for change, message in (
-        (lambda state: state.pop("vit.layernorm.weight"), "lacks weights of vit|is no image classifier"),
-        (lambda state: state["vit.layernorm.bias"].fill_(float("nan")), "weights that are not finite numbers"),
-    ):
-        state = {name: value.clone() for name, value in whole.items()}
-        change(state)
-        save_file(state, transformer / "model.safetensors", metadata={"format": "pt"})
-        if "lacks" in message:
-            state.pop("vit.layernorm.bias", None)
-            save_file(state, transformer / "model.safetensors", metadata={"format": "pt"})
-            state.pop("vit.embeddings.cls_token")
-            save_file(state, transformer / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(program.Problem, match=message):
-            trained(program, options(previous_model=transformer))
-    (transformer / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(program.Problem, match="is no image classifier of transformers"):
-        trained(program, options(previous_model=transformer))
-    (transformer / "config.json").write_text(config[:40])
-    with pytest.raises(program.Problem, match=r"config\.json cannot be read"):
-        trained(program, options(previous_model=transformer))
-
-
 def test_two_ranks_train_a_borrowed_network(options: Options, transformer: Path, tmp_path: Path) -> None:
     arguments = (
         "--train",
@@ -231,7 +144,7 @@ def test_two_ranks_train_a_borrowed_network(options: Options, transformer: Path,
 
 
 def test_the_weights_of_torchvision_are_known_by_the_name_of_their_file(
-    program: ModuleType, options: Options, tmp_path: Path, module: Callable[[str], ModuleType]
+    program: ModuleType, options: Options, tmp_path: Path, module: Module
 ) -> None:
     try:
         from torchvision import models
@@ -298,7 +211,7 @@ def test_lists_say_which_images_count(program: ModuleType, options: Options, tmp
     root = tmp_path / "pictures"
     (root / "a").mkdir(parents=True)
     (tmp_path / "lists").mkdir()
-    for number, picture in enumerate(pictures(20)):
+    for number, picture in enumerate(dark_and_bright(20)):
         (root / "a" / f"{number}.png").write_bytes(png(picture))
     (root / "a" / "left_out.png").write_bytes(b"damaged")
     lines = [f"{number}\t{number % 2}.000000\ta/{number}.png" for number in range(20)]
@@ -321,8 +234,8 @@ def test_lists_say_which_images_count(program: ModuleType, options: Options, tmp
 
 def test_recordio_of_images_is_read_where_it_lies(program: ModuleType, options: Options, tmp_path: Path) -> None:
     (tmp_path / "records").mkdir()
-    frames = [record(number % 2, png(picture)) for number, picture in enumerate(pictures(19))]
-    frames.append(record(0, png(pictures(2)[1]), (1.0,)))
+    frames = [record(number % 2, png(picture)) for number, picture in enumerate(dark_and_bright(19))]
+    frames.append(record(0, png(dark_and_bright(2)[1]), (1.0,)))
     (tmp_path / "records" / "train.rec").write_bytes(b"".join(frames))
     changed = {"train": tmp_path / "records", "batch_size": 4, "image_size": "", "learning_rate": 0.02, "epochs": 4}
     job = trained(program, options(**changed))

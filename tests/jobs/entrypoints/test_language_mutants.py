@@ -128,7 +128,7 @@ def work(group: int) -> None:
     """What the process of a group does, in a folder of its own: group 0 fine-tunes, group 1 trains from scratch."""
     import sys
 
-    from jobs.entrypoints import programs
+    from support import programs
 
     if group:
         mutants.every("language_model", texts, finite, "made")

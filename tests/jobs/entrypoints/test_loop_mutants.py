@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
 from jobs.entrypoints.mutants import file_of, mutated, table
+from support import programs
 from support.paths import ROOT
 from trainshed.algorithms.declaration import read as declared
 

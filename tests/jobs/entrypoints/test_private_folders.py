@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
 from jobs.entrypoints.test_fine_tune_sharded import furthest, tensors
+from support import programs
 from support.extras import needs
+from support.programs import Module
 
 needs("transformers", "accelerate", "peft")
 pytestmark = [pytest.mark.torch, pytest.mark.heavy]
@@ -27,9 +26,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("name", list(JOBS))
-def test_two_hosts_with_folders_of_their_own_go_on_exactly(
-    name: str, tmp_path: Path, data: Path, module: Callable[[str], ModuleType]
-) -> None:
+def test_two_hosts_with_folders_of_their_own_go_on_exactly(name: str, tmp_path: Path, data: Path, module: Module) -> None:
     program, *given = JOBS[name]
     if program == "language_model.py":
         (tmp_path / "train").mkdir()

@@ -14,15 +14,17 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import numpy
 import pytest
 
-from jobs.entrypoints import programs
 from jobs.entrypoints.mutants import file_of, mutated, table
+from support import programs
+from support.lazy import Lazy
 from support.paths import ROOT
 
 PROGRAM = "tabular.py"
+numpy: Any = Lazy("numpy")
 COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 120)
 GROUPS = 2
 VALUES: dict[str, list[str]] = {
