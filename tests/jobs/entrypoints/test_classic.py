@@ -65,6 +65,7 @@ def predicted(output: str) -> list[dict[str, Any]]:
 # --- what scikit-learn finds ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spine
 def test_clusters_are_those_that_lloyd_finds(started_here: Train, tmp_path: Path) -> None:
     from sklearn.cluster import KMeans
 
@@ -84,6 +85,7 @@ def test_clusters_are_those_that_lloyd_finds(started_here: Train, tmp_path: Path
     assert sum(one["distance"] ** 2 for one in said) == pytest.approx(found["train_ssd"], rel=1e-4)
 
 
+@pytest.mark.spine
 def test_components_are_scikit_learns(started_here: Train, tmp_path: Path) -> None:
     from sklearn.decomposition import PCA, TruncatedSVD
 
@@ -102,6 +104,7 @@ def test_components_are_scikit_learns(started_here: Train, tmp_path: Path) -> No
     assert abs(model.transform(values)) == pytest.approx(abs(around.transform(values)), abs=1e-6)
 
 
+@pytest.mark.spine
 def test_scores_are_those_of_scikit_learns_forest(started_here: Train, tmp_path: Path) -> None:
     from sklearn.ensemble import IsolationForest
 
@@ -123,7 +126,7 @@ def test_scores_are_those_of_scikit_learns_forest(started_here: Train, tmp_path:
     assert found["test_f1"] == pytest.approx(both, abs=1e-4) and found["test_accuracy"] > 0.95
 
 
-@pytest.mark.parametrize("metric", ["L2", "COSINE"])
+@pytest.mark.parametrize("metric", [pytest.param("L2", marks=pytest.mark.spine), "COSINE"])
 def test_neighbours_are_scikit_learns(started_here: Train, tmp_path: Path, metric: str) -> None:
     from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
@@ -243,6 +246,7 @@ def test_a_model_that_is_damaged_or_of_another_program_is_refused(started_here: 
         assert "holds no model of clustering" in refused(started_here, "clustering", "--predict", "x.csv")
 
 
+@pytest.mark.safety
 def test_a_model_of_types_that_nobody_knows_is_refused(started_here: Train, tmp_path: Path) -> None:
     from sklearn.preprocessing import FunctionTransformer
 
@@ -308,6 +312,7 @@ def test_a_request_of_the_platform_runs_as_it_is(
     assert shown in project.trainshed("metrics", "show").output
 
 
+@pytest.mark.exact
 def test_a_stop_ends_it_well_and_the_next_run_finds_the_same(started_here: Train, tmp_path: Path) -> None:
     write(tmp_path / "x.csv", rows()[0])
     with programs.started("anomaly.py", "--train", "x.csv", "--num_trees", "500000", cwd=tmp_path) as job:
@@ -350,6 +355,7 @@ ANY = {"standardize": ["true", "false"], "target": ["t", "b"], "ignore_columns":
        "seed": ["0", "2147483647"]}  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", list(BASE))
 def test_a_mutant_is_learned_or_refused_in_one_line(started_here: Train, tmp_path: Path, name: str) -> None:
     from _common import Problem  # type: ignore[import-not-found]

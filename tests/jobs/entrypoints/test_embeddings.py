@@ -41,7 +41,7 @@ def test_what_belongs_together_comes_near_and_the_library_and_predict_agree(trai
     assert "validation_accuracy=1 " in again
 
 
-@pytest.mark.parametrize("form", ["pairs", "triplets", "scores"])
+@pytest.mark.parametrize("form", [pytest.param("pairs", marks=pytest.mark.spine), "triplets", "scores"])
 def test_the_first_loss_is_that_of_the_library(form: str, train: Train, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = PAIRS
     if form == "triplets":

@@ -45,10 +45,16 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, object]]] = {
 }  # fmt: skip
 COMMON = {"epochs": 3, "batch_size": 150, "seed": 3, "log_interval": 1, "device": "cpu"}
 
-ORDINARY = "recommend"  # the quickest; the others are heavy: they have the same loop
+ORDINARY = "recommend"  # the quickest; the others have the same loop
 
 
-@pytest.fixture(params=[one if one == ORDINARY else pytest.param(one, marks=pytest.mark.heavy) for one in sorted(PROGRAMS)])
+def each_program(*marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Runs a test with each program; the ordinary one has these marks, and the others are variants."""
+    marked = {one: marks if one == ORDINARY else pytest.mark.matrix for one in sorted(PROGRAMS)}
+    return pytest.mark.parametrize("name", [pytest.param(one, marks=its) for one, its in marked.items()], indirect=True)
+
+
+@pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     for package in PROGRAMS[request.param][1]:
         pytest.importorskip(package)
@@ -104,6 +110,8 @@ def files(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.exact
+@each_program(pytest.mark.spine)
 def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
     name: str, run: Train, demo: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -131,6 +139,7 @@ def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
         run("other", **changed, seed=4)
 
 
+@each_program()
 def test_two_ranks_learn_what_one_does_and_stop_on_notice(
     name: str, run: Train, demo: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -171,6 +180,7 @@ def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run
     assert not (tmp_path / "ruined/model").exists()
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("name", ["text_classification"], indirect=True)
 def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Train, tmp_path: Path) -> None:
     settings = {"checkpoint_steps": 1, "warmup_ratio": 0, "learning_rate": 1000, "weight_decay": 1e37}
@@ -179,7 +189,7 @@ def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Tra
     assert not list((tmp_path / "checkpoints").glob("step-*"))
 
 
-@pytest.mark.heavy
+@each_program()
 def test_a_job_needs_its_name_and_channels_alone(
     name: str,
     project: Project,

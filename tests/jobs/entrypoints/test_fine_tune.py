@@ -42,6 +42,7 @@ def weights(folder: Path) -> str:
 SETTINGS = ("--max_steps", "24", "--batch_size", "4", "--learning_rate", "0.01", "--log_interval", "1", "--device", "cpu")
 
 
+@pytest.mark.exact
 def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
     tuning: Options, tune: Train, data: Path, tmp_path: Path
 ) -> None:
@@ -100,7 +101,7 @@ def test_two_ranks_stop_on_notice_and_learn_what_one_does(tuning: Options, tune:
     assert "2 ranks on cpu" in two and "1 rank on cpu" in one
 
 
-@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("merge", [pytest.param(False, marks=pytest.mark.spine), True])
 def test_what_was_learnt_is_answered(
     merge: bool, tuning: Options, tune: Train, module: Module, tmp_path: Path, capsys: Any
 ) -> None:
@@ -236,6 +237,7 @@ def preferences(tmp_path_factory: pytest.TempPathFactory, module: Module) -> Pat
     return root
 
 
+@pytest.mark.exact
 def test_preferences_are_learnt_and_an_interrupted_job_learns_the_same(
     tuning: Options,
     tune: Train,

@@ -47,6 +47,7 @@ def furthest(one: Path, other: Path) -> float:
     return max((first[name].float() - second[name].float()).abs().max().item() for name in first)
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_parts_learn_what_wholes_do_and_go_on_exactly_after_a_kill(tmp_path: Path, data: Path) -> None:
     settings = ("--method", "full", "--max_steps", "8", "--packing", "true", "--max_length", "64")
@@ -99,6 +100,7 @@ def test_adapters_of_a_sharded_model_are_those_of_a_whole_one(merge: str, tmp_pa
     assert kind.from_pretrained(tmp_path / "shard").get_input_embeddings()
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_preferences_are_learnt_alike_and_measured_from_the_same_start(tmp_path: Path, data: Path, module: Module) -> None:
     module("demo_data").write_instructions(tmp_path / "pairs", preferences=True)

@@ -61,6 +61,7 @@ def test_a_rhythm_is_learnt_and_the_library_and_predict_go_on_with_it(train: Tra
     assert made.quantile(0.5) == pytest.approx(forecast["quantiles"]["0.5"], rel=0.1)
 
 
+@pytest.mark.spine
 def test_a_request_of_the_platform_runs_as_it_is(program: ModuleType, train: Train, tmp_path: Path) -> None:
     """Hyperparameters as the platform's examples give them, with categories, features and missing values."""
     more = {"cat": [1, 0], "dynamic_feat": [[float(day % 7) for day in range(80)]]}
@@ -104,7 +105,7 @@ def test_a_request_file_of_the_platform_runs_by_the_launcher(project: Project, t
     assert "test_mean_wQuantileLoss" in project.trainshed("metrics", "show").output
 
 
-@pytest.mark.heavy
+@pytest.mark.matrix
 @pytest.mark.parametrize("likelihood", ["student-T", "gaussian", "negative-binomial", "beta", "deterministic-L1"])
 @pytest.mark.parametrize("freq", ["M", "W", "H", "min", "15min", "Q", "Y"])
 def test_every_likelihood_and_frequency(likelihood: str, freq: str, train: Train, tmp_path: Path) -> None:

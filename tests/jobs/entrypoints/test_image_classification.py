@@ -118,6 +118,7 @@ def test_the_loaded_network_takes_raw_pixels_of_any_number_type(
     assert not network.training
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_a_job_on_two_ranks_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
     trained: tuple[Path, str, str], job: Path, tmp_path: Path
@@ -185,7 +186,7 @@ def trained_here(program: ModuleType, hp: Namespace) -> Any:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"optimizer": "sgd", "learning_rate": 0.05},
+        pytest.param({"optimizer": "sgd", "learning_rate": 0.05}, marks=pytest.mark.spine),
         {"optimizer": "adam", "lr_schedule": "linear"},
         {"augment": "shift", "lr_schedule": "constant"},
         {"augment": "flip", "depth": 2},
@@ -241,6 +242,7 @@ def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(program.Training, "step", interrupted)
 
 
+@pytest.mark.exact
 def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
     program: ModuleType, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +259,7 @@ def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
 
+@pytest.mark.safety
 def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, options: Options) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
     trained_here(program, options(checkpoint_dir=folder))
@@ -270,6 +273,7 @@ def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, op
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("kept", [0, 100, 5000])
 def test_a_damaged_checkpoint_is_passed_over_and_the_reason_said(
     program: ModuleType, options: Options, capsys: pytest.CaptureFixture[str], kept: int

@@ -67,6 +67,7 @@ def test_a_trained_network_learns_other_classes_and_loads_in_its_own_library(
     assert network(torch.from_numpy(dark_and_bright(8)).permute(0, 3, 1, 2)).argmax(1).tolist() == [0, 1] * 4
 
 
+@pytest.mark.exact
 def test_a_stopped_job_ends_with_the_weights_of_one_that_never_was_dropout_and_all(
     program: ModuleType, options: Options, transformer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(program.Reporter, "on_log", interrupted)
 
 
+@pytest.mark.exact
 def test_a_job_interrupted_twice_ends_with_the_loss_of_one_that_never_was(
     program: ModuleType,
     options: Options,
@@ -218,12 +219,14 @@ def test_a_finished_training_is_not_repeated_but_evaluated(options: Options, tra
     assert programs.metrics(again, "validation_loss") == programs.metrics(first, "validation_loss")
 
 
+@pytest.mark.safety
 def test_a_checkpoint_of_another_model_is_named(program: ModuleType, options: Options, train: Train, tmp_path: Path) -> None:
     train(options(checkpoint_dir=tmp_path / "checkpoints"))
     with pytest.raises(program.Problem, match=r"checkpoint-6 is of another model \(n_embd differ\): remove it, or use"):
         train(options(checkpoint_dir=tmp_path / "checkpoints", n_embd=32))
 
 
+@pytest.mark.safety
 def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
     options: Options, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +247,7 @@ def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
     assert "checkpoint-1 passed over: optimizer.pt has " in "\n".join(said)
 
 
+@pytest.mark.spine
 def test_it_goes_on_from_the_model_of_the_channel_model(
     program: ModuleType,
     options: Options,
@@ -276,6 +280,7 @@ def test_a_model_whose_answers_are_no_numbers_is_not_called_trained(
     assert not list((tmp_path / "model").glob("*.safetensors"))
 
 
+@pytest.mark.safety
 def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(
     program: ModuleType, options: Options, train: Train, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def table(path: Path, features: Any, target: Any) -> tuple[str, str]:
     return "--train", str(path)
 
 
+@pytest.mark.spine
 def test_a_penalty_counts_against_the_mean_loss_of_rows(started_here: Train, tmp_path: Path) -> None:
     from sklearn.linear_model import ElasticNet, Ridge
     from sklearn.pipeline import make_pipeline
@@ -165,7 +166,7 @@ def work(group: int) -> None:
     mutants.each("linear", group, make, finite)
 
 
-@pytest.mark.heavy
+@pytest.mark.matrix
 @pytest.mark.parametrize("group", range(mutants.GROUPS))
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
     mutants.start("test_linear", group, tmp_path)

@@ -24,6 +24,8 @@ from support import programs
 from support.paths import ROOT
 from trainshed.algorithms.declaration import read as declared
 
+pytestmark = pytest.mark.matrix
+
 COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 40)
 
 Table = list[list[str]]
@@ -298,7 +300,6 @@ def work(name: str) -> None:
     print(f"{trained} of {COUNT} trained")
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_a_mutant_trains_or_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -48,6 +48,7 @@ def test_it_learns_where_the_shapes_are(tmp_path: Path, module: Module) -> None:
     assert near > 0.7 * len(content["annotations"])
 
 
+@pytest.mark.exact
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(boxes: Path) -> None:
     arguments = (*SMALL, "--checkpoint_steps", "2", "--log_interval", "1", "--augment", "flip", "--epochs", "4")
     programs.run(PROGRAM, *arguments, "--model_dir", "through", cwd=boxes)
@@ -108,7 +109,11 @@ def trained(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["detr", pytest.param("rt_detr", marks=pytest.mark.heavy), pytest.param("yolos", marks=pytest.mark.heavy)]
+    "kind",
+    [
+        pytest.param("detr", marks=pytest.mark.spine),
+        *(pytest.param(one, marks=pytest.mark.matrix) for one in ("rt_detr", "yolos")),
+    ],
 )
 def test_a_trained_network_of_transformers_learns_other_classes(
     program: ModuleType, started_here: Train, boxes: Path, kind: str
@@ -129,6 +134,7 @@ def test_a_trained_network_of_transformers_learns_other_classes(
         started_here(PROGRAM, *CHANNELS, "--device", "cpu", "--previous_model", "trained")
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 @pytest.mark.parametrize(("kind", "ranks"), [("rt_detr", 1), ("detr", 2), ("rt_detr", 2)])
 def test_a_network_of_transformers_is_gone_on_with_exactly(boxes: Path, kind: str, ranks: int) -> None:
@@ -238,6 +244,7 @@ def work(group: int) -> None:
     mutants.each("object_detection", group, make, finite)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("group", range(mutants.GROUPS))
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
     mutants.start("test_object_detection", group, tmp_path)

@@ -43,7 +43,7 @@ LEARN = {
 }
 
 
-@pytest.mark.parametrize("form", ["csv", "libsvm"])
+@pytest.mark.parametrize("form", [pytest.param("csv", marks=pytest.mark.spine), "libsvm"])
 def test_pairs_are_learnt_and_plain_code_and_predict_agree(form: str, train: Train, tmp_path: Path) -> None:
     text, name = (rows(), "a.csv") if form == "csv" else (libsvm(), "a.libsvm")
     output = train(test=channel(tmp_path / "train", text, name), **LEARN)

@@ -32,8 +32,13 @@ def weights(path: Path) -> dict[str, Any]:
     return torch.load(path, weights_only=True)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("algorithm", ["fcn", "psp", "deeplab"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param("fcn", marks=pytest.mark.heavy),
+        *(pytest.param(one, marks=pytest.mark.matrix) for one in ("psp", "deeplab")),
+    ],
+)
 def test_it_learns_the_shapes(tmp_path: Path, module: Module, algorithm: str) -> None:
     module("demo_data").write_shapes(tmp_path)
     test = ("--test", "test", "--test_annotation", "test_annotation")
@@ -43,6 +48,7 @@ def test_it_learns_the_shapes(tmp_path: Path, module: Module, algorithm: str) ->
     assert miou > 0.75
 
 
+@pytest.mark.spine
 def test_masks_are_written_that_are_as_good_as_was_measured(
     program: ModuleType,
     started_here: Train,
@@ -67,6 +73,7 @@ def test_masks_are_written_that_are_as_good_as_was_measured(
     assert network(torch.zeros(1, *made.shape)).shape == (1, 3, 32, 32)
 
 
+@pytest.mark.exact
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(shapes: Path) -> None:
     arguments = (*SMALL, "--checkpoint_steps", "2", "--log_interval", "1", "--augment", "flip", "--epochs", "4")
     programs.run(PROGRAM, *arguments, "--model_dir", "through", cwd=shapes)
@@ -173,6 +180,7 @@ def work(group: int) -> None:
     mutants.each("semantic_segmentation", group, make, finite)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("group", range(mutants.GROUPS))
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
     mutants.start("test_segmentation", group, tmp_path)

@@ -95,6 +95,7 @@ def test_labels_may_be_names_in_json_and_one_shard_is_not_divided(
     assert "nothing is held out of a single shard" in capsys.readouterr().out
 
 
+@pytest.mark.exact
 def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
     program: ModuleType, options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

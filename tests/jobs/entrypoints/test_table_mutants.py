@@ -23,6 +23,8 @@ from support import programs
 from support.lazy import Lazy
 from support.paths import ROOT
 
+pytestmark = pytest.mark.matrix
+
 PROGRAM = "tabular.py"
 numpy: Any = Lazy("numpy")
 COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 120)

@@ -28,6 +28,7 @@ def trees(folder: Path) -> list[str]:
     return xgboost.Booster(model_file=folder / "model" / "xgboost-model").get_dump(dump_format="json")
 
 
+@pytest.mark.spine
 def test_a_model_that_xgboost_loads_and_predicts_with(tmp_path: Path, tables: Path) -> None:
     output = programs.run(PROGRAM, *channels(tables), "--num_round", "20", cwd=tmp_path)
 
@@ -98,11 +99,16 @@ HALVES = ["--subsample", "0.5", "--colsample_bynode", "0.5"]
 DART = ["--booster", "dart", "--rate_drop", "0.3", *HALVES]
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(
     ("how", "ranks"),
-    [(HALVES, 1), (DART, 1), (["--booster", "gblinear"], 1), (HALVES, 2)],
-    ids=["sampled", "dart", "linear", "two-ranks"],
-)  # fmt: skip
+    [
+        pytest.param(HALVES, 1, id="sampled", marks=pytest.mark.spine),
+        pytest.param(DART, 1, id="dart", marks=pytest.mark.matrix),
+        pytest.param(["--booster", "gblinear"], 1, id="linear", marks=pytest.mark.matrix),
+        pytest.param(HALVES, 2, id="two-ranks"),
+    ],
+)
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, tables: Path, how: list[str], ranks: int) -> None:
     arguments = [*channels(tables), "--num_round", "30", "--checkpoint_rounds", "7", *how]
     (tmp_path / "whole").mkdir()
@@ -170,7 +176,7 @@ def test_texts_are_categories_and_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "form", ["parquet", "recordio", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("libsvm", "csv.gz"))]
+    "form", ["parquet", "recordio", *(pytest.param(one, marks=pytest.mark.matrix) for one in ("libsvm", "csv.gz"))]
 )
 def test_every_format_gives_the_same_trees(tmp_path: Path, tables: Path, form: str) -> None:
     import gzip

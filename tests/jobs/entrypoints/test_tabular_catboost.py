@@ -19,6 +19,7 @@ from support.lazy import Lazy
 
 needs("catboost", "xgboost")
 numpy: Any = Lazy("numpy")
+pytestmark = pytest.mark.matrix
 PROGRAM = "tabular.py"
 CAT = ("--library", "catboost")
 
@@ -43,6 +44,7 @@ def test_the_same_as_catboosts_own_training(tmp_path: Path, tables: Path) -> Non
     assert "<svg" in (tmp_path / "output" / "feature_importance.svg").read_text()
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("how", [[], ["--bootstrap_type", "Bernoulli", "--subsample", "0.5", "--rsm", "0.6"]])
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(
     tmp_path: Path,
@@ -76,6 +78,7 @@ def answers(model: Path) -> list[float]:
     return catboost.CatBoost().load_model(str(model / "model.cbm")).predict(rows(1)[0]).tolist()
 
 
+@pytest.mark.exact
 def test_a_stopped_job_goes_on_to_the_same_end(tmp_path: Path, tables: Path) -> None:
     arguments = [*channels(tables), *CAT, "--num_round", "300"]
     (tmp_path / "whole").mkdir()

@@ -78,9 +78,10 @@ def test_hosts_with_rows_of_their_own_learn_together(tmp_path: Path, tables: Pat
 SAMPLED = ["--subsample", "0.5", "--colsample_bytree", "0.6", "--bagging_freq", "3"]
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(
     ("how", "ranks"),
-    [(SAMPLED, 1), pytest.param([], 1, marks=pytest.mark.heavy), pytest.param(SAMPLED, 2, marks=pytest.mark.heavy)],
+    [(SAMPLED, 1), pytest.param([], 1, marks=pytest.mark.matrix), pytest.param(SAMPLED, 2, marks=pytest.mark.heavy)],
     ids=["sampled", "plain", "two-ranks"],
 )  # fmt: skip
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(

@@ -30,7 +30,10 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "deberta-v2", "modernbert"])
+VARIANTS = [pytest.param(one, marks=pytest.mark.matrix) for one in ("roberta", "electra", "deberta-v2", "modernbert")]
+
+
+@pytest.mark.parametrize("architecture", [pytest.param("bert", marks=pytest.mark.spine), *VARIANTS])
 def test_what_was_learnt_is_told_by_the_library_and_by_predict(
     architecture: str, train: Train, tmp_path: Path, capsys: Any
 ) -> None:

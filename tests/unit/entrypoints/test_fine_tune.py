@@ -67,7 +67,7 @@ def drop_weight(folder: Path) -> None:
         (lambda folder: (folder / "config.json").unlink(), "holds no "),
         (lambda folder: (folder / "tokenizer.json").unlink(), "holds no tokenizer that Transformers loads: "),
         (lambda folder: os.truncate(folder / "model.safetensors", 1000), "holds no causal language model that Transformers"),
-        (bring_code, "holds no "),
+        pytest.param(bring_code, "holds no ", marks=pytest.mark.safety),
         (ruin_weight, "has weights that are not finite numbers: model.norm.weight$"),
         (drop_weight, "lacks weights of its LlamaForCausalLM: model.layers.1.mlp.up_proj.weight$"),
         (edit("tokenizer_config.json", lambda config: config.pop("eos_token")), "the tokenizer names no eos_token"),
