@@ -79,8 +79,8 @@ def test_the_next_run_goes_on_learns_and_its_model_loads_and_measures_the_same(
     (half / "optimizer.pt").write_bytes((half / "optimizer.pt").read_bytes()[:-100])
     for manifest in half.glob("*.manifest"):  # the last file to be written
         manifest.unlink()
-    end = step + 150
-    arguments = (*TINY, "--max_steps", str(end), "--log_interval", "10")
+    end = step + 40
+    arguments = (*TINY, "--max_steps", str(end), "--log_interval", "10", "--learning_rate", "0.01")
     with programs.started(PROGRAM, *arguments, cwd=root, ranks=2, **variables) as run:
         output = run.succeed()
     assert f"{half.name} passed over: it was not finished" in run.errors[0]

@@ -53,16 +53,14 @@ def test_masks_are_written_that_are_as_good_as_was_measured(
     program: ModuleType,
     started_here: Train,
     shapes: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from PIL import Image
 
     test = ("--test", "test", "--test_annotation", "test_annotation")
     started_here(PROGRAM, *SMALL, *test, "--epochs", "5", "--learning_rate", "0.02", "--augment", "flip")
     said = json.loads((shapes / "model" / "model.json").read_text())
-    capsys.readouterr()
-    started_here(PROGRAM, "--predict", "test", "--output_data_dir", "masks")
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    masks = started_here(PROGRAM, "--predict", "test", "--output_data_dir", "masks")
+    lines = [json.loads(line) for line in masks.splitlines()]
     right = pixels = 0
     for line in lines:
         mask = numpy.asarray(Image.open(line["mask"]))
