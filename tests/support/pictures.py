@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+from argparse import Namespace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,6 +23,25 @@ def dark_and_bright(count: int) -> Any:
     """uint8 [count, 8, 8, 3]: every second one is brighter."""
     pixels = numpy.random.default_rng(1).integers(0, 60, (count, 8, 8, 3))
     return (pixels + 150 * (numpy.arange(count) % 2)[:, None, None, None]).astype(numpy.uint8)
+
+
+def trained_here(program: ModuleType, hp: Namespace) -> Any:
+    """The image classifier's job of these hyperparameters, after it has run in this process."""
+    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
+    job.run()
+    return job
+
+
+def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
+    """Sends this process SIGTERM during a step of the image classifier; the Checkpointer handles it."""
+    own = program.Training.step
+
+    def interrupted(job: Any, *batch: Any) -> None:
+        own(job, *batch)
+        if job.at.step == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    patch.setattr(program.Training, "step", interrupted)
 
 
 @pytest.fixture(scope="session")

@@ -137,6 +137,21 @@ def run(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: str) 
         return job.succeed()
 
 
+def kill_and_go_on(program: str, *arguments: str, cwd: Path, line: str, ranks: int = 1) -> None:
+    """Trains to the folder `through`; and to `model`, killed at a line like this and started again from a checkpoint."""
+    run(program, *arguments, "--model_dir", "through", cwd=cwd, ranks=ranks)
+    (cwd / "checkpoints").mkdir()
+    kept = {"SM_CHECKPOINT_DIR": str(cwd / "checkpoints")}
+    with started(program, *arguments, cwd=cwd, ranks=ranks, **kept) as job:
+        job.wait_for(line)
+        for process in job.processes:
+            process.kill()
+        job.finish()
+    with started(program, *arguments, cwd=cwd, ranks=ranks, **kept) as job:
+        job.succeed()
+    assert "resumed from" in job.errors[0]
+
+
 def metrics(output: str, name: str) -> list[tuple[float, int]]:
     """(value, step) of each line about the metric `name`."""
     return [(float(value), int(step)) for found, value, _, step in METRIC.findall(output) if found == name]
@@ -183,19 +198,30 @@ def job_variables(root: Path, *channels: str) -> dict[str, str]:
     }
 
 
-def request_of_the_platform(repository: str, hyperparameters: dict[str, str], channels: dict[str, tuple[Path, str]]) -> str:
-    """The JSON of a training job with an image of the platform's own. channels: by name, folder and content type."""
+def request_of_the_platform(
+    repository: str,
+    hyperparameters: dict[str, str],
+    channels: dict[str, tuple[Path, str]],
+    account: str = "382416733822",
+    hosts: int = 1,
+    sharded: tuple[str, ...] = (),
+) -> str:
+    """The JSON of a training job with an image of the platform's own.
+
+    channels: by name, folder and content type.   sharded: those of which a host gets a share.
+    """
     inputs = []
     for name, (folder, content) in channels.items():
-        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{folder}", "S3DataDistributionType": "FullyReplicated"}
+        distribution = "ShardedByS3Key" if name in sharded else "FullyReplicated"
+        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{folder}", "S3DataDistributionType": distribution}
         inputs.append({"ChannelName": name, "ContentType": content, "DataSource": {"S3DataSource": place}})
-    image = f"382416733822.dkr.ecr.us-east-1.amazonaws.com/{repository}"
+    image = f"{account}.dkr.ecr.us-east-1.amazonaws.com/{repository}"
     asked = {
         "TrainingJobName": "as-ever",
         "AlgorithmSpecification": {"TrainingImage": image, "TrainingInputMode": "File"},
         "HyperParameters": hyperparameters,
         "InputDataConfig": inputs,
-        "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
+        "ResourceConfig": {"InstanceCount": hosts, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
         "StoppingCondition": {"MaxRuntimeInSeconds": 600},
     }
     return json.dumps(asked)

@@ -71,7 +71,7 @@ def test_clusters_are_those_that_lloyd_finds(started_here: Train, tmp_path: Path
 
     values, _ = rows()
     write(tmp_path / "x.csv", values)
-    output = started_here("clustering", "--train", "x.csv", "--k", 4, "--eval_metrics", '["msd","ssd"]', "--epochs", 5)
+    output = started_here("clustering", "--train", "x.csv", "--k", 4, "--eval_metrics", '["msd","ssd"]', "--epochs", 10)
     theirs = KMeans(4, n_init=10, random_state=0).fit(values)
     said = predicted(started_here("clustering", "--predict", "x.csv"))
 
@@ -275,12 +275,7 @@ def test_a_model_of_types_that_nobody_knows_is_refused(started_here: Train, tmp_
     ids=["kmeans", "pca", "randomcutforest", "knn"],
 )  # fmt: skip
 def test_a_request_of_the_platform_runs_as_it_is(
-    project: Project,
-    tmp_path: Path,
-    repository: str,
-    hyperparameters: dict[str, str],
-    content: str,
-    shown: str,
+    project: Project, tmp_path: Path, repository: str, hyperparameters: dict[str, str], content: str, shown: str
 ) -> None:
     values, which = rows()
     labels = {"knn": which, "randomcutforest": which == 0}.get(repository.partition(":")[0])
@@ -289,23 +284,8 @@ def test_a_request_of_the_platform_runs_as_it_is(
     write(tmp_path / "data" / "test" / "x.csv", *([] if labels is None else [labels]), values)
     with_labels = "text/csv;label_size=1" if labels is not None else content
 
-    def channel(name: str, kind: str) -> dict[str, Any]:
-        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{tmp_path / 'data' / name}",
-                 "S3DataDistributionType": "FullyReplicated"}  # fmt: skip
-        return {"ChannelName": name, "ContentType": kind, "DataSource": {"S3DataSource": place}}
-
-    request = {
-        "TrainingJobName": "as-ever",
-        "AlgorithmSpecification": {
-            "TrainingImage": f"382416733822.dkr.ecr.us-east-1.amazonaws.com/{repository}",
-            "TrainingInputMode": "File",
-        },
-        "HyperParameters": hyperparameters,
-        "InputDataConfig": [channel("train", content), channel("test", with_labels)],
-        "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
-    }
-    project.write({"request.json": json.dumps(request)})
+    channels = {"train": (tmp_path / "data" / "train", content), "test": (tmp_path / "data" / "test", with_labels)}
+    project.write({"request.json": programs.request_of_the_platform(repository, hyperparameters, channels)})
     done = project.trainshed("run", "request.json", OMP_NUM_THREADS="1")
 
     assert done.status == 0, done.output

@@ -190,11 +190,7 @@ def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Tra
 
 
 @each_program()
-def test_a_job_needs_its_name_and_channels_alone(
-    name: str,
-    project: Project,
-    demo: Callable[[str], Path],
-) -> None:
+def test_a_job_needs_its_name_and_channels_alone(name: str, project: Project, demo: Callable[[str], Path]) -> None:
     channels = [f"--channel={channel.name}={channel}" for channel in sorted(demo(name).iterdir())]
     small = [part for key, value in PROGRAMS[name][2].items() if value is not None for part in ("--hp", f"{key}={value}")]
     done = project.trainshed("run", name, *channels, "--hp", "epochs=1", *small, OMP_NUM_THREADS="1")

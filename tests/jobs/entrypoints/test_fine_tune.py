@@ -239,12 +239,7 @@ def preferences(tmp_path_factory: pytest.TempPathFactory, module: Module) -> Pat
 
 @pytest.mark.exact
 def test_preferences_are_learnt_and_an_interrupted_job_learns_the_same(
-    tuning: Options,
-    tune: Train,
-    module: Module,
-    preferences: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tuning: Options, tune: Train, module: Module, preferences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"train": preferences / "train", "objective": "dpo", "prompt_format": "chat", "learning_rate": 0.003}
     hp = tuning(**given, max_steps=20, batch_size=8, gradient_accumulation_steps=2, model_dir=tmp_path / "straight")

@@ -14,6 +14,7 @@ import pytest
 
 from support import programs
 from support.lazy import Lazy
+from support.pictures import stop_at, trained_here
 from support.programs import Module, Options
 
 pytestmark = pytest.mark.torch
@@ -176,13 +177,6 @@ def options(options: Options, tmp_path: Path) -> Options:
     return options
 
 
-def trained_here(program: ModuleType, hp: Namespace) -> Any:
-    """The job of these hyperparameters, after it has run in this process."""
-    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
-    job.run()
-    return job
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -228,18 +222,6 @@ def test_another_batch_size_goes_on_at_the_same_place_in_the_data(
     job = program.Training(options(checkpoint_dir=folder, batch_size=16), program.World(0, 1, 0, torch.device("cpu")))
     assert job.at == program.Position(0, 2, 4)
     job.checkpoints.close()
-
-
-def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
-    """Sends this process SIGTERM during a step; the Checkpointer handles it."""
-    own = program.Training.step
-
-    def interrupted(job: Any, *batch: Any) -> None:
-        own(job, *batch)
-        if job.at.step == step:
-            signal.raise_signal(signal.SIGTERM)
-
-    patch.setattr(program.Training, "step", interrupted)
 
 
 @pytest.mark.exact

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import struct
-from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 from support import programs
 from support.extras import needs
 from support.lazy import Lazy
-from support.pictures import dark_and_bright
+from support.pictures import dark_and_bright, stop_at, trained_here
 from support.programs import Module, Options
 
 pytestmark = pytest.mark.torch
@@ -36,12 +34,6 @@ def options(options: Options, tmp_path: Path) -> Options:
     return options
 
 
-def trained(program: ModuleType, hp: Namespace) -> Any:
-    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
-    job.run()
-    return job
-
-
 def weights(folder: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
@@ -53,7 +45,7 @@ def test_a_trained_network_learns_other_classes_and_loads_in_its_own_library(
 ) -> None:
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-    job = trained(program, options(previous_model=transformer, learning_rate=0.01, epochs=6))
+    job = trained_here(program, options(previous_model=transformer, learning_rate=0.01, epochs=6))
 
     assert job.results["validation_accuracy"] == 1
     assert f"the network: vit of transformers, with the weights in {transformer}" in capsys.readouterr().out
@@ -71,19 +63,12 @@ def test_a_trained_network_learns_other_classes_and_loads_in_its_own_library(
 def test_a_stopped_job_ends_with_the_weights_of_one_that_never_was_dropout_and_all(
     program: ModuleType, options: Options, transformer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained(program, options(previous_model=transformer, model_dir=tmp_path / "through"))
+    trained_here(program, options(previous_model=transformer, model_dir=tmp_path / "through"))
     hp = options(previous_model=transformer, checkpoint_dir=tmp_path / "checkpoints")
-    own = program.Training.step
-
-    def interrupted(job: Any, *batch: Any) -> None:
-        own(job, *batch)
-        if job.at.step == 3:
-            signal.raise_signal(signal.SIGTERM)
-
     with monkeypatch.context() as patch:
-        patch.setattr(program.Training, "step", interrupted)
-        assert trained(program, hp).at.step == 3
-    assert trained(program, hp).at.step == 8
+        stop_at(3, program, patch)
+        assert trained_here(program, hp).at.step == 3
+    assert trained_here(program, hp).at.step == 8
     through, resumed = weights(tmp_path / "through"), weights(tmp_path / "model")
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
@@ -91,8 +76,8 @@ def test_a_stopped_job_ends_with_the_weights_of_one_that_never_was_dropout_and_a
 def test_it_goes_on_from_its_own_model_of_a_library_and_predicts(
     program: ModuleType, options: Options, transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = trained(program, options(previous_model=transformer, learning_rate=0.01, model_dir=tmp_path / "first"))
-    still = trained(program, options(previous_model=tmp_path / "first", learning_rate=1e-12, epochs=1))
+    first = trained_here(program, options(previous_model=transformer, learning_rate=0.01, model_dir=tmp_path / "first"))
+    still = trained_here(program, options(previous_model=tmp_path / "first", learning_rate=1e-12, epochs=1))
     assert still.results["validation_loss"] == pytest.approx(first.results["validation_loss"], abs=1e-5)
     capsys.readouterr()
     program.predict(options(predict=tmp_path / "train" / "data.npz"))
@@ -100,7 +85,7 @@ def test_it_goes_on_from_its_own_model_of_a_library_and_predicts(
 
 
 def test_the_last_layer_alone_is_learnt(program: ModuleType, options: Options, transformer: Path, tmp_path: Path) -> None:
-    trained(program, options(previous_model=transformer, train_only_top_layer="true"))
+    trained_here(program, options(previous_model=transformer, train_only_top_layer="true"))
     before, after = weights(transformer), weights(tmp_path / "model")
     changed = {
         name for name in after if before[name].shape != after[name].shape or not torch.equal(before[name], after[name])
@@ -117,7 +102,7 @@ def test_a_request_of_the_platform_trains_its_residual_network(
         augmentation_type="crop", precision_dtype="float32", checkpoint_frequency=1,
     )  # fmt: skip
     assert (hp.optimizer, hp.lr_schedule, hp.weight_decay, hp.augment) == ("sgd", "steps", 0.0001, "flip")
-    job = trained(program, hp)
+    job = trained_here(program, hp)
     assert job.results["validation_top_k_accuracy"] == 1
     assert "the network: resnet18 of transformers, from scratch\n" in capsys.readouterr().out
     assert job.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
@@ -153,7 +138,7 @@ def test_the_weights_of_torchvision_are_known_by_the_name_of_their_file(
         pytest.skip("needs a torchvision that is made for this torch")
     (tmp_path / "trained").mkdir()
     torch.save(models.resnet18(num_classes=5).state_dict(), tmp_path / "trained" / "resnet18-f37072fd.pth")
-    trained(program, options(previous_model=tmp_path / "trained"))
+    trained_here(program, options(previous_model=tmp_path / "trained"))
     plain = models.get_model("resnet18", num_classes=2)
     plain.load_state_dict(torch.load(tmp_path / "model" / "model.pt", weights_only=True))
     program.load(tmp_path / "model")
@@ -161,11 +146,11 @@ def test_the_weights_of_torchvision_are_known_by_the_name_of_their_file(
     assert torch.equal(old["bn1.running_mean"], plain.state_dict()["bn1.running_mean"]), "statistics are not learnt again"
     (tmp_path / "trained" / "resnet18-f37072fd.pth").rename(tmp_path / "trained" / "resnet34.pth")
     with pytest.raises(program.Problem, match="lacks weights of resnet34"):
-        trained(program, options(previous_model=tmp_path / "trained"))
+        trained_here(program, options(previous_model=tmp_path / "trained"))
     (tmp_path / "trained" / "resnet34.pth").rename(tmp_path / "trained" / "weights.pth")
     with pytest.raises(program.Problem, match="give architecture, as resnet18"):
-        trained(program, options(previous_model=tmp_path / "trained"))
-    trained(program, options(previous_model=tmp_path / "trained", architecture="resnet18", epochs=1))
+        trained_here(program, options(previous_model=tmp_path / "trained"))
+    trained_here(program, options(previous_model=tmp_path / "trained", architecture="resnet18", epochs=1))
 
 
 def test_a_folder_of_timm_is_read_and_written(program: ModuleType, options: Options, tmp_path: Path) -> None:
@@ -182,7 +167,7 @@ def test_a_folder_of_timm_is_read_and_written(program: ModuleType, options: Opti
         "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.5] * 3},
     }
     (tmp_path / "trained" / "config.json").write_text(json.dumps(config))
-    trained(program, options(previous_model=tmp_path / "trained", image_size=""))
+    trained_here(program, options(previous_model=tmp_path / "trained", image_size=""))
     plain = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
     network, made = program.load(tmp_path / "model")
     assert made.mean == [127.5] * 3 and made.size == 32
@@ -218,7 +203,7 @@ def test_lists_say_which_images_count(program: ModuleType, options: Options, tmp
     lines = [f"{number}\t{number % 2}.000000\ta/{number}.png" for number in range(20)]
     (tmp_path / "lists" / "train.lst").write_text("\n".join(lines) + "\n")
     changed = {"train": root, "train_lst": tmp_path / "lists", "num_classes": 2, "batch_size": 4, "image_size": ""}
-    job = trained(program, options(**changed))
+    job = trained_here(program, options(**changed))
     assert job.data.classes == ["0", "1"] and job.count == 18
     for line, message in (
         ("0\t0", r"train\.lst:1 has 2 columns"),
@@ -230,7 +215,7 @@ def test_lists_say_which_images_count(program: ModuleType, options: Options, tmp
     ):
         (tmp_path / "lists" / "train.lst").write_text(line)
         with pytest.raises(program.Problem, match=message):
-            trained(program, options(**changed))
+            trained_here(program, options(**changed))
 
 
 def test_recordio_of_images_is_read_where_it_lies(program: ModuleType, options: Options, tmp_path: Path) -> None:
@@ -239,7 +224,7 @@ def test_recordio_of_images_is_read_where_it_lies(program: ModuleType, options: 
     frames.append(record(0, png(dark_and_bright(2)[1]), (1.0,)))
     (tmp_path / "records" / "train.rec").write_bytes(b"".join(frames))
     changed = {"train": tmp_path / "records", "batch_size": 4, "image_size": "", "learning_rate": 0.02, "epochs": 4}
-    job = trained(program, options(**changed))
+    job = trained_here(program, options(**changed))
     assert job.results["validation_accuracy"] == 1 and job.data.labels and job.data.shape == (3, 8, 8)
     for content, message in (
         (b"".join(frames)[:-9], "cut short"),
@@ -250,4 +235,4 @@ def test_recordio_of_images_is_read_where_it_lies(program: ModuleType, options: 
     ):
         (tmp_path / "records" / "train.rec").write_bytes(content)
         with pytest.raises(program.Problem, match=message):
-            trained(program, options(**changed))
+            trained_here(program, options(**changed))

@@ -191,11 +191,7 @@ def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.exact
 def test_a_job_interrupted_twice_ends_with_the_loss_of_one_that_never_was(
-    program: ModuleType,
-    options: Options,
-    train: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    program: ModuleType, options: Options, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hp = options(max_steps=30, log_interval=1, dropout=0.1)
     straight = train(hp)
@@ -249,11 +245,7 @@ def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
 
 @pytest.mark.spine
 def test_it_goes_on_from_the_model_of_the_channel_model(
-    program: ModuleType,
-    options: Options,
-    train: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    program: ModuleType, options: Options, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = train(options(model_dir=tmp_path / "first", learning_rate=0.05))
     programs.as_previous_model(tmp_path / "first", monkeypatch, tmp_path)

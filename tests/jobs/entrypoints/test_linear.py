@@ -74,28 +74,13 @@ def test_classes_that_are_rare_weigh_as_much_and_numbers_may_be_left_as_they_are
 
 
 def test_a_request_of_the_platforms_linear_learner_runs_here(project: Project, tables: Path) -> None:
-    def channel(name: str) -> dict[str, Any]:
-        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{tables / name}", "S3DataDistributionType": "FullyReplicated"}
-        return {"ChannelName": name, "ContentType": "text/csv", "DataSource": {"S3DataSource": place}}
-
-    request = {
-        "TrainingJobName": "linear-as-ever",
-        "AlgorithmSpecification": {
-            "TrainingImage": "382416733822.dkr.ecr.us-east-1.amazonaws.com/linear-learner:1",
-            "TrainingInputMode": "File",
-        },
-        "HyperParameters": {
-            "feature_dim": "6", "predictor_type": "regressor", "mini_batch_size": "200", "epochs": "15",
-            "num_models": "auto",
-            "normalize_data": "true", "normalize_label": "auto", "learning_rate": "auto", "l1": "auto", "wd": "0.0001",
-            "loss": "squared_loss", "optimizer": "adam", "early_stopping_patience": "3", 
-            "unbias_data": "auto",
-        },
-        "InputDataConfig": [channel("train"), channel("validation")],
-        "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
+    asked = {
+        "feature_dim": "6", "predictor_type": "regressor", "mini_batch_size": "200", "epochs": "15", "num_models": "auto",
+        "normalize_data": "true", "normalize_label": "auto", "learning_rate": "auto", "l1": "auto", "wd": "0.0001",
+        "loss": "squared_loss", "optimizer": "adam", "early_stopping_patience": "3", "unbias_data": "auto",
     }  # fmt: skip
-    project.write({"request.json": json.dumps(request)})
+    channels = {name: (tables / name, "text/csv") for name in ("train", "validation")}
+    project.write({"request.json": programs.request_of_the_platform("linear-learner:1", asked, channels)})
     done = project.trainshed("run", "request.json", OMP_NUM_THREADS="1")
 
     assert done.status == 0, done.output
@@ -103,8 +88,8 @@ def test_a_request_of_the_platforms_linear_learner_runs_here(project: Project, t
     shown = project.trainshed("metrics", "show")
     assert "validation:rmse" in shown.output, shown.output
 
-    request["HyperParameters"] |= {"loss": "hinge_loss", "epochs": "many", "wd": "some"}
-    project.write({"request.json": json.dumps(request)})
+    asked |= {"loss": "hinge_loss", "epochs": "many", "wd": "some"}
+    project.write({"request.json": programs.request_of_the_platform("linear-learner:1", asked, channels)})
     refused = project.trainshed("run", "request.json")
     assert refused.status != 0 and "3 problems" in refused.output
     for words in (

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,16 +49,7 @@ def test_it_learns_where_the_shapes_are(tmp_path: Path, module: Module) -> None:
 @pytest.mark.exact
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(boxes: Path) -> None:
     arguments = (*SMALL, "--checkpoint_steps", "2", "--log_interval", "1", "--augment", "flip", "--epochs", "4")
-    programs.run(PROGRAM, *arguments, "--model_dir", "through", cwd=boxes)
-    kept = {"SM_CHECKPOINT_DIR": str(boxes / "checkpoints")}
-    (boxes / "checkpoints").mkdir()
-    with programs.started(PROGRAM, *arguments, cwd=boxes, **kept) as job:
-        job.wait_for("^metric train_loss=.* step=7$")
-        os.kill(job.processes[0].pid, signal.SIGKILL)
-        job.finish()
-    with programs.started(PROGRAM, *arguments, cwd=boxes, **kept) as job:
-        job.succeed()
-    assert "resumed from" in job.errors[0]
+    programs.kill_and_go_on(PROGRAM, *arguments, cwd=boxes, line="^metric train_loss=.* step=7$")
     through, resumed = (torch.load(boxes / name / "model.pt", weights_only=True) for name in ("through", "model"))
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
@@ -146,17 +135,7 @@ def test_a_network_of_transformers_is_gone_on_with_exactly(boxes: Path, kind: st
     (boxes / FILE).write_text(json.dumps(content))
     arguments = (*CHANNELS, "--device", "cpu", "--epochs", "3", "--batch_size", "4", "--previous_model", "trained")
     arguments = (*arguments, "--checkpoint_steps", "5", "--log_interval", "1", "--keep", "last")
-    programs.run(PROGRAM, *arguments, "--model_dir", "through", cwd=boxes, ranks=ranks)
-    kept = {"SM_CHECKPOINT_DIR": str(boxes / "checkpoints")}
-    (boxes / "checkpoints").mkdir()
-    with programs.started(PROGRAM, *arguments, cwd=boxes, ranks=ranks, **kept) as job:
-        job.wait_for("^metric train_loss=.* step=17$")
-        for process in job.processes:
-            os.kill(process.pid, signal.SIGKILL)
-        job.finish()
-    with programs.started(PROGRAM, *arguments, cwd=boxes, ranks=ranks, **kept) as job:
-        job.succeed()
-    assert "resumed from" in job.errors[0]
+    programs.kill_and_go_on(PROGRAM, *arguments, cwd=boxes, line="^metric train_loss=.* step=17$", ranks=ranks)
     through, resumed = (load_file(boxes / name / "model.safetensors") for name in ("through", "model"))
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 

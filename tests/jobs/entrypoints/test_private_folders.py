@@ -18,11 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.heavy, pytest.mark.exact]
 HOSTS = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "SM_CURRENT_HOST": "algo-{rank}"}  # of one rank each
 TUNE = ("fine_tune.py", "--model", "model", "--method", "full", "--learning_rate", "0.005", "--max_length", "64")
 NEW = ("language_model.py", "--n_layer", "1", "--n_embd", "16", "--n_head", "2", "--block_size", "16")
-JOBS = {
-    "whole": (*TUNE, "--sharding", "replicate"),
-    "in parts": (*TUNE, "--sharding", "shard"),
-    "from scratch": NEW,
-}
+JOBS = {"whole": (*TUNE, "--sharding", "replicate"), "in parts": (*TUNE, "--sharding", "shard"), "from scratch": NEW}
 
 
 @pytest.mark.parametrize("name", list(JOBS))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,11 +47,7 @@ def test_it_learns_the_shapes(tmp_path: Path, module: Module, algorithm: str) ->
 
 
 @pytest.mark.spine
-def test_masks_are_written_that_are_as_good_as_was_measured(
-    program: ModuleType,
-    started_here: Train,
-    shapes: Path,
-) -> None:
+def test_masks_are_written_that_are_as_good_as_was_measured(program: ModuleType, started_here: Train, shapes: Path) -> None:
     from PIL import Image
 
     test = ("--test", "test", "--test_annotation", "test_annotation")
@@ -74,16 +68,7 @@ def test_masks_are_written_that_are_as_good_as_was_measured(
 @pytest.mark.exact
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(shapes: Path) -> None:
     arguments = (*SMALL, "--checkpoint_steps", "2", "--log_interval", "1", "--augment", "flip", "--epochs", "4")
-    programs.run(PROGRAM, *arguments, "--model_dir", "through", cwd=shapes)
-    kept = {"SM_CHECKPOINT_DIR": str(shapes / "checkpoints")}
-    (shapes / "checkpoints").mkdir()
-    with programs.started(PROGRAM, *arguments, cwd=shapes, **kept) as job:
-        job.wait_for("^metric train_loss=.* step=7$")
-        os.kill(job.processes[0].pid, signal.SIGKILL)
-        job.finish()
-    with programs.started(PROGRAM, *arguments, cwd=shapes, **kept) as job:
-        job.succeed()
-    assert "resumed from" in job.errors[0]
+    programs.kill_and_go_on(PROGRAM, *arguments, cwd=shapes, line="^metric train_loss=.* step=7$")
     through, resumed = weights(shapes / "through" / "model.pt"), weights(shapes / "model" / "model.pt")
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import tarfile
-from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +15,7 @@ from support import programs
 from support.extras import needs
 from support.lazy import Lazy
 from support.own_s3 import own_s3, put
+from support.pictures import stop_at, trained_here
 from support.programs import Module, Options
 from support.runner_project import Project
 
@@ -64,13 +63,6 @@ def options(options: Options, tmp_path: Path) -> Options:
     return options
 
 
-def trained_here(program: ModuleType, hp: Namespace) -> Any:
-    """The job of these hyperparameters, after it has run in this process."""
-    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
-    job.run()
-    return job
-
-
 @pytest.mark.parametrize("changed", [{}, {"num_workers": 1, "num_classes": 2, "image_size": 8, "channels": 3}])
 def test_it_learns_from_shards_and_validates_on_the_last_one(
     program: ModuleType, options: Options, changed: dict[str, object]
@@ -103,15 +95,9 @@ def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
         return torch.load(tmp_path / "model" / "model.pt", weights_only=True)
 
     trained_here(program, options())
-    through, own = weights(), program.Training.step
-
-    def interrupted(job: Any, *batch: Any) -> None:
-        own(job, *batch)
-        if job.at.step == 7:
-            signal.raise_signal(signal.SIGTERM)
-
+    through = weights()
     with monkeypatch.context() as patch:
-        patch.setattr(program.Training, "step", interrupted)
+        stop_at(7, program, patch)
         stopped = trained_here(program, options(checkpoint_dir=tmp_path / "checkpoints"))
     assert stopped.at == program.Position(1, 2, 7)
     trained_here(program, options(checkpoint_dir=tmp_path / "checkpoints"))

@@ -68,25 +68,13 @@ def test_three_ranks_measure_what_one_does(tmp_path: Path, tables: Path) -> None
 
 
 def test_a_request_of_the_platforms_xgboost_runs_here_on_two_hosts_with_rows_of_their_own(
-    project: Project,
-    tables: Path,
+    project: Project, tables: Path
 ) -> None:
-    def channel(name: str, distribution: str) -> dict[str, Any]:
-        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{tables / name}", "S3DataDistributionType": distribution}
-        return {"ChannelName": name, "ContentType": "csv", "DataSource": {"S3DataSource": place}}
-
-    request = {
-        "TrainingJobName": "xgboost-as-ever",
-        "AlgorithmSpecification": {
-            "TrainingImage": "683313688378.dkr.ecr.us-east-1.amazonaws.com/sagemaker-xgboost:1.7-1",
-            "TrainingInputMode": "File",
-        },
-        "HyperParameters": {"max_depth": "5", "eta": "0.2", "silent": "0", "objective": "reg:linear", "num_round": "5"},
-        "InputDataConfig": [channel("train", "ShardedByS3Key"), channel("validation", "FullyReplicated")],
-        "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
-    }
-    project.write({"request.json": json.dumps(request)})
+    asked = {"max_depth": "5", "eta": "0.2", "silent": "0", "objective": "reg:linear", "num_round": "5"}
+    channels = {name: (tables / name, "csv") for name in ("train", "validation")}
+    how: dict[str, Any] = {"account": "683313688378", "hosts": 2, "sharded": ("train",)}
+    request = programs.request_of_the_platform("sagemaker-xgboost:1.7-1", asked, channels, **how)
+    project.write({"request.json": request})
     done = project.trainshed("run", "request.json", OMP_NUM_THREADS="1")
 
     assert done.status == 0, done.output

@@ -46,11 +46,7 @@ def test_the_same_as_catboosts_own_training(tmp_path: Path, tables: Path) -> Non
 
 @pytest.mark.exact
 @pytest.mark.parametrize("how", [[], ["--bootstrap_type", "Bernoulli", "--subsample", "0.5", "--rsm", "0.6"]])
-def test_killed_and_resumed_it_ends_as_if_nothing_had_been(
-    tmp_path: Path,
-    tables: Path,
-    how: list[str],
-) -> None:
+def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, tables: Path, how: list[str]) -> None:
     arguments = [*channels(tables), *CAT, "--num_round", "120", "--checkpoint_rounds", "7", *how]
     (tmp_path / "whole").mkdir()
     whole = programs.run(PROGRAM, *arguments, cwd=tmp_path / "whole")

@@ -62,15 +62,7 @@ def test_three_ranks_measure_what_one_does(tmp_path: Path, tables: Path) -> None
 
 def test_hosts_with_rows_of_their_own_learn_together(tmp_path: Path, tables: Path) -> None:
     output = programs.run(
-        PROGRAM,
-        *channels(tables),
-        *LIGHT,
-        "--num_round",
-        "14",
-        "--sharded",
-        "true",
-        cwd=tmp_path,
-        ranks=2,
+        PROGRAM, *channels(tables), *LIGHT, "--num_round", "14", "--sharded", "true", cwd=tmp_path, ranks=2
     )
     assert measured(output)[-1]["validation-rmse"] < 0.85 * numpy.std(rows(1)[1][:300])
 
@@ -84,12 +76,7 @@ SAMPLED = ["--subsample", "0.5", "--colsample_bytree", "0.6", "--bagging_freq", 
     [(SAMPLED, 1), pytest.param([], 1, marks=pytest.mark.matrix), pytest.param(SAMPLED, 2, marks=pytest.mark.heavy)],
     ids=["sampled", "plain", "two-ranks"],
 )  # fmt: skip
-def test_killed_and_resumed_it_ends_as_if_nothing_had_been(
-    tmp_path: Path,
-    tables: Path,
-    how: list[str],
-    ranks: int,
-) -> None:
+def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, tables: Path, how: list[str], ranks: int) -> None:
     arguments = [*channels(tables), *LIGHT, "--num_round", "30", "--checkpoint_rounds", "7", *how]
     (tmp_path / "whole").mkdir()
     whole = programs.run(PROGRAM, *arguments, cwd=tmp_path / "whole", ranks=ranks)

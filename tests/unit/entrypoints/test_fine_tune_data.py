@@ -188,15 +188,9 @@ def test_a_bad_line_is_named(bad: object, words: str, program: ModuleType, tunin
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (
-            {"prompt": "a", "chosen": "b"},
-            "data.jsonl:1: has no rejected; dpo needs prompt, chosen and rejected (its",
-        ),
+        ({"prompt": "a", "chosen": "b"}, "data.jsonl:1: has no rejected; dpo needs prompt, chosen and rejected (its"),
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "data.jsonl:1: chosen and rejected are the same"),
-        (
-            {"prompt": "a", "chosen": "b", "rejected": []},
-            ":1: prompt is a string, rejected is a list: both must be",
-        ),
+        ({"prompt": "a", "chosen": "b", "rejected": []}, ":1: prompt is a string, rejected is a list: both must be"),
         (GOOD, "data.jsonl:1: has no prompt; dpo needs"),
     ],
 )

@@ -138,10 +138,7 @@ def test_without_a_validation_channel_the_end_of_the_text_is_held_out(program: M
         ({"tokenizer": programs.ENTRYPOINTS}, "holds no tokenizer that Transformers loads: "),
         ({"block_size": 6000}, "the training text has 5581 tokens, less than one sequence of 6000 (block_size)"),
         ({"block_size": 1000}, "the validation text has 620 tokens, less than one sequence of 1000 (block_size)"),
-        (
-            {"batch_size": 4, "gradient_accumulation_steps": 5},
-            "batch_size 4 is smaller than the world size 1 times 5 parts",
-        ),
+        ({"batch_size": 4, "gradient_accumulation_steps": 5}, "batch_size 4 is smaller than the world size 1 times 5 parts"),
     ],
 )
 def test_what_cannot_be_done_is_said(

@@ -135,11 +135,7 @@ def change(place: list[Any], value: Any) -> Callable[[Path], None]:
     ],
 )
 def test_what_is_wrong_with_boxes_is_said(
-    program: ModuleType,
-    started_here: Train,
-    boxes: Path,
-    spoil: Callable[[Path], None],
-    message: str,
+    program: ModuleType, started_here: Train, boxes: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
     spoil(boxes)
     with pytest.raises(program.Problem, match=message):

@@ -34,11 +34,7 @@ SMALL = (*CHANNELS, "--width", "4", "--epochs", "2", "--device", "cpu")
     ],
 )
 def test_what_is_wrong_with_masks_is_said(
-    program: ModuleType,
-    started_here: Train,
-    shapes: Path,
-    change: Callable[[Path], None],
-    message: str,
+    program: ModuleType, started_here: Train, shapes: Path, change: Callable[[Path], None], message: str
 ) -> None:
     change(shapes)
     with pytest.raises(program.Problem, match=message):

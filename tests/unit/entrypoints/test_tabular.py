@@ -34,11 +34,7 @@ PROGRAM = "tabular.py"
             "learns two classes; the target (column 1) has 3 values: 1, 3, 5",
         ),
         ("yes,2\nno,4\n", [], "the target (column 1) is 'yes': reg:squarederror learns numbers"),
-        (
-            "0,2\n3,4\n",
-            ["--objective", "multi:softmax", "--num_class", "3"],
-            "num_class is 3; the target (column 1) has 2",
-        ),
+        ("0,2\n3,4\n", ["--objective", "multi:softmax", "--num_class", "3"], "num_class is 3; the target (column 1) has 2"),
         ("-1,2\n3,4\n", ["--objective", "count:poisson"], "row 1: the target (column 1) is -1, which must be 0 or more"),
         ("1,2\n3,4\n", ["--max_dept", "3"], "there is no hyperparameter --max_dept 3; did you mean --max_depth?"),
         ("1,2\n3,4\n", ["--eta", "2"], "hyperparameter eta: '2' is not a number from 0 to 1"),
@@ -96,3 +92,32 @@ def test_what_is_not_served_is_said(
     with pytest.raises(program.Problem, match=message):
         started_here(PROGRAM, "--train", "train", "--validation", "train", *how)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--predictor_type", "regressor", "--feature_dim", "7"],
+            "feature_dim is 7, but the data has 6 columns of features",
+        ),
+        (
+            ["--predictor_type", "regressor", "--loss", "logistic"],
+            "loss logistic is not served with regressor: squared_loss",
+        ),
+        (
+            ["--predictor_type", "regressor", "--num_classes", "3"],
+            "num_classes is of multiclass_classifier, not of regressor",
+        ),
+        (["--predictor_type", "regressor", "--positive_example_weight_mult", "balanced"], "is of binary_classifier, not of"),
+        (["--predictor_type", "binary_classifier"], "the target"),
+        (["--wd", "1"], "predictor_type is missing: one of regressor, binary_classifier, multiclass_classifier"),
+    ],
+)
+def test_what_linear_cannot_do_is_said(
+    arguments: list[str], words: str, program: ModuleType, started_here: Train, tmp_path: Path
+) -> None:
+    needs("sklearn", "skops")
+    channel(tmp_path / "train", "".join(f"{row / 7},{row},1,2,,{row * row},3\n" for row in range(9)))
+    with pytest.raises(program.Problem, match=words):
+        started_here("linear", "--train", "train", *arguments)
