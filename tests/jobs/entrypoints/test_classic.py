@@ -8,25 +8,25 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy
 import pytest
 
-from jobs.entrypoints import programs
 from jobs.entrypoints.mutants import file_of, mutated, table
+from support import programs
 from support.data_files import frame, tensor_record
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.extras import needs
+from support.lazy import Lazy
+from support.programs import Train
+from support.runner_project import Project
 
-pytest.importorskip("sklearn")
-skops = pytest.importorskip("skops.io")
+needs("sklearn", "skops")
+numpy: Any = Lazy("numpy")
+skops: Any = Lazy("skops.io")
 COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 100)
 TREE = "sklearn.tree._tree.Tree"
 SPARSE_ROWS = "scipy.sparse._csr.csr_matrix"
-Started = Callable[..., str]
 
 
 def rows(count: int = 300, seed: int = 0) -> tuple[Any, Any]:
@@ -44,28 +44,12 @@ def write(path: Path, *columns: Any, header: str = "") -> Path:
     return path
 
 
-@pytest.fixture
-def started(
-    module: Callable[[str], ModuleType], outside_a_job: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Started:  # fmt: skip
-    """Runs a program in this process and in the test's folder; gives what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(name: str, *arguments: object) -> str:
-        monkeypatch.setattr("sys.argv", [f"{name}.py", *map(str, arguments)])
-        module(name).main()
-        return capsys.readouterr().out
-
-    return run
-
-
-def refused(started: Started, name: str, *arguments: object) -> str:
+def refused(started_here: Train, name: str, *arguments: object) -> str:
     """The one line that a program refuses with."""
     from _common import Problem  # type: ignore[import-not-found]
 
     with pytest.raises(Problem) as raised:
-        started(name, *arguments)
+        started_here(name, *arguments)
     assert "\n" not in str(raised.value)
     return str(raised.value)
 
@@ -81,14 +65,15 @@ def predicted(output: str) -> list[dict[str, Any]]:
 # --- what scikit-learn finds ------------------------------------------------------------------------------------------
 
 
-def test_clusters_are_those_that_lloyd_finds(started: Started, tmp_path: Path) -> None:
+@pytest.mark.spine
+def test_clusters_are_those_that_lloyd_finds(started_here: Train, tmp_path: Path) -> None:
     from sklearn.cluster import KMeans
 
     values, _ = rows()
     write(tmp_path / "x.csv", values)
-    output = started("clustering", "--train", "x.csv", "--k", 4, "--eval_metrics", '["msd","ssd"]', "--epochs", 5)
+    output = started_here("clustering", "--train", "x.csv", "--k", 4, "--eval_metrics", '["msd","ssd"]', "--epochs", 10)
     theirs = KMeans(4, n_init=10, random_state=0).fit(values)
-    said = predicted(started("clustering", "--predict", "x.csv"))
+    said = predicted(started_here("clustering", "--predict", "x.csv"))
 
     model = skops.load(tmp_path / "model" / "model.skops")
     order = numpy.argsort(model.cluster_centers_[:, 0]), numpy.argsort(theirs.cluster_centers_[:, 0])
@@ -100,35 +85,37 @@ def test_clusters_are_those_that_lloyd_finds(started: Started, tmp_path: Path) -
     assert sum(one["distance"] ** 2 for one in said) == pytest.approx(found["train_ssd"], rel=1e-4)
 
 
-def test_components_are_scikit_learns(started: Started, tmp_path: Path) -> None:
+@pytest.mark.spine
+def test_components_are_scikit_learns(started_here: Train, tmp_path: Path) -> None:
     from sklearn.decomposition import PCA, TruncatedSVD
 
     values, _ = rows()
     write(tmp_path / "x.csv", values)
-    output = started("pca", "--train", "x.csv", "--num_components", 2)
+    output = started_here("pca", "--train", "x.csv", "--num_components", 2)
     theirs = PCA(2, svd_solver="full").fit(values)
-    said = [one["projection"] for one in predicted(started("pca", "--predict", "x.csv"))]
+    said = [one["projection"] for one in predicted(started_here("pca", "--predict", "x.csv"))]
     assert numpy.array(said) == pytest.approx(theirs.transform(values), abs=1e-4)
     error = ((values - theirs.inverse_transform(theirs.transform(values))) ** 2).sum() / len(values)
     assert measured(output)["train_reconstruction_error"] == pytest.approx(error, rel=1e-4)
 
-    started("pca", "--train", "x.csv", "--num_components", 3, "--subtract_mean", "false", "--model_dir", "around-zero")
+    started_here("pca", "--train", "x.csv", "--num_components", 3, "--subtract_mean", "false", "--model_dir", "around-zero")
     around = TruncatedSVD(3, algorithm="arpack", random_state=0).fit(values)
     model = skops.load(tmp_path / "around-zero" / "model.skops")
     assert abs(model.transform(values)) == pytest.approx(abs(around.transform(values)), abs=1e-6)
 
 
-def test_scores_are_those_of_scikit_learns_forest(started: Started, tmp_path: Path) -> None:
+@pytest.mark.spine
+def test_scores_are_those_of_scikit_learns_forest(started_here: Train, tmp_path: Path) -> None:
     from sklearn.ensemble import IsolationForest
 
     values, _ = rows()
     far = numpy.random.default_rng(5).normal(size=(12, 5)) * 40
     write(tmp_path / "x.csv", values)
     write(tmp_path / "test.csv", numpy.r_[numpy.zeros(300), numpy.ones(12)], numpy.r_[values, far])
-    output = started("anomaly", "--train", "x.csv", "--test", "test.csv", "--num_trees", 40, "--seed", 3)
+    output = started_here("anomaly", "--train", "x.csv", "--test", "test.csv", "--num_trees", 40, "--seed", 3)
     (tmp_path / "far.csv").write_text((tmp_path / "x.csv").read_text())
     write(tmp_path / "far.csv", far)
-    said = predicted(started("anomaly", "--predict", "far.csv"))
+    said = predicted(started_here("anomaly", "--predict", "far.csv"))
 
     theirs = IsolationForest(n_estimators=40, max_samples=256, random_state=3).fit(values)
     assert [one["score"] for one in said] == pytest.approx((-theirs.score_samples(far)).tolist(), abs=1e-6)
@@ -139,8 +126,8 @@ def test_scores_are_those_of_scikit_learns_forest(started: Started, tmp_path: Pa
     assert found["test_f1"] == pytest.approx(both, abs=1e-4) and found["test_accuracy"] > 0.95
 
 
-@pytest.mark.parametrize("metric", ["L2", "COSINE"])
-def test_neighbours_are_scikit_learns(started: Started, tmp_path: Path, metric: str) -> None:
+@pytest.mark.parametrize("metric", [pytest.param("L2", marks=pytest.mark.spine), "COSINE"])
+def test_neighbours_are_scikit_learns(started_here: Train, tmp_path: Path, metric: str) -> None:
     from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
     (values, which), (others, there) = rows(), rows(100, seed=2)
@@ -152,10 +139,10 @@ def test_neighbours_are_scikit_learns(started: Started, tmp_path: Path, metric: 
     ):
         write(tmp_path / "train.csv", target, values)
         write(tmp_path / "test.csv", truth, others)
-        output = started("knn", "--train", "train.csv", "--test", "test.csv", "--k", 5, "--predictor_type", kind,
+        output = started_here("knn", "--train", "train.csv", "--test", "test.csv", "--k", 5, "--predictor_type", kind,
                          "--index_metric", metric)  # fmt: skip
         guess = theirs.fit(values, target).predict(others)
-        said = predicted(started("knn", "--predict", "new.csv"))
+        said = predicted(started_here("knn", "--predict", "new.csv"))
         found = measured(output)
         if kind == "classifier":
             assert [one["class"] for one in said] == guess.tolist()
@@ -165,14 +152,14 @@ def test_neighbours_are_scikit_learns(started: Started, tmp_path: Path, metric: 
             assert found == {"test_mse": pytest.approx(((guess - truth) ** 2).mean(), rel=1e-4)}
 
 
-def test_neighbours_of_texts_and_names_are_found_behind_a_scaler(started: Started, tmp_path: Path) -> None:
+def test_neighbours_of_texts_and_names_are_found_behind_a_scaler(started_here: Train, tmp_path: Path) -> None:
     lines = [f"{('oak', 'elm')[at % 2]},{at % 2 + at / 1000},{at * 1000}" for at in range(60)]
     (tmp_path / "trees.csv").write_text("\n".join(["kind,leaf,number", *lines]) + "\n")
     arguments = ("--train", "trees.csv", "--target", "kind", "--k", 3, "--predictor_type", "classifier")
-    started("knn", *arguments, "--standardize", "true", "--ignore_columns", "number", "--sample_size", 40)
+    started_here("knn", *arguments, "--standardize", "true", "--ignore_columns", "number", "--sample_size", 40)
     (tmp_path / "new.csv").write_text("number,leaf\n7,0.02\n8,1.02\n")
 
-    assert [one["class"] for one in predicted(started("knn", "--predict", "new.csv"))] == ["oak", "elm"]
+    assert [one["class"] for one in predicted(started_here("knn", "--predict", "new.csv"))] == ["oak", "elm"]
     assert json.loads((tmp_path / "model" / "model.json").read_text())["trained"]["rows"] == 40
 
 
@@ -181,10 +168,12 @@ def test_neighbours_of_texts_and_names_are_found_behind_a_scaler(started: Starte
 
 @pytest.mark.parametrize("form", ["libsvm", "parquet", "recordio", "labelled"])
 def test_every_format_gives_the_same_clusters(
-    started: Started, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+    started_here: Train, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values, which = rows(120)
-    started("clustering", "--train", write(tmp_path / "x.csv", values), "--k", 3, "--feature_dim", 5, "--model_dir", "csv")
+    started_here(
+        "clustering", "--train", write(tmp_path / "x.csv", values), "--k", 3, "--feature_dim", 5, "--model_dir", "csv"
+    )
     path = tmp_path / "train" / f"rows.{form}"
     path.parent.mkdir()
     if form == "libsvm":
@@ -200,7 +189,7 @@ def test_every_format_gives_the_same_clusters(
     else:
         write(path, which, values)
         monkeypatch.setenv("SM_INPUT_DATA_CONFIG", json.dumps({"train": {"ContentType": "text/csv;label_size=1"}}))
-    started("clustering", "--train", "train", "--k", 3, "--feature_dim", 5)
+    started_here("clustering", "--train", "train", "--k", 3, "--feature_dim", 5)
 
     same, other = (skops.load(tmp_path / name / "model.skops").cluster_centers_ for name in ("csv", "model"))
     assert other == pytest.approx(same, abs=1e-5)  # libsvm and records hold float32
@@ -220,7 +209,7 @@ SPARSE = "".join(f"{at % 2} {at % 4}:{1 + at / 100} 7:{at % 3 + 1}\n" for at in 
     ],
 )
 def test_sparse_rows_are_zero_where_nothing_is_written(
-    started: Started, tmp_path: Path, name: str, arguments: list[str]
+    started_here: Train, tmp_path: Path, name: str, arguments: list[str]
 ) -> None:
     (tmp_path / "x.svm").write_text(SPARSE)
     dense = numpy.zeros((40, 9))
@@ -228,97 +217,43 @@ def test_sparse_rows_are_zero_where_nothing_is_written(
         for word in line.split()[1:]:
             dense[row, int(word.split(":")[0])] = float(word.split(":")[1])
     arguments = [*arguments, "--feature_dim", "9", "--standardize", "true"]
-    output = started(name, "--train", "x.svm", "--test", "x.svm", *arguments)
+    output = started_here(name, "--train", "x.svm", "--test", "x.svm", *arguments)
     there = skops.load(tmp_path / "model" / "model.skops", trusted=[TREE, SPARSE_ROWS])
-    assert len(predicted(started(name, "--predict", "x.svm"))) == 40
+    assert len(predicted(started_here(name, "--predict", "x.svm"))) == 40
 
     assert all(math.isfinite(value) for value in measured(output).values())
     assert there.n_features_in_ == 9
     assert numpy.isfinite(there.transform(dense) if hasattr(there, "transform") else there.predict(dense)).all()
 
 
-BASE = {
-    "clustering": ["--k", "2"],
-    "anomaly": [],
-    "pca": ["--num_components", "1"],
-    "knn": ["--k", "1", "--predictor_type", "classifier"],
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "arguments", "said"),
-    [
-        ("clustering", "1,2\n3,x\n5,6\n", [], "train.csv, row 2: f1 is 'x', not a number"),
-        ("clustering", "1,2\n3,\n5,6\n", [], "train.csv, row 2: f1 is missing"),
-        ("pca", "a,b\n1,2\n?,4\n", [], "train.csv, row 2: a is missing (ignore_columns leaves a column out)"),
-        ("anomaly", "a,b\n1,red\n2,green\n", [], "train.csv, row 1: b is 'red', not a number"),
-        ("anomaly", "1,inf\n2,3\n", [], "row 1: f1 is inf: too large a number"),
-        ("anomaly", "1,2\n", [], "has one row"),
-        ("anomaly", "1,2\n3,4\n", ["--eval_metrics", "f1"], "eval_metrics: 'f1' is not one of accuracy"),
-        ("clustering", "1,2\n3,4\n", ["--k", "3"], "k is 3, and the channel train has 2 rows"),
-        ("clustering", "1,2\n3,4\n", ["--feature_dim", "3"], "feature_dim is 3, and the channel train has 2 features"),
-        ("clustering", "1,2\n3,4\n", ["--extra_center_factor", "0"], "'0' is neither auto nor a whole number from 1"),
-        ("clustering", "1 0:2 1:nan\n1 0:3\n", [], "row 1: feature 1 is missing, or not a finite number"),
-        ("clustering", "1 0:2 7:1\n1 0:3\n", ["--feature_dim", "3"], "feature_dim is 3, and the channel train has 8"),
-        ("clustering", "a,b\n1,2\n3,4\n", ["--target", "c"], "there is no column 'c' to learn"),
-        ("clustering", "", [], "the channel train has no rows"),
-        ("pca", "1,2\n3,4\n", ["--num_components", "3"], "there are no more than 2 components"),
-        ("pca", "a\n1\n2\n", ["--ignore_columns", "a"], "all its columns are left out"),
-        ("knn", "1,2\n3,4\n", ["--k", "3"], "k is 3, and there are 2 rows to look in"),
-        ("knn", "x,2\ny,4\n", ["--predictor_type", "regressor"], "row 1: the target (column 1) is 'x': a regressor"),
-        ("knn", "1,2\n1,4\n", [], "has one class"),
-        ("knn", "1,2\n,4\n", [], "row 2: the target (column 1) is missing"),
-        ("knn", "1,2\n2,4\n", ["--index_metric", "L1"], "index_metric: 'L1' is not one of L2, COSINE"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(
-    started: Started, tmp_path: Path, name: str, content: str, arguments: list[str], said: str
-) -> None:
-    file = "train.svm" if ":" in content else "train.csv"
-    (tmp_path / file).write_text(content)
-
-    assert said in refused(started, name, "--train", file, *BASE[name], *arguments)
-    assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize(("name", "missing"), [("clustering", "k"), ("pca", "num_components"), ("knn", "k")])
-def test_a_hyperparameter_without_which_nothing_can_be_learned(started: Started, name: str, missing: str) -> None:
-    assert f"the hyperparameter {missing} is missing" in refused(started, name, "--train", "x.csv")
-
-
-def test_labels_of_the_channel_test_are_0_and_1(started: Started, tmp_path: Path) -> None:
-    write(tmp_path / "x.csv", rows(20)[0])
-    write(tmp_path / "test.csv", numpy.r_[0, 1, 2, 0], rows(4)[0])
-    assert "test.csv, row 3: the label is 2.0" in refused(started, "anomaly", "--train", "x.csv", "--test", "test.csv")
-
-
-def test_rows_that_are_all_alike_are_no_trouble(started: Started, tmp_path: Path) -> None:
+def test_rows_that_are_all_alike_are_no_trouble(started_here: Train, tmp_path: Path) -> None:
     write(tmp_path / "x.csv", numpy.ones((30, 3)))
-    assert measured(started("clustering", "--train", "x.csv", "--k", 4)) == {"train_msd": 0}
-    assert measured(started("anomaly", "--train", "x.csv"))["train_anomalies"] == 0
-    assert measured(started("pca", "--train", "x.csv", "--num_components", 2))["train_explained_variance"] == 0
+    assert measured(started_here("clustering", "--train", "x.csv", "--k", 4)) == {"train_msd": 0}
+    assert measured(started_here("anomaly", "--train", "x.csv"))["train_anomalies"] == 0
+    assert measured(started_here("pca", "--train", "x.csv", "--num_components", 2))["train_explained_variance"] == 0
 
 
-def test_a_model_that_is_damaged_or_of_another_program_is_refused(started: Started, tmp_path: Path) -> None:
+def test_a_model_that_is_damaged_or_of_another_program_is_refused(started_here: Train, tmp_path: Path) -> None:
     write(tmp_path / "x.csv", rows(20)[0])
-    started("clustering", "--train", "x.csv", "--k", 2)
-    assert "model.json is one of clustering" in refused(started, "pca", "--predict", "x.csv")
+    started_here("clustering", "--train", "x.csv", "--k", 2)
+    assert "model.json is one of clustering" in refused(started_here, "pca", "--predict", "x.csv")
     write(tmp_path / "narrow.csv", rows(20)[0][:, :4])
-    assert "has 4 features" in refused(started, "clustering", "--predict", "narrow.csv")
+    assert "has 4 features" in refused(started_here, "clustering", "--predict", "narrow.csv")
     model = tmp_path / "model" / "model.skops"
     data = model.read_bytes()
     for damaged in (data[: len(data) // 2], b"", b"\x80\x04."):
         model.write_bytes(damaged)
-        assert "holds no model of clustering" in refused(started, "clustering", "--predict", "x.csv")
+        assert "holds no model of clustering" in refused(started_here, "clustering", "--predict", "x.csv")
 
 
-def test_a_model_of_types_that_nobody_knows_is_refused(started: Started, tmp_path: Path) -> None:
+@pytest.mark.safety
+def test_a_model_of_types_that_nobody_knows_is_refused(started_here: Train, tmp_path: Path) -> None:
     from sklearn.preprocessing import FunctionTransformer
 
     write(tmp_path / "x.csv", rows(20)[0])
-    started("clustering", "--train", "x.csv", "--k", 2)
+    started_here("clustering", "--train", "x.csv", "--k", 2)
     skops.dump(FunctionTransformer(os.system), tmp_path / "model" / "model.skops")
-    assert "Untrusted types found" in refused(started, "clustering", "--predict", "x.csv")
+    assert "Untrusted types found" in refused(started_here, "clustering", "--predict", "x.csv")
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -340,12 +275,7 @@ def test_a_model_of_types_that_nobody_knows_is_refused(started: Started, tmp_pat
     ids=["kmeans", "pca", "randomcutforest", "knn"],
 )  # fmt: skip
 def test_a_request_of_the_platform_runs_as_it_is(
-    project: Project,  # noqa: F811
-    tmp_path: Path,
-    repository: str,
-    hyperparameters: dict[str, str],
-    content: str,
-    shown: str,
+    project: Project, tmp_path: Path, repository: str, hyperparameters: dict[str, str], content: str, shown: str
 ) -> None:
     values, which = rows()
     labels = {"knn": which, "randomcutforest": which == 0}.get(repository.partition(":")[0])
@@ -354,42 +284,16 @@ def test_a_request_of_the_platform_runs_as_it_is(
     write(tmp_path / "data" / "test" / "x.csv", *([] if labels is None else [labels]), values)
     with_labels = "text/csv;label_size=1" if labels is not None else content
 
-    def channel(name: str, kind: str) -> dict[str, Any]:
-        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{tmp_path / 'data' / name}",
-                 "S3DataDistributionType": "FullyReplicated"}  # fmt: skip
-        return {"ChannelName": name, "ContentType": kind, "DataSource": {"S3DataSource": place}}
-
-    request = {
-        "TrainingJobName": "as-ever",
-        "AlgorithmSpecification": {
-            "TrainingImage": f"382416733822.dkr.ecr.us-east-1.amazonaws.com/{repository}",
-            "TrainingInputMode": "File",
-        },
-        "HyperParameters": hyperparameters,
-        "InputDataConfig": [channel("train", content), channel("test", with_labels)],
-        "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
-    }
-    project.write({"request.json": json.dumps(request)})
+    channels = {"train": (tmp_path / "data" / "train", content), "test": (tmp_path / "data" / "test", with_labels)}
+    project.write({"request.json": programs.request_of_the_platform(repository, hyperparameters, channels)})
     done = project.trainshed("run", "request.json", OMP_NUM_THREADS="1")
 
     assert done.status == 0, done.output
     assert shown in project.trainshed("metrics", "show").output
 
 
-def test_hosts_but_the_first_have_nothing_to_do(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "x.csv", rows(20)[0])
-    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')
-    monkeypatch.setenv("SM_CURRENT_HOST", "algo-2")
-    assert "learns on the first host alone" in started("clustering", "--train", "x.csv", "--k", 2)
-    assert not (tmp_path / "model").exists()
-    monkeypatch.setenv("SM_CURRENT_HOST", "algo-1")
-    config = {"train": {"S3DistributionType": "ShardedByS3Key"}}
-    monkeypatch.setenv("SM_INPUT_DATA_CONFIG", json.dumps(config))
-    assert "is ShardedByS3Key, and one host alone" in refused(started, "clustering", "--train", "x.csv", "--k", 2)
-
-
-def test_a_stop_ends_it_well_and_the_next_run_finds_the_same(started: Started, tmp_path: Path) -> None:
+@pytest.mark.exact
+def test_a_stop_ends_it_well_and_the_next_run_finds_the_same(started_here: Train, tmp_path: Path) -> None:
     write(tmp_path / "x.csv", rows()[0])
     with programs.started("anomaly.py", "--train", "x.csv", "--num_trees", "500000", cwd=tmp_path) as job:
         job.wait_for("^growing")
@@ -397,7 +301,7 @@ def test_a_stop_ends_it_well_and_the_next_run_finds_the_same(started: Started, t
         assert "the next run begins anew" in job.succeed()
     assert not (tmp_path / "model").exists()
     for folder in ("one", "two"):
-        started("anomaly", "--train", "x.csv", "--num_trees", 20, "--model_dir", folder)
+        started_here("anomaly", "--train", "x.csv", "--num_trees", 20, "--model_dir", folder)
     one, two = (skops.load(tmp_path / name / "model.skops", trusted=[TREE]) for name in ("one", "two"))
     values, _ = rows(50, seed=9)
     assert (one.score_samples(values) == two.score_samples(values)).all()
@@ -411,6 +315,12 @@ def test_a_program_says_what_is_wrong_in_its_last_line(tmp_path: Path) -> None:
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
+BASE = {
+    "clustering": ["--k", "2"],
+    "anomaly": [],
+    "pca": ["--num_components", "1"],
+    "knn": ["--k", "1", "--predictor_type", "classifier"],
+}
 VALUES = {
     "clustering": {"k": ["1", "2", "3", "50"], "init_method": ["random", "kmeans++"], "mini_batch_size": ["1", "7"],
                    "epochs": ["1", "3"], "local_lloyd_max_iter": ["1"], "extra_center_factor": ["1", "auto", "-2"]},
@@ -425,8 +335,9 @@ ANY = {"standardize": ["true", "false"], "target": ["t", "b"], "ignore_columns":
        "seed": ["0", "2147483647"]}  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", list(BASE))
-def test_a_mutant_is_learned_or_refused_in_one_line(started: Started, tmp_path: Path, name: str) -> None:
+def test_a_mutant_is_learned_or_refused_in_one_line(started_here: Train, tmp_path: Path, name: str) -> None:
     from _common import Problem  # type: ignore[import-not-found]
 
     learned = 0
@@ -447,7 +358,7 @@ def test_a_mutant_is_learned_or_refused_in_one_line(started: Started, tmp_path: 
         arguments = ["--train", folder / "train", *test, *places, *(part for pair in given.items() for part in pair)]
         try:
             with contextlib.redirect_stderr(io.StringIO()):
-                started(name, *arguments)
+                started_here(name, *arguments)
         except Problem as problem:
             assert str(problem).strip() and "\n" not in str(problem).strip(), (seed, given, str(problem))
             assert not (folder / "model").exists(), (seed, given)
@@ -457,6 +368,6 @@ def test_a_mutant_is_learned_or_refused_in_one_line(started: Started, tmp_path: 
         learned += 1
         said = json.loads((folder / "model" / "model.json").read_text())
         assert all(math.isfinite(value) for value in said["metrics"].values()), (seed, given, said["metrics"])
-        lines = predicted(started(name, "--predict", folder / "train", *places))
+        lines = predicted(started_here(name, "--predict", folder / "train", *places))
         assert len(lines) >= said["trained"]["rows"] and "NaN" not in json.dumps(lines), (seed, given)
     assert learned >= COUNT // len(BASE) // 12, "most mutants should not be so bad"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from support.paths import ROOT
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.runner_project import Project
 
 
 @pytest.mark.heavy
 @pytest.mark.torch
-def test_the_demo_job_fires_no_rule_and_ends_with_its_reports_path(project: Project) -> None:  # noqa: F811
+def test_the_demo_job_fires_no_rule_and_ends_with_its_reports_path(project: Project) -> None:
     rules = ("--rules", "all", "--hp", "trainshed_tensor_steps=20")
     done = project.trainshed("run", str(ROOT / "entrypoints/digits.yaml"), *rules, OMP_NUM_THREADS="1")
 

@@ -8,14 +8,14 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
+from support import programs
 from support.extras import needs
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.programs import Module, Train
+from support.runner_project import Project
 from trainshed.algorithms.declaration import read as declared
 
 needs("torch")
@@ -45,12 +45,16 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], dict[str, object]]] = {
 }  # fmt: skip
 COMMON = {"epochs": 3, "batch_size": 150, "seed": 3, "log_interval": 1, "device": "cpu"}
 
-ORDINARY = "recommend"  # the quickest; the others are heavy: they have the same loop
-
-Run = Callable[..., str]
+ORDINARY = "recommend"  # the quickest; the others have the same loop
 
 
-@pytest.fixture(params=[one if one == ORDINARY else pytest.param(one, marks=pytest.mark.heavy) for one in sorted(PROGRAMS)])
+def each_program(*marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Runs a test with each program; the ordinary one has these marks, and the others are variants."""
+    marked = {one: marks if one == ORDINARY else pytest.mark.matrix for one in sorted(PROGRAMS)}
+    return pytest.mark.parametrize("name", [pytest.param(one, marks=its) for one, its in marked.items()], indirect=True)
+
+
+@pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     for package in PROGRAMS[request.param][1]:
         pytest.importorskip(package)
@@ -58,7 +62,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Callable[[str], Path]:
+def demo(tmp_path_factory: pytest.TempPathFactory, module: Module) -> Callable[[str], Path]:
     """The demo data of a program. Not to be written to."""
     made: dict[str, Path] = {}
 
@@ -79,9 +83,9 @@ def arguments(name: str, data: Path, root: Path, **changed: object) -> list[str]
 
 @pytest.fixture
 def run(
-    name: str, module: Callable[[str], ModuleType], demo: Any, outside_a_job: None, tmp_path: Path,
+    name: str, module: Module, demo: Any, outside_a_job: None, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> Run:  # fmt: skip
+) -> Train:  # fmt: skip
     """Trains in this process, in a folder of its own; gives what was printed."""
 
     def train(folder: str, **changed: object) -> str:
@@ -106,8 +110,10 @@ def files(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.exact
+@each_program(pytest.mark.spine)
 def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
-    name: str, run: Run, demo: Callable[[str], Path], tmp_path: Path
+    name: str, run: Train, demo: Callable[[str], Path], tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
     changed = {"checkpoint_dir": checkpoints, "checkpoint_steps": 1}
@@ -133,8 +139,9 @@ def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
         run("other", **changed, seed=4)
 
 
+@each_program()
 def test_two_ranks_learn_what_one_does_and_stop_on_notice(
-    name: str, run: Run, demo: Callable[[str], Path], tmp_path: Path
+    name: str, run: Train, demo: Callable[[str], Path], tmp_path: Path
 ) -> None:
     given: dict[str, object] = {
         "dropout": 0,
@@ -165,7 +172,7 @@ def hyperparameters_of(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["text_classification"], indirect=True)
-def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run: Run, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run: Train, tmp_path: Path) -> None:
     given = {"max_grad_norm": 0, "warmup_ratio": 0, "lr_schedule": "constant", "epochs": 300, "learning_rate": 1000}
     given = {key: value for key, value in given.items() if key in hyperparameters_of(name)}
     with pytest.raises(Exception, match=r"no(t a)? finite numbers? (at|after) step \d+: lower learning_rate"):
@@ -173,20 +180,17 @@ def test_a_loss_that_is_no_number_is_said_and_no_model_is_written(name: str, run
     assert not (tmp_path / "ruined/model").exists()
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("name", ["text_classification"], indirect=True)
-def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Run, tmp_path: Path) -> None:
+def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(name: str, run: Train, tmp_path: Path) -> None:
     settings = {"checkpoint_steps": 1, "warmup_ratio": 0, "learning_rate": 1000, "weight_decay": 1e37}
     with pytest.raises(Exception, match=r"is not a finite number after step 1: lower learning_rate"):
         run("ruined", checkpoint_dir=tmp_path / "checkpoints", epochs=1, **settings)
     assert not list((tmp_path / "checkpoints").glob("step-*"))
 
 
-@pytest.mark.heavy
-def test_a_job_needs_its_name_and_channels_alone(
-    name: str,
-    project: Project,  # noqa: F811
-    demo: Callable[[str], Path],
-) -> None:
+@each_program()
+def test_a_job_needs_its_name_and_channels_alone(name: str, project: Project, demo: Callable[[str], Path]) -> None:
     channels = [f"--channel={channel.name}={channel}" for channel in sorted(demo(name).iterdir())]
     small = [part for key, value in PROGRAMS[name][2].items() if value is not None for part in ("--hp", f"{key}={value}")]
     done = project.trainshed("run", name, *channels, "--hp", "epochs=1", *small, OMP_NUM_THREADS="1")

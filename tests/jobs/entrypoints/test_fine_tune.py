@@ -5,23 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
+import re
 import shutil
 import signal
-import sys
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
-from jobs.entrypoints.tuning import Options, Train, lines, turns
+from support import programs
 from support.extras import needs
 from support.lazy import Lazy
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.programs import Module, Options, Train
+from support.runner_project import Project
+from support.tuning import lines, turns
 
 needs("transformers", "accelerate", "peft")
 pytestmark = pytest.mark.torch
@@ -43,8 +42,9 @@ def weights(folder: Path) -> str:
 SETTINGS = ("--max_steps", "24", "--batch_size", "4", "--learning_rate", "0.01", "--log_interval", "1", "--device", "cpu")
 
 
+@pytest.mark.exact
 def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
-    options: Options, train: Train, data: Path, tmp_path: Path
+    tuning: Options, tune: Train, data: Path, tmp_path: Path
 ) -> None:
     variables = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     (tmp_path / "checkpoints").mkdir()
@@ -55,8 +55,8 @@ def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
         assert run.finish() == [-signal.SIGKILL]
     assert not (tmp_path / "model").exists()
 
-    resumed = train(options(max_steps=24, save_steps=5, checkpoint_dir=tmp_path / "checkpoints"))
-    straight = train(options(max_steps=24, model_dir=tmp_path / "straight"))
+    resumed = tune(tuning(max_steps=24, save_steps=5, checkpoint_dir=tmp_path / "checkpoints"))
+    straight = tune(tuning(max_steps=24, model_dir=tmp_path / "straight"))
 
     losses = programs.metrics(resumed, "train_loss")
     assert losses[0][1] > 5 and losses == programs.metrics(straight, "train_loss")[-len(losses) :]
@@ -64,7 +64,7 @@ def test_a_job_that_was_killed_goes_on_to_the_very_bytes_of_one_that_was_not(
     assert weights(tmp_path / "model") == weights(tmp_path / "straight")
 
 
-def test_a_job_needs_its_name_and_channels_alone(project: Project, data: Path) -> None:  # noqa: F811
+def test_a_job_needs_its_name_and_channels_alone(project: Project, data: Path) -> None:
     channels = [f"--channel={name}={data / name}" for name in ("train", "validation", "test", "model")]
     done = project.trainshed("run", "fine_tune", *channels, "--hp", "max_steps=3", OMP_NUM_THREADS="1")
 
@@ -73,9 +73,7 @@ def test_a_job_needs_its_name_and_channels_alone(project: Project, data: Path) -
     assert "test_perplexity" in done.output and "Traceback" not in done.output
 
 
-def test_two_ranks_stop_on_notice_and_learn_what_one_does(
-    options: Options, train: Train, data: Path, tmp_path: Path
-) -> None:
+def test_two_ranks_stop_on_notice_and_learn_what_one_does(tuning: Options, tune: Train, data: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     settings = {"method": "full", "packing": "true", "max_length": "64", "lr_schedule": "constant", "warmup_ratio": "0"}
     arguments = [
@@ -95,7 +93,7 @@ def test_two_ranks_stop_on_notice_and_learn_what_one_does(
     assert (tmp_path / f"checkpoints/checkpoint-{stopped['steps']}").is_dir()
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
 
-    one = train(options(max_steps=8, **settings))
+    one = tune(tuning(max_steps=8, **settings))
 
     first, second = (programs.metrics(output, "train_loss")[:8] for output in (one, two))
     assert [step for _, step in first] == [step for _, step in second] == list(range(1, 9))
@@ -103,14 +101,14 @@ def test_two_ranks_stop_on_notice_and_learn_what_one_does(
     assert "2 ranks on cpu" in two and "1 rank on cpu" in one
 
 
-@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("merge", [pytest.param(False, marks=pytest.mark.spine), True])
 def test_what_was_learnt_is_answered(
-    merge: bool, options: Options, train: Train, module: Callable[[str], ModuleType], tmp_path: Path, capsys: Any
+    merge: bool, tuning: Options, tune: Train, module: Module, tmp_path: Path, capsys: Any
 ) -> None:
     pairs = [("What is red?", "A colour."), ("What is a fox?", "An animal — 🦊."), ("What is ten?", "A number.")]
     channel = lines(tmp_path / "train", *(turns(*pair) for pair in pairs))
-    output = train(
-        options(
+    output = tune(
+        tuning(
             train=channel,
             max_steps=60,
             learning_rate=0.02,
@@ -132,7 +130,7 @@ def test_what_was_learnt_is_answered(
     questions = lines(
         tmp_path / "q", *({"prompt": question, "id": n} for n, (question, _) in enumerate(pairs)), turns(*pairs[0])
     )
-    hp = options(predict=questions / "data.jsonl", model="")
+    hp = tuning(predict=questions / "data.jsonl", model="")
     module("_answers").answer(hp, None)
 
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -155,10 +153,8 @@ def test_what_was_learnt_is_answered(
         },
     ],
 )
-def test_every_way_to_train_comes_to_its_end(
-    options: Options, train: Train, tmp_path: Path, changed: dict[str, Any]
-) -> None:
-    output = train(options(**changed))
+def test_every_way_to_train_comes_to_its_end(tuning: Options, tune: Train, tmp_path: Path, changed: dict[str, Any]) -> None:
+    output = tune(tuning(**changed))
     assert [step for _, step in programs.metrics(output, "train_loss")] == [1, 2, 3, 4, 5, 6]
     assert bool(programs.metrics(output, "validation_loss")) == (changed.get("validation_fraction") != 0)
     assert json.loads((tmp_path / "output/metrics.json").read_text())["finished"] is True
@@ -168,9 +164,9 @@ def test_every_way_to_train_comes_to_its_end(
 
 
 def test_a_finished_training_is_not_repeated_and_another_one_does_not_go_on_from_it(
-    program: ModuleType, options: Options, train: Train, tmp_path: Path
+    program: ModuleType, tuning: Options, tune: Train, tmp_path: Path
 ) -> None:
-    first, again = (train(options(checkpoint_dir=tmp_path / "c")) for _ in range(2))
+    first, again = (tune(tuning(checkpoint_dir=tmp_path / "c")) for _ in range(2))
     assert not programs.metrics(again, "train_loss")
     assert programs.metrics(again, "validation_loss") == programs.metrics(first, "validation_loss")
     for changed, words in (
@@ -179,11 +175,11 @@ def test_a_finished_training_is_not_repeated_and_another_one_does_not_go_on_from
         ({"seed": 1}, r"seed was 0, is 1; data was \w+, is \w+"),
     ):
         with pytest.raises(program.Problem, match=words):
-            train(options(checkpoint_dir=tmp_path / "c", **changed))
+            tune(tuning(checkpoint_dir=tmp_path / "c", **changed))
 
 
-def test_the_measure_of_a_part_is_that_of_its_tokens(options: Options, train: Train, data: Path, tmp_path: Path) -> None:
-    train(options(test=data / "test", method="full", learning_rate=0.001))
+def test_the_measure_of_a_part_is_that_of_its_tokens(tuning: Options, tune: Train, data: Path, tmp_path: Path) -> None:
+    tune(tuning(test=data / "test", method="full", learning_rate=0.001))
     measured = json.loads((tmp_path / "output/metrics.json").read_text())
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
@@ -202,56 +198,52 @@ def test_the_measure_of_a_part_is_that_of_its_tokens(options: Options, train: Tr
 
 
 def test_an_adapter_answers_with_its_own_model_alone(
-    program: ModuleType, options: Options, train: Train, module: Callable[[str], ModuleType], data: Path, tmp_path: Path
+    program: ModuleType, tuning: Options, tune: Train, module: Module, data: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(data / "model", tmp_path / "base")
-    train(options(model=tmp_path / "base", max_steps=1))
+    tune(tuning(model=tmp_path / "base", max_steps=1))
     question = lines(tmp_path / "q", {"prompt": "a"}) / "data.jsonl"
     answer = module("_answers").answer
     (tmp_path / "base").rename(tmp_path / "moved")
     with pytest.raises(
         program.Problem, match=r"holds an adapter, and the model it was trained on \(.*base\) is not there: give"
     ):
-        answer(options(predict=question, model=""), None)
-    answer(options(predict=question, model=tmp_path / "moved", max_new_tokens=2), str(tmp_path / "moved"))
+        answer(tuning(predict=question, model=""), None)
+    answer(tuning(predict=question, model=tmp_path / "moved", max_new_tokens=2), str(tmp_path / "moved"))
     module("demo_data").write_model(tmp_path / "other", ["a b"] * 9, width=32)
     with pytest.raises(program.Problem, match=r"was trained on another model than .*other"):
-        answer(options(predict=question), str(tmp_path / "other"))
+        answer(tuning(predict=question), str(tmp_path / "other"))
     for line, words in (
         ({"prompt": "long " * 300}, r"data.jsonl: prompt 1 has \d+ tokens, and the model takes 256 with the answer"),
         ({"question": "a"}, r"data.jsonl:1: has neither prompt nor messages \(its fields: question\)"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "data.jsonl:1: messages: there is nothing to answer"),
     ):
         with pytest.raises(program.Problem, match=words):
-            answer(options(predict=lines(tmp_path / "q", line) / "data.jsonl"), str(tmp_path / "moved"))
+            answer(tuning(predict=lines(tmp_path / "q", line) / "data.jsonl"), str(tmp_path / "moved"))
     with pytest.raises(program.Problem, match=r"holds no model of fine_tune \(model.json\)"):
-        answer(options(predict=question, model_dir=tmp_path), None)
+        answer(tuning(predict=question, model_dir=tmp_path), None)
     with pytest.raises(program.Problem, match="predict: /nowhere is not a file"):
-        answer(options(predict="/nowhere"), None)
+        answer(tuning(predict="/nowhere"), None)
 
 
 # --- preferences ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
-def preferences(tmp_path_factory: pytest.TempPathFactory, module: Callable[[str], ModuleType]) -> Path:
+def preferences(tmp_path_factory: pytest.TempPathFactory, module: Module) -> Path:
     """The demo data for objective dpo. Not to be written to."""
     root = tmp_path_factory.mktemp("preferences")
     module("demo_data").write_instructions(root, preferences=True)
     return root
 
 
+@pytest.mark.exact
 def test_preferences_are_learnt_and_an_interrupted_job_learns_the_same(
-    options: Options,
-    train: Train,
-    module: Callable[[str], ModuleType],
-    preferences: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tuning: Options, tune: Train, module: Module, preferences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"train": preferences / "train", "objective": "dpo", "prompt_format": "chat", "learning_rate": 0.003}
-    hp = options(**given, max_steps=20, batch_size=8, gradient_accumulation_steps=2, model_dir=tmp_path / "straight")
-    straight = train(hp)
+    hp = tuning(**given, max_steps=20, batch_size=8, gradient_accumulation_steps=2, model_dir=tmp_path / "straight")
+    straight = tune(hp)
     losses = programs.metrics(straight, "train_loss")
     assert losses[0][0] == pytest.approx(math.log(2), abs=0.02)  # but for dropout
     assert losses[-1][0] < 0.4 and programs.metrics(straight, "validation_accuracy")[-1][0] > 0.9
@@ -269,110 +261,23 @@ def test_preferences_are_learnt_and_an_interrupted_job_learns_the_same(
                 signal.raise_signal(signal.SIGTERM)
 
         patch.setattr(reporter, "on_log", interrupted)
-        first = train(hp)
+        first = tune(hp)
     assert json.loads((tmp_path / "output/metrics.json").read_text())["finished"] is False
-    assert programs.metrics(first, "train_loss") + programs.metrics(train(hp), "train_loss") == losses
+    assert programs.metrics(first, "train_loss") + programs.metrics(tune(hp), "train_loss") == losses
     assert weights(tmp_path / "model") == weights(tmp_path / "straight")
 
 
 def test_all_weights_learn_preferences_and_a_first_step_has_no_margin(
-    options: Options, train: Train, preferences: Path
+    tuning: Options, tune: Train, preferences: Path
 ) -> None:
     given = {"train": preferences / "train", "test": preferences / "test", "objective": "dpo", "method": "full"}
-    output = train(options(**given, max_steps=1, learning_rate=0, validation_fraction=0))
+    output = tune(tuning(**given, max_steps=1, learning_rate=0, validation_fraction=0))
     assert programs.metrics(output, "train_loss") == [(pytest.approx(math.log(2), abs=1e-3), 1)]  # older Trainers round
     assert programs.metrics(output, "test_loss") == [(pytest.approx(math.log(2), abs=1e-6), 1)]
     assert programs.metrics(output, "test_margin") == [(pytest.approx(0, abs=1e-6), 1)]
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
-
-
-def edit(name: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        change(content)
-        (folder / name).write_text(json.dumps(content))
-
-    return apply
-
-
-def bring_code(folder: Path) -> None:
-    """A model of a kind of its own, with code that leaves a file behind."""
-    for name, keys in (
-        ("config.json", ("AutoConfig", "AutoModelForCausalLM")),
-        ("tokenizer_config.json", ("AutoTokenizer",)),
-    ):
-        auto = {key: [f"own.{key}", None] if key == "AutoTokenizer" else f"own.{key}" for key in keys}
-        edit(name, lambda config, auto=auto: config.update(model_type="own", auto_map=auto))(folder)
-    (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
-
-
-def ruin_weight(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.norm.weight"][3] = math.nan
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-def drop_weight(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda folder: (folder / "config.json").unlink(), "holds no "),
-        (lambda folder: (folder / "tokenizer.json").unlink(), "holds no tokenizer that Transformers loads: "),
-        (lambda folder: os.truncate(folder / "model.safetensors", 1000), "holds no causal language model that Transformers"),
-        (bring_code, "holds no "),
-        (ruin_weight, "has weights that are not finite numbers: model.norm.weight$"),
-        (drop_weight, "lacks weights of its LlamaForCausalLM: model.layers.1.mlp.up_proj.weight$"),
-        (edit("tokenizer_config.json", lambda config: config.pop("eos_token")), "the tokenizer names no eos_token"),
-        (edit("config.json", lambda config: config.update(model_type="t5")), "holds no "),
-        (lambda folder: (folder / "config.json").rename(folder / "adapter_config.json"), "holds "),
-    ],
-)
-def test_a_model_that_cannot_be_trained_is_named(
-    damage: Callable[[Path], None],
-    words: str,
-    program: ModuleType,
-    options: Options,
-    train: Train,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("builtins.input", lambda *_: "y")
-    shutil.copytree(data / "model", tmp_path / "broken")
-    damage(tmp_path / "broken")
-    with pytest.raises(program.Problem, match=words) as raised:
-        train(options(model=tmp_path / "broken"))
-    assert not (tmp_path / "broken/ran").exists()
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"max_length": 1000}, "max_length is 1000, but the model takes 256 tokens"),
-        ({"lora_targets": "query"}, "LlamaForCausalLM takes no such adapter: .*; lora_targets may be among .*q_proj"),
-        ({"batch_size": 2, "gradient_accumulation_steps": 3}, "batch_size 2 is smaller than the world size 1 times 3 parts"),
-        ({"too_long": "refuse", "max_length": 16}, r"train: questions.jsonl:1: has \d+ tokens, more than max_length"),
-        ({"max_length": 4}, "nothing is left to train on: raise max_length"),
-    ],
-)
-def test_what_cannot_be_done_is_said(
-    changed: dict[str, Any], words: str, program: ModuleType, options: Options, train: Train, tmp_path: Path
-) -> None:
-    with pytest.raises(program.Problem, match=words):
-        train(options(checkpoint_dir=tmp_path / "checkpoints", **changed))
-    assert not (tmp_path / "model/model.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -387,29 +292,13 @@ def test_what_cannot_be_done_is_said(
     ],
 )
 def test_a_model_that_is_ruined_is_not_called_trained(
-    changed: dict[str, Any], words: str, program: ModuleType, options: Options, train: Train, tmp_path: Path
+    changed: dict[str, Any], words: str, program: ModuleType, tuning: Options, tune: Train, tmp_path: Path
 ) -> None:
-    hp = options(method="full", max_grad_norm=0, warmup_ratio=0, **changed)
+    hp = tuning(method="full", max_grad_norm=0, warmup_ratio=0, **changed)
     hp.learning_rate = 1e30
     with pytest.raises(program.Problem, match=words):
-        train(hp)
+        tune(hp)
     assert not list((tmp_path / "model").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"method": "qlora"}, "hyperparameter method: 'qlora' is not one of lora, full"),
-        ({"method": "full", "merge": True}, "merge is true, but there is no adapter"),
-        ({"objective": "dpo", "too_long": "split"}, "too_long is split, but half an answer"),
-        ({"objective": "dpo", "packing": True}, "packing is true, but pairs are not packed"),
-    ],
-)
-def test_hyperparameters_that_contradict_each_other_are_named(
-    changed: dict[str, Any], words: str, program: ModuleType, options: Options
-) -> None:
-    with pytest.raises(program.Problem, match=words):
-        options(**changed)
 
 
 def test_a_name_on_the_hub_that_cannot_be_fetched_is_said(tmp_path: Path, data: Path) -> None:
@@ -423,26 +312,6 @@ def test_a_name_on_the_hub_that_cannot_be_fetched_is_said(tmp_path: Path, data: 
     assert "Traceback" not in run.errors[0]
 
 
-def test_a_library_that_is_not_installed_is_named(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["fine_tune.py"])
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(
-        program.Problem, match=r"^fine_tune needs peft, not installed here: pip install 'trainshed\[finetune\]'$"
-    ):
-        program.main()
-
-
-def test_a_job_without_data_or_model_says_so(program: ModuleType, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(program.Problem, match=r"^there is nothing to train on: give --train DIR$"):
-        program.load_data(options(train=""))
-    monkeypatch.setattr(sys, "argv", ["fine_tune.py"])
-    with pytest.raises(program.Problem, match=r"^there is no model to start from: add a channel model, or give --model"):
-        program.main()
-    monkeypatch.setattr(sys, "argv", ["fine_tune.py", "--model", "/nowhere"])
-    with pytest.raises(program.Problem, match=r"^model: /nowhere is not a folder$"):
-        program.main()
-
-
 def test_bad_data_is_said_before_torch_is_loaded(tmp_path: Path, data: Path) -> None:
     channel = lines(tmp_path / "train", {"mesages": []})
     (tmp_path / "modules").mkdir()
@@ -453,3 +322,17 @@ def test_bad_data_is_said_before_torch_is_loaded(tmp_path: Path, data: Path) -> 
     ) as run:
         assert run.finish() == [1]
     assert run.errors[0].startswith(f"fine_tune: error: the channel train {channel}: data.jsonl:1: has none of messages")
+
+
+@pytest.mark.parametrize(
+    ("too_long", "words"),
+    [
+        ("cut", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 1 were cut, 1 had nothing left to learn"),
+        ("split", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were split\n"),
+        ("skip", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were left out"),
+    ],
+)
+def test_long_examples_are_counted(too_long: str, words: str, tuning: Options, tune: Train, tmp_path: Path) -> None:
+    channel = lines(tmp_path / "train", turns("a", "b"), turns("x y z " * 40, "b"), turns("a", "x y z " * 40))
+    output = tune(tuning(train=channel, validation_fraction=0, max_length=40, too_long=too_long, max_steps=1))
+    assert re.search(words, output)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
-from jobs.entrypoints.tuning import Options, Train, lines
+from support import programs
 from support.extras import needs
 from support.lazy import Lazy
+from support.programs import Module, Options, Train
+from support.tuning import lines
 
 needs("transformers", "accelerate", "peft")
 pytestmark = pytest.mark.torch
@@ -48,6 +47,7 @@ def furthest(one: Path, other: Path) -> float:
     return max((first[name].float() - second[name].float()).abs().max().item() for name in first)
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_parts_learn_what_wholes_do_and_go_on_exactly_after_a_kill(tmp_path: Path, data: Path) -> None:
     settings = ("--method", "full", "--max_steps", "8", "--packing", "true", "--max_length", "64")
@@ -100,10 +100,9 @@ def test_adapters_of_a_sharded_model_are_those_of_a_whole_one(merge: str, tmp_pa
     assert kind.from_pretrained(tmp_path / "shard").get_input_embeddings()
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
-def test_preferences_are_learnt_alike_and_measured_from_the_same_start(
-    tmp_path: Path, data: Path, module: Callable[[str], ModuleType]
-) -> None:
+def test_preferences_are_learnt_alike_and_measured_from_the_same_start(tmp_path: Path, data: Path, module: Module) -> None:
     module("demo_data").write_instructions(tmp_path / "pairs", preferences=True)
     settings = ("--train", str(tmp_path / "pairs/train"), "--objective", "dpo", "--prompt_format", "chat")
     settings += ("--lr_schedule", "constant", "--warmup_ratio", "0")
@@ -118,42 +117,7 @@ def test_preferences_are_learnt_alike_and_measured_from_the_same_start(
     assert furthest(tmp_path / "replicate-model", tmp_path / "shard-model") < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("asked", "size", "memory", "sharded"),
-    [
-        ("auto", 2, 1 << 40, False),
-        ("auto", 2, 1 << 10, True),
-        ("auto", 1, 1 << 10, False),
-        ("shard", 2, 1 << 40, True),
-        ("shard", 1, 1 << 40, False),
-        ("replicate", 2, 1 << 10, False),
-    ],
-)
-def test_a_model_is_sharded_where_asked_or_where_it_does_not_fit(
-    asked: str,
-    size: int,
-    memory: int,
-    sharded: bool,
-    program: ModuleType,
-    options: Options,
-    module: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    sharding = module("_sharding")
-    monkeypatch.setattr(sharding, "memory", lambda _: memory)
-    monkeypatch.setattr(program.World, "gather", lambda self, value: [value] * size)
-    world = program.World(0, size, 0, torch.device("cpu"))
-    model = torch.nn.Linear(16, 16)
-
-    assert sharding.bytes_to_train(model) == 5 * 4 * (16 * 16 + 16)
-    assert sharding.wanted(options(sharding=asked), model, world) is sharded
-    said = capsys.readouterr().out
-    assert ("it takes 0.0 GiB a rank" in said) == (asked == "auto" and sharded)
-    assert ("one rank holds the whole model" in said) == (asked == "shard" and size == 1)
-
-
-def test_one_rank_trains_the_whole_model_and_says_so(options: Options, train: Train, tmp_path: Path) -> None:
-    output = train(options(max_steps=1, validation_fraction=0, sharding="shard"))
+def test_one_rank_trains_the_whole_model_and_says_so(tuning: Options, tune: Train, tmp_path: Path) -> None:
+    output = tune(tuning(max_steps=1, validation_fraction=0, sharding="shard"))
     assert "sharding: one rank holds the whole model; start more to share it" in output
     assert json.loads((tmp_path / "model/model.json").read_text())["finished"] is True

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import signal
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
+from support import programs
+from support.lazy import Lazy
+from support.pictures import stop_at, trained_here
+from support.programs import Module, Options
 
 pytestmark = pytest.mark.torch
-numpy: Any = pytest.importorskip("numpy", reason="the programs need torch and numpy")
-torch: Any = pytest.importorskip("torch", reason="the programs need torch and numpy")
+numpy: Any = Lazy("numpy")
+torch: Any = Lazy("torch")
 
 PROGRAM = "image_classification.py"
+SMALL = {"epochs": 3, "batch_size": 8, "width": 8}  # torch 2.13 corrupts its memory in the backward pass of 4 channels
 EPOCHS = 10
 ARGUMENTS = ("--epochs", str(EPOCHS), "--log_interval", "1")
 # A SIGTERM that comes between two lines of the program, however slow it and whoever watches it are.
@@ -32,7 +35,6 @@ def say(*words, **options):
         signal.raise_signal(signal.SIGTERM)
 builtins.print = say
 """
-Module = Callable[[str], ModuleType]
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,7 @@ def test_the_loaded_network_takes_raw_pixels_of_any_number_type(
     assert not network.training
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 def test_a_job_on_two_ranks_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
     trained: tuple[Path, str, str], job: Path, tmp_path: Path
@@ -164,66 +167,43 @@ def test_an_error_in_a_process_that_reads_data_is_one_line_too(module: Module, t
 
 
 @pytest.fixture
-def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Callable[..., Namespace]:
+def options(options: Options, tmp_path: Path) -> Options:
     """Hyperparameters for a job on 60 little images below tmp_path, of two classes that are easily told apart."""
     draw = numpy.random.default_rng(0)
     labels = numpy.arange(60) % 2
     images = draw.normal(labels.reshape(-1, 1, 1) * 3, 1, (60, 6, 6)).astype(numpy.float32)
     (tmp_path / "train").mkdir()
     numpy.savez(tmp_path / "train" / "data.npz", x=images, y=labels)
-
-    def read(**changed: object) -> Namespace:
-        given = {
-            "train": tmp_path / "train",
-            "model_dir": tmp_path / "model",
-            "output_data_dir": tmp_path / "output",
-            "epochs": 3,
-            "batch_size": 8,
-            "width": 8,  # torch 2.13 corrupts its memory in the backward pass of 4 channels on one thread
-            "device": "cpu",
-            **changed,
-        }
-        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
-
-    return read
-
-
-def trained_here(program: ModuleType, hp: Namespace) -> Any:
-    """The job of these hyperparameters, after it has run in this process."""
-    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
-    job.run()
-    return job
+    return options
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"optimizer": "sgd", "learning_rate": 0.05},
+        pytest.param({"optimizer": "sgd", "learning_rate": 0.05}, marks=pytest.mark.spine),
         {"optimizer": "adam", "lr_schedule": "linear"},
         {"augment": "shift", "lr_schedule": "constant"},
         {"augment": "flip", "depth": 2},
         {"amp": True, "num_workers": 1},
     ],
 )
-def test_every_way_to_train_learns(
-    program: ModuleType, options: Callable[..., Namespace], changed: dict[str, object]
-) -> None:
+def test_every_way_to_train_learns(program: ModuleType, options: Options, changed: dict[str, object]) -> None:
     assert trained_here(program, options(**changed)).results["validation_accuracy"] == 1.0
 
 
-def test_training_ends_when_the_target_is_reached(program: ModuleType, options: Callable[..., Namespace]) -> None:
+def test_training_ends_when_the_target_is_reached(program: ModuleType, options: Options) -> None:
     job = trained_here(program, options(target_accuracy=0.9, epochs=50, learning_rate=0.02))
     assert job.at.epoch < 10 and job.results["validation_accuracy"] >= 0.9
 
 
-def test_a_learning_rate_that_is_too_high_is_named(program: ModuleType, options: Callable[..., Namespace]) -> None:
+def test_a_learning_rate_that_is_too_high_is_named(program: ModuleType, options: Options) -> None:
     with pytest.raises(
         program.Problem, match=r"^train_loss is not a finite number at step \d+: lower learning_rate \(1e\+30\)$"
     ):
         trained_here(program, options(optimizer="sgd", learning_rate=1e30))
 
 
-def test_a_finished_training_is_not_repeated_but_evaluated(program: ModuleType, options: Callable[..., Namespace]) -> None:
+def test_a_finished_training_is_not_repeated_but_evaluated(program: ModuleType, options: Options) -> None:
     hp = options(checkpoint_dir=Path(options().model_dir).parent / "checkpoints")
     first = trained_here(program, hp)
     again = trained_here(program, hp)
@@ -233,7 +213,7 @@ def test_a_finished_training_is_not_repeated_but_evaluated(program: ModuleType, 
 
 
 def test_another_batch_size_goes_on_at_the_same_place_in_the_data(
-    program: ModuleType, options: Callable[..., Namespace], monkeypatch: pytest.MonkeyPatch
+    program: ModuleType, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
     with monkeypatch.context() as patch:
@@ -244,20 +224,9 @@ def test_another_batch_size_goes_on_at_the_same_place_in_the_data(
     job.checkpoints.close()
 
 
-def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
-    """Sends this process SIGTERM during a step; the Checkpointer handles it."""
-    own = program.Training.step
-
-    def interrupted(job: Any, *batch: Any) -> None:
-        own(job, *batch)
-        if job.at.step == step:
-            signal.raise_signal(signal.SIGTERM)
-
-    patch.setattr(program.Training, "step", interrupted)
-
-
+@pytest.mark.exact
 def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
-    program: ModuleType, options: Callable[..., Namespace], monkeypatch: pytest.MonkeyPatch
+    program: ModuleType, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hp = options(augment="shift")
     trained_here(program, hp)
@@ -272,7 +241,8 @@ def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
 
-def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, options: Callable[..., Namespace]) -> None:
+@pytest.mark.safety
+def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, options: Options) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
     trained_here(program, options(checkpoint_dir=folder))
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -285,9 +255,10 @@ def test_a_checkpoint_of_another_training_is_not_touched(program: ModuleType, op
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("kept", [0, 100, 5000])
 def test_a_damaged_checkpoint_is_passed_over_and_the_reason_said(
-    program: ModuleType, options: Callable[..., Namespace], capsys: pytest.CaptureFixture[str], kept: int
+    program: ModuleType, options: Options, capsys: pytest.CaptureFixture[str], kept: int
 ) -> None:
     folder = Path(options().model_dir).parent / "checkpoints"
     first = trained_here(program, options(checkpoint_dir=folder, epochs=1))
@@ -299,31 +270,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_reason_said(
     assert "train_loss" in again.results
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            {"optimizer": "adamm"},
-            "hyperparameter optimizer: 'adamm' is not one of adam, adamw, sgd, nag, rmsprop; did you mean 'adam'?",
-        ),
-        ({"demo_data": "digits"}, "demo_data is digits, but there is a training folder too"),
-        ({"validation_fraction": 0, "target_accuracy": 0.9}, "target_accuracy needs validation data"),
-        ({"validation": "/nowhere"}, "the channel validation /nowhere is not a folder"),
-        ({"predict": "x.png"}, "holds no model of image_classification: "),
-    ],
-)
-def test_what_cannot_be_done_is_said(
-    program: ModuleType, options: Callable[..., Namespace], changed: dict[str, object], message: str
-) -> None:
-    with pytest.raises(program.Problem) as raised:
-        hp = options(**changed)
-        program.predict(hp) if hp.predict else trained_here(program, hp)
-    assert message in str(raised.value) and "\n" not in str(raised.value)
-
-
 def test_it_goes_on_from_the_model_of_the_channel_model(
     program: ModuleType,
-    options: Callable[..., Namespace],
+    options: Options,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -349,36 +298,3 @@ def test_it_goes_on_from_the_model_of_the_channel_model(
     numpy.savez(tmp_path / "train" / "data.npz", x=numpy.zeros((60, 6, 6), numpy.float32), y=labels)
     with pytest.raises(program.Problem, match="the previous model has other classes than the data: 2 differ"):
         trained_here(program, options())
-
-
-def test_augmentation_does_not_depend_on_the_number_of_ranks(program: ModuleType, options: Callable[..., Namespace]) -> None:
-    images = torch.arange(8 * 2 * 16 * 16, dtype=torch.float32).reshape(8, 2, 16, 16)
-    hp, cpu = options(augment="flip"), torch.device("cpu")
-    alone = program.augmented(images, hp, 5, program.World(0, 1, 0, cpu))
-    for rank in range(2):
-        shared = program.augmented(images[rank::2], hp, 5, program.World(rank, 2, rank, cpu))
-        assert torch.equal(shared, alone[rank::2])
-    assert not torch.equal(program.augmented(images, hp, 6, program.World(0, 1, 0, cpu)), alone)
-
-
-def test_the_ranks_share_each_global_batch(program: ModuleType) -> None:
-    worlds = [program.World(rank, 3, rank, None) for rank in range(3)]
-    alone = program.train_batches(120, 12, program.World(0, 1, 0, None), seed=1, epoch=4)
-    shares = [program.train_batches(120, 4, world, seed=1, epoch=4) for world in worlds]
-    assert [sorted(chain(*parts)) for parts in zip(*shares, strict=True)] == [sorted(batch) for batch in alone]
-    assert sorted(chain(*alone)) == list(range(120))
-    assert alone != program.train_batches(120, 12, program.World(0, 1, 0, None), seed=1, epoch=5)
-
-
-def test_the_learning_rate_rises_and_falls_as_the_schedule_says(
-    program: ModuleType, options: Callable[..., Namespace]
-) -> None:
-    def rates(schedule: str) -> list[float]:
-        hp = options(lr_schedule=schedule, learning_rate=1.0)
-        return [program.learning_rate(hp, step, 4, 12) for step in range(12)]
-
-    for schedule in ("constant", "linear", "cosine"):
-        assert rates(schedule)[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert rates("constant")[5:] == [1.0] * 7
-    assert rates("linear")[8] == rates("cosine")[8] == pytest.approx(0.5)
-    assert rates("cosine")[11] < rates("linear")[11] < 0.2

@@ -12,6 +12,8 @@ import pytest
 from jobs.entrypoints import picture_mutants as mutants
 from support.extras import needs
 
+pytestmark = [pytest.mark.torch, pytest.mark.matrix]
+
 VALUES: dict[str, list[str]] = {
     "learning_rate": ["0", "0.01", "1e30", "1e-30", "nan"],
     "optimizer": ["adam", "adamw", "sgd", "nag", "rmsprop", "lion"],
@@ -110,7 +112,6 @@ def work(group: int) -> None:
     mutants.each("image_classification", group, make, finite)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("group", range(mutants.GROUPS))
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
     needs("torch", "numpy", "PIL", "transformers")

@@ -4,76 +4,34 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import struct
-from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
+from support import programs
 from support.extras import needs
+from support.lazy import Lazy
+from support.pictures import dark_and_bright, stop_at, trained_here
+from support.programs import Module, Options
 
 pytestmark = pytest.mark.torch
 needs("numpy", "torch", "transformers", "PIL")
-import numpy  # noqa: E402
-import torch  # noqa: E402
+numpy: Any = Lazy("numpy")
+torch: Any = Lazy("torch")
 
 PROGRAM = "image_classification.py"
-Options = Callable[..., Namespace]
+SMALL = {"epochs": 2, "batch_size": 12, "image_size": 32}
 
 
 @pytest.fixture
-def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Options:
+def options(options: Options, tmp_path: Path) -> Options:
     """Hyperparameters for a job on 48 pictures below tmp_path, dark and bright ones."""
     (tmp_path / "train").mkdir()
-    numpy.savez(tmp_path / "train" / "data.npz", x=pictures(48), y=numpy.arange(48) % 2)
-
-    def read(**changed: object) -> Namespace:
-        given = {
-            "train": tmp_path / "train",
-            "model_dir": tmp_path / "model",
-            "output_data_dir": tmp_path / "output",
-            "epochs": 2,
-            "batch_size": 12,
-            "image_size": 32,
-            "device": "cpu",
-            **changed,
-        }
-        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
-
-    return read
-
-
-def pictures(count: int) -> Any:
-    """uint8 [count, 8, 8, 3]: every second one is brighter."""
-    draw = numpy.random.default_rng(1)
-    return (draw.integers(0, 60, (count, 8, 8, 3)) + 150 * (numpy.arange(count) % 2)[:, None, None, None]).astype(
-        numpy.uint8
-    )
-
-
-@pytest.fixture
-def transformer(tmp_path: Path) -> Path:
-    """A small vision transformer of three classes, with dropout."""
-    from transformers import ViTConfig, ViTForImageClassification
-
-    torch.manual_seed(0)
-    config = ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8,
-        hidden_dropout_prob=0.2, num_labels=3,
-    )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(tmp_path / "trained")
-    return tmp_path / "trained"
-
-
-def trained(program: ModuleType, hp: Namespace) -> Any:
-    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
-    job.run()
-    return job
+    numpy.savez(tmp_path / "train" / "data.npz", x=dark_and_bright(48), y=numpy.arange(48) % 2)
+    return options
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -87,7 +45,7 @@ def test_a_trained_network_learns_other_classes_and_loads_in_its_own_library(
 ) -> None:
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-    job = trained(program, options(previous_model=transformer, learning_rate=0.01, epochs=6))
+    job = trained_here(program, options(previous_model=transformer, learning_rate=0.01, epochs=6))
 
     assert job.results["validation_accuracy"] == 1
     assert f"the network: vit of transformers, with the weights in {transformer}" in capsys.readouterr().out
@@ -95,28 +53,22 @@ def test_a_trained_network_learns_other_classes_and_loads_in_its_own_library(
     assert said["classes"] == ["0", "1"] and said["trained"]["finished"] and said["metrics"]["validation_accuracy"] == 1
     plain = AutoModelForImageClassification.from_pretrained(tmp_path / "model")
     assert plain.config.id2label == {0: "0", 1: "1"}
-    seen = AutoImageProcessor.from_pretrained(tmp_path / "model")(list(pictures(8)), return_tensors="pt")
+    seen = AutoImageProcessor.from_pretrained(tmp_path / "model")(list(dark_and_bright(8)), return_tensors="pt")
     assert plain(**seen).logits.argmax(1).tolist() == [0, 1] * 4
     network, _ = program.load(tmp_path / "model")
-    assert network(torch.from_numpy(pictures(8)).permute(0, 3, 1, 2)).argmax(1).tolist() == [0, 1] * 4
+    assert network(torch.from_numpy(dark_and_bright(8)).permute(0, 3, 1, 2)).argmax(1).tolist() == [0, 1] * 4
 
 
+@pytest.mark.exact
 def test_a_stopped_job_ends_with_the_weights_of_one_that_never_was_dropout_and_all(
     program: ModuleType, options: Options, transformer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained(program, options(previous_model=transformer, model_dir=tmp_path / "through"))
+    trained_here(program, options(previous_model=transformer, model_dir=tmp_path / "through"))
     hp = options(previous_model=transformer, checkpoint_dir=tmp_path / "checkpoints")
-    own = program.Training.step
-
-    def interrupted(job: Any, *batch: Any) -> None:
-        own(job, *batch)
-        if job.at.step == 3:
-            signal.raise_signal(signal.SIGTERM)
-
     with monkeypatch.context() as patch:
-        patch.setattr(program.Training, "step", interrupted)
-        assert trained(program, hp).at.step == 3
-    assert trained(program, hp).at.step == 8
+        stop_at(3, program, patch)
+        assert trained_here(program, hp).at.step == 3
+    assert trained_here(program, hp).at.step == 8
     through, resumed = weights(tmp_path / "through"), weights(tmp_path / "model")
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
@@ -124,8 +76,8 @@ def test_a_stopped_job_ends_with_the_weights_of_one_that_never_was_dropout_and_a
 def test_it_goes_on_from_its_own_model_of_a_library_and_predicts(
     program: ModuleType, options: Options, transformer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = trained(program, options(previous_model=transformer, learning_rate=0.01, model_dir=tmp_path / "first"))
-    still = trained(program, options(previous_model=tmp_path / "first", learning_rate=1e-12, epochs=1))
+    first = trained_here(program, options(previous_model=transformer, learning_rate=0.01, model_dir=tmp_path / "first"))
+    still = trained_here(program, options(previous_model=tmp_path / "first", learning_rate=1e-12, epochs=1))
     assert still.results["validation_loss"] == pytest.approx(first.results["validation_loss"], abs=1e-5)
     capsys.readouterr()
     program.predict(options(predict=tmp_path / "train" / "data.npz"))
@@ -133,7 +85,7 @@ def test_it_goes_on_from_its_own_model_of_a_library_and_predicts(
 
 
 def test_the_last_layer_alone_is_learnt(program: ModuleType, options: Options, transformer: Path, tmp_path: Path) -> None:
-    trained(program, options(previous_model=transformer, train_only_top_layer="true"))
+    trained_here(program, options(previous_model=transformer, train_only_top_layer="true"))
     before, after = weights(transformer), weights(tmp_path / "model")
     changed = {
         name for name in after if before[name].shape != after[name].shape or not torch.equal(before[name], after[name])
@@ -150,64 +102,11 @@ def test_a_request_of_the_platform_trains_its_residual_network(
         augmentation_type="crop", precision_dtype="float32", checkpoint_frequency=1,
     )  # fmt: skip
     assert (hp.optimizer, hp.lr_schedule, hp.weight_decay, hp.augment) == ("sgd", "steps", 0.0001, "flip")
-    job = trained(program, hp)
+    job = trained_here(program, hp)
     assert job.results["validation_top_k_accuracy"] == 1
     assert "the network: resnet18 of transformers, from scratch\n" in capsys.readouterr().out
     assert job.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
     assert job.network.body.config.depths == [2, 2, 2, 2] and "running_mean" in " ".join(weights(tmp_path / "model"))
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"num_layers": 20}, "num_layers 20 is not served"),
-        ({"use_pretrained_model": 1}, "use_pretrained_model is 1, but there is no channel model"),
-        ({"image_shape": "3,224,200"}, "image_shape 3,224,200 is not served"),
-        ({"image_shape": "3,x,200"}, "image_shape 3,x,200 is not three whole numbers"),
-        ({"lr_scheduler_step": "10,x"}, "lr_scheduler_step must be epochs"),
-        ({"train_only_top_layer": "true"}, "needs a trained network"),
-        ({"previous_model": "."}, "holds no model of image_classification: no weights"),
-    ],
-)
-def test_what_cannot_be_done_is_said(
-    program: ModuleType,
-    options: Options,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changed: dict[str, Any],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(program.Problem, match=message):
-        trained(program, options(**changed))
-
-
-def test_a_folder_that_is_no_classifier_or_lacks_weights_is_refused(
-    program: ModuleType, options: Options, transformer: Path
-) -> None:
-    from safetensors.torch import save_file
-
-    whole, config = weights(transformer), (transformer / "config.json").read_text()
-    for change, message in (
-        (lambda state: state.pop("vit.layernorm.weight"), "lacks weights of vit|is no image classifier"),
-        (lambda state: state["vit.layernorm.bias"].fill_(float("nan")), "weights that are not finite numbers"),
-    ):
-        state = {name: value.clone() for name, value in whole.items()}
-        change(state)
-        save_file(state, transformer / "model.safetensors", metadata={"format": "pt"})
-        if "lacks" in message:
-            state.pop("vit.layernorm.bias", None)
-            save_file(state, transformer / "model.safetensors", metadata={"format": "pt"})
-            state.pop("vit.embeddings.cls_token")
-            save_file(state, transformer / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(program.Problem, match=message):
-            trained(program, options(previous_model=transformer))
-    (transformer / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(program.Problem, match="is no image classifier of transformers"):
-        trained(program, options(previous_model=transformer))
-    (transformer / "config.json").write_text(config[:40])
-    with pytest.raises(program.Problem, match=r"config\.json cannot be read"):
-        trained(program, options(previous_model=transformer))
 
 
 def test_two_ranks_train_a_borrowed_network(options: Options, transformer: Path, tmp_path: Path) -> None:
@@ -231,7 +130,7 @@ def test_two_ranks_train_a_borrowed_network(options: Options, transformer: Path,
 
 
 def test_the_weights_of_torchvision_are_known_by_the_name_of_their_file(
-    program: ModuleType, options: Options, tmp_path: Path, module: Callable[[str], ModuleType]
+    program: ModuleType, options: Options, tmp_path: Path, module: Module
 ) -> None:
     try:
         from torchvision import models
@@ -239,7 +138,7 @@ def test_the_weights_of_torchvision_are_known_by_the_name_of_their_file(
         pytest.skip("needs a torchvision that is made for this torch")
     (tmp_path / "trained").mkdir()
     torch.save(models.resnet18(num_classes=5).state_dict(), tmp_path / "trained" / "resnet18-f37072fd.pth")
-    trained(program, options(previous_model=tmp_path / "trained"))
+    trained_here(program, options(previous_model=tmp_path / "trained"))
     plain = models.get_model("resnet18", num_classes=2)
     plain.load_state_dict(torch.load(tmp_path / "model" / "model.pt", weights_only=True))
     program.load(tmp_path / "model")
@@ -247,11 +146,11 @@ def test_the_weights_of_torchvision_are_known_by_the_name_of_their_file(
     assert torch.equal(old["bn1.running_mean"], plain.state_dict()["bn1.running_mean"]), "statistics are not learnt again"
     (tmp_path / "trained" / "resnet18-f37072fd.pth").rename(tmp_path / "trained" / "resnet34.pth")
     with pytest.raises(program.Problem, match="lacks weights of resnet34"):
-        trained(program, options(previous_model=tmp_path / "trained"))
+        trained_here(program, options(previous_model=tmp_path / "trained"))
     (tmp_path / "trained" / "resnet34.pth").rename(tmp_path / "trained" / "weights.pth")
     with pytest.raises(program.Problem, match="give architecture, as resnet18"):
-        trained(program, options(previous_model=tmp_path / "trained"))
-    trained(program, options(previous_model=tmp_path / "trained", architecture="resnet18", epochs=1))
+        trained_here(program, options(previous_model=tmp_path / "trained"))
+    trained_here(program, options(previous_model=tmp_path / "trained", architecture="resnet18", epochs=1))
 
 
 def test_a_folder_of_timm_is_read_and_written(program: ModuleType, options: Options, tmp_path: Path) -> None:
@@ -268,7 +167,7 @@ def test_a_folder_of_timm_is_read_and_written(program: ModuleType, options: Opti
         "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.5] * 3},
     }
     (tmp_path / "trained" / "config.json").write_text(json.dumps(config))
-    trained(program, options(previous_model=tmp_path / "trained", image_size=""))
+    trained_here(program, options(previous_model=tmp_path / "trained", image_size=""))
     plain = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
     network, made = program.load(tmp_path / "model")
     assert made.mean == [127.5] * 3 and made.size == 32
@@ -298,13 +197,13 @@ def test_lists_say_which_images_count(program: ModuleType, options: Options, tmp
     root = tmp_path / "pictures"
     (root / "a").mkdir(parents=True)
     (tmp_path / "lists").mkdir()
-    for number, picture in enumerate(pictures(20)):
+    for number, picture in enumerate(dark_and_bright(20)):
         (root / "a" / f"{number}.png").write_bytes(png(picture))
     (root / "a" / "left_out.png").write_bytes(b"damaged")
     lines = [f"{number}\t{number % 2}.000000\ta/{number}.png" for number in range(20)]
     (tmp_path / "lists" / "train.lst").write_text("\n".join(lines) + "\n")
     changed = {"train": root, "train_lst": tmp_path / "lists", "num_classes": 2, "batch_size": 4, "image_size": ""}
-    job = trained(program, options(**changed))
+    job = trained_here(program, options(**changed))
     assert job.data.classes == ["0", "1"] and job.count == 18
     for line, message in (
         ("0\t0", r"train\.lst:1 has 2 columns"),
@@ -316,16 +215,16 @@ def test_lists_say_which_images_count(program: ModuleType, options: Options, tmp
     ):
         (tmp_path / "lists" / "train.lst").write_text(line)
         with pytest.raises(program.Problem, match=message):
-            trained(program, options(**changed))
+            trained_here(program, options(**changed))
 
 
 def test_recordio_of_images_is_read_where_it_lies(program: ModuleType, options: Options, tmp_path: Path) -> None:
     (tmp_path / "records").mkdir()
-    frames = [record(number % 2, png(picture)) for number, picture in enumerate(pictures(19))]
-    frames.append(record(0, png(pictures(2)[1]), (1.0,)))
+    frames = [record(number % 2, png(picture)) for number, picture in enumerate(dark_and_bright(19))]
+    frames.append(record(0, png(dark_and_bright(2)[1]), (1.0,)))
     (tmp_path / "records" / "train.rec").write_bytes(b"".join(frames))
     changed = {"train": tmp_path / "records", "batch_size": 4, "image_size": "", "learning_rate": 0.02, "epochs": 4}
-    job = trained(program, options(**changed))
+    job = trained_here(program, options(**changed))
     assert job.results["validation_accuracy"] == 1 and job.data.labels and job.data.shape == (3, 8, 8)
     for content, message in (
         (b"".join(frames)[:-9], "cut short"),
@@ -336,4 +235,4 @@ def test_recordio_of_images_is_read_where_it_lies(program: ModuleType, options: 
     ):
         (tmp_path / "records" / "train.rec").write_bytes(content)
         with pytest.raises(program.Problem, match=message):
-            trained(program, options(**changed))
+            trained_here(program, options(**changed))

@@ -7,20 +7,18 @@ import math
 import os
 import shutil
 import signal
-import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
-from support.data_files import frame
+from support import programs
 from support.extras import needs
 from support.lazy import Lazy
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.programs import Options, Train
+from support.runner_project import Project
 from trainshed.checkpoint import guard
 
 needs("transformers", "accelerate")
@@ -29,9 +27,9 @@ torch: Any = Lazy("torch")
 transformers: Any = Lazy("transformers")
 
 PROGRAM = "language_model.py"
+SMALL = {"block_size": 16, "n_layer": 1, "n_embd": 16, "n_head": 2, "batch_size": 4, "max_steps": 6, "log_interval": 2}
 TINY = ("--n_embd", "32", "--n_layer", "1", "--block_size", "32")
-Module = Callable[[str], ModuleType]
-AWKWARD = "Größe\t\x00<|endoftext|>\n  naïve — 🚂\r\n"
+
 NO_NETWORK = """
 import socket
 def refuse(*arguments, **keywords):
@@ -60,33 +58,6 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, job: Path) -> tuple[Path, 
         return root, variables, run.errors[0]
 
 
-def alone(program: ModuleType) -> Any:
-    """The world of one rank."""
-    return program.World(0, 1, 0, torch.device("cpu"))
-
-
-@pytest.fixture
-def piped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, bytes], str]]:
-    """Makes this process a job whose channel train is a pipe of that content; a call gives the channel's path."""
-    path = tmp_path / "input/data/train"
-    path.parent.mkdir(parents=True)
-    os.mkfifo(f"{path}_0")
-    feeders = []
-
-    def feed(wrapper: str, content: bytes) -> str:
-        config = {"train": {"TrainingInputMode": "Pipe", "RecordWrapperType": wrapper, "ContentType": "text/plain"}}
-        monkeypatch.setenv("SM_INPUT_DATA_CONFIG", json.dumps(config))
-        monkeypatch.setenv("SM_CHANNELS", '["train"]')
-        monkeypatch.setenv("SM_CHANNEL_TRAIN", str(path))
-        feeders.append(threading.Thread(target=Path(f"{path}_0").write_bytes, args=(content,)))
-        feeders[0].start()
-        return str(path)
-
-    yield feed
-    for feeder in feeders:
-        feeder.join()
-
-
 def test_one_sigterm_stops_all_ranks_at_a_step_with_a_checkpoint(stopped: tuple[Path, dict[str, str], str]) -> None:
     root, _, errors = stopped
     summary = json.loads((root / "job" / "output" / "data" / "metrics.json").read_text())
@@ -108,8 +79,8 @@ def test_the_next_run_goes_on_learns_and_its_model_loads_and_measures_the_same(
     (half / "optimizer.pt").write_bytes((half / "optimizer.pt").read_bytes()[:-100])
     for manifest in half.glob("*.manifest"):  # the last file to be written
         manifest.unlink()
-    end = step + 150
-    arguments = (*TINY, "--max_steps", str(end), "--log_interval", "10")
+    end = step + 40
+    arguments = (*TINY, "--max_steps", str(end), "--log_interval", "10", "--learning_rate", "0.01")
     with programs.started(PROGRAM, *arguments, cwd=root, ranks=2, **variables) as run:
         output = run.succeed()
     assert f"{half.name} passed over: it was not finished" in run.errors[0]
@@ -136,33 +107,14 @@ def test_the_next_run_goes_on_learns_and_its_model_loads_and_measures_the_same(
 
 
 @pytest.fixture
-def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Callable[..., Namespace]:
+def options(options: Options, tmp_path: Path) -> Options:
     """Hyperparameters for a job of a few steps on a text below tmp_path."""
-    (tmp_path / "train" / "deep").mkdir(parents=True)
-    (tmp_path / "train" / "deep" / "a.txt").write_text("the train stands under a roof. " * 200)
-
-    def read(**changed: object) -> Namespace:
-        given = {
-            "train": tmp_path / "train",
-            "model_dir": tmp_path / "model",
-            "output_data_dir": tmp_path / "output",
-            "block_size": 16,
-            "n_layer": 1,
-            "n_embd": 16,
-            "n_head": 2,
-            "batch_size": 4,
-            "max_steps": 6,
-            "log_interval": 2,
-            "device": "cpu",
-            **changed,
-        }
-        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
-
-    return read
+    programs.channel(tmp_path / "train" / "deep", "the train stands under a roof. " * 200, "a.txt")
+    return options
 
 
 @pytest.fixture
-def train(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> Callable[[Namespace], str]:
+def train(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> Train:
     """Runs a job in this process; gives what it printed."""
 
     def run(hp: Namespace) -> str:
@@ -172,62 +124,7 @@ def train(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> Callable[[
     return run
 
 
-def test_a_byte_is_a_token_and_every_text_comes_back(program: ModuleType, tmp_path: Path) -> None:
-    tokenizer = program.byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    text = AWKWARD.replace("<|endoftext|>", "")
-    for either in (tokenizer, loaded):
-        assert len(either) == 257
-        assert either(text)["input_ids"] == list(text.encode())
-        assert either.decode(either(text)["input_ids"]) == text
-        assert either.decode(list(range(128))) == bytes(range(128)).decode()
-        assert either("<|endoftext|>")["input_ids"] == [256]
-
-
-def test_the_fast_way_to_bytes_gives_what_the_tokenizer_gives(program: ModuleType) -> None:
-    texts = [AWKWARD.replace("<|endoftext|>", ""), "", "x" * 70_000 + "\n" + "line\n" * 30_000]
-    fast = program.tokens_of(map(program.pieces, texts), program.encode_bytes)
-    slow = program.tokens_of(map(program.pieces, texts), program.encode_with(program.byte_tokenizer()))
-    assert fast.dtype == slow.dtype and fast.tolist() == slow.tolist()
-    assert fast[-1] == 256 and (fast == 256).sum() == 3
-
-
-def test_a_long_text_is_cut_where_lines_end(program: ModuleType) -> None:
-    text = "".join(f"line {number}\n" for number in range(20_000)) + "z" * 100_000
-    pieces = list(program.pieces(text))
-    assert "".join(pieces) == text and max(map(len, pieces)) <= program.PIECE
-    assert all(piece.endswith("\n") for piece in pieces[:3])
-
-
-def test_bytes_that_are_no_utf_8_do_not_stop_a_job(program: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    assert list(map("".join, program.texts_below(tmp_path, "train"))) == ["caf\N{REPLACEMENT CHARACTER}"]
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "content", "texts"),
-    [
-        ("None", "".join(f"line {number}\n" for number in range(20_000)).encode(), None),
-        ("None", b"no end of the last line", ["no end of the last line\n"]),
-        ("RecordIO", frame(b"one text\n") + frame("größer\n".encode()), ["one text\n", "größer\n"]),
-    ],
-)
-def test_a_pipe_gives_the_tokens_of_its_texts(
-    wrapper: str, content: bytes, texts: list[str] | None, program: ModuleType, piped: Callable[[str, bytes], str]
-) -> None:
-    found = program.tokens_of_channel(piped(wrapper, content), ("train",), program.encode_bytes, alone(program))
-    wanted = program.tokens_of(map(program.pieces, texts or [content.decode()]), program.encode_bytes)
-
-    assert found.tolist() == wanted.tolist()
-
-
-def test_a_pipe_of_what_is_no_text_is_a_problem_in_one_line(program: ModuleType, piped: Callable[[str, bytes], str]) -> None:
-    with pytest.raises(program.Problem, match="train_0: record 1"):
-        program.tokens_of_channel(piped("None", b"text\n\xff\n"), ("train",), program.encode_bytes, alone(program))
-
-
-def test_two_ranks_train_on_a_pipe_of_text(project: Project, job: Path) -> None:  # noqa: F811
+def test_two_ranks_train_on_a_pipe_of_text(project: Project, job: Path) -> None:
     (project.folder / "job.yaml").write_text(
         f"program: {programs.ENTRYPOINTS / PROGRAM}\n"
         "hyperparameters: {max_steps: 2, n_embd: 32, n_layer: 1, block_size: 32}\n"
@@ -242,21 +139,7 @@ def test_two_ranks_train_on_a_pipe_of_text(project: Project, job: Path) -> None:
     assert json.loads((project.run / "algo-1/output/data/metrics.json").read_text())["steps"] == 2
 
 
-def test_without_a_validation_channel_the_end_of_the_text_is_held_out(
-    program: ModuleType, options: Callable[..., Namespace]
-) -> None:
-    every = program.tokens_of(program.texts_below(Path(options().train), "train"), program.encode_bytes)
-    data, held_out = program.load_data(options(validation_fraction=0.25), program.encode_bytes, alone(program))
-    kept = len(every) - round(len(every) / 4)
-    assert data.tokens.tolist() + held_out.tokens.tolist() == every.tolist()
-    assert (len(data), len(held_out)) == (kept // 16, (len(every) - kept) // 16)
-    assert data[1]["labels"].tolist() == every[16:32].tolist()
-    assert program.load_data(options(validation_fraction=0), program.encode_bytes, alone(program))[1] is None
-
-
-def test_a_tokenizer_of_ones_own_is_used_and_saved_with_the_model(
-    options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
-) -> None:
+def test_a_tokenizer_of_ones_own_is_used_and_saved_with_the_model(options: Options, train: Train, tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     mine = tokenizers.ByteLevelBPETokenizer()
     mine.train_from_iterator(["the train stands under a roof. "] * 3, vocab_size=280, min_frequency=1)
@@ -278,7 +161,7 @@ def test_a_tokenizer_of_ones_own_is_used_and_saved_with_the_model(
     ],
 )
 def test_every_way_to_train_comes_to_its_end(
-    options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path, changed: dict[str, object]
+    options: Options, train: Train, tmp_path: Path, changed: dict[str, object]
 ) -> None:
     output = train(options(**changed))
     assert [step for _, step in programs.metrics(output, "train_loss")] == [2, 4, 6]
@@ -287,10 +170,8 @@ def test_every_way_to_train_comes_to_its_end(
     assert "{" not in output  # the Trainer's own lines
 
 
-def test_epochs_count_whole_passes_over_the_text(
-    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str]
-) -> None:
-    data, _ = program.load_data(options(), program.encode_bytes, alone(program))
+def test_epochs_count_whole_passes_over_the_text(program: ModuleType, options: Options, train: Train) -> None:
+    data, _ = program.load_data(options(), program.encode_bytes, program.World(0, 1, 0, torch.device("cpu")))
     output = train(options(max_steps="", epochs=2, batch_size=64))
     assert f"for {2 * math.ceil(len(data) / 64)} steps" in output
     assert [step for _, step in programs.metrics(output, "validation_loss")] == [6, 12]
@@ -308,12 +189,9 @@ def stop_at(step: int, program: ModuleType, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(program.Reporter, "on_log", interrupted)
 
 
+@pytest.mark.exact
 def test_a_job_interrupted_twice_ends_with_the_loss_of_one_that_never_was(
-    program: ModuleType,
-    options: Callable[..., Namespace],
-    train: Callable[[Namespace], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    program: ModuleType, options: Options, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hp = options(max_steps=30, log_interval=1, dropout=0.1)
     straight = train(hp)
@@ -330,25 +208,23 @@ def test_a_job_interrupted_twice_ends_with_the_loss_of_one_that_never_was(
     assert programs.metrics(last, "validation_loss") == programs.metrics(straight, "validation_loss")
 
 
-def test_a_finished_training_is_not_repeated_but_evaluated(
-    options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
-) -> None:
+def test_a_finished_training_is_not_repeated_but_evaluated(options: Options, train: Train, tmp_path: Path) -> None:
     hp = options(checkpoint_dir=tmp_path / "checkpoints")
     first, again = train(hp), train(hp)
     assert not programs.metrics(again, "train_loss")
     assert programs.metrics(again, "validation_loss") == programs.metrics(first, "validation_loss")
 
 
-def test_a_checkpoint_of_another_model_is_named(
-    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
-) -> None:
+@pytest.mark.safety
+def test_a_checkpoint_of_another_model_is_named(program: ModuleType, options: Options, train: Train, tmp_path: Path) -> None:
     train(options(checkpoint_dir=tmp_path / "checkpoints"))
     with pytest.raises(program.Problem, match=r"checkpoint-6 is of another model \(n_embd differ\): remove it, or use"):
         train(options(checkpoint_dir=tmp_path / "checkpoints", n_embd=32))
 
 
+@pytest.mark.safety
 def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
-    options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: Options, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(guard, "say", said.append)
@@ -367,12 +243,9 @@ def test_a_checkpoint_with_a_missing_or_shorter_file_is_passed_over(
     assert "checkpoint-1 passed over: optimizer.pt has " in "\n".join(said)
 
 
+@pytest.mark.spine
 def test_it_goes_on_from_the_model_of_the_channel_model(
-    program: ModuleType,
-    options: Callable[..., Namespace],
-    train: Callable[[Namespace], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    program: ModuleType, options: Options, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = train(options(model_dir=tmp_path / "first", learning_rate=0.05))
     programs.as_previous_model(tmp_path / "first", monkeypatch, tmp_path)
@@ -391,7 +264,7 @@ def test_it_goes_on_from_the_model_of_the_channel_model(
 
 
 def test_a_model_whose_answers_are_no_numbers_is_not_called_trained(
-    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
+    program: ModuleType, options: Options, train: Train, tmp_path: Path
 ) -> None:
     ruined = options(max_steps=3, weight_decay=1e30, validation_fraction=0, warmup_ratio=0, log_interval=50)
     with pytest.raises(program.Problem, match=r"is not a finite number (at|after) step 3: lower learning_rate"):
@@ -399,8 +272,9 @@ def test_a_model_whose_answers_are_no_numbers_is_not_called_trained(
     assert not list((tmp_path / "model").glob("*.safetensors"))
 
 
+@pytest.mark.safety
 def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(
-    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str], tmp_path: Path
+    program: ModuleType, options: Options, train: Train, tmp_path: Path
 ) -> None:
     ruined = {"learning_rate": 1e10, "weight_decay": 1e30, "warmup_ratio": 0.5, "max_steps": 4, "log_interval": 50}
     with pytest.raises(program.Problem, match=r"is not a finite number after step 2: lower learning_rate"):
@@ -408,47 +282,6 @@ def test_weights_that_a_step_has_ruined_are_in_no_checkpoint(
     assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-1"]
 
 
-def test_a_learning_rate_that_is_too_high_is_named(
-    program: ModuleType, options: Callable[..., Namespace], train: Callable[[Namespace], str]
-) -> None:
+def test_a_learning_rate_that_is_too_high_is_named(program: ModuleType, options: Options, train: Train) -> None:
     with pytest.raises(program.Problem, match=r"^train_loss is not a finite number at step \d+: lower learning_rate"):
         train(options(optimizer="sgd", learning_rate=1e30, max_grad_norm=0, lr_schedule="constant", max_steps=20))
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"n_head": 3}, "n_embd 16 does not divide by n_head 3"),
-        ({"optimizer": "lion"}, "hyperparameter optimizer: 'lion' is not one of adamw, adafactor, sgd"),
-        ({"demo_data": "topics"}, "demo_data is topics, but there is a training folder too"),
-        ({"train": "/nowhere"}, "the channel train /nowhere is not a folder"),
-        ({"train": programs.ENTRYPOINTS}, "entrypoints holds no *.txt files"),
-        ({"tokenizer": programs.ENTRYPOINTS}, "holds no tokenizer that Transformers loads: "),
-        ({"block_size": 6000}, "the training text has 5581 tokens, less than one sequence of 6000 (block_size)"),
-        ({"block_size": 1000}, "the validation text has 620 tokens, less than one sequence of 1000 (block_size)"),
-        (
-            {"batch_size": 4, "gradient_accumulation_steps": 5},
-            "batch_size 4 is smaller than the world size 1 times 5 parts",
-        ),
-    ],
-)
-def test_what_cannot_be_done_is_said(
-    program: ModuleType,
-    options: Callable[..., Namespace],
-    train: Callable[[Namespace], str],
-    changed: dict[str, object],
-    message: str,
-) -> None:
-    with pytest.raises(program.Problem) as raised:
-        train(options(**changed))
-    assert message in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_a_missing_channel_is_named(
-    program: ModuleType, outside_a_job: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in programs.job_variables(tmp_path, "validation").items():
-        monkeypatch.setenv(name, value)
-    message = "^the job has no channel train; add it, or set the hyperparameter demo_data to topics$"
-    with pytest.raises(program.Problem, match=message):
-        program.train(program.hyperparameters([]), program.World(0, 1, 0, torch.device("cpu")))

@@ -12,6 +12,8 @@ from jobs.entrypoints import picture_mutants as mutants
 from jobs.entrypoints.test_loop_mutants import as_lines
 from support.extras import needs
 
+pytestmark = [pytest.mark.torch, pytest.mark.matrix]
+
 WORDS = ["fine", "day", "film", "ten", "é", "🦊", "<|endoftext|>", "", " ", "a" * 300, '"', "\x00", "\n", "\u2028", "٣"]
 VALUES: dict[str, list[str]] = {
     "max_steps": ["1", "3", "0"],
@@ -128,7 +130,7 @@ def work(group: int) -> None:
     """What the process of a group does, in a folder of its own: group 0 fine-tunes, group 1 trains from scratch."""
     import sys
 
-    from jobs.entrypoints import programs
+    from support import programs
 
     if group:
         mutants.every("language_model", texts, finite, "made")
@@ -140,8 +142,6 @@ def work(group: int) -> None:
     mutants.every("fine_tune", instructions, finite, "made")
 
 
-@pytest.mark.heavy
-@pytest.mark.torch
 @pytest.mark.parametrize("group", [0, 1], ids=["fine_tune", "language_model"])
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
     needs("torch", "numpy", "transformers", "accelerate", "peft", "jinja2")

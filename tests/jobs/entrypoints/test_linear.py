@@ -5,40 +5,23 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy
 import pytest
 
 from jobs.entrypoints import mutants as tables
 from jobs.entrypoints import picture_mutants as mutants
-from jobs.entrypoints import programs
-from jobs.entrypoints.test_tabular import data, measured, rows  # noqa: F401 (data is a fixture)
+from jobs.entrypoints.tables import measured, rows
+from support import programs
 from support.extras import needs
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.lazy import Lazy
+from support.programs import Module, Train
+from support.runner_project import Project
 
 needs("xgboost", "sklearn", "skops")
+numpy: Any = Lazy("numpy")
 PROGRAM = "linear.py"
-
-
-@pytest.fixture
-def run(
-    module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
-    """Trains in this process; gives what was printed."""
-    program = module("linear")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SM_CHECKPOINT_DIR", str(tmp_path / "absent"))
-
-    def told(*arguments: str) -> str:
-        monkeypatch.setattr("sys.argv", [PROGRAM, *arguments])
-        program.main()
-        return capsys.readouterr().out
-
-    return told
 
 
 def table(path: Path, features: Any, target: Any) -> tuple[str, str]:
@@ -46,7 +29,8 @@ def table(path: Path, features: Any, target: Any) -> tuple[str, str]:
     return "--train", str(path)
 
 
-def test_a_penalty_counts_against_the_mean_loss_of_rows(run: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.spine
+def test_a_penalty_counts_against_the_mean_loss_of_rows(started_here: Train, tmp_path: Path) -> None:
     from sklearn.linear_model import ElasticNet, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -54,7 +38,7 @@ def test_a_penalty_counts_against_the_mean_loss_of_rows(run: Callable[..., str],
     features, target = numpy.nan_to_num(rows()[0]), rows()[1]
     given = table(tmp_path / "rows.csv", features, target)
     said = ("--predictor_type", "regressor", "--mini_batch_size", "100", "--learning_rate", "auto", "--wd", "0.05")
-    printed = run(*given, *said)
+    printed = started_here(PROGRAM, *given, *said)
 
     assert printed.splitlines()[0] == ("not used, for a solver finds the optimum itself: learning_rate, mini_batch_size")
     theirs = make_pipeline(StandardScaler(), Ridge(alpha=0.05 * len(target))).fit(features, target)
@@ -63,12 +47,12 @@ def test_a_penalty_counts_against_the_mean_loss_of_rows(run: Callable[..., str],
 
     theirs = make_pipeline(StandardScaler(), ElasticNet(alpha=0.06, l1_ratio=1 / 6)).fit(features, target)
     error = math.sqrt(numpy.mean((theirs.predict(features) - target) ** 2))
-    assert measured(run(*given, *said, "--l1", "0.01"))[0]["train-rmse"] == pytest.approx(error, rel=1e-4)
+    assert measured(started_here(PROGRAM, *given, *said, "--l1", "0.01"))[0]["train-rmse"] == pytest.approx(error, rel=1e-4)
     assert json.loads((tmp_path / "model/model.json").read_text())["program"] == "linear"
 
 
 def test_classes_that_are_rare_weigh_as_much_and_numbers_may_be_left_as_they_are(
-    run: Callable[..., str], module: Callable[[str], ModuleType], tmp_path: Path
+    started_here: Train, module: Module, tmp_path: Path
 ) -> None:
     from sklearn.linear_model import LogisticRegression
 
@@ -76,7 +60,7 @@ def test_classes_that_are_rare_weigh_as_much_and_numbers_may_be_left_as_they_are
     rare = (target > numpy.quantile(target, 0.9)).astype(int)
     given = (*table(tmp_path / "rows.csv", features, rare), "--predictor_type", "binary_classifier")
     plain = ("--normalize_data", "false", "--use_bias", "false", "--wd", "0.01")
-    run(*given, *plain, "--positive_example_weight_mult", "balanced")
+    started_here(PROGRAM, *given, *plain, "--positive_example_weight_mult", "balanced")
 
     fitted = module("_linear").loaded((tmp_path / "model/model.skops").read_bytes())
     theirs = LogisticRegression(C=1 / (0.01 * len(rare)), fit_intercept=False, class_weight="balanced")
@@ -85,33 +69,18 @@ def test_classes_that_are_rare_weigh_as_much_and_numbers_may_be_left_as_they_are
     assert fitted[-1].intercept_ == 0
 
     table(tmp_path / "unseen.csv", features[:3, 1:], features[:3, 0])
-    lines = run("--predict", str(tmp_path / "unseen.csv")).splitlines()
+    lines = started_here(PROGRAM, "--predict", str(tmp_path / "unseen.csv")).splitlines()
     assert [json.loads(line)["class"] for line in lines] == fitted.predict(written[:3]).astype(int).tolist()
 
 
-def test_a_request_of_the_platforms_linear_learner_runs_here(project: Project, data: Path) -> None:  # noqa: F811
-    def channel(name: str) -> dict[str, Any]:
-        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{data / name}", "S3DataDistributionType": "FullyReplicated"}
-        return {"ChannelName": name, "ContentType": "text/csv", "DataSource": {"S3DataSource": place}}
-
-    request = {
-        "TrainingJobName": "linear-as-ever",
-        "AlgorithmSpecification": {
-            "TrainingImage": "382416733822.dkr.ecr.us-east-1.amazonaws.com/linear-learner:1",
-            "TrainingInputMode": "File",
-        },
-        "HyperParameters": {
-            "feature_dim": "6", "predictor_type": "regressor", "mini_batch_size": "200", "epochs": "15",
-            "num_models": "auto",
-            "normalize_data": "true", "normalize_label": "auto", "learning_rate": "auto", "l1": "auto", "wd": "0.0001",
-            "loss": "squared_loss", "optimizer": "adam", "early_stopping_patience": "3", 
-            "unbias_data": "auto",
-        },
-        "InputDataConfig": [channel("train"), channel("validation")],
-        "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
+def test_a_request_of_the_platforms_linear_learner_runs_here(project: Project, tables: Path) -> None:
+    asked = {
+        "feature_dim": "6", "predictor_type": "regressor", "mini_batch_size": "200", "epochs": "15", "num_models": "auto",
+        "normalize_data": "true", "normalize_label": "auto", "learning_rate": "auto", "l1": "auto", "wd": "0.0001",
+        "loss": "squared_loss", "optimizer": "adam", "early_stopping_patience": "3", "unbias_data": "auto",
     }  # fmt: skip
-    project.write({"request.json": json.dumps(request)})
+    channels = {name: (tables / name, "text/csv") for name in ("train", "validation")}
+    project.write({"request.json": programs.request_of_the_platform("linear-learner:1", asked, channels)})
     done = project.trainshed("run", "request.json", OMP_NUM_THREADS="1")
 
     assert done.status == 0, done.output
@@ -119,8 +88,8 @@ def test_a_request_of_the_platforms_linear_learner_runs_here(project: Project, d
     shown = project.trainshed("metrics", "show")
     assert "validation:rmse" in shown.output, shown.output
 
-    request["HyperParameters"] |= {"loss": "hinge_loss", "epochs": "many", "wd": "some"}
-    project.write({"request.json": json.dumps(request)})
+    asked |= {"loss": "hinge_loss", "epochs": "many", "wd": "some"}
+    project.write({"request.json": programs.request_of_the_platform("linear-learner:1", asked, channels)})
     refused = project.trainshed("run", "request.json")
     assert refused.status != 0 and "3 problems" in refused.output
     for words in (
@@ -129,44 +98,6 @@ def test_a_request_of_the_platforms_linear_learner_runs_here(project: Project, d
         "'some' is not a number of 0 or more or auto",
     ):
         assert words in refused.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["--predictor_type", "regressor", "--feature_dim", "7"],
-            "feature_dim is 7, but the data has 6 columns of features",
-        ),
-        (
-            ["--predictor_type", "regressor", "--loss", "logistic"],
-            "loss logistic is not served with regressor: squared_loss",
-        ),
-        (
-            ["--predictor_type", "regressor", "--num_classes", "3"],
-            "num_classes is of multiclass_classifier, not of regressor",
-        ),
-        (["--predictor_type", "regressor", "--positive_example_weight_mult", "balanced"], "is of binary_classifier, not of"),
-        (["--predictor_type", "binary_classifier"], "the target"),
-        (["--wd", "1"], "predictor_type is missing: one of regressor, binary_classifier, multiclass_classifier"),
-    ],
-)
-def test_what_cannot_be_done_is_said(
-    arguments: list[str],
-    words: str,
-    run: Callable[..., str],
-    module: Callable[[str], ModuleType],
-    data: Path,  # noqa: F811
-) -> None:
-    with pytest.raises(module("linear").Problem, match=words):
-        run("--train", str(data / "train"), *arguments)
-
-
-def test_several_ranks_are_refused(tmp_path: Path, data: Path) -> None:  # noqa: F811
-    arguments = ("--train", str(data / "train"), "--predictor_type", "regressor")
-    with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2) as job:
-        assert set(job.finish()) == {1}
-    assert "linear: error: library linear is for one rank: start one" in job.errors[0]
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
@@ -220,7 +151,14 @@ def work(group: int) -> None:
     mutants.each("linear", group, make, finite)
 
 
-@pytest.mark.heavy
+@pytest.mark.matrix
 @pytest.mark.parametrize("group", range(mutants.GROUPS))
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
     mutants.start("test_linear", group, tmp_path)
+
+
+def test_several_ranks_are_refused(tmp_path: Path, tables: Path) -> None:
+    arguments = ("--train", str(tables / "train"), "--predictor_type", "regressor")
+    with programs.started(PROGRAM, *arguments, cwd=tmp_path, ranks=2) as job:
+        assert set(job.finish()) == {1}
+    assert "linear: error: library linear is for one rank: start one" in job.errors[0]

@@ -8,21 +8,22 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
+from jobs.entrypoints import picture_mutants as mutants
 from jobs.entrypoints.mutants import file_of, mutated, table
-from support.paths import ROOT
+from support import programs
+from support.extras import needs
 from trainshed.algorithms.declaration import read as declared
+
+pytestmark = pytest.mark.matrix
 
 COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 40)
 
@@ -263,49 +264,28 @@ def arguments(name: str, draw: random.Random) -> list[str]:
     return [part for each, value in given.items() for part in (f"--{each}", value)]
 
 
+def make(name: str, draw: random.Random) -> tuple[mutants.Files, list[str]]:
+    """A file of data in each of some channels, and arguments."""
+    files = {}
+    for channel in draw.choice([["train"], ["train"], ["train", "validation"], ["train", "test"]]):
+        file, data = PROGRAMS[name][0](draw)
+        files[f"{channel}/{file}"] = spoilt(data, draw)
+    given = [part for path in files for channel in [path.partition("/")[0]] for part in (f"--{channel}", channel)]
+    return files, ["--device", "cpu", *given, *arguments(name, draw)]
+
+
+def usable(name: str) -> bool:
+    """Whether a library takes the model in ./model; says what is wrong with it."""
+    PROGRAMS[name][1](Path("model"), json.loads(Path("model/model.json").read_text()))
+    return True
+
+
 def work(name: str) -> None:
     """What the process of a program does, in a folder of its own."""
-    sys.path.insert(0, str(programs.ENTRYPOINTS))
-    program = __import__(name)
-    from _common import Problem  # type: ignore[import-not-found]
-
-    top, trained = Path.cwd(), 0
-    for seed in range(COUNT):
-        draw = random.Random(f"{name} {seed}")
-        folder = top / str(seed)
-        os.chdir(top)
-        for channel in draw.choice([["train"], ["train"], ["train", "validation"], ["train", "test"]]):
-            (folder / channel).mkdir(parents=True)
-            file, data = PROGRAMS[name][0](draw)
-            (folder / channel / file).write_bytes(spoilt(data, draw))
-        os.chdir(folder)
-        given = [part for channel in os.listdir() for part in (f"--{channel}", channel)] + arguments(name, draw)
-        sys.argv = [f"{name}.py", "--device", "cpu", *given]
-        print(f"seed {seed}: {given}", flush=True)
-        try:
-            program.main()
-        except Problem as problem:
-            assert str(problem).strip() and "\n" not in str(problem).strip(), problem
-            assert "Traceback" not in str(problem) and len(str(problem)) < 1000, problem
-            assert not (folder / "model").exists()
-            print(f"    {problem}")
-            continue
-        trained += 1
-        said = json.loads((folder / "model/model.json").read_text())
-        assert all(math.isfinite(value) for value in said["metrics"].values()), said["metrics"]
-        PROGRAMS[name][1](folder / "model", said)
-    assert trained >= COUNT // 10, f"{trained} trained: most mutants should not be so bad"
-    print(f"{trained} of {COUNT} trained")
+    mutants.every(name, partial(make, name), partial(usable, name), "model", range(COUNT))
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_a_mutant_trains_or_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    paths = os.pathsep.join([str(programs.TOOLKIT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    code = f"from jobs.entrypoints.test_loop_mutants import work; work({name!r})"
-    variables = programs.environment(PYTHONPATH=paths, SM_CHECKPOINT_DIR=str(tmp_path / "absent"))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, capture_output=True, text=True)
-
-    last = [line for line in done.stdout.splitlines() if line.startswith("seed ")][-1:]
-    assert done.returncode == 0, f"{last}\n{done.stderr[-3000:]}"
+    needs("torch")
+    mutants.start("test_loop_mutants", name, tmp_path)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,13 +11,15 @@ from typing import Any
 import pytest
 
 from jobs.entrypoints import picture_mutants as mutants
-from jobs.entrypoints import programs
+from support import programs
 from support.extras import needs
+from support.lazy import Lazy
+from support.programs import Module, Train
 
 pytestmark = pytest.mark.torch
 needs("numpy", "torch", "PIL")
-import numpy  # noqa: E402
-import torch  # noqa: E402
+numpy: Any = Lazy("numpy")
+torch: Any = Lazy("torch")
 
 PROGRAM = "object_detection.py"
 CHANNELS = ("--train", "train", "--train_annotation", "train_annotation")
@@ -29,28 +28,8 @@ SMALL = (*CHANNELS, "--width", "4", "--epochs", "2", "--device", "cpu")
 FILE = "train_annotation/instances.json"
 
 
-@pytest.fixture
-def boxes(tmp_path: Path, module: Callable[[str], ModuleType]) -> Path:
-    """A folder with the demo data as channels, 44 and 10 pictures of it."""
-    module("demo_data").write_boxes(tmp_path)
-    for channel, count in (("train", 44), ("test", 10)):
-        for path in sorted((tmp_path / channel).iterdir())[count:]:
-            path.unlink()
-        path = tmp_path / f"{channel}_annotation" / "instances.json"
-        content = json.loads(path.read_text())
-        content["images"] = content["images"][:count]
-        content["annotations"] = [one for one in content["annotations"] if one["image_id"] < count]
-        path.write_text(json.dumps(content))
-    return tmp_path
-
-
-def run_here(program: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr("sys.argv", [PROGRAM, *arguments])
-    program.main()
-
-
 @pytest.mark.heavy
-def test_it_learns_where_the_shapes_are(tmp_path: Path, module: Callable[[str], ModuleType]) -> None:
+def test_it_learns_where_the_shapes_are(tmp_path: Path, module: Module) -> None:
     module("demo_data").write_boxes(tmp_path)
     how = ("--epochs", "30", "--batch_size", "8", "--augment", "flip")
     output = programs.run(PROGRAM, *CHANNELS, *TEST, *how, cwd=tmp_path)
@@ -67,18 +46,10 @@ def test_it_learns_where_the_shapes_are(tmp_path: Path, module: Callable[[str], 
     assert near > 0.7 * len(content["annotations"])
 
 
+@pytest.mark.exact
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(boxes: Path) -> None:
     arguments = (*SMALL, "--checkpoint_steps", "2", "--log_interval", "1", "--augment", "flip", "--epochs", "4")
-    programs.run(PROGRAM, *arguments, "--model_dir", "through", cwd=boxes)
-    kept = {"SM_CHECKPOINT_DIR": str(boxes / "checkpoints")}
-    (boxes / "checkpoints").mkdir()
-    with programs.started(PROGRAM, *arguments, cwd=boxes, **kept) as job:
-        job.wait_for("^metric train_loss=.* step=7$")
-        os.kill(job.processes[0].pid, signal.SIGKILL)
-        job.finish()
-    with programs.started(PROGRAM, *arguments, cwd=boxes, **kept) as job:
-        job.succeed()
-    assert "resumed from" in job.errors[0]
+    programs.kill_and_go_on(PROGRAM, *arguments, cwd=boxes, line="^metric train_loss=.* step=7$")
     through, resumed = (torch.load(boxes / name / "model.pt", weights_only=True) for name in ("through", "model"))
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
@@ -127,17 +98,20 @@ def trained(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["detr", pytest.param("rt_detr", marks=pytest.mark.heavy), pytest.param("yolos", marks=pytest.mark.heavy)]
+    "kind",
+    [
+        pytest.param("detr", marks=pytest.mark.spine),
+        *(pytest.param(one, marks=pytest.mark.matrix) for one in ("rt_detr", "yolos")),
+    ],
 )
 def test_a_trained_network_of_transformers_learns_other_classes(
-    program: ModuleType, outside_a_job: None, boxes: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    program: ModuleType, started_here: Train, boxes: Path, kind: str
 ) -> None:
     needs("transformers", "scipy")
     from transformers import AutoModelForObjectDetection
 
     trained(boxes / "trained", kind)
-    monkeypatch.chdir(boxes)
-    run_here(program, monkeypatch, *CHANNELS, "--device", "cpu", "--epochs", "1", "--previous_model", "trained")
+    started_here(PROGRAM, *CHANNELS, "--device", "cpu", "--epochs", "1", "--previous_model", "trained")
     plain = AutoModelForObjectDetection.from_pretrained(boxes / "model")
     assert plain.config.id2label == {0: "disc", 1: "square"}
     network, made = program.load(boxes / "model")
@@ -146,9 +120,10 @@ def test_a_trained_network_of_transformers_learns_other_classes(
     assert found.shape[1] == 6 and torch.isfinite(found).all()
     (boxes / "trained" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(program.Problem, match="holds no network for detection"):
-        run_here(program, monkeypatch, *CHANNELS, "--device", "cpu", "--previous_model", "trained")
+        started_here(PROGRAM, *CHANNELS, "--device", "cpu", "--previous_model", "trained")
 
 
+@pytest.mark.exact
 @pytest.mark.heavy
 @pytest.mark.parametrize(("kind", "ranks"), [("rt_detr", 1), ("detr", 2), ("rt_detr", 2)])
 def test_a_network_of_transformers_is_gone_on_with_exactly(boxes: Path, kind: str, ranks: int) -> None:
@@ -160,141 +135,9 @@ def test_a_network_of_transformers_is_gone_on_with_exactly(boxes: Path, kind: st
     (boxes / FILE).write_text(json.dumps(content))
     arguments = (*CHANNELS, "--device", "cpu", "--epochs", "3", "--batch_size", "4", "--previous_model", "trained")
     arguments = (*arguments, "--checkpoint_steps", "5", "--log_interval", "1", "--keep", "last")
-    programs.run(PROGRAM, *arguments, "--model_dir", "through", cwd=boxes, ranks=ranks)
-    kept = {"SM_CHECKPOINT_DIR": str(boxes / "checkpoints")}
-    (boxes / "checkpoints").mkdir()
-    with programs.started(PROGRAM, *arguments, cwd=boxes, ranks=ranks, **kept) as job:
-        job.wait_for("^metric train_loss=.* step=17$")
-        for process in job.processes:
-            os.kill(process.pid, signal.SIGKILL)
-        job.finish()
-    with programs.started(PROGRAM, *arguments, cwd=boxes, ranks=ranks, **kept) as job:
-        job.succeed()
-    assert "resumed from" in job.errors[0]
+    programs.kill_and_go_on(PROGRAM, *arguments, cwd=boxes, line="^metric train_loss=.* step=17$", ranks=ranks)
     through, resumed = (load_file(boxes / name / "model.safetensors") for name in ("through", "model"))
     assert all(torch.equal(through[name], resumed[name]) for name in through)
-
-
-def test_a_file_a_picture_says_what_cocos_one_file_says(program: ModuleType, boxes: Path) -> None:
-    content = json.loads((boxes / FILE).read_text())
-    (boxes / "each").mkdir()
-    for image in content["images"]:
-        own = [one for one in content["annotations"] if one["image_id"] == image["id"]]
-        said = {
-            "file": image["file_name"],
-            "image_size": [{"width": 32, "height": 32, "depth": 3}],
-            "annotations": [
-                {
-                    "class_id": one["category_id"] - 1,
-                    **dict(zip(("left", "top", "width", "height"), one["bbox"], strict=True)),
-                }
-                for one in own
-            ],
-            "categories": [{"class_id": 0, "name": "disc"}, {"class_id": 1, "name": "square"}],
-        }
-        (boxes / "each" / Path(image["file_name"]).with_suffix(".json")).write_text(json.dumps(said))
-    read = program._boxes.read_channel
-    one, classes, checksum = read(str(boxes / "train"), str(boxes / "train_annotation"), "train", None, None, None)
-    two, others, other = read(str(boxes / "train"), str(boxes / "each"), "train", None, None, None)
-    assert classes == others == ["disc", "square"] and (checksum, one.paths) == (other, two.paths)
-    assert read(str(boxes / "train"), str(boxes / "each"), "train", None, None, 4)[1] == ["disc", "square", "2", "3"]
-
-
-def test_precision_is_what_coco_says_it_is(program: ModuleType) -> None:
-    """Worked out by hand: the better of two boxes is wrong, and another finds one of the two things there are."""
-    there = [numpy.array([[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]])]
-    found = [numpy.array([[0.9, 0.0, 0.5, 0.4, 1.0], [0.8, 0.0, 0.0, 0.5, 0.4], [0.7, 0.0, 0.0, 0.5, 0.5]])]
-    precision = program._boxes.average_precision(found, there)
-    # The second box overlaps by 0.8: up to there it is right and the third is one too many, above the third is.
-    assert precision[:7] == pytest.approx([51 / 101 / 2] * 7)
-    assert precision[7:] == pytest.approx([51 / 101 / 3] * 3)
-    nothing = numpy.zeros((0, 5))
-    assert numpy.isnan(program._boxes.average_precision([nothing], [numpy.zeros((0, 4))])).all()
-    assert (program._boxes.average_precision([nothing], there) == 0).all()
-
-
-def test_precision_is_what_pycocotools_measures(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    needs("pycocotools")
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    draw = numpy.random.default_rng(0)
-    truth, found, told, said = [], [], [], []
-    for picture in range(30):
-        corner, size = draw.uniform(0, 60, (3, 2)), draw.uniform(5, 40, (3, 2))
-        there = numpy.concatenate([corner, size], axis=1)[: draw.integers(0, 4)]
-        near = numpy.concatenate([there + draw.normal(0, 2, there.shape), draw.uniform(5, 40, (2, 4))])
-        scores = draw.uniform(0, 1, len(near)).round(6)
-        truth.append(numpy.concatenate([there[:, :2], there[:, :2] + there[:, 2:]], axis=1))
-        found.append(numpy.concatenate([scores[:, None], near[:, :2], near[:, :2] + near[:, 2:]], axis=1))
-        for box in there:
-            area = float(box[2:].prod())
-            one = {"id": len(told) + 1, "image_id": picture, "category_id": 1, "bbox": box.tolist(), "area": area}
-            told.append({**one, "iscrowd": 0})
-        said += [
-            {"image_id": picture, "category_id": 1, "bbox": box.tolist(), "score": float(score)}
-            for box, score in zip(near, scores, strict=True)
-        ]
-    data = COCO()
-    data.dataset = {"images": [{"id": at} for at in range(30)], "categories": [{"id": 1}], "annotations": told}
-    data.createIndex()
-    judge = COCOeval(data, data.loadRes(said), "bbox")
-    judge.evaluate()
-    judge.accumulate()
-    judge.summarize()
-    ours = program._boxes.average_precision(found, truth)
-    assert ours.mean() == pytest.approx(judge.stats[0], abs=1e-6) and ours[0] == pytest.approx(judge.stats[1], abs=1e-6)
-
-
-def change(place: list[Any], value: Any) -> Callable[[Path], None]:
-    """Sets a value in the file of boxes, or takes it out (None)."""
-
-    def made(root: Path) -> None:
-        content = at = json.loads((root / FILE).read_text())
-        for step in place[:-1]:
-            at = at[step]
-        if value is None:
-            del at[place[-1]]
-        else:
-            at[place[-1]] = value
-        (root / FILE).write_text(json.dumps(content))
-
-    return made
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (
-            lambda root: (root / "train" / "0003.png").unlink(),
-            r"0003\.png, which has boxes, is missing in the channel train",
-        ),
-        (lambda root: (root / FILE).write_text("[1, 2"), "cannot be read as JSON"),
-        (lambda root: (root / FILE).rename(root / "train_annotation" / "boxes.txt"), "holds no JSON files"),
-        (change(["annotations", 2, "bbox"], [1, 2, 3]), r"annotations\[2\]: a box is four numbers"),
-        (change(["annotations", 2, "bbox"], [1, 2, 3, 10**400]), r"annotations\[2\]: a box is four numbers"),
-        (change(["annotations", 2, "bbox"], [40, 2, 3, 4]), r"annotations\[2\]: the box .* has nothing of its picture"),
-        (change(["annotations", 2, "category_id"], 9), r"annotations\[2\]: there is no category with the id 9"),
-        (change(["annotations", 2, "image_id"], 999), r"annotations\[2\]: there is no picture with the id 999"),
-        (change(["categories", 1, "name"], "disc"), "calls several classes 'disc'"),
-        (change(["annotations"], []), "has no box in any picture"),
-        (change(["images", 1, "file_name"], None), r"images\[1\] has no valid 'file_name'"),
-        (change(["images", 1, "file_name"], "0000.png"), r"images\[1\]: the picture 0000.png or its id 1 is there twice"),
-    ],
-)
-def test_what_is_wrong_with_boxes_is_said(
-    program: ModuleType,
-    outside_a_job: None,
-    boxes: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    spoil: Callable[[Path], None],
-    message: str,
-) -> None:
-    spoil(boxes)
-    monkeypatch.chdir(boxes)
-    with pytest.raises(program.Problem, match=message):
-        run_here(program, monkeypatch, *SMALL)
-    assert not (boxes / "model").exists()
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
@@ -380,6 +223,7 @@ def work(group: int) -> None:
     mutants.each("object_detection", group, make, finite)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("group", range(mutants.GROUPS))
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
     mutants.start("test_object_detection", group, tmp_path)

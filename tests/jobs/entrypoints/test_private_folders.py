@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
 from jobs.entrypoints.test_fine_tune_sharded import furthest, tensors
+from support import programs
 from support.extras import needs
+from support.programs import Module
 
 needs("transformers", "accelerate", "peft")
-pytestmark = [pytest.mark.torch, pytest.mark.heavy]
+pytestmark = [pytest.mark.torch, pytest.mark.heavy, pytest.mark.exact]
 HOSTS = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "SM_CURRENT_HOST": "algo-{rank}"}  # of one rank each
 TUNE = ("fine_tune.py", "--model", "model", "--method", "full", "--learning_rate", "0.005", "--max_length", "64")
 NEW = ("language_model.py", "--n_layer", "1", "--n_embd", "16", "--n_head", "2", "--block_size", "16")
-JOBS = {
-    "whole": (*TUNE, "--sharding", "replicate"),
-    "in parts": (*TUNE, "--sharding", "shard"),
-    "from scratch": NEW,
-}
+JOBS = {"whole": (*TUNE, "--sharding", "replicate"), "in parts": (*TUNE, "--sharding", "shard"), "from scratch": NEW}
 
 
 @pytest.mark.parametrize("name", list(JOBS))
-def test_two_hosts_with_folders_of_their_own_go_on_exactly(
-    name: str, tmp_path: Path, data: Path, module: Callable[[str], ModuleType]
-) -> None:
+def test_two_hosts_with_folders_of_their_own_go_on_exactly(name: str, tmp_path: Path, data: Path, module: Module) -> None:
     program, *given = JOBS[name]
     if program == "language_model.py":
         (tmp_path / "train").mkdir()

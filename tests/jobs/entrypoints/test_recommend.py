@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
+from support import programs
 from support.data_files import frame, tensor_record
 from support.extras import needs
 from support.lazy import Lazy
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.programs import Train, channel
+from support.runner_project import Project
 
 needs("torch", "scipy", "pyarrow", "safetensors")
 pytestmark = pytest.mark.torch
 torch: Any = Lazy("torch")
 
 PROGRAM = "recommend.py"
+SMALL = {"num_factors": 2, "predictor_type": "binary_classifier"}
 # Users 1 to 4 like items of their own kind.
 LIKES = [(float(user % 2 == item % 2), user, f"i{item}") for user in range(8) for item in range(8)]
-
-Train = Callable[..., str]
-
-
-@pytest.fixture
-def train(program: ModuleType, outside_a_job: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Train:
-    """Trains on a folder `train` in this process; gives what was printed."""
-
-    def run(**changed: object) -> str:
-        given: dict[str, object] = {"train": tmp_path / "train", "model_dir": tmp_path / "model", "device": "cpu"}
-        given |= {"output_data_dir": tmp_path / "output", "num_factors": 2, "predictor_type": "binary_classifier", **changed}
-        arguments = [part for key, value in given.items() if value is not None for part in (f"--{key}", str(value))]
-        monkeypatch.setattr(sys, "argv", [PROGRAM, *arguments])
-        program.main()
-        return str(capsys.readouterr().out)
-
-    return run
-
-
-def channel(folder: Path, text: str, name: str = "a.csv") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
-    return folder
 
 
 def rows() -> str:
@@ -67,7 +43,7 @@ LEARN = {
 }
 
 
-@pytest.mark.parametrize("form", ["csv", "libsvm"])
+@pytest.mark.parametrize("form", [pytest.param("csv", marks=pytest.mark.spine), "libsvm"])
 def test_pairs_are_learnt_and_plain_code_and_predict_agree(form: str, train: Train, tmp_path: Path) -> None:
     text, name = (rows(), "a.csv") if form == "csv" else (libsvm(), "a.libsvm")
     output = train(test=channel(tmp_path / "train", text, name), **LEARN)
@@ -88,7 +64,7 @@ def test_pairs_are_learnt_and_plain_code_and_predict_agree(form: str, train: Tra
 
 
 @pytest.mark.heavy
-def test_a_request_file_of_the_platform_runs_by_the_launcher(project: Project, tmp_path: Path) -> None:  # noqa: F811
+def test_a_request_file_of_the_platform_runs_by_the_launcher(project: Project, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     records = [tensor_record([1.0, 1.0], liked, [user, 8 + int(item[1:])]) for liked, user, item in LIKES]
     (tmp_path / "data/a.pbr").write_bytes(b"".join(map(frame, records)))
@@ -105,29 +81,6 @@ def test_a_request_file_of_the_platform_runs_by_the_launcher(project: Project, t
     done = project.trainshed("run", "request.json", OMP_NUM_THREADS="1")
     assert done.status == 0, done.output
     assert "test_binary_classification_accuracy" in project.trainshed("metrics", "show").output
-
-
-@pytest.mark.parametrize(
-    ("text", "changed", "words"),
-    [
-        ("liked,user\n2,a\n0,b\n", {}, r"a.csv, row 1: the target is 2, not 0 or 1"),
-        ("liked,user\n1,a\n", {}, "the channel train has less than two rows"),
-        ("liked,user\n1,a\n0,b\n", {"validation_fraction": 0.9}, "validation_fraction 0.9 of 2 rows leaves none"),
-        ("liked,user\n1,a\n0,b,c\n", {}, "a.csv"),
-        (rows(), {"num_factors": None}, "hyperparameter num_factors is missing"),
-        (rows(), {"predictor_type": "ranker"}, "predictor_type: 'ranker' is not one of regressor, binary_classifier"),
-        (rows(), {"patience": 2}, "patience needs a channel validation"),
-        (rows(), {"target": "rating"}, "rating"),
-        (rows(), {"predict": "/nowhere"}, "holds no model of recommend"),
-    ],
-)
-def test_what_is_wrong_is_named(
-    text: str, changed: dict[str, Any], words: str, program: ModuleType, train: Train, tmp_path: Path
-) -> None:
-    channel(tmp_path / "train", text)
-    with pytest.raises(program.Problem, match=words) as raised:
-        train(**changed)
-    assert "\n" not in str(raised.value) and not (tmp_path / "model").exists()
 
 
 def test_two_towers_learn_pairs_and_plain_code_and_predict_agree(train: Train, tmp_path: Path) -> None:
@@ -149,29 +102,6 @@ def test_two_towers_learn_pairs_and_plain_code_and_predict_agree(train: Train, t
     linear = weights["linear.weight"][[user, item]].sum()
     score = (weights["bias"] + linear + tower("users", user) @ tower("items", item)).sigmoid().item()
     assert score == pytest.approx(scores[3 * 8 + 5], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("text", "changed", "words"),
-    [
-        ("1 0:1\n0 1:1\n", {}, "model towers needs a table with columns"),
-        (rows(), {"user_columns": "owner"}, "user_columns: there is no column owner, but user, item"),
-        (rows(), {"user_columns": "user,item"}, "user_columns are all the columns"),
-    ],
-)
-def test_towers_need_users_and_items(
-    text: str, changed: dict[str, Any], words: str, program: ModuleType, train: Train, tmp_path: Path
-) -> None:
-    channel(tmp_path / "train", text, "a.libsvm" if ":" in text else "a.csv")
-    with pytest.raises(program.Problem, match=words):
-        train(model="towers", **changed)
-    assert not (tmp_path / "model").exists()
-
-
-def test_a_feature_dim_that_is_too_small_is_named(program: ModuleType, train: Train, tmp_path: Path) -> None:
-    channel(tmp_path / "train", libsvm(), "a.libsvm")
-    with pytest.raises(program.Problem, match="feature_dim is 5, and the data has 16 features"):
-        train(feature_dim=5)
 
 
 def test_values_that_train_has_not_are_counted(train: Train, tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,42 +11,33 @@ from typing import Any
 import pytest
 
 from jobs.entrypoints import picture_mutants as mutants
-from jobs.entrypoints import programs
+from support import programs
 from support.extras import needs
+from support.lazy import Lazy
+from support.programs import Module, Train
 
 pytestmark = pytest.mark.torch
 needs("numpy", "torch", "PIL")
-import numpy  # noqa: E402
-import torch  # noqa: E402
+numpy: Any = Lazy("numpy")
+torch: Any = Lazy("torch")
 
 PROGRAM = "semantic_segmentation.py"
 CHANNELS = ("--train", "train", "--train_annotation", "train_annotation")
 SMALL = (*CHANNELS, "--width", "4", "--epochs", "2", "--device", "cpu")
 
 
-@pytest.fixture
-def shapes(tmp_path: Path, module: Callable[[str], ModuleType]) -> Path:
-    """A folder with the demo data as channels, 44 and 10 pictures of it."""
-    module("demo_data").write_shapes(tmp_path)
-    for channel, first in (("train", 44), ("test", 10)):
-        for folder in (channel, f"{channel}_annotation"):
-            for path in sorted((tmp_path / folder).iterdir())[first:]:
-                path.unlink()
-    return tmp_path
-
-
 def weights(path: Path) -> dict[str, Any]:
     return torch.load(path, weights_only=True)
 
 
-def run_here(program: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr("sys.argv", [PROGRAM, *arguments])
-    program.main()
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("algorithm", ["fcn", "psp", "deeplab"])
-def test_it_learns_the_shapes(tmp_path: Path, module: Callable[[str], ModuleType], algorithm: str) -> None:
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param("fcn", marks=pytest.mark.heavy),
+        *(pytest.param(one, marks=pytest.mark.matrix) for one in ("psp", "deeplab")),
+    ],
+)
+def test_it_learns_the_shapes(tmp_path: Path, module: Module, algorithm: str) -> None:
     module("demo_data").write_shapes(tmp_path)
     test = ("--test", "test", "--test_annotation", "test_annotation")
     how = ("--epochs", "25", "--batch_size", "8", "--learning_rate", "0.02", "--algorithm", algorithm)
@@ -58,22 +46,15 @@ def test_it_learns_the_shapes(tmp_path: Path, module: Callable[[str], ModuleType
     assert miou > 0.75
 
 
-def test_masks_are_written_that_are_as_good_as_was_measured(
-    program: ModuleType,
-    outside_a_job: None,
-    shapes: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.spine
+def test_masks_are_written_that_are_as_good_as_was_measured(program: ModuleType, started_here: Train, shapes: Path) -> None:
     from PIL import Image
 
-    monkeypatch.chdir(shapes)
     test = ("--test", "test", "--test_annotation", "test_annotation")
-    run_here(program, monkeypatch, *SMALL, *test, "--epochs", "5", "--learning_rate", "0.02", "--augment", "flip")
+    started_here(PROGRAM, *SMALL, *test, "--epochs", "5", "--learning_rate", "0.02", "--augment", "flip")
     said = json.loads((shapes / "model" / "model.json").read_text())
-    capsys.readouterr()
-    run_here(program, monkeypatch, "--predict", "test", "--output_data_dir", "masks")
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    masks = started_here(PROGRAM, "--predict", "test", "--output_data_dir", "masks")
+    lines = [json.loads(line) for line in masks.splitlines()]
     right = pixels = 0
     for line in lines:
         mask = numpy.asarray(Image.open(line["mask"]))
@@ -84,18 +65,10 @@ def test_masks_are_written_that_are_as_good_as_was_measured(
     assert network(torch.zeros(1, *made.shape)).shape == (1, 3, 32, 32)
 
 
+@pytest.mark.exact
 def test_killed_and_resumed_it_ends_as_if_nothing_had_been(shapes: Path) -> None:
     arguments = (*SMALL, "--checkpoint_steps", "2", "--log_interval", "1", "--augment", "flip", "--epochs", "4")
-    programs.run(PROGRAM, *arguments, "--model_dir", "through", cwd=shapes)
-    kept = {"SM_CHECKPOINT_DIR": str(shapes / "checkpoints")}
-    (shapes / "checkpoints").mkdir()
-    with programs.started(PROGRAM, *arguments, cwd=shapes, **kept) as job:
-        job.wait_for("^metric train_loss=.* step=7$")
-        os.kill(job.processes[0].pid, signal.SIGKILL)
-        job.finish()
-    with programs.started(PROGRAM, *arguments, cwd=shapes, **kept) as job:
-        job.succeed()
-    assert "resumed from" in job.errors[0]
+    programs.kill_and_go_on(PROGRAM, *arguments, cwd=shapes, line="^metric train_loss=.* step=7$")
     through, resumed = weights(shapes / "through" / "model.pt"), weights(shapes / "model" / "model.pt")
     assert all(torch.equal(through[name], resumed[name]) for name in through)
 
@@ -109,7 +82,7 @@ def test_two_ranks_learn_what_one_does(shapes: Path) -> None:
 
 
 def test_a_trained_network_of_transformers_learns_other_classes(
-    program: ModuleType, outside_a_job: None, shapes: Path, monkeypatch: pytest.MonkeyPatch
+    program: ModuleType, started_here: Train, shapes: Path
 ) -> None:
     needs("transformers")
     from transformers import AutoModelForSemanticSegmentation, SegformerConfig, SegformerForSemanticSegmentation
@@ -118,46 +91,14 @@ def test_a_trained_network_of_transformers_learns_other_classes(
     sizes = {"hidden_sizes": [8, 8, 8, 16], "depths": [1] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 16}
     config = SegformerConfig(**sizes, num_labels=7)
     SegformerForSemanticSegmentation(config).save_pretrained(shapes / "trained")
-    monkeypatch.chdir(shapes)
-    run_here(program, monkeypatch, *CHANNELS, "--device", "cpu", "--epochs", "1", "--previous_model", "trained")
+    started_here(PROGRAM, *CHANNELS, "--device", "cpu", "--epochs", "1", "--previous_model", "trained")
     plain = AutoModelForSemanticSegmentation.from_pretrained(shapes / "model")
     assert plain.config.num_labels == 3
     network, made = program.load(shapes / "model")
     assert made.library == "transformers" and network(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
     (shapes / "trained" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(program.Problem, match="holds no network for segmentation"):
-        run_here(program, monkeypatch, *CHANNELS, "--device", "cpu", "--previous_model", "trained")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda root: (root / "train_annotation" / "0003.png").unlink(), r"0003\.png is missing: the mask of "),
-        (lambda root: write(root / "train_annotation" / "0003.png", (32, 32, 3)), "is no mask: it has the mode RGB"),
-        (lambda root: write(root / "train_annotation" / "0003.png", (31, 32)), "is 32 x 31, and its picture 32 x 32"),
-        (lambda root: write(root / "train_annotation" / "0003.png", (32, 32), 9), "has the class 9; there are 3, 0 to 2"),
-        (lambda root: write(root / "train" / "0003.png", (32, 30, 3)), "is 32 x 32, and its picture 30 x 32"),
-    ],
-)
-def test_what_is_wrong_with_masks_is_said(
-    program: ModuleType,
-    outside_a_job: None,
-    shapes: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[Path], None],
-    message: str,
-) -> None:
-    change(shapes)
-    monkeypatch.chdir(shapes)
-    with pytest.raises(program.Problem, match=message):
-        run_here(program, monkeypatch, *SMALL, "--num_classes", "3")
-    assert not (shapes / "model").exists()
-
-
-def write(path: Path, shape: tuple[int, ...], value: int = 0) -> None:
-    from PIL import Image
-
-    Image.fromarray(numpy.full(shape, value, numpy.uint8)).save(path)
+        started_here(PROGRAM, *CHANNELS, "--device", "cpu", "--previous_model", "trained")
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
@@ -222,6 +163,7 @@ def work(group: int) -> None:
     mutants.each("semantic_segmentation", group, make, finite)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("group", range(mutants.GROUPS))
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
     mutants.start("test_segmentation", group, tmp_path)

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import tarfile
-from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy
 import pytest
 
-from jobs.entrypoints import programs
+from support import programs
+from support.extras import needs
+from support.lazy import Lazy
 from support.own_s3 import own_s3, put
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.pictures import stop_at, trained_here
+from support.programs import Module, Options
+from support.runner_project import Project
 
 pytestmark = pytest.mark.torch
-torch: Any = pytest.importorskip("torch", reason="the programs need torch and numpy")
-pytest.importorskip("PIL", reason="images are decoded by pillow")
+numpy: Any = Lazy("numpy")
+torch: Any = Lazy("torch")
+needs("numpy", "torch", "PIL")
 
 PROGRAM = "image_classification.py"
+SMALL = {"epochs": 3, "batch_size": 8, "width": 8}
 
 
 def png(pixels: Any) -> bytes:
@@ -54,37 +56,16 @@ def easy(count: int, seed: int = 0) -> list[dict[str, bytes]]:
 
 
 @pytest.fixture
-def options(program: ModuleType, outside_a_job: None, tmp_path: Path) -> Callable[..., Namespace]:
+def options(options: Options, tmp_path: Path) -> Options:
     """Hyperparameters for a job on three shards of 20 images below tmp_path."""
     for number in range(3):
         shard(tmp_path / "train" / f"{number}.tar", easy(20, number))
-
-    def read(**changed: object) -> Namespace:
-        given = {
-            "train": tmp_path / "train",
-            "model_dir": tmp_path / "model",
-            "output_data_dir": tmp_path / "output",
-            "epochs": 3,
-            "batch_size": 8,
-            "width": 8,
-            "device": "cpu",
-            **changed,
-        }
-        return program.hyperparameters([part for name, value in given.items() for part in (f"--{name}", str(value))])
-
-    return read
-
-
-def trained_here(program: ModuleType, hp: Namespace) -> Any:
-    """The job of these hyperparameters, after it has run in this process."""
-    job = program.Training(hp, program.World(0, 1, 0, torch.device("cpu")))
-    job.run()
-    return job
+    return options
 
 
 @pytest.mark.parametrize("changed", [{}, {"num_workers": 1, "num_classes": 2, "image_size": 8, "channels": 3}])
 def test_it_learns_from_shards_and_validates_on_the_last_one(
-    program: ModuleType, options: Callable[..., Namespace], changed: dict[str, object]
+    program: ModuleType, options: Options, changed: dict[str, object]
 ) -> None:
     job = trained_here(program, options(**changed))
 
@@ -94,7 +75,7 @@ def test_it_learns_from_shards_and_validates_on_the_last_one(
 
 
 def test_labels_may_be_names_in_json_and_one_shard_is_not_divided(
-    program: ModuleType, options: Callable[..., Namespace], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: ModuleType, options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = [
         {"json": json.dumps({"label": ["dark", "bright"][int(sample["cls"])]}).encode(), "png": sample["png"]}
@@ -106,22 +87,17 @@ def test_labels_may_be_names_in_json_and_one_shard_is_not_divided(
     assert "nothing is held out of a single shard" in capsys.readouterr().out
 
 
+@pytest.mark.exact
 def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
-    program: ModuleType, options: Callable[..., Namespace], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    program: ModuleType, options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def weights() -> dict[str, Any]:
         return torch.load(tmp_path / "model" / "model.pt", weights_only=True)
 
     trained_here(program, options())
-    through, own = weights(), program.Training.step
-
-    def interrupted(job: Any, *batch: Any) -> None:
-        own(job, *batch)
-        if job.at.step == 7:
-            signal.raise_signal(signal.SIGTERM)
-
+    through = weights()
     with monkeypatch.context() as patch:
-        patch.setattr(program.Training, "step", interrupted)
+        stop_at(7, program, patch)
         stopped = trained_here(program, options(checkpoint_dir=tmp_path / "checkpoints"))
     assert stopped.at == program.Position(1, 2, 7)
     trained_here(program, options(checkpoint_dir=tmp_path / "checkpoints"))
@@ -136,20 +112,20 @@ def test_a_job_that_was_stopped_ends_with_the_weights_of_one_that_never_was(
         ({"png": b"", "txt": b"words"}, "bad.tar: record 3 at byte .* is not usable: 0003.png"),
         ({"cls": b"7"}, "bad.tar: record 3 at byte .* has the class '7', which is not one of the 2 classes"),
         ({"cls": b"many"}, "bad.tar: record 3 at byte .* has a file 'cls' that cannot be decoded"),
-        ({"png": png(numpy.zeros((7, 6), numpy.uint8))}, "record 3 at byte .* has an image of 6 x 7, others have 6 x 6"),
+        ({"png": "too high"}, "record 3 at byte .* has an image of 6 x 7, others have 6 x 6"),
     ],
 )
 def test_what_is_wrong_with_a_sample_is_told_with_its_place(
-    changed: dict[str, bytes], problem: str, program: ModuleType, options: Callable[..., Namespace], tmp_path: Path
+    changed: dict[str, bytes], problem: str, program: ModuleType, options: Options, tmp_path: Path
 ) -> None:
     samples = easy(8)
-    samples[3] |= changed
+    samples[3] |= {"png": png(numpy.zeros((7, 6), numpy.uint8))} if "too high" in changed.values() else changed
     hp = options(train=shard(tmp_path / "bad" / "bad.tar", samples).parent, num_classes=2, validation_fraction=0)
     with pytest.raises(Exception, match=problem):
         trained_here(program, hp)
 
 
-def test_two_ranks_train_on_shards_of_s3_in_fastfile_mode(project: Project, module: Callable[[str], ModuleType]) -> None:  # noqa: F811
+def test_two_ranks_train_on_shards_of_s3_in_fastfile_mode(project: Project, module: Module) -> None:
     module("demo_data").write_digits(project.folder / "data", "tar")
     with own_s3() as environment:
         put(environment, {f"digits/{path.name}": path.read_bytes() for path in (project.folder / "data/train").iterdir()})

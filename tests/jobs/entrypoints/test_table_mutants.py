@@ -1,30 +1,23 @@
-"""Tables and hyperparameters that nobody has written by hand: tabular.py trains a usable model, or says what is wrong.
-
-`TRAINSHED_MUTANTS=1000` tries as many; a failure names its seed. Mutants have a process of their own: what they do to native
-libraries is no other test's business.
-"""
+"""Tables and hyperparameters that nobody has written by hand: tabular.py trains a usable model, or says what is wrong."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import random
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import numpy
 import pytest
 
-from jobs.entrypoints import programs
+from jobs.entrypoints import picture_mutants as mutants
 from jobs.entrypoints.mutants import file_of, mutated, table
-from support.paths import ROOT
+from support.extras import needs
+from support.lazy import Lazy
 
-PROGRAM = "tabular.py"
-COUNT = int(os.environ.get("TRAINSHED_MUTANTS") or 120)
-GROUPS = 2
+pytestmark = pytest.mark.matrix
+
+numpy: Any = Lazy("numpy")
 VALUES: dict[str, list[str]] = {
     "objective": ["reg:squarederror", "binary:logistic", "multi:softmax", "multi:softprob", "reg:gamma", "reg:tweedie",
                   "count:poisson", "reg:logistic", "reg:squaredlogerror", "reg:absoluteerror", "binary:hinge", "reg:linear",
@@ -76,51 +69,32 @@ def arguments(draw: random.Random) -> list[str]:
     return [part for name, value in given.items() for part in (f"--{name}", value)]
 
 
-def work(group: int) -> None:
-    """What the process of a group does, in a folder of its own."""
-    sys.path.insert(0, str(programs.ENTRYPOINTS))
+def make(draw: random.Random) -> tuple[mutants.Files, list[str]]:
+    """A table, perhaps in two files, and arguments."""
+    rows = table(draw)
+    made = [file_of(mutated(rows, draw), draw) for _ in range(draw.choice([1, 1, 2]))]
+    files = {f"train/{at}-{name}": content for at, (name, content) in enumerate(made)}
+    return files, ["--train", "train", "--num_round", "3", "--verbosity", "0", *arguments(draw)]
+
+
+def finite() -> bool:
+    """Whether the model in ./model gives numbers."""
     import tabular  # type: ignore[import-not-found]
-    from _common import Problem  # type: ignore[import-not-found]
 
-    top, trained = Path.cwd(), 0
-    for seed in range(group, COUNT, GROUPS):
-        draw = random.Random(f"table {seed}")
-        folder = top / str(seed)
-        (folder / "train").mkdir(parents=True)
-        os.chdir(folder)
-        rows = table(draw)
-        for number in range(draw.choice([1, 1, 2])):
-            name, data = file_of(mutated(rows, draw), draw)
-            (folder / "train" / f"{number}-{name}").write_bytes(data)
-        given = ["--train", "train", "--num_round", "3", "--verbosity", "0", *arguments(draw)]
-        sys.argv = [PROGRAM, *given]
-        print(f"seed {seed}: {given}: {sorted(os.listdir('train'))}", flush=True)
-        try:
-            tabular.main()
-        except Problem as problem:
-            assert str(problem).strip() and "\n" not in str(problem).strip(), problem
-            assert "[bt]" not in str(problem) and "Traceback" not in str(problem), problem
-            assert not (folder / "model").exists()
-            continue
-        trained += 1
-        said = json.loads((folder / "model" / "model.json").read_text())
-        assert all(math.isfinite(value) for value in said["metrics"].values()), said["metrics"]
-        engine = tabular.engine_of(said["library"])
-        model = tabular.Model("model", said["library"], engine.Engine.file)
-        width = len(said["features"]["columns"]) or said["features"]["width"]
-        zeros = numpy.zeros((1, width), numpy.float32)
-        found = engine.predictions(model.model, zeros, model.features, model.target)
-        assert numpy.isfinite(found).all(), "its predictions are not numbers"
-    assert trained >= COUNT // GROUPS // 8, "most mutants should not be so bad"
+    said = json.loads(Path("model/model.json").read_text())
+    engine = tabular.engine_of(said["library"])
+    model = tabular.Model("model", said["library"], engine.Engine.file)
+    width = len(said["features"]["columns"]) or said["features"]["width"]
+    zeros = numpy.zeros((1, width), numpy.float32)
+    return bool(numpy.isfinite(engine.predictions(model.model, zeros, model.features, model.target)).all())
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+def work(group: int) -> None:
+    """What the process of a group does, in a folder of its own: twice as many as of other programs."""
+    mutants.every("tabular", make, finite, "model", range(group, 2 * mutants.COUNT, mutants.GROUPS))
+
+
+@pytest.mark.parametrize("group", range(mutants.GROUPS))
 def test_a_mutant_trains_or_is_refused_in_one_line(group: int, tmp_path: Path) -> None:
-    pytest.importorskip("xgboost")
-    paths = os.pathsep.join([str(programs.TOOLKIT), str(ROOT / "tests")])
-    code = f"from jobs.entrypoints.test_table_mutants import work; work({group})"
-    variables = programs.environment(PYTHONPATH=paths, SM_CHECKPOINT_DIR=str(tmp_path / "absent"))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, capture_output=True, text=True)
-
-    last = [line for line in done.stdout.splitlines() if line.startswith("seed ")][-1:]
-    assert done.returncode == 0, f"{last}\n{done.stderr[-3000:]}"
+    needs("xgboost")
+    mutants.start("test_table_mutants", group, tmp_path)

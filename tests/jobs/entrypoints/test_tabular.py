@@ -3,72 +3,34 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy
 import pytest
 
-from jobs.entrypoints import programs
+from jobs.entrypoints.tables import LINE, ROWS, channels, measured, rows, write_csv
+from support import programs
 from support.data_files import frame, tensor_record
-from support.runner_project import Project, project  # noqa: F401 (a fixture)
+from support.extras import needs
+from support.lazy import Lazy
+from support.runner_project import Project
 
-xgboost = pytest.importorskip("xgboost")
+needs("xgboost")
+xgboost: Any = Lazy("xgboost")
+numpy: Any = Lazy("numpy")
 PROGRAM = "tabular.py"
-ROWS = 900
-LINE = re.compile(r"^\[(\d+)\]#011(.+)$", re.MULTILINE)
-
-
-def rows(seed: int = 0) -> tuple[Any, Any]:
-    """(features [ROWS, 6] with gaps, target) of a smooth function and a little noise."""
-    draw = numpy.random.default_rng(seed)
-    features = draw.normal(size=(ROWS, 6)).round(4)
-    target = features[:, 0] * features[:, 1] + features[:, 2] + 0.1 * draw.normal(size=ROWS)
-    features[draw.random(features.shape) < 0.05] = math.nan
-    return features, target.round(5)
-
-
-def write_csv(path: Path, features: Any, target: Any, header: str = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [",".join([str(label), *("" if math.isnan(cell) else repr(float(cell)) for cell in row)])
-             for row, label in zip(features, target, strict=True)]  # fmt: skip
-    path.write_text("\n".join([header, *lines] if header else lines) + "\n")
-    return path
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the channels train (two files) and validation. Not to be written to."""
-    root = tmp_path_factory.mktemp("tables")
-    features, target = rows()
-    write_csv(root / "train" / "a.csv", features[:500], target[:500])
-    write_csv(root / "train" / "b.csv", features[500:], target[500:])
-    write_csv(root / "validation" / "c.csv", *(part[:300] for part in rows(1)))
-    return root
-
-
-def channels(data: Path) -> tuple[str, ...]:
-    return ("--train", str(data / "train"), "--validation", str(data / "validation"))
-
-
-def measured(output: str) -> list[dict[str, float]]:
-    """What each round has measured, by name."""
-    found = [pairs.split("#011") for _, pairs in LINE.findall(output)]
-    return [{name: float(value) for name, _, value in (pair.rpartition(":") for pair in pairs)} for pairs in found]
 
 
 def trees(folder: Path) -> list[str]:
     return xgboost.Booster(model_file=folder / "model" / "xgboost-model").get_dump(dump_format="json")
 
 
-def test_a_model_that_xgboost_loads_and_predicts_with(tmp_path: Path, data: Path) -> None:
-    output = programs.run(PROGRAM, *channels(data), "--num_round", "20", cwd=tmp_path)
+@pytest.mark.spine
+def test_a_model_that_xgboost_loads_and_predicts_with(tmp_path: Path, tables: Path) -> None:
+    output = programs.run(PROGRAM, *channels(tables), "--num_round", "20", cwd=tmp_path)
 
     booster = xgboost.Booster(model_file=tmp_path / "model" / "xgboost-model")
     features, target = (part[:300] for part in rows(1))
@@ -82,10 +44,10 @@ def test_a_model_that_xgboost_loads_and_predicts_with(tmp_path: Path, data: Path
     assert "<svg" in (tmp_path / "output" / "feature_importance.svg").read_text()
 
 
-def test_the_same_as_xgboosts_own_train(tmp_path: Path, data: Path) -> None:
+def test_the_same_as_xgboosts_own_train(tmp_path: Path, tables: Path) -> None:
     given = {"max_depth": 4, "eta": 0.2, "lambda": 2, "min_child_weight": 3}
     arguments = [part for name, value in given.items() for part in (f"--{name}", str(value))]
-    programs.run(PROGRAM, *channels(data), "--num_round", "8", *arguments, cwd=tmp_path)
+    programs.run(PROGRAM, *channels(tables), "--num_round", "8", *arguments, cwd=tmp_path)
 
     features, target = rows()
     theirs = xgboost.train(
@@ -94,8 +56,8 @@ def test_the_same_as_xgboosts_own_train(tmp_path: Path, data: Path) -> None:
     assert trees(tmp_path) == theirs
 
 
-def test_three_ranks_measure_what_one_does(tmp_path: Path, data: Path) -> None:
-    arguments = (*channels(data), "--num_round", "12", "--objective", "reg:pseudohubererror", "--num_parallel_tree", "2")
+def test_three_ranks_measure_what_one_does(tmp_path: Path, tables: Path) -> None:
+    arguments = (*channels(tables), "--num_round", "12", "--objective", "reg:pseudohubererror", "--num_parallel_tree", "2")
     (tmp_path / "one").mkdir()
     one = measured(programs.run(PROGRAM, *arguments, cwd=tmp_path / "one"))
     three = measured(programs.run(PROGRAM, *arguments, cwd=tmp_path, ranks=3))
@@ -106,25 +68,13 @@ def test_three_ranks_measure_what_one_does(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_request_of_the_platforms_xgboost_runs_here_on_two_hosts_with_rows_of_their_own(
-    project: Project,  # noqa: F811
-    data: Path,
+    project: Project, tables: Path
 ) -> None:
-    def channel(name: str, distribution: str) -> dict[str, Any]:
-        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{data / name}", "S3DataDistributionType": distribution}
-        return {"ChannelName": name, "ContentType": "csv", "DataSource": {"S3DataSource": place}}
-
-    request = {
-        "TrainingJobName": "xgboost-as-ever",
-        "AlgorithmSpecification": {
-            "TrainingImage": "683313688378.dkr.ecr.us-east-1.amazonaws.com/sagemaker-xgboost:1.7-1",
-            "TrainingInputMode": "File",
-        },
-        "HyperParameters": {"max_depth": "5", "eta": "0.2", "silent": "0", "objective": "reg:linear", "num_round": "5"},
-        "InputDataConfig": [channel("train", "ShardedByS3Key"), channel("validation", "FullyReplicated")],
-        "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 600},
-    }
-    project.write({"request.json": json.dumps(request)})
+    asked = {"max_depth": "5", "eta": "0.2", "silent": "0", "objective": "reg:linear", "num_round": "5"}
+    channels = {name: (tables / name, "csv") for name in ("train", "validation")}
+    how: dict[str, Any] = {"account": "683313688378", "hosts": 2, "sharded": ("train",)}
+    request = programs.request_of_the_platform("sagemaker-xgboost:1.7-1", asked, channels, **how)
+    project.write({"request.json": request})
     done = project.trainshed("run", "request.json", OMP_NUM_THREADS="1")
 
     assert done.status == 0, done.output
@@ -137,13 +87,18 @@ HALVES = ["--subsample", "0.5", "--colsample_bynode", "0.5"]
 DART = ["--booster", "dart", "--rate_drop", "0.3", *HALVES]
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(
     ("how", "ranks"),
-    [(HALVES, 1), (DART, 1), (["--booster", "gblinear"], 1), (HALVES, 2)],
-    ids=["sampled", "dart", "linear", "two-ranks"],
-)  # fmt: skip
-def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, data: Path, how: list[str], ranks: int) -> None:
-    arguments = [*channels(data), "--num_round", "30", "--checkpoint_rounds", "7", *how]
+    [
+        pytest.param(HALVES, 1, id="sampled", marks=pytest.mark.spine),
+        pytest.param(DART, 1, id="dart", marks=pytest.mark.matrix),
+        pytest.param(["--booster", "gblinear"], 1, id="linear", marks=pytest.mark.matrix),
+        pytest.param(HALVES, 2, id="two-ranks"),
+    ],
+)
+def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, tables: Path, how: list[str], ranks: int) -> None:
+    arguments = [*channels(tables), "--num_round", "30", "--checkpoint_rounds", "7", *how]
     (tmp_path / "whole").mkdir()
     whole = programs.run(PROGRAM, *arguments, cwd=tmp_path / "whole", ranks=ranks)
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
@@ -162,10 +117,10 @@ def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, data:
     assert trees(tmp_path) == trees(tmp_path / "whole")
 
 
-def test_a_notice_saves_and_ends_well(tmp_path: Path, data: Path) -> None:
+def test_a_notice_saves_and_ends_well(tmp_path: Path, tables: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
-    arguments = [*channels(data), "--num_round", "100000", *HALVES]
+    arguments = [*channels(tables), "--num_round", "100000", *HALVES]
     with programs.started(PROGRAM, *arguments, cwd=tmp_path, **kept) as job:
         job.wait_for(r"^\[25\]#011")
         job.processes[0].terminate()
@@ -175,9 +130,9 @@ def test_a_notice_saves_and_ends_well(tmp_path: Path, data: Path) -> None:
     assert int(saved.name.partition("-")[2]) >= 20
 
 
-def test_it_stops_early_and_keeps_the_best_round(tmp_path: Path, data: Path) -> None:
+def test_it_stops_early_and_keeps_the_best_round(tmp_path: Path, tables: Path) -> None:
     output = programs.run(
-        PROGRAM, *channels(data), "--num_round", "500", "--early_stopping_rounds", "5", "--eta", "0.8", cwd=tmp_path
+        PROGRAM, *channels(tables), "--num_round", "500", "--early_stopping_rounds", "5", "--eta", "0.8", cwd=tmp_path
     )
 
     values = [one["validation-rmse"] for one in measured(output)]
@@ -209,9 +164,9 @@ def test_texts_are_categories_and_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "form", ["parquet", "recordio", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("libsvm", "csv.gz"))]
+    "form", ["parquet", "recordio", *(pytest.param(one, marks=pytest.mark.matrix) for one in ("libsvm", "csv.gz"))]
 )
-def test_every_format_gives_the_same_trees(tmp_path: Path, data: Path, form: str) -> None:
+def test_every_format_gives_the_same_trees(tmp_path: Path, tables: Path, form: str) -> None:
     import gzip
 
     features, target = rows()
@@ -235,87 +190,26 @@ def test_every_format_gives_the_same_trees(tmp_path: Path, data: Path, form: str
         write_csv(tmp_path / "plain.csv", features, target)
         path.write_bytes(gzip.compress((tmp_path / "plain.csv").read_bytes()))
     (tmp_path / "csv").mkdir()
-    programs.run(PROGRAM, "--train", str(data / "train"), "--num_round", "4", cwd=tmp_path / "csv")
+    programs.run(PROGRAM, "--train", str(tables / "train"), "--num_round", "4", cwd=tmp_path / "csv")
     programs.run(PROGRAM, "--train", str(tmp_path / "train"), "--num_round", "4", cwd=tmp_path)
 
     assert trees(tmp_path) == trees(tmp_path / "csv")
 
 
-@pytest.mark.parametrize(
-    ("content", "arguments", "said"),
-    [
-        ("1,2\n3\n", [], "Expected 2 columns, got 1"),
-        ("1,2\n,3\n", [], "row 2: the target (column 1) is missing"),
-        ("1,2\n2,x\n3,4\n5,6\n", [], "row 2: f0 is 'x', and a number in most rows"),
-        ("1,2\n2,1e39\n", [], "row 2: f0 is 1e+39: leave it empty"),
-        ("a,b\n1,2\n", ["--target", "bb"], "there is no column 'bb' to learn (did you mean 'b'?)"),
-        ("a,a\n1,2\n", ["--target", "a"], "two columns have the name 'a'"),
-        ("1\n2\n", [], "has no features: its only column is the target"),
-        ("", [], "the channel train has no rows"),
-        (
-            "1,2\n3,4\n5,6\n",
-            ["--objective", "binary:logistic"],
-            "learns two classes; the target (column 1) has 3 values: 1, 3, 5",
-        ),
-        ("yes,2\nno,4\n", [], "the target (column 1) is 'yes': reg:squarederror learns numbers"),
-        (
-            "0,2\n3,4\n",
-            ["--objective", "multi:softmax", "--num_class", "3"],
-            "num_class is 3; the target (column 1) has 2",
-        ),
-        ("-1,2\n3,4\n", ["--objective", "count:poisson"], "row 1: the target (column 1) is -1, which must be 0 or more"),
-        ("1,2\n3,4\n", ["--max_dept", "3"], "there is no hyperparameter --max_dept 3; did you mean --max_depth?"),
-        ("1,2\n3,4\n", ["--eta", "2"], "hyperparameter eta: '2' is not a number from 0 to 1"),
-        ("1,2\n3,4\n", ["--eval_metric", "rsme"], "rsme"),
-        ("1,2\n3,4\n", ["--early_stopping_rounds", "3"], "early_stopping_rounds needs a channel validation"),
-        ("1,2,3\n3,-4,1\n", ["--csv_weights", "1"], "row 2: the weight is not a number from 0"),
-        (b"1,\xff\xfe\n", [], "train.csv: "),
-        (b"\x1f\x8bnot packed", [], "train.csv cannot be read: "),
-        ("1 0:2\n1 5:1 3:2\n", [], "the index '3' does not come after 5"),
-        ("1 1:2\n1 qid:1 3:2\n", [], "groups of rows (ranking) are not served"),
-    ],
-)
-def test_bad_tables_are_said_in_one_line(
-    tmp_path: Path, content: str | bytes, arguments: list[str], said: str, program: ModuleType, outside_a_job: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    name = "train.svm" if ":" in str(content) else "train.csv"
-    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    from _common import Problem  # type: ignore[import-not-found]
-
-    monkeypatch.setattr("sys.argv", ["tabular.py", "--train", name, *arguments])
-    with pytest.raises(Problem) as raised:
-        program.main()
-    assert said in str(raised.value) and "\n" not in str(raised.value)
-    assert not (tmp_path / "model").exists()
-
-
-def test_a_model_is_gone_on_from(tmp_path: Path, data: Path) -> None:
+def test_a_model_is_gone_on_from(tmp_path: Path, tables: Path) -> None:
     (tmp_path / "first").mkdir()
-    first = measured(programs.run(PROGRAM, *channels(data), "--num_round", "5", cwd=tmp_path / "first"))
+    first = measured(programs.run(PROGRAM, *channels(tables), "--num_round", "5", cwd=tmp_path / "first"))
     before = str(tmp_path / "first" / "model")
-    second = measured(programs.run(PROGRAM, *channels(data), "--num_round", "5", "--previous_model", before, cwd=tmp_path))
+    second = measured(programs.run(PROGRAM, *channels(tables), "--num_round", "5", "--previous_model", before, cwd=tmp_path))
 
     assert len(trees(tmp_path)) == 10 and trees(tmp_path)[:5] == trees(tmp_path / "first")
     assert second[0]["train-rmse"] < first[-1]["train-rmse"]
 
 
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, data: Path) -> None:
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, tables: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
-    programs.run(PROGRAM, *channels(data), "--num_round", "4", "--checkpoint_rounds", "2", cwd=tmp_path, **kept)
-    with programs.started(PROGRAM, "--train", str(data / "validation"), cwd=tmp_path, **kept) as job:
+    programs.run(PROGRAM, *channels(tables), "--num_round", "4", "--checkpoint_rounds", "2", cwd=tmp_path, **kept)
+    with programs.started(PROGRAM, "--train", str(tables / "validation"), cwd=tmp_path, **kept) as job:
         assert job.finish() == [1]
     assert "is of another training (its training data differ): remove it" in job.errors[0].splitlines()[-1]
-
-
-def test_what_is_absent_is_said(module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    common = module("_common")
-    told: list[Callable[[], None]] = []
-    monkeypatch.setattr(common, "run", told.append)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    common.need(str(programs.ENTRYPOINTS / PROGRAM))
-
-    with pytest.raises(common.Problem, match=r"needs xgboost, .* not installed here: pip install 'trainshed\[tabular\]'"):
-        told[0]()

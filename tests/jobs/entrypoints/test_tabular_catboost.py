@@ -8,26 +8,28 @@ import os
 import signal
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-import numpy
 import pytest
 
-from jobs.entrypoints import programs
-from jobs.entrypoints.test_tabular import LINE, data, measured, rows, write_csv  # noqa: F401 (data is a fixture)
-from jobs.entrypoints.test_tabular_libraries import channels, colours
+from jobs.entrypoints.tables import LINE, channels, colours, measured, rows, write_csv
+from support import programs
 from support.extras import needs
+from support.lazy import Lazy
 
 needs("catboost", "xgboost")
+numpy: Any = Lazy("numpy")
+pytestmark = pytest.mark.matrix
 PROGRAM = "tabular.py"
 CAT = ("--library", "catboost")
 
 
-def test_the_same_as_catboosts_own_training(tmp_path: Path, data: Path) -> None:  # noqa: F811
+def test_the_same_as_catboosts_own_training(tmp_path: Path, tables: Path) -> None:
     import catboost
 
     given = {"learning_rate": 0.2, "depth": 4, "l2_leaf_reg": 2.0, "random_strength": 0.5, "iterations": 9}
     arguments = [part for name, value in given.items() for part in (f"--{name}", str(value))]
-    output = programs.run(PROGRAM, *channels(data), *CAT, *arguments, cwd=tmp_path)
+    output = programs.run(PROGRAM, *channels(tables), *CAT, *arguments, cwd=tmp_path)
 
     features, target = rows()
     settings = {**given, "random_seed": 0, "thread_count": 1, "verbose": False, "allow_writing_files": False}
@@ -42,13 +44,10 @@ def test_the_same_as_catboosts_own_training(tmp_path: Path, data: Path) -> None:
     assert "<svg" in (tmp_path / "output" / "feature_importance.svg").read_text()
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("how", [[], ["--bootstrap_type", "Bernoulli", "--subsample", "0.5", "--rsm", "0.6"]])
-def test_killed_and_resumed_it_ends_as_if_nothing_had_been(
-    tmp_path: Path,
-    data: Path,  # noqa: F811
-    how: list[str],
-) -> None:
-    arguments = [*channels(data), *CAT, "--num_round", "120", "--checkpoint_rounds", "7", *how]
+def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, tables: Path, how: list[str]) -> None:
+    arguments = [*channels(tables), *CAT, "--num_round", "120", "--checkpoint_rounds", "7", *how]
     (tmp_path / "whole").mkdir()
     whole = programs.run(PROGRAM, *arguments, cwd=tmp_path / "whole")
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
@@ -75,8 +74,9 @@ def answers(model: Path) -> list[float]:
     return catboost.CatBoost().load_model(str(model / "model.cbm")).predict(rows(1)[0]).tolist()
 
 
-def test_a_stopped_job_goes_on_to_the_same_end(tmp_path: Path, data: Path) -> None:  # noqa: F811
-    arguments = [*channels(data), *CAT, "--num_round", "300"]
+@pytest.mark.exact
+def test_a_stopped_job_goes_on_to_the_same_end(tmp_path: Path, tables: Path) -> None:
+    arguments = [*channels(tables), *CAT, "--num_round", "300"]
     (tmp_path / "whole").mkdir()
     whole = programs.run(PROGRAM, *arguments, cwd=tmp_path / "whole")
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
@@ -101,9 +101,9 @@ def test_texts_are_categories_and_classes(tmp_path: Path, objective: str) -> Non
     assert [json.loads(line)["class"] for line in printed.splitlines()][:3] == ["warm", "big", "small"]
 
 
-def test_it_stops_early_and_keeps_the_best_round(tmp_path: Path, data: Path) -> None:  # noqa: F811
+def test_it_stops_early_and_keeps_the_best_round(tmp_path: Path, tables: Path) -> None:
     more = ("--num_round", "2000", "--eta", "0.9", "--depth", "8", "--early_stopping_rounds", "5", "--test")
-    output = programs.run(PROGRAM, *channels(data), *CAT, *more, str(data / "validation"), cwd=tmp_path)
+    output = programs.run(PROGRAM, *channels(tables), *CAT, *more, str(tables / "validation"), cwd=tmp_path)
     values = [one["validation-rmse"] for one in measured(output)]
     assert len(values) == values.index(min(values)) + 6
     said = json.loads((tmp_path / "model" / "model.json").read_text())
@@ -127,8 +127,8 @@ def test_predictions_are_on_the_scale_of_the_target(tmp_path: Path, objective: s
     assert numpy.abs(found - target).mean() < 1
 
 
-def test_two_ranks_are_refused_with_what_to_use(tmp_path: Path, data: Path) -> None:  # noqa: F811
-    with programs.started(PROGRAM, *channels(data), *CAT, cwd=tmp_path, ranks=2) as job:
+def test_two_ranks_are_refused_with_what_to_use(tmp_path: Path, tables: Path) -> None:
+    with programs.started(PROGRAM, *channels(tables), *CAT, cwd=tmp_path, ranks=2) as job:
         assert job.finish() == [1, 1]
     assert "library catboost is for one rank: start one, or set library to xgboost or lightgbm" in job.errors[0]
 
@@ -150,12 +150,12 @@ def test_what_is_not_served_is_said(
     outside_a_job: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    data: Path,  # noqa: F811
+    tables: Path,
     how: list[str],
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [PROGRAM, *channels(data), *CAT, *how])
+    monkeypatch.setattr("sys.argv", [PROGRAM, *channels(tables), *CAT, *how])
     with pytest.raises(program.Problem, match=message):
         program.main()
     assert not (tmp_path / "model").exists()

@@ -7,23 +7,19 @@ import math
 import os
 import signal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy
 import pytest
 
-from jobs.entrypoints import programs
-from jobs.entrypoints.test_tabular import LINE, data, measured, rows, write_csv  # noqa: F401 (data is a fixture)
+from jobs.entrypoints.tables import LINE, channels, colours, measured, rows, write_csv
+from support import programs
 from support.extras import needs
+from support.lazy import Lazy
 
 needs("xgboost", "lightgbm", "sklearn", "skops")
+numpy: Any = Lazy("numpy")
 PROGRAM = "tabular.py"
 LIGHT = ("--library", "lightgbm")
-
-
-def channels(folder: Path) -> tuple[str, ...]:
-    return ("--train", str(folder / "train"), "--validation", str(folder / "validation"))
 
 
 def trees(folder: Path) -> str:
@@ -31,12 +27,12 @@ def trees(folder: Path) -> str:
     return (folder / "model" / "model.txt").read_text().partition("\nparameters:")[0]
 
 
-def test_the_same_as_lightgbms_own_train(tmp_path: Path, data: Path) -> None:  # noqa: F811
+def test_the_same_as_lightgbms_own_train(tmp_path: Path, tables: Path) -> None:
     import lightgbm
 
     given = {"learning_rate": 0.2, "num_leaves": 12, "lambda_l2": 2.0, "min_data_in_leaf": 7}
     arguments = [part for name, value in given.items() for part in (f"--{name}", str(value))]
-    output = programs.run(PROGRAM, *channels(data), *LIGHT, "--num_boost_round", "9", *arguments, cwd=tmp_path)
+    output = programs.run(PROGRAM, *channels(tables), *LIGHT, "--num_boost_round", "9", *arguments, cwd=tmp_path)
 
     features, target = rows()
     settings = {**given, "objective": "regression", "num_threads": 1, "verbosity": -1, "deterministic": True, "seed": 0}
@@ -53,8 +49,8 @@ def test_the_same_as_lightgbms_own_train(tmp_path: Path, data: Path) -> None:  #
     assert "<svg" in (tmp_path / "output" / "feature_importance.svg").read_text()
 
 
-def test_three_ranks_measure_what_one_does(tmp_path: Path, data: Path) -> None:  # noqa: F811
-    arguments = (*channels(data), *LIGHT, "--num_round", "14")
+def test_three_ranks_measure_what_one_does(tmp_path: Path, tables: Path) -> None:
+    arguments = (*channels(tables), *LIGHT, "--num_round", "14")
     (tmp_path / "one").mkdir()
     one = measured(programs.run(PROGRAM, *arguments, cwd=tmp_path / "one"))
     three = measured(programs.run(PROGRAM, *arguments, cwd=tmp_path, ranks=3))
@@ -64,17 +60,9 @@ def test_three_ranks_measure_what_one_does(tmp_path: Path, data: Path) -> None: 
         assert together == pytest.approx(alone, rel=1e-4)
 
 
-def test_hosts_with_rows_of_their_own_learn_together(tmp_path: Path, data: Path) -> None:  # noqa: F811
+def test_hosts_with_rows_of_their_own_learn_together(tmp_path: Path, tables: Path) -> None:
     output = programs.run(
-        PROGRAM,
-        *channels(data),
-        *LIGHT,
-        "--num_round",
-        "14",
-        "--sharded",
-        "true",
-        cwd=tmp_path,
-        ranks=2,
+        PROGRAM, *channels(tables), *LIGHT, "--num_round", "14", "--sharded", "true", cwd=tmp_path, ranks=2
     )
     assert measured(output)[-1]["validation-rmse"] < 0.85 * numpy.std(rows(1)[1][:300])
 
@@ -82,18 +70,14 @@ def test_hosts_with_rows_of_their_own_learn_together(tmp_path: Path, data: Path)
 SAMPLED = ["--subsample", "0.5", "--colsample_bytree", "0.6", "--bagging_freq", "3"]
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(
     ("how", "ranks"),
-    [(SAMPLED, 1), pytest.param([], 1, marks=pytest.mark.heavy), pytest.param(SAMPLED, 2, marks=pytest.mark.heavy)],
+    [(SAMPLED, 1), pytest.param([], 1, marks=pytest.mark.matrix), pytest.param(SAMPLED, 2, marks=pytest.mark.heavy)],
     ids=["sampled", "plain", "two-ranks"],
 )  # fmt: skip
-def test_killed_and_resumed_it_ends_as_if_nothing_had_been(
-    tmp_path: Path,
-    data: Path,  # noqa: F811
-    how: list[str],
-    ranks: int,
-) -> None:
-    arguments = [*channels(data), *LIGHT, "--num_round", "30", "--checkpoint_rounds", "7", *how]
+def test_killed_and_resumed_it_ends_as_if_nothing_had_been(tmp_path: Path, tables: Path, how: list[str], ranks: int) -> None:
+    arguments = [*channels(tables), *LIGHT, "--num_round", "30", "--checkpoint_rounds", "7", *how]
     (tmp_path / "whole").mkdir()
     whole = programs.run(PROGRAM, *arguments, cwd=tmp_path / "whole", ranks=ranks)
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
@@ -112,18 +96,6 @@ def test_killed_and_resumed_it_ends_as_if_nothing_had_been(
     assert trees(tmp_path) == trees(tmp_path / "whole")
 
 
-def colours(path: Path) -> Path:
-    """A table whose class depends on a text and on a number."""
-    draw = numpy.random.default_rng(3)
-    lines = ["kind,colour,size"]
-    for _ in range(300):
-        colour, size = draw.choice(["red", "green", "blue"]), draw.normal()
-        kind = "warm" if colour == "red" else "big" if size > 0.3 else "small"
-        lines.append(f"{kind},{colour},{size:.3f}")
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 @pytest.mark.parametrize("library", ["lightgbm", "linear"])
 def test_texts_are_categories_and_classes(tmp_path: Path, library: str) -> None:
     table = colours(tmp_path / "table.csv")
@@ -136,7 +108,7 @@ def test_texts_are_categories_and_classes(tmp_path: Path, library: str) -> None:
     assert [json.loads(line)["class"] for line in printed.splitlines()][:3] == ["warm", "big", "small"]
 
 
-def test_a_linear_model_is_scikit_learns_own(tmp_path: Path, data: Path) -> None:  # noqa: F811
+def test_a_linear_model_is_scikit_learns_own(tmp_path: Path, tables: Path) -> None:
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
@@ -144,7 +116,7 @@ def test_a_linear_model_is_scikit_learns_own(tmp_path: Path, data: Path) -> None
 
     kept = {"SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     (tmp_path / "checkpoints").mkdir()
-    arguments = (*channels(data), "--library", "linear", "--lambda", "3", "--checkpoint_rounds", "1")
+    arguments = (*channels(tables), "--library", "linear", "--lambda", "3", "--checkpoint_rounds", "1")
     output = programs.run(PROGRAM, *arguments, cwd=tmp_path, **kept)
     features, target = rows()
     theirs = make_pipeline(SimpleImputer(), StandardScaler(), Ridge(alpha=3)).fit(features.astype("f4"), target.astype("f4"))
@@ -156,43 +128,12 @@ def test_a_linear_model_is_scikit_learns_own(tmp_path: Path, data: Path) -> None
     assert json.loads((tmp_path / "model" / "model.json").read_text())["metrics"] == before["metrics"]
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        (["--library", "lightgbm", "--booster", "dart"], "booster dart is XGBoost's"),
-        (
-            ["--library", "lightgbm", "--objective", "reg:squaredlogerror"],
-            "objective reg:squaredlogerror is not served with LightGBM",
-        ),
-        (["--library", "lightgbm", "--base_score", "0.5"], "base_score: LightGBM has no such thing"),
-        (["--library", "lightgbm", "--eval_metric", "ndcg"], "eval_metric ndcg is not served with LightGBM"),
-        (["--library", "linear", "--eta", "0.5"], "eta: a linear model has no such thing"),
-        (["--library", "linear", "--eval_metric", "auc"], "eval_metric auc is not served"),
-        (["--num_round", "3", "--num_boost_round", "4"], "num_boost_round is num_round by another name"),
-    ],
-)
-def test_what_is_not_served_is_said(
-    program: ModuleType,
-    outside_a_job: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    data: Path,  # noqa: F811
-    how: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [PROGRAM, *channels(data), *how])
-    with pytest.raises(program.Problem, match=message):
-        program.main()
-    assert not (tmp_path / "model").exists()
-
-
-def test_a_model_of_lightgbm_is_gone_on_from(tmp_path: Path, data: Path) -> None:  # noqa: F811
-    programs.run(PROGRAM, *channels(data), *LIGHT, "--num_round", "10", "--model_dir", "first", cwd=tmp_path)
+def test_a_model_of_lightgbm_is_gone_on_from(tmp_path: Path, tables: Path) -> None:
+    programs.run(PROGRAM, *channels(tables), *LIGHT, "--num_round", "10", "--model_dir", "first", cwd=tmp_path)
     more = ("--num_round", "5", "--previous_model", "first")
-    output = programs.run(PROGRAM, *channels(data), *LIGHT, *more, cwd=tmp_path)
+    output = programs.run(PROGRAM, *channels(tables), *LIGHT, *more, cwd=tmp_path)
     assert [int(number) for number, _ in LINE.findall(output)] == [10, 11, 12, 13, 14]
-    with programs.started(PROGRAM, *channels(data), *more, cwd=tmp_path) as job:
+    with programs.started(PROGRAM, *channels(tables), *more, cwd=tmp_path) as job:
         assert job.finish() == [1]
     assert "its library is lightgbm, not xgboost" in job.errors[0]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-Module = Callable[[str], ModuleType]
+from support.programs import Module
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.torch
-numpy: Any = pytest.importorskip("numpy", reason="the programs need torch and numpy")
-torch: Any = pytest.importorskip("torch", reason="the programs need torch and numpy")
+from support.extras import needs
+from support.lazy import Lazy
+from support.programs import Module
 
-Module = Callable[[str], ModuleType]
+pytestmark = pytest.mark.torch
+needs("numpy", "torch")
+numpy: Any = Lazy("numpy")
+torch: Any = Lazy("torch")
 
 
 @pytest.fixture(scope="module")
@@ -117,31 +120,30 @@ def test_mean_and_deviation_are_those_of_each_channel(images: ModuleType) -> Non
     assert std[2] == 1.0
 
 
-GOOD = {"x": numpy.zeros((2, 4, 4)), "y": [0, 1]}
-
-
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("changed", "message"),
     [
-        ({**GOOD, "y": [1, 1]}, r"has one class only \(1\): a classifier needs two or more"),
-        ({"x": GOOD["x"]}, r"lacks y \(or labels\): it needs arrays x and y"),
-        ({"y": GOOD["y"]}, r"lacks x \(or images\): it needs arrays x and y"),
-        ({**GOOD, "x": numpy.zeros((2, 16))}, r"has images of shape \(2, 16\); it must be \(N, H, W\)"),
-        ({**GOOD, "x": numpy.zeros((2, 3, 4, 4))}, r"has images of shape \(2, 3, 4, 4\); it must be"),
-        ({**GOOD, "x": numpy.zeros((2, 3, 9))}, r"has images of 9 x 3 with 1 channel; the smallest possible is 4 x 4"),
-        ({**GOOD, "x": numpy.full((2, 4, 4), numpy.nan)}, "has pixels that are not finite numbers"),
-        ({**GOOD, "x": numpy.full((2, 4, 4), "a")}, "has images of type <U1; they must be numbers"),
-        ({**GOOD, "y": [0, 1, 2]}, r"has 2 images and labels of shape \(3,\); that must be \(2,\)"),
-        ({**GOOD, "y": [0.5, 1]}, "has labels of type float64; they must be whole numbers or strings"),
-        ({**GOOD, "y": numpy.array([None, "a"])}, r"is not an npz file of plain arrays \(ValueError\)"),
-        ({"x": numpy.zeros((0, 4, 4)), "y": numpy.zeros(0)}, "holds no images: the arrays in data.npz are empty"),
+        (lambda: {"y": [1, 1]}, r"has one class only \(1\): a classifier needs two or more"),
+        (lambda: {"y": None}, r"lacks y \(or labels\): it needs arrays x and y"),
+        (lambda: {"x": None}, r"lacks x \(or images\): it needs arrays x and y"),
+        (lambda: {"x": numpy.zeros((2, 16))}, r"has images of shape \(2, 16\); it must be \(N, H, W\)"),
+        (lambda: {"x": numpy.zeros((2, 3, 4, 4))}, r"has images of shape \(2, 3, 4, 4\); it must be"),
+        (lambda: {"x": numpy.zeros((2, 3, 9))}, r"has images of 9 x 3 with 1 channel; the smallest possible is 4 x 4"),
+        (lambda: {"x": numpy.full((2, 4, 4), numpy.nan)}, "has pixels that are not finite numbers"),
+        (lambda: {"x": numpy.full((2, 4, 4), "a")}, "has images of type <U1; they must be numbers"),
+        (lambda: {"y": [0, 1, 2]}, r"has 2 images and labels of shape \(3,\); that must be \(2,\)"),
+        (lambda: {"y": [0.5, 1]}, "has labels of type float64; they must be whole numbers or strings"),
+        (lambda: {"y": numpy.array([None, "a"])}, r"is not an npz file of plain arrays \(ValueError\)"),
+        (lambda: {"x": numpy.zeros((0, 4, 4)), "y": numpy.zeros(0)}, "holds no images: the arrays in data.npz are empty"),
     ],
 )
 def test_a_bad_npz_is_one_line(
-    images: ModuleType, problem: type[Exception], tmp_path: Path, arrays: dict[str, Any], message: str
+    images: ModuleType, problem: type[Exception], tmp_path: Path, changed: Callable[[], dict[str, Any]], message: str
 ) -> None:
+    arrays = {"x": numpy.zeros((2, 4, 4)), "y": [0, 1], **changed()}
+    given = {name: array for name, array in arrays.items() if array is not None}
     with pytest.raises(problem, match=rf"^[^\n]*{message}[^\n]*$"):
-        images.read_channel(write_npz(tmp_path, **arrays), "the channel train")
+        images.read_channel(write_npz(tmp_path, **given), "the channel train")
 
 
 @pytest.mark.parametrize("content", [b"", b"no npz at all", b"PK\x03\x04 half of a zip"])

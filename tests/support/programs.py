@@ -1,8 +1,13 @@
-"""Starts the programs of entrypoints/ as a launcher does: one process a rank, torchrun's variables, SM_* variables."""
+"""Starts the programs of entrypoints/ as a launcher does: one process a rank, torchrun's variables, SM_* variables.
+
+The fixtures at the end have them as modules, and run them in this process; a conftest names those that its folder uses.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import importlib
 import json
 import os
 import re
@@ -11,9 +16,12 @@ import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -22,6 +30,11 @@ from support.paths import ENTRYPOINTS
 
 TOOLKIT = ENTRYPOINTS.with_name("toolkit")
 LIMIT = 600.0  # seconds, after which a run that hangs is killed
+Module = Callable[[str], ModuleType]
+Options = Callable[..., Namespace]
+Train = Callable[..., str]
+# Hyperparameters of a small one, for the programs that make a transformer.
+TRANSFORMER = {"hidden_size": 16, "num_attention_heads": 2, "vocab_size": 300, "max_length": 16, "num_hidden_layers": 1}
 METRIC = re.compile(r"^metric (\w+)=(\S+) epoch=(\S+) step=(\d+)$", re.MULTILINE)
 
 
@@ -124,9 +137,35 @@ def run(program: str, *arguments: str, cwd: Path, ranks: int = 1, **extra: str) 
         return job.succeed()
 
 
+def kill_and_go_on(program: str, *arguments: str, cwd: Path, line: str, ranks: int = 1) -> None:
+    """Trains to the folder `through`; and to `model`, killed at a line like this and started again from a checkpoint."""
+    run(program, *arguments, "--model_dir", "through", cwd=cwd, ranks=ranks)
+    (cwd / "checkpoints").mkdir()
+    kept = {"SM_CHECKPOINT_DIR": str(cwd / "checkpoints")}
+    with started(program, *arguments, cwd=cwd, ranks=ranks, **kept) as job:
+        job.wait_for(line)
+        for process in job.processes:
+            process.kill()
+        job.finish()
+    with started(program, *arguments, cwd=cwd, ranks=ranks, **kept) as job:
+        job.succeed()
+    assert "resumed from" in job.errors[0]
+
+
 def metrics(output: str, name: str) -> list[tuple[float, int]]:
     """(value, step) of each line about the metric `name`."""
     return [(float(value), int(step)) for found, value, _, step in METRIC.findall(output) if found == name]
+
+
+def channel(folder: Path, content: str | bytes | list[Any], name: str = "a.csv") -> Path:
+    """A channel of one file: text, bytes as they are, or objects as lines of JSON. Text is packed if the name says so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, list):
+        content = "".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in content)
+    if isinstance(content, str):
+        content = gzip.compress(content.encode()) if name.endswith(".gz") else content.encode()
+    (folder / name).write_bytes(content)
+    return folder
 
 
 def as_previous_model(folder: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
@@ -159,19 +198,101 @@ def job_variables(root: Path, *channels: str) -> dict[str, str]:
     }
 
 
-def request_of_the_platform(repository: str, hyperparameters: dict[str, str], channels: dict[str, tuple[Path, str]]) -> str:
-    """The JSON of a training job with an image of the platform's own. channels: by name, folder and content type."""
+def request_of_the_platform(
+    repository: str,
+    hyperparameters: dict[str, str],
+    channels: dict[str, tuple[Path, str]],
+    account: str = "382416733822",
+    hosts: int = 1,
+    sharded: tuple[str, ...] = (),
+) -> str:
+    """The JSON of a training job with an image of the platform's own.
+
+    channels: by name, folder and content type.   sharded: those of which a host gets a share.
+    """
     inputs = []
     for name, (folder, content) in channels.items():
-        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{folder}", "S3DataDistributionType": "FullyReplicated"}
+        distribution = "ShardedByS3Key" if name in sharded else "FullyReplicated"
+        place = {"S3DataType": "S3Prefix", "S3Uri": f"file://{folder}", "S3DataDistributionType": distribution}
         inputs.append({"ChannelName": name, "ContentType": content, "DataSource": {"S3DataSource": place}})
-    image = f"382416733822.dkr.ecr.us-east-1.amazonaws.com/{repository}"
+    image = f"{account}.dkr.ecr.us-east-1.amazonaws.com/{repository}"
     asked = {
         "TrainingJobName": "as-ever",
         "AlgorithmSpecification": {"TrainingImage": image, "TrainingInputMode": "File"},
         "HyperParameters": hyperparameters,
         "InputDataConfig": inputs,
-        "ResourceConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
+        "ResourceConfig": {"InstanceCount": hosts, "InstanceType": "ml.m5.2xlarge", "VolumeSizeInGB": 5},
         "StoppingCondition": {"MaxRuntimeInSeconds": 600},
     }
     return json.dumps(asked)
+
+
+def arguments(**given: object) -> list[str]:
+    """Hyperparameters as a job writes them; those that are None are left out."""
+    return [part for name, value in given.items() if value is not None for part in (f"--{name}", str(value))]
+
+
+@pytest.fixture(scope="session")
+def module() -> Iterator[Module]:
+    """Imports a program of entrypoints/ by its name; leaves the import path, modules and environment as they were."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ENTRYPOINTS))
+        yield _import
+    for name in set(sys.modules) - before:
+        if str(ENTRYPOINTS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def _import(name: str) -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")  # language_model sets these two where they are not set, for the whole process
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        return importlib.import_module(name.removesuffix(".py"))
+
+
+@pytest.fixture(scope="module")
+def program(request: pytest.FixtureRequest, module: Module) -> ModuleType:
+    """The program that a test module names as its PROGRAM."""
+    return module(request.module.PROGRAM)
+
+
+@pytest.fixture
+def outside_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of a job in this process, and no checkpoints of a job that this machine may have in /opt/ml."""
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SM_CHECKPOINT_DIR", str(tmp_path / "absent"))
+
+
+@pytest.fixture
+def started_here(
+    module: Module, outside_a_job: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Train:
+    """Runs a program in this process and in the test's folder; gives what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *words: object) -> str:
+        monkeypatch.setattr("sys.argv", [name, *map(str, words)])
+        module(name).main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def small(request: pytest.FixtureRequest, root: Path, **changed: object) -> list[str]:
+    """Hyperparameters of a job on the folder `train` below root: those that a test module names as SMALL, with changes."""
+    places = {"train": root / "train", "model_dir": root / "model", "output_data_dir": root / "output", "device": "cpu"}
+    return arguments(**{**places, **request.module.SMALL, **changed})
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest, program: ModuleType, outside_a_job: None, tmp_path: Path) -> Options:
+    """Reads the hyperparameters of a job that is `small`."""
+    return lambda **changed: program.hyperparameters(small(request, tmp_path, **changed))
+
+
+@pytest.fixture
+def train(request: pytest.FixtureRequest, started_here: Train, tmp_path: Path) -> Train:
+    """Runs a job that is `small` in this process; gives what it printed."""
+    return lambda **changed: started_here(request.module.PROGRAM, *small(request, tmp_path, **changed))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from jobs.entrypoints import programs
-from jobs.entrypoints.tuning import Options, Train, lines, turns
+from support import programs
 from support.extras import needs
 from support.lazy import Lazy
+from support.programs import Module, Options, Train
+from support.tuning import lines, turns
 
 needs("transformers", "accelerate", "peft")
 pytestmark = pytest.mark.torch
@@ -27,7 +27,7 @@ GOOD = turns("a", "b")
 
 @pytest.mark.parametrize(("what", "objective"), [("instructions", "sft"), ("preferences", "dpo")])
 def test_the_demo_data_are_three_parts_without_a_question_in_two(
-    what: str, objective: str, module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, objective: str, module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["demo_data.py", what, str(tmp_path)])
     module("demo_data").main()
@@ -42,7 +42,7 @@ def test_the_demo_data_are_three_parts_without_a_question_in_two(
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def learnt(module: Callable[[str], ModuleType], tokenizer: Any, loss_on: str, *examples: Any) -> list[str]:
+def learnt(module: Module, tokenizer: Any, loss_on: str, *examples: Any) -> list[str]:
     """What of each example is learnt, decoded."""
     rows = module("_turns").Encoder(tokenizer, loss_on).rows(examples)
     return [tokenizer.decode(row.tokens[row.learnt]) for row in rows]
@@ -53,7 +53,7 @@ def tokenizer(data: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(data / "model")
 
 
-def test_only_what_the_assistant_says_is_learnt(module: Callable[[str], ModuleType], tokenizer: Any) -> None:
+def test_only_what_the_assistant_says_is_learnt(module: Module, tokenizer: Any) -> None:
     instructions = module("_instructions")
     end = tokenizer.eos_token
     messages = turns("list it", "Größe 🚂", "and len", "two\n\nlines", "bye")["messages"]
@@ -69,7 +69,7 @@ def test_only_what_the_assistant_says_is_learnt(module: Callable[[str], ModuleTy
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_and_one_that_objects_is_quoted(
-    module: Callable[[str], ModuleType], program: ModuleType, tokenizer: Any
+    module: Module, program: ModuleType, tokenizer: Any
 ) -> None:
     chat = module("_instructions").Chat(tuple(turns("a", "b", "c", "d")["messages"]), 0, "data.jsonl:7")
     tokenizer.chat_template = "{% for m in messages %}{{ m.content if loop.last else 'earlier' }}|{% endfor %}"
@@ -106,9 +106,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_and_one_that_objects_
         ),
     ],
 )
-def test_other_templates_need_no_marks(
-    template: str, wanted: str, module: Callable[[str], ModuleType], tokenizer: Any
-) -> None:
+def test_other_templates_need_no_marks(template: str, wanted: str, module: Module, tokenizer: Any) -> None:
     tokenizer.chat_template = template
     chat = module("_instructions").Chat(tuple(turns("two", "two\n\nlines", "and", " bye")["messages"]), 0, "x:1")
     assert learnt(module, tokenizer, "completion", chat) == [wanted]
@@ -116,7 +114,7 @@ def test_other_templates_need_no_marks(
 
 @pytest.mark.parametrize("architecture", ["Bloom", "OPT"])
 def test_a_model_in_which_packed_examples_see_each_other_is_refused(
-    architecture: str, program: ModuleType, options: Options, train: Train, tokenizer: Any, tmp_path: Path
+    architecture: str, program: ModuleType, tuning: Options, tune: Train, tokenizer: Any, tmp_path: Path
 ) -> None:
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "word_embed_proj_dim": 32, "ffn_dim": 32}
     config = getattr(transformers, f"{architecture}Config")(vocab_size=len(tokenizer), eos_token_id=0, **sizes)
@@ -125,12 +123,10 @@ def test_a_model_in_which_packed_examples_see_each_other_is_refused(
     with pytest.raises(
         program.Problem, match=f"in {architecture}ForCausalLM packed examples would see each other: set pack"
     ):
-        train(options(model=tmp_path / "other", packing=True))
+        tune(tuning(model=tmp_path / "other", packing=True))
 
 
-def test_packed_examples_have_the_losses_that_they_have_alone(
-    module: Callable[[str], ModuleType], tokenizer: Any, data: Path
-) -> None:
+def test_packed_examples_have_the_losses_that_they_have_alone(module: Module, tokenizer: Any, data: Path) -> None:
     turning, instructions = module("_turns"), module("_instructions")
     examples = instructions.load(str(data / "train"), "train", "sft", "plain")[:40]
     rows = list(turning.Encoder(tokenizer, "completion").rows(examples))
@@ -142,20 +138,6 @@ def test_packed_examples_have_the_losses_that_they_have_alone(
         packed = model(**turning.collate(groups), use_cache=False, num_items_in_batch=torch.tensor(1)).loss.item()
         alone = model(**turning.collate(rows), num_items_in_batch=torch.tensor(1)).loss.item()
     assert packed == pytest.approx(alone, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("too_long", "words"),
-    [
-        ("cut", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 1 were cut, 1 had nothing left to learn"),
-        ("split", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were split\n"),
-        ("skip", r"train: 2 of 3 examples have more than max_length \(40\) tokens: 2 were left out"),
-    ],
-)
-def test_long_examples_are_counted(too_long: str, words: str, options: Options, train: Train, tmp_path: Path) -> None:
-    channel = lines(tmp_path / "train", turns("a", "b"), turns("x y z " * 40, "b"), turns("a", "x y z " * 40))
-    output = train(options(train=channel, validation_fraction=0, max_length=40, too_long=too_long, max_steps=1))
-    assert re.search(words, output)
 
 
 # --- lines that are wrong ---------------------------------------------------------------------------------------------
@@ -195,10 +177,10 @@ def test_long_examples_are_counted(too_long: str, words: str, options: Options, 
         ({"messages": [{"role": "user", "content": ""}]}, "data.jsonl:2: messages[0].content is empty"),
     ],
 )
-def test_a_bad_line_is_named(bad: object, words: str, program: ModuleType, options: Options, tmp_path: Path) -> None:
+def test_a_bad_line_is_named(bad: object, words: str, program: ModuleType, tuning: Options, tmp_path: Path) -> None:
     channel = lines(tmp_path / "train", GOOD, bad, bad)
     with pytest.raises(program.Problem) as raised:
-        program.load_data(options(train=channel))
+        program.load_data(tuning(train=channel))
     assert all(part in str(raised.value) for part in words.split(" .. "))
     assert str(raised.value).endswith("(2 lines are wrong in all)") and "\n" not in str(raised.value)
 
@@ -206,36 +188,30 @@ def test_a_bad_line_is_named(bad: object, words: str, program: ModuleType, optio
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (
-            {"prompt": "a", "chosen": "b"},
-            "data.jsonl:1: has no rejected; dpo needs prompt, chosen and rejected (its",
-        ),
+        ({"prompt": "a", "chosen": "b"}, "data.jsonl:1: has no rejected; dpo needs prompt, chosen and rejected (its"),
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "data.jsonl:1: chosen and rejected are the same"),
-        (
-            {"prompt": "a", "chosen": "b", "rejected": []},
-            ":1: prompt is a string, rejected is a list: both must be",
-        ),
+        ({"prompt": "a", "chosen": "b", "rejected": []}, ":1: prompt is a string, rejected is a list: both must be"),
         (GOOD, "data.jsonl:1: has no prompt; dpo needs"),
     ],
 )
-def test_a_bad_pair_is_named(bad: object, words: str, program: ModuleType, options: Options, tmp_path: Path) -> None:
+def test_a_bad_pair_is_named(bad: object, words: str, program: ModuleType, tuning: Options, tmp_path: Path) -> None:
     with pytest.raises(program.Problem, match=re.escape(words)):
-        program.load_data(options(train=lines(tmp_path / "train", bad), objective="dpo"))
+        program.load_data(tuning(train=lines(tmp_path / "train", bad), objective="dpo"))
 
 
 def test_bytes_that_are_no_utf_8_and_folders_without_data_are_named(
-    program: ModuleType, options: Options, tmp_path: Path
+    program: ModuleType, tuning: Options, tmp_path: Path
 ) -> None:
     channel = lines(tmp_path / "train", GOOD)
     (channel / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
     with pytest.raises(program.Problem, match=r"latin.jsonl:1: is not UTF-8 \(byte 14 of the line\)$"):
-        program.load_data(options(train=channel))
+        program.load_data(tuning(train=channel))
     (channel / "latin.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n\r\n")
-    assert len(program.load_data(options(train=channel, validation_fraction=0))["train"]) == 2
+    assert len(program.load_data(tuning(train=channel, validation_fraction=0))["train"]) == 2
     for folder, words in (("/nowhere", "is not a folder"), (programs.ENTRYPOINTS, "holds no file of JSON lines")):
         with pytest.raises(program.Problem, match=words):
-            program.load_data(options(train=folder))
+            program.load_data(tuning(train=folder))
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/x.jsonl").write_text("\n")
     with pytest.raises(program.Problem, match=r"its files are empty"):
-        program.load_data(options(train=tmp_path / "empty"))
+        program.load_data(tuning(train=tmp_path / "empty"))
