@@ -15,15 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
+from support import properties
 from support.paths import TOOLKIT
 from trainshed.contract.job import TrainingJob
 from trainshed.contract.reading import read_job
-
-# A machine that stalls is no defect of what is tested.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 # A shell that runs us in the background has us ignore these, and whatever is started here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -123,9 +119,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where torch is absent, tests that are marked with it are skipped."""
+    """Where torch is absent, tests that are marked with it are skipped. Those of properties import what they need."""
     if item.get_closest_marker("torch") and find_spec("torch") is None:
         pytest.skip("needs torch")
+    properties.wake(item)
 
 
 @pytest.hookimpl(optionalhook=True)
