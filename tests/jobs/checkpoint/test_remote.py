@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("fsspec", reason="needs the extra trainshed[fsspec]")
-
-import fsspec
-
 from jobs.checkpoint.loops import names, train
+from support.extras import needs
+from support.lazy import Lazy
 from trainshed.checkpoint import CheckpointError
 from trainshed.checkpoint.remote import Remote
 
+needs("fsspec")
+fsspec = Lazy("fsspec")
 pytestmark = pytest.mark.torch
 
 
