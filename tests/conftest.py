@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
+from support import properties
 from support.gate.rows import rows
 from support.paths import TOOLKIT
 from trainshed.contract.job import TrainingJob
@@ -24,10 +24,6 @@ from trainshed.contract.reading import read_job
 
 # What runs, how long each test may take, and what a failure means: docs/evidence/gate.md.
 pytest_plugins = ("support.gate.hangs", "support.gate.selection", "support.gate.repeats")
-
-# A machine that stalls is no defect of what is tested.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 # A shell that runs us in the background has us ignore these, and whatever is started here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -94,9 +90,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where torch is absent, tests that are marked with it are skipped."""
+    """Where torch is absent, tests that are marked with it are skipped. Those of properties import what they need."""
     if item.get_closest_marker("torch") and find_spec("torch") is None:
         pytest.skip("needs torch")
+    properties.wake(item)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from support.lazy import Lazy
 from support.notice_jobs import free_port
 from support.paths import TOOLKIT
-from trainshed.checkpoint import Checkpointer, ResumableLoader, ResumableSampler
+
+torch = Lazy("torch")
 
 LIMIT = 300.0  # seconds; a hang must not hang the tests
 
@@ -24,6 +24,8 @@ def train(folder: Path, steps: int, **options: Any) -> list[tuple[int, float]]:
 
     Returns (step, loss) of the steps that this run did.
     """
+    from trainshed.checkpoint import Checkpointer, ResumableLoader, ResumableSampler
+
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Linear(8, 32), torch.nn.Dropout(0.2), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 1)

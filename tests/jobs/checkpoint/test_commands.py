@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from jobs.checkpoint.loops import names, train
 from trainshed.checkpoint import sealed
 from trainshed.checkpoint.__main__ import main

@@ -13,14 +13,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("fsspec", reason="needs the extra trainshed[fsspec]")
-
-import fsspec
-
 from jobs.checkpoint import test_autopatch, test_lightning
 from jobs.checkpoint.loops import Forge, names, train
 from support.extras import needs
+from support.lazy import Lazy
 from support.notice_jobs import TRAINING, Train
 from support.own_s3 import BUCKET, keys, own_s3
 from trainshed.checkpoint import CheckpointError
@@ -28,7 +24,9 @@ from trainshed.checkpoint.guard import Guard, usual_copies
 from trainshed.checkpoint.remote import Remote
 from trainshed.contract.settings import COPY_TO_VARIABLE
 
-pytestmark = [pytest.mark.torch, pytest.mark.safety]
+needs("fsspec")
+fsspec = Lazy("fsspec")
+pytestmark = [pytest.mark.safety, pytest.mark.torch]
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.exact]
+from support.lazy import Lazy
+from trainshed import checkpoint
+from trainshed.contract.settings import OPTIONS_VARIABLE
 
-from trainshed.checkpoint import Checkpointer  # noqa: E402
-from trainshed.contract.settings import OPTIONS_VARIABLE  # noqa: E402
+torch = Lazy("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.exact]
 
 
 def trained(folder: Path, steps: int, scheduled: str = "", **options: Any) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def trained(folder: Path, steps: int, scheduled: str = "", **options: Any) -> di
     elif scheduled == "warm-up":
         parts = [made.LinearLR(optimizer, 0.5, total_iters=2), made.ExponentialLR(optimizer, 0.5)]
         scheduler = made.SequentialLR(optimizer, parts, milestones=[2])
-    with Checkpointer(folder, model=model, optimizer=optimizer, scheduler=scheduler) as checkpoints:
+    with checkpoint.Checkpointer(folder, model=model, optimizer=optimizer, scheduler=scheduler) as checkpoints:
         began = checkpoints.restore()
         restored = {**optimizer.param_groups[0]}
         for _ in range(began, steps):

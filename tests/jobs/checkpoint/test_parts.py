@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 from jobs.checkpoint.loops import Forge, names
-from trainshed.checkpoint import CheckpointError, folder, parts
+from support.lazy import Lazy
+from trainshed.checkpoint import CheckpointError, folder
 
-pytestmark = [pytest.mark.torch, pytest.mark.safety]
+torch = Lazy("torch")
+parts = Lazy("trainshed.checkpoint.parts")
+pytestmark = [pytest.mark.safety, pytest.mark.torch]
 
 # Arguments: what to do, the checkpoint ({rank} is filled in), what goes wrong or the URL of copies.
 SCRIPT = """\

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from jobs.checkpoint.loops import Forge, names
 from trainshed.checkpoint import folder
 

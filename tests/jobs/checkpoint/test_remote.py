@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("fsspec", reason="needs the extra trainshed[fsspec]")
-
-import fsspec
-
 from jobs.checkpoint.loops import names, train
+from support.extras import needs
+from support.lazy import Lazy
 from trainshed.checkpoint import CheckpointError
 from trainshed.checkpoint.remote import Remote
 
-pytestmark = [pytest.mark.torch, pytest.mark.safety]
+needs("fsspec")
+fsspec = Lazy("fsspec")
+pytestmark = [pytest.mark.safety, pytest.mark.torch]
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 from jobs.checkpoint.loops import names, train
-from trainshed.checkpoint import Checkpointer, ResumableLoader, ResumableSampler, export_weights
+from support.lazy import Lazy
+from trainshed import checkpoint
 from trainshed.contract.wire.notice import Notice, read_answers, write_notice
 from trainshed.contract.wire.variables import NOTICE_FILE
 
+torch = Lazy("torch")
 pytestmark = pytest.mark.torch
 
 
@@ -64,7 +62,7 @@ def test_a_users_own_handler_is_left_alone(tmp_path: Path) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:
-        with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2)):
+        with checkpoint.Checkpointer(tmp_path, model=torch.nn.Linear(2, 2)):
             signal.raise_signal(signal.SIGTERM)
         assert seen == [signal.SIGTERM]
     finally:
@@ -102,40 +100,40 @@ def test_old_checkpoints_go_and_the_asked_for_ones_stay(tmp_path: Path) -> None:
 
 def test_keeping_a_single_checkpoint_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep_last must be at least 2"):
-        Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), keep_last=1)
+        checkpoint.Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), keep_last=1)
 
 
 def test_the_folder_is_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SM_CHECKPOINT_DIR", str(tmp_path / "asked"))
-    with Checkpointer.for_job(model=torch.nn.Linear(2, 2)) as checkpointer:
+    with checkpoint.Checkpointer.for_job(model=torch.nn.Linear(2, 2)) as checkpointer:
         assert checkpointer.folder == str(tmp_path / "asked")
     monkeypatch.delenv("SM_CHECKPOINT_DIR")
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path / "base"))
-    with Checkpointer.for_job(model=torch.nn.Linear(2, 2)) as checkpointer:
+    with checkpoint.Checkpointer.for_job(model=torch.nn.Linear(2, 2)) as checkpointer:
         assert checkpointer.folder == str(tmp_path / "base/checkpoints")
 
 
 @pytest.mark.exact
-@pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex128]
-)
-def test_every_type_of_tensor_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16", "int64", "uint8", "bool", "complex128"])
+def test_every_type_of_tensor_comes_back(dtype: str, tmp_path: Path) -> None:
+    kind = getattr(torch, dtype)
+
     def model(fill: int) -> torch.nn.Module:
         one = torch.nn.Module()
-        one.register_buffer("odd", (torch.arange(7) * fill % 5).to(dtype))
-        one.register_buffer("turned", (torch.arange(12).view(3, 4) * fill % 5).to(dtype).T)
-        one.register_buffer("empty", torch.empty(0, 3, dtype=dtype))
-        one.register_buffer("scalar", torch.tensor(fill).to(dtype))
+        one.register_buffer("odd", (torch.arange(7) * fill % 5).to(kind))
+        one.register_buffer("turned", (torch.arange(12).view(3, 4) * fill % 5).to(kind).T)
+        one.register_buffer("empty", torch.empty(0, 3, dtype=kind))
+        one.register_buffer("scalar", torch.tensor(fill).to(kind))
         return one
 
-    with Checkpointer(tmp_path, model=model(3)) as saver:
+    with checkpoint.Checkpointer(tmp_path, model=model(3)) as saver:
         saver.save(1)
     fresh = model(0)
-    with Checkpointer(tmp_path, model=fresh) as loader:
+    with checkpoint.Checkpointer(tmp_path, model=fresh) as loader:
         assert loader.restore() == 1
     for name, value in model(3).state_dict().items():
         assert torch.equal(fresh.state_dict()[name], value), name
-        assert fresh.state_dict()[name].dtype == dtype
+        assert fresh.state_dict()[name].dtype == kind
 
 
 @pytest.mark.exact
@@ -147,10 +145,10 @@ def test_optimizer_state_keeps_its_own_type(tmp_path: Path) -> None:
     model, optimizer = make()
     for parameter in model.parameters():
         optimizer.state[parameter] = {"step": torch.tensor(5.0), "exp_avg": torch.randn(parameter.shape)}
-    with Checkpointer(tmp_path, model=model, optimizer=optimizer) as saver:
+    with checkpoint.Checkpointer(tmp_path, model=model, optimizer=optimizer) as saver:
         saver.save(1)
     fresh, restored = make()
-    with Checkpointer(tmp_path, model=fresh, optimizer=restored) as loader:
+    with checkpoint.Checkpointer(tmp_path, model=fresh, optimizer=restored) as loader:
         loader.restore()
     for old, new in zip(model.parameters(), fresh.parameters(), strict=True):
         assert restored.state[new]["exp_avg"].dtype == torch.float32
@@ -161,9 +159,9 @@ def test_optimizer_state_keeps_its_own_type(tmp_path: Path) -> None:
 def test_weights_can_be_read_by_others(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3))
-    with Checkpointer(tmp_path / "checkpoints", model=torch.compile(model)) as checkpointer:
+    with checkpoint.Checkpointer(tmp_path / "checkpoints", model=torch.compile(model)) as checkpointer:
         checkpointer.save(4)
-    export_weights(tmp_path / "checkpoints/step-000000000004", tmp_path / "model.safetensors")
+    checkpoint.export_weights(tmp_path / "checkpoints/step-000000000004", tmp_path / "model.safetensors")
     loaded = safetensors.load_file(tmp_path / "model.safetensors")
     assert loaded.keys() == model.state_dict().keys()
     assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
@@ -174,13 +172,13 @@ def test_weights_can_be_read_by_others(tmp_path: Path) -> None:
 @pytest.mark.exact
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loader_goes_on_with_the_next_sample_in_any_epoch(workers: int) -> None:
-    def loader() -> ResumableLoader:
-        data = torch.arange(23)
-        return ResumableLoader(
-            torch.utils.data.DataLoader(data, batch_size=3, sampler=ResumableSampler(23, seed=9), num_workers=workers)
+    def loader() -> checkpoint.ResumableLoader:
+        sampler = checkpoint.ResumableSampler(23, seed=9)
+        return checkpoint.ResumableLoader(
+            torch.utils.data.DataLoader(torch.arange(23), batch_size=3, sampler=sampler, num_workers=workers)
         )
 
-    def endless(one: ResumableLoader, count: int) -> list[list[int]]:
+    def endless(one: checkpoint.ResumableLoader, count: int) -> list[list[int]]:
         seen: list[list[int]] = []
         while len(seen) < count:
             for batch in one:
@@ -202,8 +200,8 @@ def test_the_loader_goes_on_with_the_next_sample_in_any_epoch(workers: int) -> N
 @pytest.mark.exact
 def test_another_number_of_ranks_continues_at_the_same_place_in_the_data() -> None:
     def take(rank: int, ranks: int, count: int, state: dict[str, int] | None) -> tuple[list[int], dict[str, int]]:
-        sampler = ResumableSampler(24, rank=rank, world_size=ranks)
-        loader = ResumableLoader(torch.utils.data.DataLoader(torch.arange(24), batch_size=2, sampler=sampler))
+        sampler = checkpoint.ResumableSampler(24, rank=rank, world_size=ranks)
+        loader = checkpoint.ResumableLoader(torch.utils.data.DataLoader(torch.arange(24), batch_size=2, sampler=sampler))
         if state:
             loader.load_state_dict(state)
         batches = iter(loader)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from jobs.checkpoint.loops import names, train
 from trainshed.checkpoint import blocks, folder, manifest, save
 from trainshed.checkpoint.manifest import Damaged

@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from support.command_line import options_of
 from support.notice_jobs import TOOLKIT
+from support.properties import given, st
 from trainshed.base.errors import TrainshedError
 from trainshed.cli.parser import UsageError
 from trainshed.cli.run import check
@@ -23,15 +22,17 @@ GIB = 2**30
 
 
 @given(
-    fixed=st.integers(0, 20 * GIB),
-    each=st.integers(2**16, GIB),
-    limit=st.integers(GIB, 80 * GIB),
-    start=st.sampled_from([1, 4, 8, 64]),
-    step=st.sampled_from([1, 2, 8]),
-    most=st.sampled_from([100, 1 << 20]),
+    lambda: dict(
+        fixed=st.integers(0, 20 * GIB),
+        each=st.integers(2**16, GIB),
+        limit=st.integers(GIB, 80 * GIB),
+        start=st.sampled_from([1, 4, 8, 64]),
+        step=st.sampled_from([1, 2, 8]),
+        most=st.sampled_from([100, 1 << 20]),
+    ),
+    example={"fixed": 0, "each": GIB, "limit": GIB, "start": 64, "step": 1, "most": 100},
+    max_examples=300,
 )
-@example(fixed=0, each=GIB, limit=GIB, start=64, step=1, most=100)
-@settings(max_examples=300, deadline=None)
 def test_where_memory_is_linear_the_answer_is_exact(
     fixed: int, each: int, limit: int, start: int, step: int, most: int
 ) -> None:

@@ -6,11 +6,11 @@ import io
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from support.properties import given, st
 from trainshed.compiler.instructions import remembered
 from trainshed.container.compiler import cache
 from trainshed.contract.wire.compile_cache import files_of, pack, packed_names, unpack
@@ -18,8 +18,11 @@ from trainshed.contract.wire.compile_plan import CompilePlan
 
 pytestmark = pytest.mark.safety
 
-NAMES = st.text("abcXYZ019_-.é ", min_size=1, max_size=12).filter(lambda name: name.strip(".") and name == name.strip())
-TREES = st.dictionaries(st.tuples(NAMES, NAMES), st.binary(max_size=200), min_size=1, max_size=8)
+
+def trees() -> Any:
+    """The strategy of files by their folders and names."""
+    names = st.text("abcXYZ019_-.é ", min_size=1, max_size=12).filter(lambda name: name.strip(".") and name == name.strip())
+    return st.dictionaries(st.tuples(names, names), st.binary(max_size=200), min_size=1, max_size=8)
 
 
 def fill(live: Path, files: dict[str, bytes]) -> None:
@@ -33,9 +36,8 @@ def content_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@given(TREES)
-@settings(max_examples=40, deadline=None)
-def test_what_is_packed_comes_back(tmp_path_factory: pytest.TempPathFactory, tree: dict[tuple[str, str], bytes]) -> None:
+@given(trees, max_examples=40)
+def test_what_is_packed_comes_back(tree: dict[tuple[str, str], bytes], *, tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("cache")
     files = {f"d{folder}/f{name}": content for (folder, name), content in tree.items()}
     kept = {name: content for name, content in files.items() if not name.endswith((".tmp", ".lock"))}

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("pyarrow")
+from support.data_files import CASES, plain
+from support.extras import needs
+from trainshed.data.dataset import Files
+from trainshed.data.faces import folder
+from trainshed.data.formats.table import of
 
-from support.data_files import CASES, plain  # noqa: E402
-from trainshed.data.dataset import Files  # noqa: E402
-from trainshed.data.faces import folder  # noqa: E402
-from trainshed.data.formats.table import of  # noqa: E402
-
+needs("pyarrow")
 pytestmark = pytest.mark.torch
 
 COUNTS = (90, 0, 1, 41)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
+from trainshed.data.dataset import Files
+from trainshed.data.errors import DataError
+from trainshed.data.formats.recordio import MAGIC, RecordIO
 
-from trainshed.data.dataset import Files  # noqa: E402
-from trainshed.data.errors import DataError  # noqa: E402
-from trainshed.data.formats.recordio import MAGIC, RecordIO  # noqa: E402
-
+torch = Lazy("torch")
 pytestmark = pytest.mark.torch
 
 COUNTS = (130, 0, 1, 77, 200)

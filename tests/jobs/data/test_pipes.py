@@ -16,10 +16,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from support.paths import TOOLKIT  # noqa: E402
-from trainshed.data.formats.recordio import MAGIC  # noqa: E402
+from support.paths import TOOLKIT
+from trainshed.data.formats.recordio import MAGIC
 
 pytestmark = [pytest.mark.torch, pytest.mark.exact]
 

@@ -6,9 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy
 import pytest
-from sklearn.datasets import load_digits
 
 from jobs.ray.cluster import Cluster, Started, job_file
 
@@ -20,6 +18,9 @@ SCRIPT = Path(__file__).parent / "digits_ddp.py"
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Digits, and what trains on them by DDP, with one rank on each of two nodes."""
+    import numpy
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     (tmp_path / "digits").mkdir()
     numpy.savez(tmp_path / "digits/digits.npz", points=digits.data.astype("float32"), labels=digits.target)

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from support.lazy import Lazy
 from trainshed.contract.wire.rules import ON_TENSORS, wanted_rules
 from trainshed.rules import collecting
 from trainshed.rules.following import Following
 from trainshed.rules.watching import Rules
 
+torch = Lazy("torch")
+nn = Lazy("torch.nn")
+torch_optimizer = Lazy("torch.optim.optimizer")
 pytestmark = pytest.mark.torch
-
-torch = pytest.importorskip("torch")
-nn = torch.nn
-torch_optimizer = importlib.import_module("torch.optim.optimizer")
 
 STEPS = 12
 
@@ -58,14 +58,14 @@ def train(
     targets: Any = None,
     *,
     rate: float = 0.1,
-    make: Callable[..., Any] = torch.optim.SGD,
+    make: str = "SGD",
     of: Any = None,
     between: Callable[[], None] = lambda: None,
     steps: int = STEPS,
 ) -> None:
     inputs = torch.randn(64, 8) if inputs is None else inputs
     targets = torch.arange(len(inputs)) % 4 if targets is None else targets
-    optimizer = make(of or model.parameters(), lr=rate)
+    optimizer = getattr(torch.optim, make)(of or model.parameters(), lr=rate)
     criterion = nn.CrossEntropyLoss()
     for _ in range(steps):
         optimizer.zero_grad()
@@ -74,13 +74,13 @@ def train(
         optimizer.step()
 
 
-def mlp(activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(8, 32), activation(), nn.Linear(32, 4))
+def mlp(activation: str = "ReLU") -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 32), getattr(nn, activation)(), nn.Linear(32, 4))
 
 
 def vanishing() -> None:
     model = mlp()
-    train(model, rate=1.0, between=lambda: [p.grad.mul_(1e-8) for p in model.parameters()] and None, make=torch.optim.Adam)
+    train(model, rate=1.0, between=lambda: [p.grad.mul_(1e-8) for p in model.parameters()] and None, make="Adam")
 
 
 def exploding() -> None:
@@ -89,7 +89,7 @@ def exploding() -> None:
 
 
 def too_high_a_rate() -> None:
-    train(mlp(nn.Tanh), rate=1e4, steps=1)
+    train(mlp("Tanh"), rate=1e4, steps=1)
 
 
 def too_low_a_rate() -> None:
@@ -103,7 +103,7 @@ def forgotten_parameters() -> None:
 
 def zero_gradients() -> None:
     model = mlp()
-    train(model, between=lambda: model[0].weight.grad.zero_(), make=torch.optim.AdamW)  # type: ignore[union-attr, operator]
+    train(model, between=lambda: model[0].weight.grad.zero_(), make="AdamW")  # type: ignore[union-attr, operator]
 
 
 def alike_weights() -> None:
@@ -126,7 +126,7 @@ def dead_units() -> None:
 
 
 def saturated_units() -> None:
-    model = mlp(nn.Tanh)
+    model = mlp("Tanh")
     nn.init.constant_(model[0].bias, 6.0)
     train(model, rate=0.01)
 
@@ -166,27 +166,33 @@ def test_other_forms_of_a_fault(fault: Callable[[], None], rule: str, collected:
     assert set(collected()) == {rule}
 
 
-class WithEmbedding(nn.Module):
-    def __init__(self, sparse: bool = False) -> None:
-        super().__init__()
-        self.words = nn.Embedding(5000, 16, sparse=sparse)
-        self.head = nn.Linear(16, 4)
+def embedding(sparse: bool = False, **options: Any) -> None:
+    class WithEmbedding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(5000, 16, sparse=sparse)
+            self.head = nn.Linear(16, 4)
 
-    def forward(self, tokens: Any) -> Any:
-        return self.head(self.words(tokens).mean(1))
+        def forward(self, tokens: Any) -> Any:
+            return self.head(self.words(tokens).mean(1))
+
+    train(WithEmbedding(), torch.arange(64).reshape(16, 4) % 50, torch.arange(16) % 4, **options)
 
 
-class Lora(nn.Module):
+def lora() -> None:
     """A frozen layer beside a product that starts at 0."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Linear(8, 4).requires_grad_(False)
-        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 4, bias=False)
-        nn.init.zeros_(self.up.weight)
+    class Lora(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = nn.Linear(8, 4).requires_grad_(False)
+            self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 4, bias=False)
+            nn.init.zeros_(self.up.weight)
 
-    def forward(self, x: Any) -> Any:
-        return self.base(x) + self.up(self.down(x))
+        def forward(self, x: Any) -> Any:
+            return self.base(x) + self.up(self.down(x))
+
+    train(Lora())
 
 
 def convolutions() -> nn.Module:
@@ -206,7 +212,7 @@ def two_optimizers() -> None:
 
 
 def bounded() -> None:
-    optimizer = torch.optim.LBFGS(list((model := mlp(nn.Sigmoid)).parameters()))
+    optimizer = torch.optim.LBFGS(list((model := mlp("Sigmoid")).parameters()))
 
     def closure() -> Any:
         optimizer.zero_grad()
@@ -223,13 +229,12 @@ def clipped() -> None:
     train(model, between=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1) and None)
 
 
-TOKENS = torch.arange(64).reshape(16, 4) % 50
 HEALTHY: dict[str, Callable[[], None]] = {
     "relu": lambda: train(mlp()),
-    "tanh, Adam": lambda: train(mlp(nn.Tanh), make=torch.optim.AdamW, rate=1e-3),
-    "large embedding": lambda: train(WithEmbedding(), TOKENS, torch.arange(16) % 4, make=torch.optim.AdamW, rate=1e-3),
-    "sparse embedding": lambda: train(WithEmbedding(True), TOKENS, torch.arange(16) % 4),
-    "LoRA": lambda: train(Lora()),
+    "tanh, Adam": lambda: train(mlp("Tanh"), make="AdamW", rate=1e-3),
+    "large embedding": lambda: embedding(make="AdamW", rate=1e-3),
+    "sparse embedding": lambda: embedding(sparse=True),
+    "LoRA": lora,
     "convolutions and batch norm": lambda: train(convolutions()),
     "bfloat16": lambda: train(mlp().bfloat16(), torch.randn(64, 8).bfloat16()),
     "two optimizers": two_optimizers,

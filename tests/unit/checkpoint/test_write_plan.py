@@ -8,10 +8,9 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.lazy import Lazy
+from support.properties import given, st
 
 if TYPE_CHECKING:
     from trainshed.checkpoint.shardfile import Piece
@@ -27,8 +26,7 @@ def piece(key: str, rows: int, at: int = 0, whole: int | None = None) -> Piece:
     return shardfile.Piece(key=key, dtype="float32", offsets=(at,), sizes=(rows,), whole=(rows if whole is None else whole,))
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=30), st.integers(1, 5))
+@given(lambda: (st.lists(st.integers(0, 1000), min_size=1, max_size=30), st.integers(1, 5)), max_examples=50)
 def test_what_all_ranks_hold_is_written_once_and_evenly(sizes: list[int], ranks: int) -> None:
     held = [piece(f"t{number}", size) for number, size in enumerate(sizes)]
     shares = plans.divide([held] * ranks, range(ranks))

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from support.lazy import Lazy
 
-from trainshed.compat.horovod_api.horovod.torch.engine.agreement import DEADLOCK_SECONDS, Agreement
-from trainshed.compat.horovod_api.horovod.torch.engine.place import place_of
-from trainshed.compat.horovod_api.horovod.torch.engine.wire import LONGEST, Unpacker, packed
-
+agreements = Lazy("trainshed.compat.horovod_api.horovod.torch.engine.agreement")
+places = Lazy("trainshed.compat.horovod_api.horovod.torch.engine.place")
+wire = Lazy("trainshed.compat.horovod_api.horovod.torch.engine.wire")
+pytestmark = pytest.mark.torch
 SCALES = {"op": "sum", "average": False, "scales": [1.0, 1.0]}
 
 
-def agreement(size: int, fusion_bytes: int = 1000, warn: float = 60, fail: float = 600) -> Agreement:
-    return Agreement(size, fusion_bytes, warn, fail)
+def agreement(size: int, fusion_bytes: int = 1000, warn: float = 60, fail: float = 600) -> agreements.Agreement:
+    return agreements.Agreement(size, fusion_bytes, warn, fail)
 
 
 def allreduce(name: str, shape: tuple[int, ...] = (2,), **fields: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def allreduce(name: str, shape: tuple[int, ...] = (2,), **fields: Any) -> dict[s
     }
 
 
-def heard(made: Agreement, size: int) -> list[list[Any]]:
+def heard(made: agreements.Agreement, size: int) -> list[list[Any]]:
     """What each rank is told: names of batches, and reasons."""
     told: list[list[Any]] = [[] for _ in range(size)]
     for ranks, message in made.take():
@@ -84,15 +84,15 @@ def test_ranks_that_wait_for_each_other_are_found_and_those_that_may_go_on_are_n
     made.announce(1, allreduce("b"), now=0)
     made.block(0, (0, "a"))
     made.look(5)
-    made.look(5 + 2 * DEADLOCK_SECONDS)
+    made.look(5 + 2 * agreements.DEADLOCK_SECONDS)
     assert heard(made, 2) == [[], []]  # rank 1 computes
     made.block(1, (0, "b"))
     made.look(100)
     made.announce(1, allreduce("c"), now=101)  # another thread of rank 1 is at work
     made.look(102)
-    made.look(101 + DEADLOCK_SECONDS)
+    made.look(101 + agreements.DEADLOCK_SECONDS)
     assert heard(made, 2) == [[], []]
-    made.look(103 + DEADLOCK_SECONDS)
+    made.look(103 + agreements.DEADLOCK_SECONDS)
     told = heard(made, 2)
     assert [one[1] for one in told[0]] == ["a"] and [one[1] for one in told[1]] == ["b", "c"]
     assert "rank 0 waits for allreduce of 'a'; rank 1 waits for allreduce of 'b'" in told[0][0][2]
@@ -126,25 +126,26 @@ def test_process_sets_have_operations_of_their_own() -> None:
 @pytest.mark.parametrize("cut", [1, 3, 4, 7, 1000])
 def test_messages_come_whole_however_they_are_cut(cut: int) -> None:
     messages = [{"a": [1, "é\n"]}, {}, {"b": "x" * 300}]
-    stream = b"".join(map(packed, messages))
-    unpacker = Unpacker()
+    stream = b"".join(map(wire.packed, messages))
+    unpacker = wire.Unpacker()
 
     assert [one for at in range(0, len(stream), cut) for one in unpacker.feed(stream[at : at + cut])] == messages
 
 
-@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", (LONGEST + 1).to_bytes(4, "big"), b"\0\0\0\2[]", b"\0\0\0\1x"])
-def test_what_is_no_message_is_refused(noise: bytes) -> None:
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", "longer than the longest", b"\0\0\0\2[]", b"\0\0\0\1x"])
+def test_what_is_no_message_is_refused(noise: bytes | str) -> None:
+    noise = noise if isinstance(noise, bytes) else (wire.LONGEST + 1).to_bytes(4, "big")
     with pytest.raises(ValueError):
-        Unpacker().feed(noise)
+        wire.Unpacker().feed(noise)
 
 
 def test_places() -> None:
     rank = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "2"}
 
-    assert place_of({}) == (0, 1, 0, 1, 0, 1) and place_of(rank) == (5, 6, 1, 2, 2, 3)
+    assert places.place_of({}) == (0, 1, 0, 1, 0, 1) and places.place_of(rank) == (5, 6, 1, 2, 2, 3)
     with pytest.raises(ValueError, match="start the job with `train`"):
-        place_of({"OMPI_COMM_WORLD_SIZE": "2"})
+        places.place_of({"OMPI_COMM_WORLD_SIZE": "2"})
     with pytest.raises(ValueError, match="must be numbers"):
-        place_of({"RANK": "0"})
+        places.place_of({"RANK": "0"})
     with pytest.raises(ValueError, match="rank 6 of 6"):
-        place_of({**rank, "RANK": "6"})
+        places.place_of({**rank, "RANK": "6"})

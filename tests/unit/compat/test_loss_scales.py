@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
-from trainshed.compat.smdistributed.modelparallel.torch.scaling import LossScale, ScaleRules, after, scale_rules
+from support.lazy import Lazy
 from trainshed.parallel.errors import PipelineError
 
+scaling = Lazy("trainshed.compat.smdistributed.modelparallel.torch.scaling")
 pytestmark = pytest.mark.torch
 
 
 def scales(steps: str, **options: Any) -> list[float]:
     """The scale after each step: `x` is one with an overflow, `.` one without."""
-    rules = scale_rules({"init_scale": 8, "scale_window": 3, **options})
-    now, found = LossScale(rules.init_scale, 0, rules.delayed_shift), []
+    rules = scaling.scale_rules({"init_scale": 8, "scale_window": 3, **options})
+    now, found = scaling.LossScale(rules.init_scale, 0, rules.delayed_shift), []
     for step in steps:
-        now = after(now, step == "x", rules)
+        now = scaling.after(now, step == "x", rules)
         found.append(now.scale)
     return found
 
@@ -48,7 +47,7 @@ def test_a_scale_moves_by_its_rules(steps: str, options: dict[str, Any], expecte
 
 
 def test_a_scale_without_options_has_the_documented_ones_but_begins_lower() -> None:
-    assert scale_rules({}) == ScaleRules(2.0**16, 2.0, 1000, 1.0, 1, False)
+    assert scaling.scale_rules({}) == scaling.ScaleRules(2.0**16, 2.0, 1000, 1.0, 1, False)
 
 
 @pytest.mark.parametrize(
@@ -66,5 +65,5 @@ def test_a_scale_without_options_has_the_documented_ones_but_begins_lower() -> N
 )
 def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(PipelineError) as raised:
-        scale_rules(options)
+        scaling.scale_rules(options)
     assert words in str(raised.value)

@@ -7,9 +7,8 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from support.properties import given, st
 from trainshed.contract.hyperparameters import (
     SpelledFloat,
     check,
@@ -20,11 +19,14 @@ from trainshed.contract.hyperparameters import (
     variable_names,
 )
 
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
-    max_leaves=10,
-)
+
+def json_values() -> Any:
+    """The strategy of what JSON can say."""
+    return st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+        max_leaves=10,
+    )
 
 
 @pytest.mark.parametrize("text", ["1.10", "1e5", "1E-5", "0.00001", "1e400", "-0.0", "NaN", "Infinity", "-Infinity"])
@@ -36,12 +38,12 @@ def test_floats_keep_their_spelling_and_their_value(text: str) -> None:
     assert value + 1 == float(text) + 1 or math.isnan(value)
 
 
-@given(JSON_VALUES)
+@given(json_values)
 def test_what_was_encoded_as_json_comes_back(value: Any) -> None:
     assert decode_value(json.dumps(value)) == value
 
 
-@given(st.text())
+@given(lambda: st.text())
 def test_a_string_is_itself_unless_it_is_json(text: str) -> None:
     try:
         expected = json.loads(text)
@@ -130,7 +132,7 @@ def test_each_style_of_command_line(style: str, expected: list[str]) -> None:
     assert to_argv(decode(VALUES).user, style) == expected
 
 
-@given(st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=4))
+@given(lambda: st.dictionaries(st.text(max_size=5), json_values(), max_size=4))
 def test_every_style_gives_strings_for_any_values(user: dict[str, Any]) -> None:
     for style in ("sagemaker", "json", "flags"):
         assert all(isinstance(argument, str) for argument in to_argv(user, style))

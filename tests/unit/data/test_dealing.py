@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from support.properties import given, st
 from trainshed.data.dealing import Deal, Share, left_of, seed_of
 from trainshed.data.order import Block, Order, Runs, blocks_of
 
 pytestmark = pytest.mark.exact
 
-SMALL = st.integers(1, 5)
+
+def small() -> Any:
+    """The strategy of a small number."""
+    return st.integers(1, 5)
 
 
 def taken(deals: list[Deal], total: int, seed: str) -> list[list[int]]:
@@ -32,10 +35,12 @@ def taken(deals: list[Deal], total: int, seed: str) -> list[list[int]]:
 
 
 @given(
-    st.integers(1, 200),
-    st.lists(st.tuples(SMALL, SMALL, SMALL, SMALL, st.integers(0, 12)), max_size=4),
-    SMALL,
-    st.booleans(),
+    lambda: (
+        st.integers(1, 200),
+        st.lists(st.tuples(small(), small(), small(), small(), st.integers(0, 12)), max_size=4),
+        small(),
+        st.booleans(),
+    ),
 )
 def test_every_sample_comes_once_however_often_the_ranks_change(
     total: int, before: list[tuple[int, ...]], world: int, shuffled: bool
@@ -55,7 +60,7 @@ def test_every_sample_comes_once_however_often_the_ranks_change(
         assert set(now) == set(range(total)) and not len(left_of(total, [*deals, last], seed))
 
 
-@given(st.integers(1, 300), SMALL, st.integers(1, 9), SMALL, SMALL)
+@given(lambda: (st.integers(1, 300), small(), st.integers(1, 9), small(), small()))
 def test_all_ranks_have_equally_many_batches_of_at_least_one_sample(
     total: int, world: int, batch: int, window: int, lanes: int
 ) -> None:
@@ -93,7 +98,9 @@ def test_another_epoch_has_another_order() -> None:
     assert sorted(every[0]) == [(0, record) for record in range(100)] + [(1, record) for record in range(30)]
 
 
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=5), st.lists(st.integers(0, 59), max_size=20), st.booleans())
+@given(
+    lambda: (st.lists(st.integers(0, 12), min_size=1, max_size=5), st.lists(st.integers(0, 59), max_size=20), st.booleans())
+)
 def test_runs_of_records_are_the_places_of_positions(counts: list[int], positions: list[int], shuffled: bool) -> None:
     order = Order(blocks_of(counts, 4), "seed" if shuffled else "")
     ascending = sorted(position for position in positions if position < len(order))

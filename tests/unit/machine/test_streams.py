@@ -6,23 +6,20 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.offenders import check_each
+from support.properties import given, st
 from trainshed.machine.streams import LONGEST_LINE, READ_BYTES, TAIL_BYTES, Console, LogFile, Stream
 
-# Bytes as scripts print them: text of all widths, line ends, and now and then something that is no UTF-8.
-OUTPUT = st.lists(
-    st.one_of(
-        st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=20).map(str.encode),
-        st.binary(max_size=4),
-        st.just(b"\n"),
-    ),
-    max_size=30,
-).map(lambda parts: b"".join(parts).replace(b"\r", b""))
+
+def outputs() -> Any:
+    """Bytes as scripts print them: text of all widths, line ends, and now and then something that is no UTF-8."""
+    text = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=20).map(str.encode)
+    parts = st.lists(st.one_of(text, st.binary(max_size=4), st.just(b"\n")), max_size=30)
+    return parts.map(lambda parts: b"".join(parts).replace(b"\r", b""))
 
 
 class Screen(Console):
@@ -68,7 +65,7 @@ def log(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "logs/rank0.log"
 
 
-@given(OUTPUT, st.lists(st.integers(0, 200), max_size=8))
+@given(lambda: (outputs(), st.lists(st.integers(0, 200), max_size=8)))
 def test_wherever_the_reads_fall_the_console_shows_the_same_valid_lines(output: bytes, cuts: list[int]) -> None:
     edges = sorted({0, len(output), *(cut for cut in cuts if cut < len(output))})
     pipe = Pipe("algo-1:3")
@@ -213,8 +210,10 @@ SECRET = b"correct-horse-battery-staple"
 
 @pytest.mark.safety
 @given(
-    st.lists(st.sampled_from([SECRET, b"loss=1", b"\n", b"\r", b"\r\n", b"correct", b"x" * 300, b"\xff"]), max_size=12),
-    st.lists(st.integers(0, 900), max_size=8),
+    lambda: (
+        st.lists(st.sampled_from([SECRET, b"loss=1", b"\n", b"\r", b"\r\n", b"correct", b"x" * 300, b"\xff"]), max_size=12),
+        st.lists(st.integers(0, 900), max_size=8),
+    ),
 )
 def test_a_secret_is_masked_wherever_the_reads_cut_it(parts: list[bytes], cuts: list[int]) -> None:
     output = b"".join(parts)

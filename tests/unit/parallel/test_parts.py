@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-F = torch.nn.functional
+from support.lazy import Lazy
 
-from torch.overrides import TorchFunctionMode  # noqa: E402
-
-from trainshed.parallel.engine.tensor import part_losses, part_rules  # noqa: E402
-from trainshed.parallel.engine.tensor.pairs import Choice, Seen, choose  # noqa: E402
-from trainshed.parallel.engine.tensor.part import Part, Region, Trial  # noqa: E402
-from trainshed.parallel.engine.tensor.sequences import Flow, look_along  # noqa: E402
-from trainshed.parallel.engine.tensor.way import Call  # noqa: E402
-from trainshed.parallel.tree import leaves  # noqa: E402
+torch = Lazy("torch")
+F = Lazy("torch.nn.functional")
+pairs = Lazy("trainshed.parallel.engine.tensor.pairs")
+part_rules = Lazy("trainshed.parallel.engine.tensor.part_rules")
+parts = Lazy("trainshed.parallel.engine.tensor.part")
+sequences = Lazy("trainshed.parallel.engine.tensor.sequences")
+tree = Lazy("trainshed.parallel.tree")
+way = Lazy("trainshed.parallel.engine.tensor.way")
+pytestmark = pytest.mark.torch
 
 pytestmark = pytest.mark.exact
 
 Function = Callable[[Any], Any]
 RANKS = 3
+
+
+@cache
+def labels() -> torch.Tensor:
+    return torch.tensor([[0, 5, 3, 2, 4], [1, 1, -100, 5, 0]])
+
+
 # (2, 5, 6) in parts along each axis by turns.
 KEPT: list[tuple[int, Function]] = [
     (2, lambda x: x + 1),
@@ -101,24 +109,23 @@ WHOLE: list[tuple[int, Function]] = [
     (0, lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)),
     (0, lambda x: x.T),
 ]
-LABELS = torch.tensor([[0, 5, 3, 2, 4], [1, 1, -100, 5, 0]])
 # Results are whole, of a few numbers of each rank.
 JOINT: list[tuple[int, Function]] = [
-    (2, lambda x: F.cross_entropy(x.view(-1, 6), LABELS.view(-1))),
-    (2, lambda x: F.cross_entropy(x.transpose(1, 2), LABELS, reduction="none", label_smoothing=0.1)),
-    (2, lambda x: F.cross_entropy((x * 1e4).flatten(0, 1), LABELS.flatten().abs() % 6, None, None, 5, None, "sum", 0.3)),
-    (2, lambda x: F.cross_entropy(x[0, 0], LABELS[0, 1])),
-    (2, lambda x: F.cross_entropy(x[0, 0], LABELS[1, 2])),  # nothing counts
-    (2, lambda x: F.cross_entropy(x[0], LABELS[0].clamp(max=1), reduction="sum")),  # all are the first rank's
-    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) > 2, -torch.inf), LABELS[0].clamp(max=2))),
-    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) < 5, torch.inf), LABELS[0])),
-    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) == 4, torch.nan), LABELS[0], reduction="none")),
-    (2, lambda x: F.cross_entropy(x[0].double(), LABELS[0])),
-    (2, lambda x: F.cross_entropy(x[0].bfloat16(), LABELS[0])),
-    (2, lambda x: F.nll_loss(x.log_softmax(-1).view(-1, 6), LABELS.view(-1))),
-    (2, lambda x: F.nll_loss(F.log_softmax(x[0], 1, dtype=torch.float64), LABELS[0], reduction="none", ignore_index=3)),
-    (2, lambda x: x.log_softmax(-1).gather(-1, LABELS.clamp(min=0)[..., None]).squeeze(-1)),
-    (2, lambda x: torch.gather(x.transpose(1, 2), 1, LABELS.clamp(min=0).view(2, 1, 5).expand(2, 3, 5))),
+    (2, lambda x: F.cross_entropy(x.view(-1, 6), labels().view(-1))),
+    (2, lambda x: F.cross_entropy(x.transpose(1, 2), labels(), reduction="none", label_smoothing=0.1)),
+    (2, lambda x: F.cross_entropy((x * 1e4).flatten(0, 1), labels().flatten().abs() % 6, None, None, 5, None, "sum", 0.3)),
+    (2, lambda x: F.cross_entropy(x[0, 0], labels()[0, 1])),
+    (2, lambda x: F.cross_entropy(x[0, 0], labels()[1, 2])),  # nothing counts
+    (2, lambda x: F.cross_entropy(x[0], labels()[0].clamp(max=1), reduction="sum")),  # all are the first rank's
+    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) > 2, -torch.inf), labels()[0].clamp(max=2))),
+    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) < 5, torch.inf), labels()[0])),
+    (2, lambda x: F.cross_entropy(x[0].masked_fill(torch.arange(6) == 4, torch.nan), labels()[0], reduction="none")),
+    (2, lambda x: F.cross_entropy(x[0].double(), labels()[0])),
+    (2, lambda x: F.cross_entropy(x[0].bfloat16(), labels()[0])),
+    (2, lambda x: F.nll_loss(x.log_softmax(-1).view(-1, 6), labels().view(-1))),
+    (2, lambda x: F.nll_loss(F.log_softmax(x[0], 1, dtype=torch.float64), labels()[0], reduction="none", ignore_index=3)),
+    (2, lambda x: x.log_softmax(-1).gather(-1, labels().clamp(min=0)[..., None]).squeeze(-1)),
+    (2, lambda x: torch.gather(x.transpose(1, 2), 1, labels().clamp(min=0).view(2, 1, 5).expand(2, 3, 5))),
     (2, lambda x: torch.logsumexp(x, -1)),
     (2, lambda x: x.masked_fill(torch.arange(6) > 1, -torch.inf).logsumexp((2,), keepdim=True)),
     (2, lambda x: torch.logsumexp(x * -torch.inf, dim=-1)),
@@ -128,38 +135,42 @@ JOINT: list[tuple[int, Function]] = [
     (2, lambda x: torch.argmax(x.masked_fill(torch.arange(6) == 3, torch.nan), -1)),
 ]
 NOT_JOINT: list[tuple[int, Function]] = [
-    (2, lambda x: F.cross_entropy(x[0], LABELS[0], torch.ones(6))),
+    (2, lambda x: F.cross_entropy(x[0], labels()[0], torch.ones(6))),
     (2, lambda x: F.cross_entropy(x[0], x[0].detach().softmax(-1))),
-    (2, lambda x: F.cross_entropy(x[0], LABELS[0], reduce=False)),
-    (1, lambda x: F.cross_entropy(x[0], LABELS[0])),
+    (2, lambda x: F.cross_entropy(x[0], labels()[0], reduce=False)),
+    (1, lambda x: F.cross_entropy(x[0], labels()[0])),
     (2, lambda x: x.argmax()),
-    (2, lambda x: x.gather(-1, LABELS[:1, :3, None].clamp(min=0))),
+    (2, lambda x: x.gather(-1, labels()[:1, :3, None].clamp(min=0))),
     (2, lambda x: x.logsumexp((1, 2))),
     (2, lambda x: (2**24 + (x > 0).long()).argmax(-1)),
 ]
 
 
-class Together(TorchFunctionMode):
+def together() -> Any:
     """Computes functions as all ranks together do, which have some of six places."""
+    from trainshed.parallel.engine.tensor import part_losses
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in part_losses._RULES:
-            return func(*args, **(kwargs or {}))
-        axes = {id(args[0]): args[0].shape.index(6)}
-        joint = part_losses.joint_of(Call(func, args, kwargs or {}, axes, RANKS, 0))
-        assert joint is not None
-        return joint.tried(args[0], RANKS)
+    class Together(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func not in part_losses._RULES:
+                return func(*args, **(kwargs or {}))
+            axes = {id(args[0]): args[0].shape.index(6)}
+            joint = part_losses.joint_of(way.Call(func, args, kwargs or {}, axes, RANKS, 0))
+            assert joint is not None
+            return joint.tried(args[0], RANKS)
+
+    return Together()
 
 
-def in_parts(rank: int, axis: int) -> tuple[Any, Part]:
+def in_parts(rank: int, axis: int) -> tuple[Any, parts.Part]:
     """A tensor in parts, in a trial, and where it lives."""
     shape = (6, 5, 6) if axis == 0 else (2, 5, 6)
     whole = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     mesh: Any = SimpleNamespace(size=lambda: RANKS, get_local_rank=lambda: rank)
-    region = Region(mesh, lambda: False, lambda *_: None)
-    region.trial = Trial()
+    region = parts.Region(mesh, lambda: False, lambda *_: None)
+    region.trial = parts.Trial()
     own = region.cut(whole, axis).clone()
-    return region, Part.of(region, own, axis, (tuple(whole.shape), whole.stride()), frozenset({"up"}), whole)
+    return region, parts.Part.of(region, own, axis, (tuple(whole.shape), whole.stride()), frozenset({"up"}), whole)
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
@@ -167,12 +178,12 @@ def in_parts(rank: int, axis: int) -> tuple[Any, Part]:
 def test_each_rank_has_its_places(rank: int, axis: int, function: Function) -> None:
     region, part = in_parts(rank, axis)
     torch.manual_seed(2)
-    found = [one for one in leaves(function(part)) if isinstance(one, torch.Tensor)]
+    found = [one for one in tree.leaves(function(part)) if isinstance(one, torch.Tensor)]
     assert region.trial.bad == {}
     torch.manual_seed(2)
-    expected = [one for one in leaves(function(in_parts(rank, axis)[1].twin)) if isinstance(one, torch.Tensor)]
+    expected = [one for one in tree.leaves(function(in_parts(rank, axis)[1].twin)) if isinstance(one, torch.Tensor)]
     for one, whole in zip(found, expected, strict=True):
-        assert isinstance(one, Part) and one.whole is None
+        assert isinstance(one, parts.Part) and one.whole is None
         assert (one.shape, one.stride(), one.dtype) == (whole.shape, whole.stride(), whole.dtype)
         torch.testing.assert_close(one.own, region.cut(whole, one.axis))
         torch.testing.assert_close(one.twin, whole)
@@ -184,7 +195,7 @@ def test_losses_take_parts(rank: int, axis: int, function: Function) -> None:
     region, part = in_parts(rank, axis)
     found, expected = function(part), function(in_parts(rank, axis)[1].twin)
     assert region.trial.bad == {} and region.trial.joint == {"up"}
-    assert not isinstance(found, Part)
+    assert not isinstance(found, parts.Part)
     torch.testing.assert_close(found, expected, equal_nan=True)
 
 
@@ -192,7 +203,7 @@ def test_losses_take_parts(rank: int, axis: int, function: Function) -> None:
 def test_ranks_together_find_what_losses_give(axis: int, function: Function) -> None:
     whole = in_parts(0, axis)[1].twin
     found, expected = (whole.clone().requires_grad_() for _ in range(2))
-    with Together():
+    with together():
         result = function(found)
     results = result, function(expected)
     torch.testing.assert_close(*results, equal_nan=True)
@@ -209,11 +220,11 @@ def test_ranks_together_find_what_losses_give(axis: int, function: Function) -> 
 def test_what_needs_all_places_is_given_them(rank: int, axis: int, function: Function) -> None:
     region, part = in_parts(rank, axis)
     torch.manual_seed(2)
-    found = leaves(function(part))
+    found = tree.leaves(function(part))
     assert list(region.trial.bad) == ["up"]
     torch.manual_seed(2)
-    for one, whole in zip(found, leaves(function(in_parts(rank, axis)[1].twin)), strict=True):
-        assert not isinstance(one, Part) or one.whole is not None
+    for one, whole in zip(found, tree.leaves(function(in_parts(rank, axis)[1].twin)), strict=True):
+        assert not isinstance(one, parts.Part) or one.whole is not None
         torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(whole))
 
 
@@ -246,69 +257,73 @@ SIZES = {"a": (8, 32), "b": (8, 32), "c": (32, 8), "d": (32, 8), "narrow": (64, 
 
 def test_what_a_loss_takes_has_to_be_so_on_all_ranks() -> None:
     every = frozenset({"a", "b", "narrow"})
-    found = choose([Seen(joint=every), Seen({"b": "topk"}, joint=every)], SIZES)
+    found = pairs.choose([pairs.Seen(joint=every), pairs.Seen({"b": "topk"}, joint=every)], SIZES)
     assert (found.joint, found.opening, found.whole) == ({"a"}, set(), {"b"})  # "narrow" has fewer features than are sent
-    assert choose([Seen(joint=every), Seen()], SIZES).joint == set()
+    assert pairs.choose([pairs.Seen(joint=every), pairs.Seen()], SIZES).joint == set()
     # Where a pair sends more, another trial shows what its second one gives in parts.
-    assert choose([Seen({}, {"wide": frozenset({"narrow"})})], SIZES).hidden
+    assert pairs.choose([pairs.Seen({}, {"wide": frozenset({"narrow"})})], SIZES).hidden
 
 
 @pytest.mark.parametrize(
     ("seen", "opened", "closed"),
     [
-        ([Seen({}, {"c": frozenset("a")})], {"a"}, {"c"}),
-        ([Seen({"a": "softmax"}, {"c": frozenset("ab")})], set(), set()),
-        ([Seen({}, {"c": frozenset("a"), "d": frozenset("ab")})], {"a", "b"}, {"c", "d"}),
-        ([Seen({"b": "item"}, {"c": frozenset("a"), "d": frozenset("ab")})], set(), set()),
-        ([Seen({}, {"c": frozenset("a")}), Seen({"a": "__repr__"}, {"c": frozenset("a")})], set(), set()),
-        ([Seen({}, {"c": frozenset("a")}), Seen({}, {})], set(), set()),
-        ([Seen({}, {"wide": frozenset({"narrow"})})], set(), set()),
+        (lambda: [pairs.Seen({}, {"c": frozenset("a")})], {"a"}, {"c"}),
+        (lambda: [pairs.Seen({"a": "softmax"}, {"c": frozenset("ab")})], set(), set()),
+        (lambda: [pairs.Seen({}, {"c": frozenset("a"), "d": frozenset("ab")})], {"a", "b"}, {"c", "d"}),
+        (lambda: [pairs.Seen({"b": "item"}, {"c": frozenset("a"), "d": frozenset("ab")})], set(), set()),
+        (
+            lambda: [pairs.Seen({}, {"c": frozenset("a")}), pairs.Seen({"a": "__repr__"}, {"c": frozenset("a")})],
+            set(),
+            set(),
+        ),
+        (lambda: [pairs.Seen({}, {"c": frozenset("a")}), pairs.Seen({}, {})], set(), set()),
+        (lambda: [pairs.Seen({}, {"wide": frozenset({"narrow"})})], set(), set()),
     ],
 )
-def test_pairs_are_those_of_all_ranks(seen: list[Seen], opened: set[str], closed: set[str]) -> None:
-    found = choose(seen, SIZES)
+def test_pairs_are_those_of_all_ranks(seen: Callable[[], list[Any]], opened: set[str], closed: set[str]) -> None:
+    found = pairs.choose(seen(), SIZES)
     assert (set(found.opening), set(found.closing)) == (opened, closed)
 
 
-def flow(*sent: tuple[str, float], **others: Any) -> Flow:
+def flow(*sent: tuple[str, float], **others: Any) -> sequences.Flow:
     """Of modules whose results have 100 bytes, two of which meet."""
     every = [("a", 0.0), ("ab", 0.0), ("c", 0.0), *sent]
     sends = [(frozenset(names), size) for names, size in every]
-    return Flow(dict.fromkeys("abc", 100), taken={"q"}, sent=sends, **others)
+    return sequences.Flow(dict.fromkeys("abc", 100), taken={"q"}, sent=sends, **others)
 
 
 @pytest.mark.parametrize(
     ("seen", "along"),
     [
-        ([flow(), flow()], "abc"),
-        ([flow(("b", 100))], "c"),  # what meets goes together
-        ([flow(("b", 100), ("a", -100))], "abc"),
-        ([flow(("c", 100))], "ab"),
-        ([flow(("a", 5), ("b", 7))], "abc"),  # a 64th of what 200 bytes are sent as
-        ([flow(("a", 5), ("b", 8))], "c"),
-        ([flow(("bc", 0), ("c", 100))], ""),
-        ([flow(needed={"a"})], "c"),
-        ([flow(), flow(("c", 100))], "ab"),
-        ([flow(), flow(broken={"a"}, needed={"a", "b", "c"})], ""),
-        (None, ""),
+        (lambda: [flow(), flow()], "abc"),
+        (lambda: [flow(("b", 100))], "c"),  # what meets goes together
+        (lambda: [flow(("b", 100), ("a", -100))], "abc"),
+        (lambda: [flow(("c", 100))], "ab"),
+        (lambda: [flow(("a", 5), ("b", 7))], "abc"),  # a 64th of what 200 bytes are sent as
+        (lambda: [flow(("a", 5), ("b", 8))], "c"),
+        (lambda: [flow(("bc", 0), ("c", 100))], ""),
+        (lambda: [flow(needed={"a"})], "c"),
+        (lambda: [flow(), flow(("c", 100))], "ab"),
+        (lambda: [flow(), flow(broken={"a"}, needed={"a", "b", "c"})], ""),
+        (lambda: None, ""),
     ],
 )
-def test_parts_along_tokens_send_no_more(seen: list[Flow] | None, along: str) -> None:
-    pairs = Choice(opening=frozenset("x"), closing=frozenset("y"))
-    found = look_along(pairs, lambda _pairs: seen)
-    assert (found.opening, found.closing, found.along) == (pairs.opening, pairs.closing, frozenset(along))
+def test_parts_along_tokens_send_no_more(seen: Callable[[], list[Any] | None], along: str) -> None:
+    choice = pairs.Choice(opening=frozenset("x"), closing=frozenset("y"))
+    found = sequences.look_along(choice, lambda _pairs: seen())
+    assert (found.opening, found.closing, found.along) == (choice.opening, choice.closing, frozenset(along))
     assert found.taking == (frozenset("q") if along else frozenset())
-    assert look_along(Choice(), lambda _pairs: seen) == Choice()
+    assert sequences.look_along(pairs.Choice(), lambda _pairs: seen()) == pairs.Choice()
 
 
 def test_results_in_no_pair_that_are_gathered_keep_no_others_whole() -> None:
     tried: list[set[str]] = []
 
-    def trial(told: tuple[Choice, Any]) -> list[Flow]:
+    def trial(told: tuple[pairs.Choice, Any]) -> list[sequences.Flow]:
         tried.append(set(told[1]))
         if len(tried) == 1:  # a result of a pair met them
             return [flow(broken={"q"}, needed={"a", "b", "c"})]
         return [flow()] if "b" in told[1] else [flow(("b", 100), ("c", 100), alone={"b", "c"})]
 
-    assert look_along(Choice(closing=frozenset("y")), trial).along == frozenset("abc")
+    assert sequences.look_along(pairs.Choice(closing=frozenset("y")), trial).along == frozenset("abc")
     assert tried == [set(), {"q"}, {"q", "b"}]  # what "c" gives meets no others

@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from support.lazy import Lazy
+from trainshed.parallel.errors import PipelineError
 
-from torch import nn  # noqa: E402
-
-from trainshed.parallel.delayed.tape import Addresses, Tape  # noqa: E402
-from trainshed.parallel.errors import PipelineError  # noqa: E402
-
+torch = Lazy("torch")
+nn = Lazy("torch.nn")
+tapes = Lazy("trainshed.parallel.delayed.tape")
 pytestmark = pytest.mark.torch
 
 
-def delayed(make: Callable[[], Any], small: int = 64) -> tuple[Tape, Any]:
+def delayed(make: Callable[[], Any], small: int = 64) -> tuple[tapes.Tape, Any]:
     """What `make` builds, without values."""
-    tape = Tape(small)
-    with Addresses(tape), tape:
+    tape = tapes.Tape(small)
+    with tapes.Addresses(tape), tape:
         made = make()
     tape.fill_all_but_parameters()
     return tape, made
@@ -60,30 +59,29 @@ def test_layers_of_torch_get_the_values_that_they_would_have_had() -> None:
     same(make)
 
 
-class Odd(nn.Module):
-    """What scripts do to their parameters while they build a model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.out = nn.Embedding(30, 8), nn.Linear(8, 30, bias=False)
-        self.out.weight = self.table.weight
-        self.mix = nn.Linear(16, 16)
-        nn.init.orthogonal_(self.mix.weight)
-        self.scaled = nn.Parameter(self.mix.weight.detach().clone() / self.mix.weight.norm())
-        self.halves = nn.Parameter(torch.randn(16, 16).to(torch.bfloat16))
-        self.turned = nn.Parameter(torch.randn(16, 32).t())
-        self.frozen = nn.Parameter(torch.ones(64), requires_grad=False)
-        self.register_buffer("mask", torch.tril(torch.ones(32, 32)).bool())
-        self.register_buffer("copy", self.mix.weight.detach() * 2)
-        with torch.no_grad():
-            self.mix.weight[0].fill_(7)
-            self.mix.weight.mul_(self.scaled.abs().max())
-            self.mix.weight.data.clamp_(max=3)
-        self.deviation, self.rates = float(self.halves.float().std()), [one.item() for one in torch.linspace(0, 1, 5)]
-        self.sum = float(self.scaled.detach().numpy().sum())
-
-
 def test_odd_ways_to_build_a_model() -> None:
+    class Odd(nn.Module):
+        """What scripts do to their parameters while they build a model."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(30, 8), nn.Linear(8, 30, bias=False)
+            self.out.weight = self.table.weight
+            self.mix = nn.Linear(16, 16)
+            nn.init.orthogonal_(self.mix.weight)
+            self.scaled = nn.Parameter(self.mix.weight.detach().clone() / self.mix.weight.norm())
+            self.halves = nn.Parameter(torch.randn(16, 16).to(torch.bfloat16))
+            self.turned = nn.Parameter(torch.randn(16, 32).t())
+            self.frozen = nn.Parameter(torch.ones(64), requires_grad=False)
+            self.register_buffer("mask", torch.tril(torch.ones(32, 32)).bool())
+            self.register_buffer("copy", self.mix.weight.detach() * 2)
+            with torch.no_grad():
+                self.mix.weight[0].fill_(7)
+                self.mix.weight.mul_(self.scaled.abs().max())
+                self.mix.weight.data.clamp_(max=3)
+            self.deviation, self.rates = float(self.halves.float().std()), [one.item() for one in torch.linspace(0, 1, 5)]
+            self.sum = float(self.scaled.detach().numpy().sum())
+
     model = same(Odd)
     torch.manual_seed(1)
     usual = Odd()

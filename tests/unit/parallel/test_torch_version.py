@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from trainshed.parallel import grid  # noqa: E402
-from trainshed.parallel.errors import NotServed  # noqa: E402
+from trainshed.parallel.errors import NotServed
 
 pytestmark = pytest.mark.torch
 
@@ -17,7 +14,7 @@ pytestmark = pytest.mark.torch
 def test_an_older_torch_has_no_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     import trainshed.parallel as pipe
 
-    monkeypatch.setattr(grid, "TORCH", (2, 11))
+    monkeypatch.setattr("trainshed.parallel.grid.TORCH", (2, 11))
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(NotServed, match="models in stages need torch") as refused:

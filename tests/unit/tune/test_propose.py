@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from support.extras import needs
 from trainshed.runner.job.job import Job
 from trainshed.tune.propose import STARTUP, propose
 from trainshed.tune.space import CATEGORICAL, CONTINUOUS, INTEGER, LOG, REVERSE_LOG, Parameter, fits, grid
@@ -13,7 +14,7 @@ from trainshed.tune.trial import COMPLETED, FAILED, Trial
 from trainshed.tune.tuning import BAYESIAN, GRID, MAXIMIZE, RANDOM, TRANSFER, Objective, Strategy, Tuning, WarmStart
 from trainshed.tune.warm import Known
 
-pytest.importorskip("optuna")
+needs("optuna")
 SPACE = (
     Parameter("kind", CATEGORICAL, categories=(("a", True), ("b", True))),
     Parameter("beta", CONTINUOUS, 0.5, 0.999, REVERSE_LOG, when=(("kind", ("b",)),)),

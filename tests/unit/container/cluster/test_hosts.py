@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from support.properties import given, st
 from trainshed.container.cluster.hosts import natural_order, resolves
 
 TWELVE = tuple(f"algo-{number}" for number in range(1, 13))
@@ -46,7 +45,7 @@ def test_repeated_names_are_one_host() -> None:
     assert natural_order(["b", "a", "b"]) == ("a", "b")
 
 
-@given(st.lists(st.text(max_size=8)), st.randoms())
+@given(lambda: (st.lists(st.text(max_size=8)), st.randoms()))
 def test_any_names_have_one_order(names: list[str], source: random.Random) -> None:
     shuffled = source.sample(names, len(names))
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from support.properties import given, st
 from trainshed.container.report.exception import find_exception, root_cause
 
 CODE = "/opt/ml/code"
@@ -334,7 +333,7 @@ def test_a_traceback_that_is_cut_off_at_either_end_is_no_reason_to_fail() -> Non
 
 
 @given(
-    st.lists(
+    lambda: st.lists(
         st.sampled_from([*(PLAIN + GROUP + CRASH + RICH + AGENT + SYNTAX + USAGE + PYTEST).splitlines(), "", "x"]),
         max_size=30,
     )
@@ -344,7 +343,7 @@ def test_no_mixture_of_such_lines_makes_it_fail(lines: list[str]) -> None:
     assert raised is None or (raised.text and 0 <= raised.start < raised.end <= len(lines))
 
 
-@given(st.text(max_size=300))
+@given(lambda: st.text(max_size=300))
 def test_no_text_at_all_makes_it_fail(output: str) -> None:
     find_exception(output, CODE)
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.data_files import plain, samples
 from support.extras import needs
+from support.properties import given, st
 from trainshed.data.errors import DataError, SampleError
 from trainshed.data.formats import format as formats
 from trainshed.data.formats import lines
@@ -34,13 +33,15 @@ def read(folder: Path, text: str, **how: Any) -> list[Any]:
     return found
 
 
-FIELDS = st.lists(st.lists(st.text('a1",\n\r ', max_size=5), min_size=1, max_size=4), max_size=6)
-
-
-@given(FIELDS, st.integers(1, 9))
-@settings(max_examples=200, deadline=None)
+@given(
+    lambda: (
+        st.lists(st.lists(st.text('a1",\n\r ', max_size=5), min_size=1, max_size=4), max_size=6),
+        st.integers(1, 9),
+    ),
+    max_examples=200,
+)
 def test_what_python_writes_is_read_equal(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], block: int
+    rows: list[list[str]], block: int, *, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     stream = io.StringIO()
     csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([*rows, ["x"]])

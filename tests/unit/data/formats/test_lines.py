@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.data_files import samples
 from support.extras import needs
+from support.properties import given, st
 from trainshed.data.errors import DataError, SampleError
 from trainshed.data.formats import format as formats
 from trainshed.data.formats import lines
@@ -26,9 +25,8 @@ def written(folder: Path, content: bytes) -> str:
     return str(path)
 
 
-@given(st.text("ab\n\r \tö\ufeff", max_size=40), st.integers(1, 9))
-@settings(max_examples=200, deadline=None)
-def test_lines_are_counted_and_read_alike(tmp_path_factory: pytest.TempPathFactory, text: str, block: int) -> None:
+@given(lambda: (st.text("ab\n\r \tö\ufeff", max_size=40), st.integers(1, 9)), max_examples=200)
+def test_lines_are_counted_and_read_alike(text: str, block: int, *, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = written(tmp_path_factory.getbasetemp(), text.encode())
     pieces = text.removeprefix("\ufeff").split("\n")
     pieces = [piece.removesuffix("\r") for piece in (pieces if pieces[-1] else pieces[:-1])]
@@ -67,8 +65,9 @@ def test_lines_much_longer_than_a_block_are_read(tmp_path: Path, monkeypatch: py
     assert samples(Lines(), path) == ["a" * 1000, "b" * 1000]
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=3), st.none() | st.integers() | st.text(max_size=5))))
-@settings(max_examples=50, deadline=None)
+@given(
+    lambda: st.lists(st.dictionaries(st.text(max_size=3), st.none() | st.integers() | st.text(max_size=5))), max_examples=50
+)
 def test_what_json_writes_is_read_equal(values: list[dict[str, object]]) -> None:
     stream = io.BytesIO("\n \n".join(json.dumps(value, ensure_ascii=False) for value in values).encode())
 

@@ -9,15 +9,15 @@ import pytest
 
 from support.data_files import samples
 from support.extras import needs
+from support.lazy import Lazy
 from trainshed.data.errors import DataError
 from trainshed.data.formats import parquet as formats
 from trainshed.data.formats.parquet import Parquet
 
 needs("numpy", "pyarrow")
-
-import numpy as np  # noqa: E402
-import pyarrow as pa  # noqa: E402
-from pyarrow import parquet  # noqa: E402
+np = Lazy("numpy")
+pa = Lazy("pyarrow")
+parquet = Lazy("pyarrow.parquet")
 
 
 def written(folder: Path, columns: dict[str, Any], **how: Any) -> str:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import math
 import pickle
 import struct
+from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.data_files import field, frame, plain, tensor_record, varint
 from support.extras import needs
+from support.lazy import Lazy
+from support.properties import given, st
 from trainshed.data.errors import SampleError
 from trainshed.data.formats.protobuf import RecordIOProtobuf, Sparse
 
 needs("numpy", "google.protobuf")
 
-import numpy as np  # noqa: E402
-
+np = Lazy("numpy")
 FORM = RecordIOProtobuf()
 TENSORS = {"float32": 2, "float64": 3, "int32": 7}
 
 
+@cache
 def record_class() -> Any:
     """The class of aialgs.data.Record, made from a description of the message."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -74,22 +75,14 @@ def record_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("aialgs.data.Record"))
 
 
-Record = record_class()
-NUMBERS = {
-    "float32": st.floats(width=32),
-    "float64": st.floats(),
-    "int32": st.integers(-(1 << 31), (1 << 31) - 1),
-}
-
-
-@given(st.data())
-@settings(max_examples=60, deadline=None)
+@given(lambda: st.data(), max_examples=60)
 def test_what_googles_implementation_writes_is_read_equal(data: st.DataObject) -> None:
-    record, expected = Record(), {}
+    numbers = {"float32": st.floats(width=32), "float64": st.floats(), "int32": st.integers(-(1 << 31), (1 << 31) - 1)}
+    record, expected = record_class()(), {}
     for name in ("features", "label"):
         kinds = data.draw(st.dictionaries(st.text(max_size=3) | st.just("values"), st.sampled_from([*TENSORS]), max_size=3))
         for key, kind in kinds.items():
-            values = data.draw(st.lists(NUMBERS[kind], max_size=200 if data.draw(st.booleans()) else 5))
+            values = data.draw(st.lists(numbers[kind], max_size=200 if data.draw(st.booleans()) else 5))
             getattr(getattr(record, name)[key], f"{kind}_tensor").values.extend(values)
             getattr(getattr(record, name)[key], f"{kind}_tensor").SetInParent()
             expected.setdefault(name, {})[key] = np.array(values, kind)
@@ -110,12 +103,14 @@ def test_what_googles_implementation_writes_is_read_equal(data: st.DataObject) -
             assert one[key].dtype == array.dtype and np.array_equal(one[key], array, equal_nan=array.dtype.kind == "f")
 
 
-@given(st.sampled_from([*TENSORS]), st.lists(st.integers(-3, 1 << 20), min_size=3, max_size=3), st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@given(
+    lambda: (st.sampled_from([*TENSORS]), st.lists(st.integers(-3, 1 << 20), min_size=3, max_size=3), st.integers(1, 5)),
+    max_examples=60,
+)
 def test_a_batch_of_records_that_are_built_alike_is_their_samples_stacked(kind: str, start: list[int], rows: int) -> None:
     records = []
     for row in range(rows):
-        record = Record()
+        record = record_class()()
         getattr(record.features["values"], f"{kind}_tensor").values.extend([number + row for number in start])
         record.label["values"].int32_tensor.values.append(row)
         records.append(record.SerializeToString())
@@ -256,8 +251,7 @@ def test_a_record_that_is_cut_anywhere_is_refused_or_lacks_its_label() -> None:
         assert plain(found) == {"features": [1, 2, 3]}
 
 
-@given(st.binary(max_size=40))
-@settings(max_examples=300, deadline=None)
+@given(lambda: st.binary(max_size=40), max_examples=300)
 def test_noise_is_refused_with_words(noise: bytes) -> None:
     try:
         FORM.sample(noise)

@@ -8,10 +8,9 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.data_files import frame
+from support.properties import given, st
 from trainshed.data.errors import DataError
 from trainshed.data.formats import format as formats
 from trainshed.data.formats import recordio
@@ -31,8 +30,7 @@ def counted(folder: Path, content: bytes) -> formats.Counted:
     return FORM.count(str(path))
 
 
-@given(st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=4), max_size=12))
-@settings(max_examples=60, deadline=None)
+@given(lambda: st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=4), max_size=12), max_examples=60)
 def test_parts_are_joined(records: list[list[bytes]]) -> None:
     content, offsets = b"", []
     for parts in records:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import random
 import struct
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.data_files import example, field, plain, tf_frame, varint
 from support.extras import needs
+from support.properties import given, st
 from trainshed.data.errors import DataError, SampleError
 from trainshed.data.formats import crc32c
 from trainshed.data.formats.tfrecord import TfRecord, TfRecordBytes
@@ -24,6 +24,7 @@ FORM = TfRecord()
 BYTES = TfRecordBytes()
 
 
+@cache
 def example_class() -> Any:
     """The class of tf.train.Example, made from a description of the message."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -49,24 +50,20 @@ def example_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tf.Example"))
 
 
-Example = example_class()
-KINDS = {
-    "bytes_list": st.binary(max_size=9),
-    "float_list": st.floats(width=32, allow_nan=False),
-    "int64_list": st.integers(-(1 << 63), (1 << 63) - 1),
-}
+def features() -> Any:
+    """The strategy of an example's features: each one's kind and values, by its name."""
+    kinds = {
+        "bytes_list": st.binary(max_size=9),
+        "float_list": st.floats(width=32, allow_nan=False),
+        "int64_list": st.integers(-(1 << 63), (1 << 63) - 1),
+    }
+    feature = st.sampled_from([*kinds]).flatmap(lambda kind: st.tuples(st.just(kind), st.lists(kinds[kind], max_size=12)))
+    return st.dictionaries(st.text(max_size=3), feature, max_size=3)
 
 
-@given(
-    st.dictionaries(
-        st.text(max_size=3),
-        st.sampled_from([*KINDS]).flatmap(lambda kind: st.tuples(st.just(kind), st.lists(KINDS[kind], max_size=12))),
-        max_size=3,
-    )
-)
-@settings(max_examples=60, deadline=None)
+@given(features, max_examples=60)
 def test_what_googles_implementation_writes_is_read_equal(features: dict[str, tuple[str, list[Any]]]) -> None:
-    one = Example()
+    one = example_class()()
     for name, (kind, values) in features.items():
         getattr(one.features.feature[name], kind).value.extend(values)
         getattr(one.features.feature[name], kind).SetInParent()
@@ -148,8 +145,7 @@ def test_a_sequence_example_and_noise_are_refused() -> None:
             FORM.sample(noise)
 
 
-@given(st.binary(max_size=40))
-@settings(max_examples=200, deadline=None)
+@given(lambda: st.binary(max_size=40), max_examples=200)
 def test_noise_is_refused_with_words(noise: bytes) -> None:
     try:
         FORM.sample(noise)

@@ -6,10 +6,9 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from support.lazy import Lazy
+from support.properties import given, st
 from trainshed.parallel.errors import PlanError
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ def slowest(seconds: list[float], starts: tuple[int, ...]) -> float:
     return max(sum(seconds[a:b]) for a, b in zip(starts, ends, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 50), min_size=3, max_size=9), st.integers(1, 3))
+@given(lambda: (st.lists(st.integers(1, 50), min_size=3, max_size=9), st.integers(1, 3)), max_examples=60)
 def test_no_partition_has_a_faster_slowest_stage(seconds: list[int], stages: int) -> None:
     times = [float(value) for value in seconds]
     found = partition(costs(times), request(stages))
@@ -141,8 +139,7 @@ def test_memory_can_be_balanced_instead_of_time() -> None:
     assert partition(uneven, request(2, memory_weight=1.0)) == (0, 1)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.sets(st.sampled_from("abcd")), min_size=1, max_size=7))
+@given(lambda: st.lists(st.sets(st.sampled_from("abcd")), min_size=1, max_size=7), max_examples=40)
 def test_a_parameter_that_several_calls_read_is_counted_once_a_stage(reads: list[set[str]]) -> None:
     sizes = {"a": 1, "b": 10, "c": 100, "d": 1000}
     read = costs([1.0] * len(reads), parameters=[tuple(sorted(r)) for r in reads], sizes=sizes)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from support.properties import given, st
 from trainshed.contract.hyperparameters import SpelledFloat, decode_value, to_argv
 from trainshed.runner.files.platform_files import config_files, to_json
 from trainshed.runner.job.encode import encode
@@ -100,19 +100,21 @@ def test_a_pipelines_parameters_reach_train_as_the_job_asked_for_them(
     } == expected
 
 
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-    st.from_regex(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,6}|[eE][-+]?[0-9]{1,2})", fullmatch=True).map(SpelledFloat),
-)
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3)
-)
+def values() -> Any:
+    """The strategy of a job file's values."""
+    scalars = st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+        st.from_regex(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,6}|[eE][-+]?[0-9]{1,2})", fullmatch=True).map(SpelledFloat),
+    )
+    return st.recursive(
+        scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3)
+    )
 
 
-@given(VALUES)
+@given(values)
 def test_any_value_reaches_the_script_as_it_was_written(value: object) -> None:
     text = encode(value)
     json.loads(text)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
+from support.extras import needs
+from support.lazy import Lazy
 from support.paths import DOCS
 from support.runner_project import Project
 from trainshed.runner.job.fields import BY_NAME
 from trainshed.runner.job.schema_json import schema, text
 from unit.runner.job.test_read import FULL
 
-jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install 'trainshed[dev]'")
-yaml = pytest.importorskip("yaml")
+needs("jsonschema")
+jsonschema = Lazy("jsonschema")
 
 GOOD = [
     FULL,

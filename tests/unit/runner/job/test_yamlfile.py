@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from support.properties import given, st
 from trainshed.base.errors import Problem
 from trainshed.runner.job.nodes import Node
 from trainshed.runner.job.yamlfile import parse
@@ -67,14 +66,14 @@ def test_numbers_that_are_not_finite_are_spelled_so_that_scripts_can_read_them(t
     assert str(value_of(text)) == number
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=40))
+@given(lambda: st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=40))
 def test_any_text_comes_back_from_json(text: str) -> None:
     node, problems = read(json.dumps({"key": text}))
     assert not problems
     assert node is not None and node.value["key"].value == text
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(10**30), 10**30))
+@given(lambda: (st.floats(allow_nan=False, allow_infinity=False), st.integers(-(10**30), 10**30)))
 def test_any_number_of_python_comes_back_as_it_prints(number: float, whole: int) -> None:
     assert str(value_of(repr(number))) == repr(number)
     assert str(value_of(str(whole))) == str(whole)
