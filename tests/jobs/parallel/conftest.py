@@ -11,21 +11,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import ranks
 
-FOUND = pytest.StashKey[dict[str, list[Any] | ranks.Failed]]()
+@pytest.fixture(scope="module")
+def starts() -> Iterator[ranks.Starts]:
+    """The starts of ranks that the tests of a file share; those of other files may run in another process."""
+    starts = ranks.Starts()
+    yield starts
+    starts.end()
 
 
 @pytest.fixture
-def found(request: pytest.FixtureRequest) -> list[Any]:
-    """What each rank found for a test marked `on_ranks`; all such tests of its file and number of ranks share one start.
-
-    Not those of other files: these may run in another process, which would start all of them again.
-    """
-    node, known = request.node, request.session.stash.setdefault(FOUND, {})
-    if node.nodeid not in known:
-        world = world_of(node)
-        same = [item for item in request.session.items if item.path == node.path and world_of(item) == world]
-        known |= zip([item.nodeid for item in same], ranks.shared(world, [work_of(item) for item in same]), strict=True)
-    return ranks.result(known[node.nodeid])
+def found(request: pytest.FixtureRequest, starts: ranks.Starts) -> list[Any]:
+    """What each rank found for a test marked `on_ranks`."""
+    worker, args = work_of(request.node)
+    return starts.do(world_of(request.node), worker, *args)
 
 
 def world_of(item: pytest.Item) -> int:
@@ -35,7 +33,7 @@ def world_of(item: pytest.Item) -> int:
     return parameters_of(item)[world] if isinstance(world, str) else world
 
 
-def work_of(item: pytest.Item) -> ranks.Work:
+def work_of(item: pytest.Item) -> tuple[str, tuple[Any, ...]]:
     """What each of them runs: the mark's arguments, then the test's parameters."""
     mark = item.get_closest_marker("on_ranks")
     assert mark is not None
@@ -45,20 +43,6 @@ def work_of(item: pytest.Item) -> ranks.Work:
 def parameters_of(item: pytest.Item) -> dict[str, Any]:
     """The parameters of a test, by name."""
     return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """The process that the ranks are compared with splits its sums as they do: one thread each, or the last bits differ."""
-    try:
-        import torch
-    except ImportError:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

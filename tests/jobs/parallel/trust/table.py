@@ -1,58 +1,41 @@
-"""A table of cases, which ranks that are started once run one after the other."""
+"""The table of cases, on the side of the ranks that run them one after the other."""
 
 from __future__ import annotations
 
 import importlib
 import io
-import os
-import time
-import traceback
+import itertools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from datetime import timedelta
+from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from quick import planned_quickly
+from plans import counted, measures
+from ranks import SECONDS
 from torch import nn
-from torch.distributed.tensor import _collective_utils, _redistribute, debug
 
 import trainshed.parallel as pipe
 
-# Modules of this folder with cases, by what goes wrong in them. The topics of a part share a start of ranks.
-TOPICS = {
-    "training": (
-        *("replicas", "optimizers", "absent", "failures", "amazon", "results", "reruns", "losses", "calls", "noted"),
-        *("surroundings", "whole", "sharded_stages", "offloaded", "in_half", "half_in_parts", "recomputed"),
-    ),
-    "models": ("routes", "sideways", "in_place", "objects", "modules", "outside", "forms"),
-    "defects": ("defects", "verified", "in_parts", "aliases", "callables", "places", "kept", "asked", "ways", "remembered"),
-    "larger": (
-        *("without_values", "tensor", "pairs", "sequences", "vocabulary", "mixtures"),
-        *("tensor_stages", "stage_pairs", "stage_experts", "divided_without_values"),
-    ),
-    "joint": ("context", "context_shards", "context_parts", "whole_in_shards", "pretrained"),
-    "sequences": ("context_stages",),
-    "sharded": ("sharded_parts", "sharded_pairs", "sharded_part_stages"),
-}
-# Topics about what plans put back when they are made: their plans are made as those of jobs are.
+from .topics import TOPICS
+
+# Topics about what plans put back when they are made: all that a job does for one is done.
 _PLANNED_IN_FULL = frozenset({"surroundings", "noted", "callables", "kept", "remembered"})
-# What a case waits for at most; one that waits longer hangs.
-SECONDS = 60
 
 _CASES: dict[str, tuple[int, bool, Callable[[], None]]] = {}
 
 
-def case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def case(ranks: int, *, heavy: bool = False, name: str = "") -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Puts a function into the table: every one of `ranks` ranks runs it, and it raises where something is wrong.
 
-    One that takes long is `heavy`: `make test-heavy` runs it.
+    One that takes long is `heavy`. `topics` reads the sources: this is called at the start of a line, in one line.
+
+    Args:
+        name: of the case, for functions that are made.
     """
 
     def put(function: Callable[[], None]) -> Callable[[], None]:
-        _CASES[_name(function)] = (ranks, heavy, function)
+        _CASES[f"{_topic(function)}:{name or function.__name__}"] = (ranks, heavy, function)
         return function
 
     return put
@@ -65,86 +48,33 @@ def long_case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[int], N
     """
 
     def put(function: Callable[[int], None]) -> Callable[[int], None]:
+        name = f"{_topic(function)}:{function.__name__}"
         if not heavy:
-            _CASES[_name(function)] = (ranks, False, partial(function, 4))
-        _CASES[f"{_name(function)}_for_twenty_steps"] = (ranks, True, partial(function, 20))
+            _CASES[name] = (ranks, False, partial(function, 4))
+        _CASES[f"{name}_for_twenty_steps"] = (ranks, True, partial(function, 20))
         return function
 
     return put
 
 
-def _name(function: Callable[..., None]) -> str:
-    return f"{function.__module__.rpartition('.')[2]}:{function.__name__}"
+def _topic(function: Callable[..., None]) -> str:
+    return function.__module__.rpartition(".")[2]
 
 
-def names(ranks: int, *parts: str, heavy: bool = False) -> list[str]:
-    """The cases for that many ranks, of these parts or of all: either those that `make test` runs or the heavy ones."""
-    topics = [topic for part in parts or TOPICS for topic in TOPICS[part]]
-    for topic in topics:
+def registered() -> list[tuple[str, int, bool]]:
+    """A work that imports all topics: what they have put into the table."""
+    for topic in itertools.chain(*TOPICS.values()):
         importlib.import_module(f"trust.{topic}")
-    wanted = (ranks, heavy)
-    return [name for name, of in _CASES.items() if of[:2] == wanted and name.partition(":")[0] in topics]
+    return [(name, ranks, heavy) for name, (ranks, heavy, _) in _CASES.items()]
 
 
-def run(ranks: int, only: tuple[str, ...] = ()) -> dict[str, str]:
-    """What went wrong in each case on this rank; empty where nothing did. Each case has process groups of its own.
-
-    `only` names the cases, heavy ones too; without it all run that `make test` runs.
-    """
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    rank, found = int(os.environ["RANK"]), {}
-    store = dist.TCPStore(address, port, ranks, rank == 0, timeout=timedelta(seconds=300))
-    light, heavy = names(ranks), names(ranks, heavy=True)
-    for name in [name for name in (*light, *heavy) if name in only] if only else light:
-        dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore(name, store),
-            rank=rank,
-            world_size=ranks,
-            timeout=timedelta(seconds=SECONDS),
-        )
-        torch.manual_seed(0)
-        started = time.monotonic()
-        try:
-            with redirect_stdout(io.StringIO()), _planning(name):
-                _CASES[name][-1]()
-            found[name] = ""
-        except Exception:
-            found[name] = traceback.format_exc()[-4000:]
-        print(f"{time.monotonic() - started:.1f} s {name}", flush=True)
-        store.add(f"{name}/ended", 1)
-        _wait(store, f"{name}/ended", ranks)
-        pipe.shutdown()
-        dist.destroy_process_group()
-        _forget_meshes()
-    # Rank 0 has the store, and goes last.
-    if rank:
-        store.set(f"left/{rank}", "")
-    for other in range(1, ranks if rank == 0 else 0):
-        store.wait([f"left/{other}"])
-    return found
-
-
-def _forget_meshes() -> None:
-    """Lets go of process groups that torch's caches about DTensors hold: each has a thread that wakes 100 times a second.
-
-    The names are those of torch 2.13; a version without one of them may be slower.
-    """
-    for module, name in ((debug, "_clear_sharding_prop_cache"), (_redistribute, "clear_redistribute_planner_cache")):
-        getattr(module, name, lambda: None)()
-    topology = getattr(_collective_utils, "MeshTopoInfo", None)
-    for cached in (getattr(_redistribute, "_gen_transform_infos", None), getattr(topology, "build_from_mesh", None)):
-        if cached is not None:
-            cached.cache_clear()
-
-
-def _planning(name: str) -> AbstractContextManager[None]:
-    return nullcontext() if name.partition(":")[0] in _PLANNED_IN_FULL else planned_quickly()
-
-
-def _wait(store: dist.TCPStore, key: str, count: int) -> None:
-    while store.add(key, 0) < count:
-        time.sleep(0.005)
+@measures
+def play(name: str) -> None:
+    """A work that runs a case; it ends this rank where something is wrong."""
+    topic = name.partition(":")[0]
+    importlib.import_module(f"trust.{topic}")
+    with redirect_stdout(io.StringIO()), counted(runs=topic in _PLANNED_IN_FULL):
+        _CASES[name][-1]()
 
 
 def begin(**settings: Any) -> Any:

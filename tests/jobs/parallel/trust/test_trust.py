@@ -2,96 +2,99 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import pytest
+import ranks
+from trust.topics import TOPICS, cases, chosen
+from trust.topics import starts as starts_by_name
 
-torch = pytest.importorskip("torch")
-
-import ranks  # noqa: E402
-from trust import table  # noqa: E402
-
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.matrix, pytest.mark.exact]
 
 
-# Few of these have cases for four ranks: one start runs all of them.
+# Few of these have cases for four ranks.
 SMALL = ("training", "models", "defects")
 
 
-@functools.lru_cache
-def _found(world: int, *parts: str, heavy: bool = False) -> Any:
-    return ranks.shared(world, [("trust.table:run", (world, tuple(table.names(world, *parts, heavy=heavy))))])[0]
+def every(world: int, *parts: str, heavy: bool = False) -> pytest.MarkDecorator:
+    """A test for each of these cases."""
+    rows = chosen(world, *parts, heavy=heavy)
+    marks = {case: [pytest.mark.planted] * (case.topic in TOPICS["defects"]) for case in rows}
+    return pytest.mark.parametrize("name", [pytest.param(case.name, marks=marks[case], id=case.name) for case in rows])
 
 
-def _problems(name: str, world: int, *parts: str, heavy: bool = False) -> str:
-    answers = enumerate(ranks.result(_found(world, *parts, heavy=heavy)))
-    return "\n".join(f"rank {rank}: {found[name]}" for rank, found in answers if found[name])
+def play(name: str, starts: ranks.Starts) -> None:
+    """Runs a case in the start of ranks that it is in."""
+    (case,) = (case for case in cases() if case.name == name)
+    starts.do(case.ranks, "trust.table:play", name, share=starts_by_name()[name])
 
 
-@pytest.mark.parametrize("name", table.names(2, "training"))
-def test_training_on_two_ranks(name: str) -> None:
-    assert not _problems(name, 2, "training")
+def test_the_names_that_are_read_are_those_of_the_table() -> None:
+    (registered,) = ranks.run(1, "trust.table:registered")
+    assert sorted(registered) == sorted(cases())
 
 
-@pytest.mark.parametrize("name", table.names(2, "models"))
-def test_models_on_two_ranks(name: str) -> None:
-    assert not _problems(name, 2, "models")
+@every(2, "training")
+def test_training_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.parametrize("name", table.names(2, "defects"))
-def test_defects_on_two_ranks(name: str) -> None:
-    assert not _problems(name, 2, "defects")
+@every(2, "models")
+def test_models_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.parametrize("name", table.names(2, "larger"))
-def test_larger_models_on_two_ranks(name: str) -> None:
-    assert not _problems(name, 2, "larger")
+@every(2, "defects")
+def test_defects_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.parametrize("name", table.names(2, "joint"))
-def test_joint_ways_on_two_ranks(name: str) -> None:
-    assert not _problems(name, 2, "joint")
+@every(2, "larger")
+def test_larger_models_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.parametrize("name", table.names(4, *SMALL))
-def test_on_four_ranks(name: str) -> None:
-    assert not _problems(name, 4, *SMALL)
+@every(2, "joint")
+def test_joint_ways_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.parametrize("name", table.names(4, "larger"))
-def test_larger_models_on_four_ranks(name: str) -> None:
-    assert not _problems(name, 4, "larger")
+@every(4, *SMALL)
+def test_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.parametrize("name", table.names(4, "joint"))
-def test_joint_ways_on_four_ranks(name: str) -> None:
-    assert not _problems(name, 4, "joint")
+@every(4, "larger")
+def test_larger_models_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.parametrize("name", table.names(4, "sequences"))
-def test_divided_sequences_of_stages_on_four_ranks(name: str) -> None:
-    assert not _problems(name, 4, "sequences")
+@every(4, "joint")
+def test_joint_ways_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.parametrize("name", table.names(4, "sharded"))
-def test_sharded_parts_on_four_ranks(name: str) -> None:
-    assert not _problems(name, 4, "sharded")
+@every(4, "sequences")
+def test_divided_sequences_of_stages_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", table.names(2, heavy=True))
-def test_heavy_cases_on_two_ranks(name: str) -> None:
-    assert not _problems(name, 2, heavy=True)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", table.names(4, heavy=True))
-def test_heavy_cases_on_four_ranks(name: str) -> None:
-    assert not _problems(name, 4, heavy=True)
+@every(4, "sharded")
+def test_sharded_parts_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", table.names(8, heavy=True))
-def test_heavy_cases_on_eight_ranks(name: str) -> None:
-    assert not _problems(name, 8, heavy=True)
+@every(2, heavy=True)
+def test_heavy_cases_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
+
+
+@pytest.mark.heavy
+@every(4, heavy=True)
+def test_heavy_cases_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
+
+
+@pytest.mark.heavy
+@every(8, heavy=True)
+def test_heavy_cases_on_eight_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
