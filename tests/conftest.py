@@ -31,8 +31,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # The networks of tests are so small that two threads take several times as long as one: they wait for each other at full
-# speed. Before anybody imports torch, which asks once.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# speed. Before anybody imports torch, which asks once. And ranks are compared with this process to the last bit, whose sums
+# are split as theirs are.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 NAMES = {
     "hyperparameters": "hyperparameters.json",

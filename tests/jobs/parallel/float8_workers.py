@@ -6,7 +6,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from quick import planned_quickly
 from torch import nn
 
 import trainshed.parallel as pipe
@@ -46,7 +45,6 @@ def alone(parts: int) -> dict[str, torch.Tensor]:
     return dict(module.state_dict())
 
 
-@planned_quickly()
 def trained(settings: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[str]]:
     """State, and which Linears compute in float8."""
     with patch.object(float8, "_config", emulated), patch("trainshed.parallel.start.check_float8"):

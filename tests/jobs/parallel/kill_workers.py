@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from quick import planned_quickly
 from torch import nn
 from trust.tensor import Gpt
 from workers import CPU, begin
@@ -84,7 +83,6 @@ def batch(number: int) -> torch.Tensor:
     return torch.randint(1, 53, (8, 8), generator=torch.Generator().manual_seed(number))
 
 
-@planned_quickly()
 def run(start: Start, path: str) -> dict[str, torch.Tensor]:
     """The state at the end. Saves after each step; before that rank 0 adds a line with loss and norm to `path`.lines."""
     begin({"microbatches": 2, **start.settings})

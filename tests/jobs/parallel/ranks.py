@@ -5,33 +5,51 @@ A start of ranks costs seconds of CPU, most checks far less. So tests say what t
     @pytest.mark.on_ranks("workers:train", {"partitions": 2}, world=2)
     def test_...(found: list[Any]) -> None:
 
-with the test's parameters after the mark's arguments, and all tests of one file and one number of ranks share a start
-(`shared`).
+with the test's parameters after the mark's arguments, and all tests of one file and one number of ranks share a start, which
+does a work when its test asks for it (`Starts`).
 `world` may be the name of a parameter. Ranks are forked from one process, which has imported what they need: torch and the
 pipeline take four seconds of CPU. Scripts of users (`run_script`) are the main programs of such processes.
+Plans are made of counted costs (`plans`), so that they are the same each time, but for works that are marked `measures`.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import gc
+import importlib
+import itertools
 import multiprocessing
 import os
 import pickle
 import runpy
+import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from glob import glob
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
+
 from support.paths import ROOT, TOOLKIT
 
 HERE = Path(__file__).parent
+# A work hangs when its ranks have printed nothing, and together computed for less than `MOVED` seconds, in `SILENT` seconds:
+# those that wait for a core are no hang, however long that takes. Less than the time of a test, which is a limit as well.
+SILENT, MOVED = 90.0, 4.0
+LIMIT = 400.0
+# What a rank waits for others at most.
+SECONDS = 60
 
 
 def environment(rank: int, world: int, port: int, extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -57,16 +75,25 @@ def environment(rank: int, world: int, port: int, extra: dict[str, str] | None =
     }
 
 
-Work = tuple[str, tuple[Any, ...]]  # module:function in this folder, and its arguments
+@contextmanager
+def started(world: int, worker: str, *args: Any, out: str) -> Iterator[list[ForkServerProcess]]:
+    """Ranks that do one work within the block; where that fails, their stacks are told."""
+    processes = start(world, worker, *args, out=out)
+    try:
+        yield processes
+    except BaseException:
+        print(abort(processes, out))
+        raise
+    finally:
+        end(processes)
 
 
-def start(world: int, *works: Work, out: str) -> list[ForkServerProcess]:
-    """Starts ranks that do one work after the other; the results are pickled to `out`/NUMBER.RANK, see `log`, too."""
+def start(world: int, worker: str, *args: Any, out: str) -> list[ForkServerProcess]:
+    """Starts ranks that do one work; what each finds is pickled to `out`/0.RANK, see `log`, too."""
     from support.free_ports import free_ports
 
-    Path(out, "works").write_bytes(pickle.dumps(works))
-    port, nursery = free_ports(), _nursery()
-    processes = [nursery.Process(target=main, args=(out, environment(rank, world, port))) for rank in range(world)]
+    port, nursery, work = free_ports(), _nursery(), (worker, args)
+    processes = [nursery.Process(target=_main, args=(out, environment(rank, world, port), work)) for rank in range(world)]
     for process in processes:
         process.start()
     return processes
@@ -95,6 +122,20 @@ def end(processes: list[ForkServerProcess]) -> None:
         process.join()
 
 
+def abort(processes: list[ForkServerProcess], out: str) -> str:
+    """Ends the ranks, those that wait with their stacks; what all have said, in their last work."""
+    for process in processes:
+        process.join(1.0)  # one that falls by itself
+        if process.exitcode is None and process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGABRT)  # faulthandler then shows where it waits
+    for process in processes:
+        process.join(10.0)
+    end(processes)
+    said = [log(out, rank).rpartition("--- ")[2][-20000:] for rank in range(len(processes))]
+    return "\n".join(f"rank {rank} ended with {process.exitcode}:\n{said[rank]}" for rank, process in enumerate(processes))
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a script ended on one rank: its exit status, and what it printed."""
@@ -104,123 +145,153 @@ class Ended:
 
 
 def play_script(
-    world: int, script: str, *arguments: str, extra: dict[str, str] | None = None, cwd: str | None = None
+    world: int,
+    script: str,
+    *arguments: str,
+    extra: dict[str, str] | None = None,
+    cwd: str | None = None,
+    measures: bool = False,
 ) -> list[Ended]:
     """Runs a Python script on each rank, as `python script` does, to its end; one that does not end is killed."""
     from support.free_ports import free_ports
 
     port, nursery = free_ports(), _nursery()
     with tempfile.TemporaryDirectory() as out:
-        processes = [
-            nursery.Process(target=_play, args=(out, environment(rank, world, port, extra), cwd, [script, *arguments]))
-            for rank in range(world)
-        ]
+        environs = [environment(rank, world, port, extra) for rank in range(world)]
+        words = [script, *arguments]
+        processes = [nursery.Process(target=_play, args=(out, environ, cwd, words, measures)) for environ in environs]
         for process in processes:
             process.start()
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + LIMIT
         try:
             for process in processes:
-                process.join(max(1.0, deadline - time.monotonic()))
+                process.join(max(0.1, deadline - time.monotonic()))
+            assert all(process.exitcode is not None for process in processes), "the ranks do not end"
+        except BaseException:
+            print(abort(processes, out))
+            raise
         finally:
             end(processes)
         return [Ended(process.exitcode, log(out, rank)) for rank, process in enumerate(processes)]
 
 
-def run_script(
-    world: int, script: str, *arguments: str, extra: dict[str, str] | None = None, cwd: str | None = None
-) -> list[str]:
+def run_script(world: int, script: str, *arguments: str, **options: Any) -> list[str]:
     """Runs a Python script on each rank to its good end; the log of each."""
-    ends = play_script(world, script, *arguments, extra=extra, cwd=cwd)
+    ends = play_script(world, script, *arguments, **options)
     assert [one.status for one in ends] == [0] * world, "\n".join(one.log[-3000:] for one in ends)
     return [one.log for one in ends]
 
 
 def run(world: int, worker: str, *args: Any) -> list[Any]:
-    """Results of all ranks, in order; fails with the log of the ranks that failed."""
-    return result(shared(world, [(worker, args)])[0])
+    """What all ranks of a start of their own found, in order; their pipeline makes the process group."""
+    with _Start(world, grouped=False) as ranks:
+        return ranks.do(worker, args)
 
 
-@dataclass
-class Failed:
-    """A work that did not end on all ranks, and why."""
+class Starts:
+    """Starts of ranks, which do works one after the other as tests ask for them: one start for each number of ranks."""
 
-    why: str
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, int], _Start] = {}
 
+    def do(self, world: int, worker: str, *args: Any, share: str = "") -> list[Any]:
+        """What all ranks found, in order. After a work that fails there is a new start.
 
-def result(found: list[Any] | Failed) -> list[Any]:
-    """What the ranks found."""
-    assert not isinstance(found, Failed), found.why
-    return found
-
-
-def shared(world: int, works: list[Work]) -> list[list[Any] | Failed]:
-    """Does all works in one start of ranks; for each the results of all ranks, in order."""
-    start_of_all = SharedStart(world, works)
-    return [start_of_all.result(number) for number in range(len(works))]
-
-
-class SharedStart:
-    """Works that one start of ranks does one after the other while tests wait for theirs; after one that fails, the others
-    are done by a new start.
-
-    Args:
-        world: number of ranks.
-        works: in the order in which they are done.
-    """
-
-    def __init__(self, world: int, works: list[Work]) -> None:
-        self._world, self._works = world, works
-        self._found: dict[int, list[Any] | Failed] = {}
-        self._processes: list[ForkServerProcess] = []
-        self._out: tempfile.TemporaryDirectory[str] | None = None
-        self._numbers: list[int] = []  # of the works that the running start does
-
-    def result(self, number: int) -> list[Any] | Failed:
-        """Waits for a work. A test that is ended meanwhile ends the ranks; its work has failed."""
+        Args:
+            share: works of another name share no start: the one of those before ends.
+        """
+        for key in [key for key in self._running if key[0] != share]:
+            self._running.pop(key).end()
+        ranks = self._running.get((share, world)) or self._running.setdefault((share, world), _Start(world))
         try:
-            while number not in self._found:
-                self._go_on()
+            return ranks.do(worker, args)
         except BaseException:
-            left = [one for one in self._numbers if one not in self._found]
-            self._found |= {one: Failed("it was ended with the test that waited for it") for one in left[:1]}
-            self.end()
+            self._running.pop((share, world)).end()
             raise
-        return self._found[number]
 
     def end(self) -> None:
-        """Ends the ranks and forgets their files."""
-        end(self._processes)
-        if self._out is not None:
-            self._out.cleanup()
-        self._processes, self._out = [], None
+        """Leaves no process."""
+        while self._running:
+            self._running.popitem()[1].end()
 
-    def _go_on(self) -> None:
-        if self._out is None:
-            self._numbers = [number for number in range(len(self._works)) if number not in self._found]
-            self._out = tempfile.TemporaryDirectory()
-            self._processes = start(self._world, *[self._works[number] for number in self._numbers], out=self._out.name)
-        left = [process for process in self._processes if process.exitcode is None]
-        connection.wait([process.sentinel for process in left], timeout=0.02)
-        # The last work has ended well only when its ranks have.
-        for position, number in enumerate(self._numbers if not left else self._numbers[:-1]):
-            paths = [Path(self._out.name, f"{position}.{rank}") for rank in range(self._world)]
-            if number not in self._found and all(path.exists() for path in paths):
-                self._found[number] = [pickle.loads(path.read_bytes()) for path in paths]
-        if not left:
-            self._close()
 
-    def _close(self) -> None:
-        """After all ranks have ended: the first work without a result is the one that failed."""
-        assert self._out is not None
-        codes = [(rank, process.exitcode) for rank, process in enumerate(self._processes)]
-        failed = "\n".join(
-            f"rank {rank} ended with {code}:\n{log(self._out.name, rank)}"[-6000:] for rank, code in codes if code
-        )
-        without = [number for number in self._numbers if number not in self._found]
-        if without or failed:
-            number = without[0] if without else self._numbers[-1]
-            self._found[number] = Failed(failed or "the ranks ended well, without a result")
+class _Start:
+    """Ranks that are given works until one of them fails.
+
+    Args:
+        grouped: whether each work has process groups of its own, or the pipeline makes the one that there is.
+    """
+
+    def __init__(self, world: int, *, grouped: bool = True) -> None:
+        from support.free_ports import free_ports
+
+        self._folder = tempfile.TemporaryDirectory()
+        self._out, port, nursery = self._folder.name, free_ports(), _nursery()
+        pairs = [nursery.Pipe() for _ in range(world)]
+        self._ends = [ours for ours, _ in pairs]
+        self._processes = [
+            nursery.Process(target=_serve, args=(self._out, environment(rank, world, port), theirs, grouped))
+            for rank, (_, theirs) in enumerate(pairs)
+        ]
+        for process in self._processes:
+            process.start()
+        for _, theirs in pairs:
+            theirs.close()
+
+    def __enter__(self) -> _Start:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.end()
+
+    def do(self, worker: str, args: tuple[Any, ...]) -> list[Any]:
+        """What the ranks found. Where the work does not end, or the test is given up, their stacks are told."""
+        found: dict[int, Any] = {}
+        try:
+            self._give((worker, args))
+            self._wait(found)
+        except BaseException:  # the test's own time is over, say
+            print(abort(self._processes, self._out))
+            raise
+        said = abort(self._processes, self._out) if len(found) < len(self._ends) else ""
+        assert not said, said
+        self._give(None)  # all are through
+        return [found[rank] for rank in range(len(self._ends))]
+
+    def end(self) -> None:
+        """Kills the ranks that are left."""
+        end(self._processes)
+        self._folder.cleanup()
+
+    def _give(self, message: Any) -> None:
+        for theirs in self._ends:
+            with suppress(OSError):  # it has ended, which `_wait` sees
+                theirs.send(message)
+
+    def _wait(self, found: dict[int, Any]) -> None:
+        """Until each rank has found something or has ended, or none moves any more."""
+        moved, since, limit = self._moved(), time.monotonic(), time.monotonic() + LIMIT
+        left = set(range(len(self._ends)))
+        while left and (now := time.monotonic()) < min(since + SILENT, limit):
+            connection.wait(
+                [one for rank in left for one in (self._ends[rank], self._processes[rank].sentinel)], timeout=1.0
+            )
+            for rank in sorted(left):
+                ended = self._processes[rank].exitcode is not None  # asked first: what it has sent before is there
+                with suppress(EOFError, OSError):
+                    if self._ends[rank].poll():
+                        found[rank] = pickle.loads(self._ends[rank].recv_bytes())
+                left -= {rank} if ended or rank in found else set()
+            if (newly := self._moved()) > moved + MOVED:
+                moved, since = newly, now
+
+    def _moved(self) -> float:
+        """Seconds of CPU that the ranks have taken; a byte that they print counts as much as makes a difference."""
+        seconds = 0.0
+        for process in self._processes:
+            with suppress(psutil.Error):  # it has ended
+                seconds += sum(psutil.Process(process.pid).cpu_times()[:4])
+        return seconds + 2 * MOVED * sum(os.path.getsize(path) for path in glob(f"{self._out}/log.*"))
 
 
 def folder() -> Path:
@@ -237,46 +308,111 @@ def _become(out: str, environ: dict[str, str], words: list[str]) -> None:
     os.environ.update(environ)
     sys.argv = words
     sys.path[:0] = environ["PYTHONPATH"].split(os.pathsep)
+    threading.Thread(target=_end_with_the_tests, name="tests", daemon=True).start()
 
 
-def _play(out: str, environ: dict[str, str], cwd: str | None, words: list[str]) -> None:
+def _end_with_the_tests() -> None:
+    """A rank that hangs does not outlive tests that were killed."""
+    tests = multiprocessing.parent_process()
+    assert tests is not None
+    tests.join()
+    os._exit(1)
+
+
+def _play(out: str, environ: dict[str, str], cwd: str | None, words: list[str], measures: bool) -> None:
     """Runs a script as the main program."""
     _become(out, environ, words)
     if cwd is not None:
         os.chdir(cwd)
     sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+    from plans import counted
+
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        with nullcontext() if measures else counted():
+            runpy.run_path(words[0], run_name="__main__")
     finally:
         atexit._run_exitfuncs()  # processes of multiprocessing end without them
 
 
-def main(out: str, environ: dict[str, str]) -> None:
-    """Does one rank's works, each with a pipeline of its own in one process group."""
+def _main(out: str, environ: dict[str, str], work: tuple[str, tuple[Any, ...]]) -> None:
+    """Does one rank's work."""
     _become(out, environ, ["ranks.py", out])
-    import gc
-    import importlib
+    path = Path(out, f"0.{environ['RANK']}")
+    path.with_suffix(".new").write_bytes(pickle.dumps(_do(*work)))
+    path.with_suffix(".new").rename(path)
+    _leave()
 
+
+def _serve(out: str, environ: dict[str, str], works: connection.Connection, grouped: bool) -> None:
+    """Does one rank's works as they are given, each with a pipeline of its own, until there are no more."""
+    _become(out, environ, ["ranks.py", out])
+    group = _grouping() if grouped else nullcontext
+    with suppress(EOFError):
+        while True:
+            worker, args = works.recv()
+            with group():
+                works.send_bytes(pickle.dumps(_do(worker, args)))
+                works.recv()  # until all are through
+    _leave()
+
+
+def _do(worker: str, args: tuple[Any, ...]) -> Any:
+    """What a work finds on this rank."""
     import torch
+    from plans import counted
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    module, name = worker.split(":")
+    print(f"--- {worker} {args}"[:200], flush=True)
+    function = getattr(importlib.import_module(module), name)
+    gc.freeze()  # what is imported stays: a collection, as each step that fails makes one, takes a second less
+    with nullcontext() if getattr(function, "measures", False) else counted():
+        return function(*args)
+
+
+def _grouping() -> Callable[[], AbstractContextManager[None]]:
+    """Gives each work process groups of its own, which meet in one store; nothing is left of its pipeline."""
+    import torch.distributed as dist
 
     import trainshed.parallel as pipe
 
-    torch.set_num_threads(1)
-    gc.freeze()  # what is imported stays: a collection, as each step that fails makes one, takes a second less
-    works = pickle.loads(Path(out, "works").read_bytes())
-    for number, (worker, args) in enumerate(works):
-        module, name = worker.split(":")
-        print(f"--- {worker}", flush=True)
-        function = getattr(importlib.import_module(module), name)
-        # Of a single work the pipeline makes its own group, and so do cases of the table.
-        if len(works) > 1 and not hasattr(function, "makes_groups") and not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo")
-        found = pickle.dumps(function(*args))
-        Path(out, f"part.{environ['RANK']}").write_bytes(found)
-        os.replace(Path(out, f"part.{environ['RANK']}"), Path(out, f"{number}.{environ['RANK']}"))
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, world, rank == 0, timeout=timedelta(seconds=300))
+    numbers = itertools.count()
+
+    @contextmanager
+    def group() -> Iterator[None]:
+        own = dist.PrefixStore(str(next(numbers)), store)
+        dist.init_process_group("gloo", store=own, rank=rank, world_size=world, timeout=timedelta(seconds=SECONDS))
+        yield
         pipe.shutdown()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _forget_meshes()
+
+    return group
+
+
+def _forget_meshes() -> None:
+    """Lets go of process groups that torch's caches about DTensors hold: each has a thread that wakes 100 times a second.
+
+    The names are those of torch 2.13; a version without one of them may be slower.
+    """
+    from torch.distributed.tensor import _collective_utils, _redistribute, debug
+
+    for module, name in ((debug, "_clear_sharding_prop_cache"), (_redistribute, "clear_redistribute_planner_cache")):
+        getattr(module, name, lambda: None)()
+    topology = getattr(_collective_utils, "MeshTopoInfo", None)
+    for cached in (getattr(_redistribute, "_gen_transform_infos", None), getattr(topology, "build_from_mesh", None)):
+        if cached is not None:
+            cached.cache_clear()
+
+
+def _leave() -> None:
+    """Without taking the interpreter apart: gloo's threads may still hold a tensor, and `train`, whose ranks wait for them,
+    is not here."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Without taking the interpreter apart: gloo's threads may still hold a tensor, and `train`,
-    # whose ranks wait for them, is not here.
     os._exit(0)

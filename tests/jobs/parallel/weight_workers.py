@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 import workers
 import zoo
-from quick import planned_quickly
 from torch import nn
 
 import trainshed.parallel as pipe
@@ -60,7 +59,6 @@ def wrapped(module: nn.Module) -> tuple[Any, Callable[[], float]]:
     return model, train
 
 
-@planned_quickly()
 def written(settings: dict[str, Any], path: str) -> dict[str, Any]:
     """Trains a step and saves; then another model of the same kind reads it, in another pipeline."""
     workers.begin(settings)
@@ -80,7 +78,6 @@ def written(settings: dict[str, Any], path: str) -> dict[str, Any]:
     return {"state": state, "files": names, "losses": (after, again), "names": model_names}
 
 
-@planned_quickly()
 def read_without_values(path: str) -> tuple[float, int]:
     """A model that was built without values reads weights of another; its next loss, and the bytes that this rank holds."""
     workers.begin({"partitions": 2, "microbatches": 2})
@@ -108,7 +105,6 @@ class Wide(nn.Module):
         return self.head(x)
 
 
-@planned_quickly()
 def written_wide(path: str) -> list[Any]:
     """Saves a trained model, and reads it in a pipeline of models without values."""
     workers.begin({"partitions": 2, "microbatches": 2})
@@ -119,7 +115,6 @@ def written_wide(path: str) -> list[Any]:
     return [train(), *read_without_values(path)]
 
 
-@planned_quickly()
 def full_disk(path: str) -> list[Any]:
     """Saves; saves again where rank 1 cannot write; what is said, what is there, and whether a third time it goes well."""
     workers.begin({"partitions": 2, "microbatches": 2})
@@ -147,7 +142,6 @@ def full_disk(path: str) -> list[Any]:
     return [said, same, changed]
 
 
-@planned_quickly()
 def pretrained(path: str) -> dict[str, torch.Tensor]:
     """A tied Llama of transformers, saved by its stages."""
     from transformers import LlamaConfig, LlamaForCausalLM

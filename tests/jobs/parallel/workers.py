@@ -15,7 +15,6 @@ from typing import Any
 import ranks
 import torch
 import zoo
-from quick import planned_quickly
 from torch import nn
 from trust.training import Alone
 
@@ -60,7 +59,6 @@ def begin(settings: dict[str, Any]) -> None:
     pipe.init(settings)
 
 
-@planned_quickly()
 def pipeline(
     names: list[str], degree: int, schedule: str, virtual: int, steps: int = 1, microbatches: int = MICROBATCHES
 ) -> dict[str, Any]:
@@ -155,7 +153,6 @@ def one_process_curve(steps: int, clip: float) -> dict[str, Any]:
     return {"losses": losses, "norms": norms, "state": model.state_dict()}
 
 
-@planned_quickly()
 def train(settings: dict[str, Any], steps: int, clip: float = 0.0, seed_by_rank: bool = False, *, save: str = "",
           resume: str = "", stop_after: int = 0, drop: float = 0.0) -> dict[str, Any]:  # fmt: skip
     """Trains the tied model on this rank's part of each global batch."""

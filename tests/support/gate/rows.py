@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
+
+from jobs.parallel.trust.topics import starts
 
 # Folders, files and tests, below tests/, that stay with one worker when tests run in parallel, and what they share: those
 # that share the same, in the same words, stay together.
@@ -36,24 +37,22 @@ ONE_WORKER = {
 }
 # Folders whose tests stay with one worker by the file.
 BY_THE_FILE = ("tests/unit/", "tests/jobs/parallel/")
-# Files whose tests stay together by the function, and how many at most: the ranks of a row run its cases one by one.
-BY_THE_FUNCTION = {"tests/jobs/parallel/trust/test_trust.py": 25}
+# The table of cases, which name the start of ranks that they share.
+TABLE = "tests/jobs/parallel/trust/test_trust.py"
 
 
 def rows(names: Iterable[str]) -> dict[str, str]:
-    """The row of each of these node ids, all of a run in their order.
+    """The row of each of these node ids.
 
     Unit tests stay together by the file: most take less than the message that asks for one, and what they import is imported
     once. So do those of pipelines: the ranks of a file's first test run what others of it ask for, too.
     """
-    found, lengths = {}, defaultdict[str, int](int)
-    for name in names:
-        file, _, function = name.partition("::")
-        if file in BY_THE_FUNCTION:
-            whole = f"{file}::{function.partition('[')[0]}"
-            found[name] = f"{whole} {lengths[whole] // BY_THE_FUNCTION[file]}"
-            lengths[whole] += 1
-        else:
-            shared = next((shared for start, shared in ONE_WORKER.items() if name.startswith(f"tests/{start}")), None)
-            found[name] = shared or (file if file.startswith(BY_THE_FILE) else name)
-    return found
+    return {name: _row(name) for name in names}
+
+
+def _row(name: str) -> str:
+    file, _, function = name.partition("::")
+    if file == TABLE and "[" in function:
+        return starts()[function.partition("[")[2].removesuffix("]")]
+    shared = next((shared for start, shared in ONE_WORKER.items() if name.startswith(f"tests/{start}")), None)
+    return shared or (file if file.startswith(BY_THE_FILE) else name)

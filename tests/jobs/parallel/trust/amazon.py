@@ -61,6 +61,7 @@ def read_by_the_first(number: int, replica: int) -> tuple[torch.Tensor, ...]:
     return batch(number, replica) if smp.pp_rank() == 0 else (torch.Tensor(0), torch.Tensor(0))
 
 
+@case(ranks=2)
 def first_rank_has_the_data() -> None:
     model, optimizer = pipeline()
     losses = steps(model, optimizer, lambda number: read_by_the_first(number, smp.dp_rank()), 0, 1, 2)
@@ -73,9 +74,6 @@ def first_rank_has_the_data() -> None:
     with torch.no_grad():
         seen = smp.step(lambda model, x, y: (model(x), y))(model, *read_by_the_first(5, smp.dp_rank()))
     assert seen[1].concat().tolist() == batch(5, smp.dp_rank())[1].tolist()
-
-
-case(ranks=2)(first_rank_has_the_data)
 
 
 @case(ranks=4)

@@ -180,11 +180,6 @@ class Holds:
         return self.inner["state"][0].both()
 
 
-KINDS: tuple[Any, ...] = (
-    State, Slotted, Frozen, Checked, Named, Strict, Pair, Listed, Mapped, Users, Holds,
-)  # fmt: skip
-
-
 class Makes(nn.Module):
     def __init__(self, kind: Any) -> None:
         super().__init__()
@@ -223,13 +218,17 @@ def passes(kind: Any) -> None:
         pipe.shutdown()
 
 
-for _kind in KINDS:
-
-    def _passes(kind: Any = _kind) -> None:
-        passes(kind)
-
-    _passes.__name__ = f"{_kind.__name__.lower()}_between_blocks"
-    case(ranks=2)(_passes)
+case(ranks=2, name="state_between_blocks")(lambda: passes(State))
+case(ranks=2, name="slotted_between_blocks")(lambda: passes(Slotted))
+case(ranks=2, name="frozen_between_blocks")(lambda: passes(Frozen))
+case(ranks=2, name="checked_between_blocks")(lambda: passes(Checked))
+case(ranks=2, name="named_between_blocks")(lambda: passes(Named))
+case(ranks=2, name="strict_between_blocks")(lambda: passes(Strict))
+case(ranks=2, name="pair_between_blocks")(lambda: passes(Pair))
+case(ranks=2, name="listed_between_blocks")(lambda: passes(Listed))
+case(ranks=2, name="mapped_between_blocks")(lambda: passes(Mapped))
+case(ranks=2, name="users_between_blocks")(lambda: passes(Users))
+case(ranks=2, name="holds_between_blocks")(lambda: passes(Holds))
 
 
 class Changes(nn.Module):

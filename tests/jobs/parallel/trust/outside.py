@@ -225,20 +225,14 @@ def from_elsewhere(parameter: nn.Parameter) -> None:
         parameter[...] = FIXED[: parameter.numel()].view(parameter.shape) * 2
 
 
-CHANGES = (shrink, normal, kaiming, from_elsewhere)
-
-
 def _changed_between_steps(change: Callable[[nn.Parameter], Any]) -> None:
     check(net, rows, steps=4, partitions=2, pins=PINS, between=by_number(change))
 
 
-for _change in CHANGES:
-
-    def _case(change: Callable[[nn.Parameter], Any] = _change) -> None:
-        _changed_between_steps(change)
-
-    _case.__name__ = f"{_change.__name__}_of_all_parameters_between_steps"
-    case(ranks=2)(_case)
+case(ranks=2, name="shrink_of_all_parameters_between_steps")(lambda: _changed_between_steps(shrink))
+case(ranks=2, name="normal_of_all_parameters_between_steps")(lambda: _changed_between_steps(normal))
+case(ranks=2, name="kaiming_of_all_parameters_between_steps")(lambda: _changed_between_steps(kaiming))
+case(ranks=2, name="from_elsewhere_of_all_parameters_between_steps")(lambda: _changed_between_steps(from_elsewhere))
 
 
 @case(ranks=2)

@@ -134,18 +134,23 @@ def every_step_is_verified(build: Callable[[], nn.Module], **settings: Any) -> N
     assert "not verified" not in said.getvalue(), said.getvalue()
 
 
-def put(kind: str) -> None:
-    """A case for each kind."""
-
-    def keeps() -> None:
-        every_step_is_verified(lambda: Keeping(kind))
-
-    keeps.__name__ = f"every_step_is_verified_with_what_other_ranks_keep_{kind}"
-    case(ranks=2)(keeps)
+def keeps(kind: str) -> Callable[[], None]:
+    return lambda: every_step_is_verified(lambda: Keeping(kind))
 
 
-for kind_ in KINDS:
-    put(kind_)
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_assigned")(keeps("assigned"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_buffers_once")(keeps("buffers_once"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_containers")(keeps("containers"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_generators")(keeps("generators"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_in_place")(keeps("in_place"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_made_by_the_first_call")(
+    keeps("made_by_the_first_call")
+)
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_new_attribute")(keeps("new_attribute"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_numbers")(keeps("numbers"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_object")(keeps("object"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_table_by_key")(keeps("table_by_key"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_tuple")(keeps("tuple"))
 
 
 @case(ranks=2)

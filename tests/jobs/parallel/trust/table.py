@@ -1,44 +1,41 @@
-"""A table of cases, which ranks that are started once run one after the other."""
+"""The table of cases, on the side of the ranks that run them one after the other."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import io
-import os
-import time
-import traceback
+import itertools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from datetime import timedelta
+from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from quick import planned_quickly
+from plans import counted, measures
+from ranks import SECONDS
 from torch import nn
-from torch.distributed.tensor import _collective_utils, _redistribute, debug
-from trust.topics import ORDER
 
 import trainshed.parallel as pipe
 
-# Topics about what plans put back when they are made: their plans are made as those of jobs are.
+from .topics import TOPICS
+
+# Topics about what plans put back when they are made: all that a job does for one is done.
 _PLANNED_IN_FULL = frozenset({"surroundings", "noted", "callables", "kept", "remembered"})
-# What a case waits for at most; one that waits longer hangs.
-SECONDS = 60
 
 _CASES: dict[str, tuple[int, bool, Callable[[], None]]] = {}
 
 
-def case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def case(ranks: int, *, heavy: bool = False, name: str = "") -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Puts a function into the table: every one of `ranks` ranks runs it, and it raises where something is wrong.
 
-    One that takes long is `heavy`: `make test-all` runs it.
+    One that takes long is `heavy`. `topics` reads the sources: this is called at the start of a line, in one line.
+
+    Args:
+        name: of the case, for functions that are made.
     """
 
     def put(function: Callable[[], None]) -> Callable[[], None]:
-        _CASES[_name(function)] = (ranks, heavy, function)
+        _CASES[f"{_topic(function)}:{name or function.__name__}"] = (ranks, heavy, function)
         return function
 
     return put
@@ -51,88 +48,33 @@ def long_case(ranks: int, *, heavy: bool = False) -> Callable[[Callable[[int], N
     """
 
     def put(function: Callable[[int], None]) -> Callable[[int], None]:
+        name = f"{_topic(function)}:{function.__name__}"
         if not heavy:
-            _CASES[_name(function)] = (ranks, False, partial(function, 4))
-        _CASES[f"{_name(function)}_for_twenty_steps"] = (ranks, True, partial(function, 20))
+            _CASES[name] = (ranks, False, partial(function, 4))
+        _CASES[f"{name}_for_twenty_steps"] = (ranks, True, partial(function, 20))
         return function
 
     return put
 
 
-def _name(function: Callable[..., None]) -> str:
-    return f"{function.__module__.rpartition('.')[2]}:{function.__name__}"
+def _topic(function: Callable[..., None]) -> str:
+    return function.__module__.rpartition(".")[2]
 
 
-def listed() -> list[str]:
-    """The lines of `topics.CASES`: number of ranks, `heavy` or `light`, name; in the order of the topics."""
-    for topic in ORDER:
+def registered() -> list[tuple[str, int, bool]]:
+    """A work that imports all topics: what they have put into the table."""
+    for topic in itertools.chain(*TOPICS.values()):
         importlib.import_module(f"trust.{topic}")
-    found = [f"{ranks} {'heavy' if heavy else 'light'} {name}" for name, (ranks, heavy, _) in _CASES.items()]
-    return sorted(found, key=lambda line: ORDER.index(line.split()[2].partition(":")[0]))
+    return [(name, ranks, heavy) for name, (ranks, heavy, _) in _CASES.items()]
 
 
-def run(name: str) -> str:
-    """What went wrong in a case on this rank, empty where nothing did. Each case has process groups of its own."""
-    importlib.import_module(f"trust.{name.partition(':')[0]}")
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store, wrong = dist.PrefixStore(name, _store()), ""
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=SECONDS))
-    torch.manual_seed(0)
-    started = time.monotonic()
-    try:
-        with redirect_stdout(io.StringIO()), _planning(name):
-            _CASES[name][-1]()
-    except Exception:
-        wrong = traceback.format_exc()[-4000:]
-    print(f"{time.monotonic() - started:.1f} s {name}", flush=True)
-    store.add("ended", 1)
-    _wait(store, "ended", ranks)
-    pipe.shutdown()
-    dist.destroy_process_group()
-    _forget_meshes()
-    # Rank 0 has the store, and goes last.
-    if rank:
-        store.set(f"left/{rank}", "")
-    for other in range(1, ranks if rank == 0 else 0):
-        store.wait([f"left/{other}"])
-    return wrong
-
-
-run.makes_groups = True  # type: ignore[attr-defined]
-
-
-@functools.cache
-def _store() -> dist.Store:
-    """One for all cases of a start."""
-    environ = os.environ
-    address, rank, ranks = (
-        (environ["MASTER_ADDR"], int(environ["MASTER_PORT"])),
-        int(environ["RANK"]),
-        int(environ["WORLD_SIZE"]),
-    )
-    return dist.TCPStore(*address, ranks, rank == 0, timeout=timedelta(seconds=300))
-
-
-def _forget_meshes() -> None:
-    """Lets go of process groups that torch's caches about DTensors hold: each has a thread that wakes 100 times a second.
-
-    The names are those of torch 2.13; a version without one of them may be slower.
-    """
-    for module, name in ((debug, "_clear_sharding_prop_cache"), (_redistribute, "clear_redistribute_planner_cache")):
-        getattr(module, name, lambda: None)()
-    topology = getattr(_collective_utils, "MeshTopoInfo", None)
-    for cached in (getattr(_redistribute, "_gen_transform_infos", None), getattr(topology, "build_from_mesh", None)):
-        if cached is not None:
-            cached.cache_clear()
-
-
-def _planning(name: str) -> AbstractContextManager[None]:
-    return nullcontext() if name.partition(":")[0] in _PLANNED_IN_FULL else planned_quickly()
-
-
-def _wait(store: dist.Store, key: str, count: int) -> None:
-    while store.add(key, 0) < count:
-        time.sleep(0.005)
+@measures
+def play(name: str) -> None:
+    """A work that runs a case; it ends this rank where something is wrong."""
+    topic = name.partition(":")[0]
+    importlib.import_module(f"trust.{topic}")
+    with redirect_stdout(io.StringIO()), counted(runs=topic in _PLANNED_IN_FULL):
+        _CASES[name][-1]()
 
 
 def begin(**settings: Any) -> Any:

@@ -2,106 +2,109 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from trust import topics
+import ranks
 from trust.spine import SPINE
+from trust.topics import ROOMS, TOPICS, Case, cases, chosen
+from trust.topics import starts as starts_by_name
 
 pytestmark = [pytest.mark.torch, pytest.mark.matrix, pytest.mark.exact]
 
-# Few of these have cases for four ranks: one start runs all of them.
+
+# Few of these have cases for four ranks.
 SMALL = ("training", "models", "defects")
 
 
-def cases(ranks: int, *parts: str, heavy: bool = False) -> Any:
-    """The tests of these cases, and of how many ranks; each has the marks of its topic."""
-
-    def marks(name: str) -> list[pytest.MarkDecorator]:
-        topic = name.partition(":")[0]
-        found = [pytest.mark.rooms(*topics.ROOMS.get(topic, ()))]
-        found += [pytest.mark.planted] if topic in topics.TOPICS["defects"] else []
-        found += [pytest.mark.heavy] if heavy else []
-        return [*found, pytest.mark.spine] if name in SPINE else found
-
-    def put(test: Any) -> Any:
-        names = topics.names(ranks, *parts, heavy=heavy)
-        listed = pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in names])
-        return pytest.mark.on_ranks("trust.table:run", world=ranks)(listed(test))
-
-    return put
+def every(world: int, *parts: str, heavy: bool = False) -> pytest.MarkDecorator:
+    """A test for each of these cases."""
+    rows = chosen(world, *parts, heavy=heavy)
+    return pytest.mark.parametrize("name", [pytest.param(case.name, marks=marks(case), id=case.name) for case in rows])
 
 
-def problems(found: list[str]) -> str:
-    return "\n".join(f"rank {rank}: {wrong}" for rank, wrong in enumerate(found) if wrong)
+def marks(case: Case) -> list[pytest.MarkDecorator]:
+    """What the gate asks about a case."""
+    found = {
+        "heavy": case.heavy,
+        "planted": case.topic in TOPICS["defects"],
+        "spine": case.name in SPINE,
+    }
+    return [
+        pytest.mark.rooms(*ROOMS.get(case.topic, ())),
+        *(getattr(pytest.mark, name) for name, has in found.items() if has),
+    ]
 
 
-@pytest.mark.on_ranks("trust.table:listed", world=1)
-def test_the_list_of_cases_is_fresh(found: list[list[str]]) -> None:
-    """`python -m trust.topics`, in tests/jobs/parallel, writes it anew."""
-    assert topics.CASES.read_text().splitlines() == found[0]
+def play(name: str, starts: ranks.Starts) -> None:
+    """Runs a case in the start of ranks that it is in."""
+    (case,) = (case for case in cases() if case.name == name)
+    starts.do(case.ranks, "trust.table:play", name, share=starts_by_name()[name])
 
 
-@cases(2, "training")
-def test_training_on_two_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+def test_the_names_that_are_read_are_those_of_the_table() -> None:
+    (registered,) = ranks.run(1, "trust.table:registered")
+    assert sorted(registered) == sorted(cases())
 
 
-@cases(2, "models")
-def test_models_on_two_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(2, "training")
+def test_training_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(2, "defects")
-def test_defects_on_two_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(2, "models")
+def test_models_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(2, "larger")
-def test_larger_models_on_two_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(2, "defects")
+def test_defects_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(2, "joint")
-def test_joint_ways_on_two_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(2, "larger")
+def test_larger_models_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(4, *SMALL)
-def test_on_four_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(2, "joint")
+def test_joint_ways_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(4, "larger")
-def test_larger_models_on_four_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(4, *SMALL)
+def test_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(4, "joint")
-def test_joint_ways_on_four_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(4, "larger")
+def test_larger_models_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(4, "sequences")
-def test_divided_sequences_of_stages_on_four_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(4, "joint")
+def test_joint_ways_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(4, "sharded")
-def test_sharded_parts_on_four_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(4, "sequences")
+def test_divided_sequences_of_stages_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(2, heavy=True)
-def test_heavy_cases_on_two_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(4, "sharded")
+def test_sharded_parts_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(4, heavy=True)
-def test_heavy_cases_on_four_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(2, heavy=True)
+def test_heavy_cases_on_two_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
 
 
-@cases(8, heavy=True)
-def test_heavy_cases_on_eight_ranks(name: str, found: list[str]) -> None:
-    assert not problems(found)
+@every(4, heavy=True)
+def test_heavy_cases_on_four_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)
+
+
+@every(8, heavy=True)
+def test_heavy_cases_on_eight_ranks(name: str, starts: ranks.Starts) -> None:
+    play(name, starts)

@@ -1,15 +1,13 @@
-"""The table's topics, what each is about, and its cases: what a collection of tests needs to know, without torch.
-
-`python -m trust.topics`, in tests/jobs/parallel, lists the cases in cases.txt anew.
-"""
+"""The topics of the table and the names of their cases, read from the sources: to collect the tests nothing is imported."""
 
 from __future__ import annotations
 
-import sys
+import re
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-CASES = Path(__file__).with_name("cases.txt")
-# Modules of this folder with cases, by what goes wrong in them. The topics of a part share a start of ranks.
+# Modules of this folder with cases, by what goes wrong in them.
 TOPICS = {
     "training": (
         *("replicas", "optimizers", "absent", "failures", "amazon", "results", "reruns", "losses", "calls", "noted"),
@@ -25,30 +23,114 @@ TOPICS = {
     "sequences": ("context_stages",),
     "sharded": ("sharded_parts", "sharded_pairs", "sharded_part_stages"),
 }
-ORDER = [topic for part in TOPICS.values() for topic in part]
-# What of the toolkit a topic is about: a change there plays all its cases in every slice of the matrix. Topics without a
-# row are about all of parallel/.
+_CONTEXT, _TENSOR, _VERIFY = "parallel/engine/context", "parallel/engine/tensor", "parallel/engine/verify"
+_SHARDS, _STAGE_SHARDS, _BLOCK_SHARDS = (
+    "parallel/shards.py",
+    "parallel/engine/stage_shards.py",
+    "parallel/engine/block_shards.py",
+)
+_DELAYED, _MASTERS = "parallel/delayed", "parallel/masters.py"
+# Rooms of the toolkit, folders and files below trainshed/, by the topics that are about them; others are about everything.
 ROOMS = {
-    **dict.fromkeys(("tensor", "pairs", "sequences", "vocabulary", "mixtures"), ("parallel/engine/tensor",)),
-    **dict.fromkeys(("context", "context_shards", "context_parts", "context_stages"), ("parallel/engine/context",)),
-    **dict.fromkeys(("in_half", "half_in_parts"), ("parallel/halves.py", "parallel/masters.py")),
-    **dict.fromkeys(("surroundings", "noted", "remembered"), ("parallel/record", "parallel/replay")),
-    **dict.fromkeys(("verified", "asked"), ("parallel/engine/verify",)),
-    "sharded_stages": ("parallel/shards.py",),
-    "recomputed": ("parallel/delayed",),
+    "absent": ("parallel/engine/absent.py",),
+    "amazon": ("compat/smdistributed",),
+    "asked": ("parallel/plan",),
+    "context": (_CONTEXT,),
+    "context_parts": (_CONTEXT, _TENSOR),
+    "context_shards": (_CONTEXT, _BLOCK_SHARDS, _SHARDS),
+    "context_stages": (_CONTEXT,),
+    "defects": (_VERIFY, "parallel/engine/gradients.py"),
+    "divided_without_values": (_DELAYED, _TENSOR),
+    "half_in_parts": (_MASTERS, "parallel/halves.py", "parallel/optimizer.py", _STAGE_SHARDS, _TENSOR),
+    "in_half": (_MASTERS, "parallel/halves.py", "parallel/optimizer.py"),
+    "in_parts": (_VERIFY,),
+    "kept": ("parallel/record",),
+    "mixtures": (_TENSOR,),
+    "noted": ("parallel/record",),
+    "offloaded": ("parallel/engine/offload.py",),
+    "optimizers": ("parallel/clip.py", "parallel/optimizer.py", "parallel/lbfgs.py"),
+    "pairs": (_TENSOR,),
+    "places": ("parallel/together.py", "parallel/engine/exchange.py"),
+    "pretrained": (_DELAYED, _SHARDS),
+    "recomputed": ("parallel/engine/recompute.py", "parallel/replay"),
+    "remembered": (_VERIFY, "parallel/record"),
+    "replicas": ("parallel/engine/gradients.py",),
+    "results": ("parallel/engine/outputs.py",),
+    "sequences": (_TENSOR,),
+    "sharded_pairs": (_TENSOR, _BLOCK_SHARDS, _SHARDS),
+    "sharded_part_stages": (_TENSOR, _STAGE_SHARDS, "parallel/engine/stage_parts.py", _SHARDS),
+    "sharded_parts": (_TENSOR, _BLOCK_SHARDS, _SHARDS),
+    "sharded_stages": (_STAGE_SHARDS, _SHARDS),
+    "sideways": ("parallel/record",),
+    "stage_experts": (_TENSOR, "parallel/engine/stage_parts.py"),
+    "stage_pairs": (_TENSOR, "parallel/engine/stage_parts.py"),
+    "surroundings": ("parallel/record",),
+    "tensor": (_TENSOR,),
+    "tensor_stages": (_TENSOR, "parallel/engine/stage_parts.py"),
+    "verified": (_VERIFY,),
+    "vocabulary": (_TENSOR,),
+    "whole": ("parallel/engine/whole.py",),
+    "whole_in_shards": (_BLOCK_SHARDS, _SHARDS, _VERIFY),
+    "without_values": (_DELAYED,),
 }
+# Cases of one start of so many ranks: that many take a few minutes, where others use the cores as well.
+MOST = {2: 40, 4: 12, 8: 3}
+# How cases are written: `@found`, a defect that is planted, is a case of two ranks.
+_WRITTEN = re.compile(
+    r"""^(?: @?case\(ranks=(?P<ranks>\d)(?P<heavy>,\ heavy=True)?(?:,\ name="(?P<name>\w+)")?\)
+           | @(?P<long>long_case)\(ranks=(?P<long_ranks>\d)(?P<long_heavy>,\ heavy=True)?\)
+           | @found\( | found\("(?P<found>\w+)" ).*\n(?:^def\ (?P<function>\w+))?""",
+    re.MULTILINE | re.VERBOSE,
+)
 
 
-def names(ranks: int, *parts: str, heavy: bool = False) -> list[str]:
-    """The cases for that many ranks, of these parts or of all: either those that are light or the heavy ones."""
+class Case(NamedTuple):
+    """A case of the table: `topic:function`, and who runs it. One that takes long is heavy."""
+
+    name: str
+    ranks: int
+    heavy: bool
+
+    @property
+    def topic(self) -> str:
+        """The module that it is in."""
+        return self.name.partition(":")[0]
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """All, in the order in which they are written."""
+    return tuple(case for topics in TOPICS.values() for topic in topics for case in _cases_of(topic))
+
+
+def _cases_of(topic: str) -> list[Case]:
+    found = []
+    for one in _WRITTEN.finditer(Path(__file__).with_name(f"{topic}.py").read_text()):
+        name = f"{topic}:{one['name'] or one['found'] or one['function']}"
+        ranks = int(one["ranks"] or one["long_ranks"] or 2)
+        if not (one["long"] and one["long_heavy"]):
+            found.append(Case(name, ranks, bool(one["heavy"])))
+        if one["long"]:
+            found.append(Case(f"{name}_for_twenty_steps", ranks, True))
+    return found
+
+
+def chosen(ranks: int, *parts: str, heavy: bool = False) -> list[Case]:
+    """The cases for that many ranks, of these parts or of all: either the heavy ones or the others."""
     topics = [topic for part in parts or TOPICS for topic in TOPICS[part]]
-    wanted = [str(ranks), "heavy" if heavy else "light"]
-    lines = [line.split(maxsplit=2) for line in CASES.read_text().splitlines()]
-    return [name for *kind, name in lines if kind == wanted and name.partition(":")[0] in topics]
+    return [case for case in cases() if (case.ranks, case.heavy) == (ranks, heavy) and case.topic in topics]
 
 
-if __name__ == "__main__":
-    sys.path[:0] = [".", "../..", "../../../toolkit"]
-    from trust.table import listed
-
-    CASES.write_text("\n".join(listed()) + "\n")
+@cache
+def starts() -> dict[str, str]:
+    """The start of ranks that each case is in, by its name: those of one start stay with one worker, in their order."""
+    found = {}
+    every = sorted({(case.ranks, case.heavy) for case in cases()})
+    for ranks, heavy, parts in [
+        (*one, parts) for one in every for parts in ([()] if one[1] else [(part,) for part in TOPICS])
+    ]:
+        together = chosen(ranks, *parts, heavy=heavy)
+        count = -(-len(together) // MOST[ranks])
+        for number, case in enumerate(together):
+            found[case.name] = f"{' '.join(parts) or 'heavy'} {ranks} {number * count // len(together) + 1}"
+    return found
