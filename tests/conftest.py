@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from support import properties
-from support.gate.rows import rows
+from support.gate.rows import row
 from support.paths import TOOLKIT
 from trainshed.contract.job import TrainingJob
 from trainshed.contract.reading import read_job
@@ -104,9 +104,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if not hasattr(self, "_rows"):
-                self._rows = rows(self.collection)
-            return self._rows[nodeid]
+            return row(nodeid)
 
     return Scheduling(config, log)
 

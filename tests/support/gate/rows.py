@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from jobs.parallel.trust.topics import starts
 
 # Folders, files and tests, below tests/, that stay with one worker when tests run in parallel, and what they share: those
 # that share the same, in the same words, stay together.
 ONE_WORKER = {
-    "clients/": "host names of SDK v3, which are fixed, and moto's server",
+    "clients/test_sdk2.py": "a process of SDK v2",
+    "clients/test_sdk3.py": "host names of SDK v3, which are fixed",
+    "clients/test_mlflow.py": "an MLflow server",
+    "clients/test_recordio.py": "what Amazon's writers have written",
     "jobs/slurm/": "a cluster",
     "jobs/ray/": "a Ray cluster",
     "images/test_other_engines.py": "daemons of other engines",
@@ -21,9 +22,9 @@ ONE_WORKER = {
     "jobs/lineage/test_rerun.py": "a run of long ago",
     "jobs/tracking/test_exports.py": "measured runs",
     "jobs/runner/test_warm.py": "an interpreter for pools",
-    "jobs/runner/test_fast_file.py": "a server",
-    "jobs/runner/test_fetching.py": "a server",
-    "jobs/runner/test_s3.py": "a server",
+    "jobs/runner/test_fast_file.py": "a server of fast files",
+    "jobs/runner/test_fetching.py": "a server of channels to fetch",
+    "jobs/runner/test_s3.py": "a server of S3",
     "jobs/checkpoint/test_copies.py": "a process that forks ranks",
     "jobs/checkpoint/test_parts.py": "a process that forks ranks",
     "jobs/checkpoint/test_ranks.py": "a process that forks ranks",
@@ -41,16 +42,12 @@ BY_THE_FILE = ("tests/unit/", "tests/jobs/parallel/")
 TABLE = "tests/jobs/parallel/trust/test_trust.py"
 
 
-def rows(names: Iterable[str]) -> dict[str, str]:
-    """The row of each of these node ids.
+def row(name: str) -> str:
+    """The row of a node id.
 
     Unit tests stay together by the file: most take less than the message that asks for one, and what they import is imported
     once. So do those of pipelines: the ranks of a file's first test run what others of it ask for, too.
     """
-    return {name: _row(name) for name in names}
-
-
-def _row(name: str) -> str:
     file, _, function = name.partition("::")
     if file == TABLE and "[" in function:
         return starts()[function.partition("[")[2].removesuffix("]")]

@@ -23,15 +23,10 @@ def every(world: int, *parts: str, heavy: bool = False) -> pytest.MarkDecorator:
 
 def marks(case: Case) -> list[pytest.MarkDecorator]:
     """What the gate asks about a case."""
-    found = {
-        "heavy": case.heavy,
-        "planted": case.topic in TOPICS["defects"],
-        "spine": case.name in SPINE,
-    }
-    return [
-        pytest.mark.rooms(*ROOMS.get(case.topic, ())),
-        *(getattr(pytest.mark, name) for name, has in found.items() if has),
-    ]
+    found = [pytest.mark.rooms(*ROOMS.get(case.topic, ()))]
+    found += [pytest.mark.heavy] * case.heavy
+    found += [pytest.mark.planted] * (case.topic in TOPICS["defects"])
+    return found + [pytest.mark.spine] * (case.name in SPINE)
 
 
 def play(name: str, starts: ranks.Starts) -> None:
