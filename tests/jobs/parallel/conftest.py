@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import ranks
 
+
 @pytest.fixture(scope="module")
 def starts() -> Iterator[ranks.Starts]:
     """The starts of ranks that the tests of a file share; those of other files may run in another process."""

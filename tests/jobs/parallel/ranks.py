@@ -48,6 +48,8 @@ HERE = Path(__file__).parent
 # those that wait for a core are no hang, however long that takes. Less than the time of a test, which is a limit as well.
 SILENT, MOVED = 90.0, 4.0
 LIMIT = 400.0
+# Ranks that wait for one that has failed have so many seconds to tell so themselves.
+AFTER = 20.0
 # What a rank waits for others at most.
 SECONDS = 60
 
@@ -273,7 +275,9 @@ class _Start:
         moved, since, limit = self._moved(), time.monotonic(), time.monotonic() + LIMIT
         left = set(range(len(self._ends)))
         while left and (now := time.monotonic()) < min(since + SILENT, limit):
-            connection.wait([one for rank in left for one in (self._ends[rank], self._processes[rank].sentinel)], timeout=1.0)
+            connection.wait(
+                [one for rank in left for one in (self._ends[rank], self._processes[rank].sentinel)], timeout=1.0
+            )
             for rank in sorted(left):
                 ended = self._processes[rank].exitcode is not None  # asked first: what it has sent before is there
                 with suppress(EOFError, OSError):

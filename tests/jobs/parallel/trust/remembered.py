@@ -143,7 +143,9 @@ case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_buffers_on
 case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_containers")(keeps("containers"))
 case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_generators")(keeps("generators"))
 case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_in_place")(keeps("in_place"))
-case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_made_by_the_first_call")(keeps("made_by_the_first_call"))
+case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_made_by_the_first_call")(
+    keeps("made_by_the_first_call")
+)
 case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_new_attribute")(keeps("new_attribute"))
 case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_numbers")(keeps("numbers"))
 case(ranks=2, name="every_step_is_verified_with_what_other_ranks_keep_object")(keeps("object"))
