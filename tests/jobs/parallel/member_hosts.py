@@ -69,16 +69,19 @@ class Hosts:
     def __enter__(self) -> Hosts:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        ranks.end(list(self._processes.values()))
+    def __exit__(self, kind: object, *_: object) -> None:
+        for name, process in self._processes.items():
+            if kind is not None:
+                print(f"{name}: {ranks.abort([process], str(self._folder / name))}")
+            ranks.end([process])
 
     def start(self, name: str, how: str = "", begin: int = 3, last: int = 16, job: str = "", start: int = 1) -> None:
         """Starts one, for the first time or again (`member_workers`)."""
         out = self._out(name, start)
         out.mkdir()
         worker = "host" if start == 1 and not how.startswith("keeps") else "kept"
-        works = (f"member_workers:{worker}", (str(self._folder / job), name, self._place, how, begin, last))
-        (self._processes[out.name],) = ranks.start(1, works, out=str(out))
+        works = (f"member_workers:{worker}", str(self._folder / job), name, self._place, how, begin, last)
+        (self._processes[out.name],) = ranks.start(1, *works, out=str(out))
 
     def await_step(self, step: int, *names: str) -> None:
         """Until these hosts, which await something after that step, are there."""

@@ -48,6 +48,8 @@ HERE = Path(__file__).parent
 # those that wait for a core are no hang, however long that takes. Less than the time of a test, which is a limit as well.
 SILENT, MOVED = 90.0, 4.0
 LIMIT = 400.0
+# Ranks that wait for one that has failed have so many seconds to tell so themselves.
+AFTER = 20.0
 # What a rank waits for others at most.
 SECONDS = 60
 

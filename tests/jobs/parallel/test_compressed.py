@@ -48,23 +48,18 @@ def test_what_cannot_be_compressed_is_said(found: list[Any]) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("way", ["bf16", "powersgd"])
-def test_it_learns_as_well_as_with_whole_gradients(way: str) -> None:
+def test_it_learns_as_well_as_with_whole_gradients(way: str, starts: ranks.Starts) -> None:
     """Counted in steps, over three seeds: no further from exact gradients than a seed is from the next."""
-    exact, ours = ranks.shared(2, [("compressed_workers:losses", (one, 3, 400)) for one in ("exact", way)])
-    theirs, found = (ranks.result(one)[0] for one in (exact, ours))
+    theirs, found = (starts.do(2, "compressed_workers:losses", one, 3, 400)[0] for one in ("exact", way))
 
     assert abs(statistics.fmean(found) - statistics.fmean(theirs)) <= statistics.pstdev(theirs)
     assert max(found) < 0.35 < 2.3, "ten digits by chance: 2.3"
 
 
 def test_ranks_are_told_when_one_is_killed_in_the_middle() -> None:
-    with tempfile.TemporaryDirectory() as out:
-        processes = ranks.start(2, ("compressed_workers:killed", ()), out=out)
-        try:
-            for process in processes:
-                process.join(120)
-            said = Path(out, "0.0")
-            assert said.exists(), ranks.log(out, 0)
-            assert "could not exchange the gradients with the other ranks" in pickle.loads(said.read_bytes())
-        finally:
-            ranks.end(processes)
+    with tempfile.TemporaryDirectory() as out, ranks.started(2, "compressed_workers:killed", out=out) as processes:
+        for process in processes:
+            process.join(ranks.LIMIT)
+        said = Path(out, "0.0")
+        assert said.exists(), ranks.log(out, 0)
+        assert "could not exchange the gradients with the other ranks" in pickle.loads(said.read_bytes())

@@ -116,15 +116,11 @@ def test_what_cannot_gain_is_left_to_ddp_with_the_reason(found: list[Any]) -> No
 
 @pytest.mark.parametrize("algorithm", ["hierarchical", "bf16"])
 def test_ranks_are_told_when_one_is_killed_in_the_middle(algorithm: str) -> None:
-    with tempfile.TemporaryDirectory() as out:
-        processes = ranks.start(4, ("data_workers:killed", (algorithm, TWO)), out=out)
-        try:
-            for process in processes:
-                process.join(120)
-            said = {rank: Path(out, f"0.{rank}") for rank in (0, 2, 3)}
-            logs = "\n".join(ranks.log(out, rank) for rank in said)
-            assert all(path.exists() for path in said.values()), logs
-            for path in said.values():
-                assert "could not exchange the gradients with the other ranks" in pickle.loads(path.read_bytes())
-        finally:
-            ranks.end(processes)
+    with tempfile.TemporaryDirectory() as out, ranks.started(4, "data_workers:killed", algorithm, TWO, out=out) as processes:
+        for process in processes:
+            process.join(ranks.LIMIT)
+        said = {rank: Path(out, f"0.{rank}") for rank in (0, 2, 3)}
+        logs = "\n".join(ranks.log(out, rank) for rank in said)
+        assert all(path.exists() for path in said.values()), logs
+        for path in said.values():
+            assert "could not exchange the gradients with the other ranks" in pickle.loads(path.read_bytes())

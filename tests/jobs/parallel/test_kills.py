@@ -47,13 +47,10 @@ def _run(start: Start, path: Path) -> None:
         ranks.run(start.world, "kill_workers:run", start, str(path))
         return
     with tempfile.TemporaryDirectory() as out:
-        processes = ranks.start(start.world, ("kill_workers:run", (start, str(path))), out=out)
-        try:
+        with ranks.started(start.world, "kill_workers:run", start, str(path), out=out) as processes:
             for process in processes:
-                process.join(300)
+                process.join(ranks.LIMIT)
             codes = [process.exitcode for process in processes]
-        finally:
-            ranks.end(processes)
         said = "\n".join(ranks.log(out, rank)[-3000:] for rank in range(start.world))
         assert all(codes) and -signal.SIGKILL in codes, (codes, said)
 

@@ -91,12 +91,8 @@ def test_a_host_goes_on_while_another_has_not_come_to_the_exchange(found: list[A
 def test_a_host_that_is_killed_ends_the_exchange_with_words(
     tmp_path: Any, fragments: int, overlap: int, when: int, noticed: dict[int, int]
 ) -> None:
-    works = ("local_workers:dies", (fragments, overlap, when))
-    processes = ranks.start(2, works, out=str(tmp_path))
-    try:
-        processes[0].join(300)
-    finally:
-        ranks.end(processes)
+    with ranks.started(2, "local_workers:dies", fragments, overlap, when, out=str(tmp_path)) as processes:
+        processes[0].join(ranks.LIMIT)
     assert (tmp_path / "0.0").exists(), ranks.log(str(tmp_path), 0)
     said, again = pickle.loads((tmp_path / "0.0").read_bytes()).split(" | ")
     assert said.startswith(
@@ -153,8 +149,8 @@ def test_mistakes_are_said_on_all_ranks(found: list[Any], case: str, said: str) 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
 def test_hosts_that_join_or_leave_go_on_from_the_model_agreed_on_last(tmp_path: Any, before: int, after: int) -> None:
-    first = ranks.result(ranks.shared(before, [("local_workers:other_hosts", (str(tmp_path), 0, 13))])[0])
-    found = ranks.result(ranks.shared(after, [("local_workers:other_hosts", (str(tmp_path), 10, 30))])[0])
+    first = ranks.run(before, "local_workers:other_hosts", str(tmp_path), 0, 13)
+    found = ranks.run(after, "local_workers:other_hosts", str(tmp_path), 10, 30)
 
     assert first[0]["exchanges"] == 2
     for one in found:

@@ -67,16 +67,12 @@ def test_fully_shard_inside_hosts_and_the_mean_between_them_is_hsdp(found: list[
 
 
 def test_ranks_are_told_when_one_is_killed_while_gradients_are_exchanged() -> None:
-    with tempfile.TemporaryDirectory() as out:
-        processes = ranks.start(4, ("plain_loop_workers:killed", ()), out=out)
-        try:
-            for process in processes:
-                process.join(120)
-            said = {rank: Path(out, f"0.{rank}") for rank in (0, 2, 3)}
-            logs = "\n".join(ranks.log(out, rank) for rank in said)
-            assert all(path.exists() for path in said.values()), logs
-            for path in said.values():
-                first, second = pickle.loads(path.read_bytes())
-                assert first == second and "could not exchange the gradients with the other ranks" in first
-        finally:
-            ranks.end(processes)
+    with tempfile.TemporaryDirectory() as out, ranks.started(4, "plain_loop_workers:killed", out=out) as processes:
+        for process in processes:
+            process.join(ranks.LIMIT)
+        said = {rank: Path(out, f"0.{rank}") for rank in (0, 2, 3)}
+        logs = "\n".join(ranks.log(out, rank) for rank in said)
+        assert all(path.exists() for path in said.values()), logs
+        for path in said.values():
+            first, second = pickle.loads(path.read_bytes())
+            assert first == second and "could not exchange the gradients with the other ranks" in first

@@ -219,18 +219,14 @@ def test_a_script_that_just_ends_lets_gloos_threads_put_down_their_work() -> Non
 
 
 def test_when_one_rank_is_killed_every_rank_ends_with_the_reason() -> None:
-    with tempfile.TemporaryDirectory() as out:
-        processes = ranks.start(3, ("workers:endless", (3,)), out=out)
-        try:
-            for rank, process in enumerate(processes):
-                while "training" not in ranks.log(out, rank):
-                    assert process.is_alive(), f"a rank ended before it trained:\n{ranks.log(out, rank)}"
-                    time.sleep(0.05)
-            processes[1].kill()
-            for process in processes:
-                process.join(300)
-        finally:
-            ranks.end(processes)
+    with tempfile.TemporaryDirectory() as out, ranks.started(3, "workers:endless", 3, out=out) as processes:
+        for rank, process in enumerate(processes):
+            while "training" not in ranks.log(out, rank):
+                assert process.is_alive(), f"a rank ended before it trained:\n{ranks.log(out, rank)}"
+                time.sleep(0.05)
+        processes[1].kill()
+        for process in processes:
+            process.join(ranks.LIMIT)
         for rank in (0, 2):
             assert processes[rank].exitcode not in (0, -signal.SIGKILL)
             assert f"rank {rank} lost another rank of the job" in ranks.log(out, rank)

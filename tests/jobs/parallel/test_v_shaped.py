@@ -105,12 +105,9 @@ def test_a_run_goes_on_with_other_schedules_with_the_same_losses(found: list[Any
 def test_a_killed_run_goes_on_with_another_schedule_and_the_same_random_numbers() -> None:
     with tempfile.TemporaryDirectory() as out:
         path = str(Path(out, "checkpoint"))
-        processes = ranks.start(2, ("workers:killed_part", (settings("zbvzerobubble"), STEPS, 3, path)), out=out)
-        try:
+        with ranks.started(2, "workers:killed_part", settings("zbvzerobubble"), STEPS, 3, path, out=out) as processes:
             for process in processes:
-                process.join(400)
-        finally:
-            ranks.end(processes)
+                process.join(ranks.LIMIT)
         first = json.loads(Path(f"{path}.0").read_text())
         second = ranks.run(4, "workers:part_after_a_kill", settings("dualpipev", 4), STEPS, path)[0]
     alone = workers.train({"partitions": 1, "microbatches": 4}, STEPS, drop=0.3)["losses"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,58 +27,60 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+Played = tuple[Path, Callable[[str], list[Any]]]
+
+
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Any]]]:
-    """What two ranks found, by the name of their work, and where they have written."""
+def played(tmp_path_factory: pytest.TempPathFactory, starts: ranks.Starts) -> Played:
+    """Where two ranks write, and what they find, by the name of their work."""
     folder = tmp_path_factory.mktemp("weights")
-    works: dict[str, ranks.Work] = {
-        **{way: ("weight_workers:written", (settings, f"{folder}/{way}")) for way, settings in WAYS.items()},
-        "wide": ("weight_workers:written_wide", (f"{folder}/wide",)),
-        "full": ("weight_workers:full_disk", (f"{folder}/full",)),
-        "pretrained": ("weight_workers:pretrained", (f"{folder}/pretrained",)),
-        "refused": ("weight_workers:refused", (f"{folder}/refused",)),
+    works: dict[str, tuple[Any, ...]] = {
+        **{way: ("weight_workers:written", settings, f"{folder}/{way}") for way, settings in WAYS.items()},
+        "wide": ("weight_workers:written_wide", f"{folder}/wide"),
+        "full": ("weight_workers:full_disk", f"{folder}/full"),
+        "pretrained": ("weight_workers:pretrained", f"{folder}/pretrained"),
+        "refused": ("weight_workers:refused", f"{folder}/refused"),
     }
-    found = ranks.shared(2, list(works.values()))
-    return folder, {name: ranks.result(one) for name, one in zip(works, found, strict=True)}
+    return folder, cache(lambda name: starts.do(2, *works[name]))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_ranks_write_what_they_hold_and_others_read_it(played: tuple[Path, dict[str, list[Any]]], way: str) -> None:
+def test_ranks_write_what_they_hold_and_others_read_it(played: Played, way: str) -> None:
     folder, found = played
-    first = found[way][0]
+    first = found(way)[0]
     files = [name for name in first["files"] if name.endswith(".safetensors")]
     stored = {name: value for file in files for name, value in safetensors.load_file(folder / way / file).items()}
     tied = {"language.head.weight"}
     assert stored.keys() == first["names"] == first["state"].keys() - tied
     assert len(files) > 2 and all(name.endswith((".safetensors", ".safetensors.index.json")) for name in first["files"])
     assert all(torch.equal(value, first["state"][name]) for name, value in stored.items())
-    assert all(rank["losses"][0] == pytest.approx(rank["losses"][1], rel=1e-6) for rank in found[way])
+    assert all(rank["losses"][0] == pytest.approx(rank["losses"][1], rel=1e-6) for rank in found(way))
 
 
-def test_a_model_without_values_reads_what_its_ranks_will_hold(played: tuple[Path, dict[str, list[Any]]]) -> None:
+def test_a_model_without_values_reads_what_its_ranks_will_hold(played: Played) -> None:
     whole = sum(parameter.numel() * 4 for parameter in weight_workers.Wide().parameters())
-    for loss, again, held in played[1]["wide"]:
+    for loss, again, held in played[1]("wide"):
         assert again == pytest.approx(loss, rel=1e-6)
         assert 0 < held < whole
-    assert sum(held for *_, held in played[1]["wide"]) == whole
+    assert sum(held for *_, held in played[1]("wide")) == whole
 
 
-def test_a_disk_that_is_full_on_one_rank_leaves_the_earlier_weights(played: tuple[Path, dict[str, list[Any]]]) -> None:
+def test_a_disk_that_is_full_on_one_rank_leaves_the_earlier_weights(played: Played) -> None:
     folder, found = played
-    for said, same, changed in found["full"]:
+    for said, same, changed in found("full"):
         assert said == f"the weights were not saved to {folder}/full: [Errno 27] File too large (rank 1)"
         assert same and changed
 
 
-def test_transformers_reads_the_folder(played: tuple[Path, dict[str, list[Any]]]) -> None:
+def test_transformers_reads_the_folder(played: Played) -> None:
     from transformers import AutoModelForCausalLM
 
     folder, found = played
     model = AutoModelForCausalLM.from_pretrained(folder / "pretrained")
     assert type(model).__name__ == "LlamaForCausalLM" and model.lm_head.weight is model.model.embed_tokens.weight
     state = model.state_dict()
-    assert state.keys() == found["pretrained"][0].keys()
-    assert all(torch.equal(value, state[name]) for name, value in found["pretrained"][0].items())
+    assert state.keys() == found("pretrained")[0].keys()
+    assert all(torch.equal(value, state[name]) for name, value in found("pretrained")[0].items())
 
 
 @pytest.mark.parametrize(("kind", "words"), [
@@ -86,8 +90,8 @@ def test_transformers_reads_the_folder(played: tuple[Path, dict[str, list[Any]]]
     ("nothing", "has neither model.safetensors nor model.safetensors.index.json"), ("nowhere", "there is no file or folder"),
     ("not transformers", "Sequential is not one of transformers' models"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_refused_on_all_ranks(played: tuple[Path, dict[str, list[Any]]], kind: str, words: str) -> None:
-    assert all(words in said[kind] for said in played[1]["refused"])
+def test_what_does_not_fit_is_refused_on_all_ranks(played: Played, kind: str, words: str) -> None:
+    assert all(words in said[kind] for said in played[1]("refused"))
 
 
 def test_a_checkpoint_is_converted_to_a_folder_tensor_by_tensor(tmp_path: Path) -> None:

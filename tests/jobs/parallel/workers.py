@@ -15,6 +15,7 @@ from typing import Any
 import ranks
 import torch
 import zoo
+from plans import measures
 from torch import nn
 from trust.training import Alone
 
@@ -488,6 +489,7 @@ def endless(degree: int) -> None:
             print("training", flush=True)
 
 
+@measures
 def measure_in_company() -> bool | None:
     """Whether this rank's first step left the model's buffers and the random numbers where one forward leaves them.
 

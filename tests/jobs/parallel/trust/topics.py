@@ -24,12 +24,8 @@ TOPICS = {
     "sharded": ("sharded_parts", "sharded_pairs", "sharded_part_stages"),
 }
 _CONTEXT, _TENSOR, _VERIFY = "parallel/engine/context", "parallel/engine/tensor", "parallel/engine/verify"
-_SHARDS, _STAGE_SHARDS, _BLOCK_SHARDS = (
-    "parallel/shards.py",
-    "parallel/engine/stage_shards.py",
-    "parallel/engine/block_shards.py",
-)
-_DELAYED, _MASTERS = "parallel/delayed", "parallel/masters.py"
+_STAGE_SHARDS, _BLOCK_SHARDS = "parallel/engine/stage_shards.py", "parallel/engine/block_shards.py"
+_DELAYED, _MASTERS, _SHARDS = "parallel/delayed", "parallel/masters.py", "parallel/shards.py"
 # Rooms of the toolkit, folders and files below trainshed/, by the topics that are about them; others are about everything.
 ROOMS = {
     "absent": ("parallel/engine/absent.py",),
@@ -125,12 +121,9 @@ def chosen(ranks: int, *parts: str, heavy: bool = False) -> list[Case]:
 def starts() -> dict[str, str]:
     """The start of ranks that each case is in, by its name: those of one start stay with one worker, in their order."""
     found = {}
-    every = sorted({(case.ranks, case.heavy) for case in cases()})
-    for ranks, heavy, parts in [
-        (*one, parts) for one in every for parts in ([()] if one[1] else [(part,) for part in TOPICS])
-    ]:
-        together = chosen(ranks, *parts, heavy=heavy)
-        count = -(-len(together) // MOST[ranks])
-        for number, case in enumerate(together):
-            found[case.name] = f"{' '.join(parts) or 'heavy'} {ranks} {number * count // len(together) + 1}"
+    for ranks, most in MOST.items():
+        rows = {part: chosen(ranks, part) for part in TOPICS} | {"heavy": chosen(ranks, heavy=True)}
+        for part, together in rows.items():
+            count = -(-len(together) // most)
+            found |= {one.name: f"{part} {ranks} {at * count // len(together) + 1}" for at, one in enumerate(together)}
     return found
